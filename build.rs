@@ -1,7 +1,7 @@
-//! How the preloaded library is linked.
+//! Linker arguments of the preloaded library, `libtllmprof.so`.
 
 fn main() {
-    // Its code stays in use as long as the process lives: exit handlers, thunks that callers hold.
+    // `nodelete`: exit handlers and thunks that callers hold point into the library until the process ends.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libtllmprof.so");
     println!("cargo:rerun-if-changed=build.rs");

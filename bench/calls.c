@@ -10,9 +10,9 @@
 //         range    a range pushed and popped (by nvtx)
 //         decode   31 kernel launches and a wait, as an iteration of an engine makes them: for the stream in the
 //                  first thread, for an event in others; each has a stream of its own
-//         one      the same, and all threads launch into one stream (both by getproc alone)
-//         waits    14 times 13 kernel launches and a wait for the stream (by getproc alone)
-//         chaos    kernel launches and waits of several kinds in no order (both by getproc alone)
+//         one      the same, and all threads launch into one stream (both only by getproc)
+//         waits    14 times 13 kernel launches and a wait for the stream (only by getproc)
+//         chaos    kernel launches and waits of several kinds in no order (both only by getproc)
 //         entry    a function whose entry can be patched, slot one whose entry cannot (both by named)
 // Prints one JSON object: CPU nanoseconds a call (min and median of the rounds; with threads, the median thread)
 // and the number of calls made. CPU time, so that threads beyond the cores do not count as cost.

@@ -1,7 +1,7 @@
-//! The library is attached to a process that runs (`tllmprof attach`).
+//! Attaches the library to a process that runs (`tllmprof attach`).
 //!
-//! A thread of the command's making loads the library and calls `tllmprof_attach`. It holds none of the program's locks, and
-//! ends when that has returned.
+//! A thread that the command has made loads the library and calls `tllmprof_attach`. It holds none of the program's
+//! locks, and ends when the call has returned.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -24,19 +24,19 @@ use tllmprof_python::{self as python, Progress};
 use tllmprof_session::{activity, live};
 
 /// The name of the thread, as the command sets it.
-const THREAD: &CStr = c"tllmprof-attach";
+const THREAD_NAME: &CStr = c"tllmprof-attach";
 
-/// What the command gives in place of variables where the library is to be detached and no socket of it is there.
+/// The command passes this instead of variables to detach the library if it has no control socket.
 const DETACH: &[u8] = b"detach";
 
-/// After which time slots are looked at again that the loader was filling when they were led elsewhere.
-const AGAIN_AFTER: Duration = Duration::from_millis(20);
+/// Time after which slots are patched again that the loader was filling when they were first patched.
+const SECOND_LOOK_DELAY: Duration = Duration::from_millis(20);
 
-/// An address in memory.
+/// A pointer to the jumps, as an exported variable.
 #[repr(transparent)]
 struct JumpsAt(#[allow(dead_code, reason = "the command reads it")] &'static Jumps);
 
-/// By its name the command finds the jumps that it writes.
+/// The command finds the jumps that it writes by this name.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name of a symbol")]
 static tllmprof_jumps: JumpsAt = JumpsAt(&JUMPS);
@@ -46,14 +46,17 @@ lifecycle::global! {
     static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Whether the library is being loaded by the command, which gives it its variables then: those of the environment do not
+/// Returns true while the command loads the library. The command then passes the variables, and those of the
+/// environment do not
 /// count.
 pub fn is_under_way() -> bool {
-    CStr::from_bytes_until_nul(&thread_name()) == Ok(THREAD)
+    CStr::from_bytes_until_nul(&thread_name()) == Ok(THREAD_NAME)
 }
 
+/// Attaches the library, or detaches it. The command calls it.
+///
 /// # Safety
-/// `variables`: terminated strings, `NAME=VALUE`, one behind the other, and an empty one.
+/// `variables` consists of terminated strings `NAME=VALUE`, one after the other, followed by an empty one.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn tllmprof_attach(variables: *const c_char) -> c_int {
     let mut given = Vec::new();
@@ -65,7 +68,7 @@ unsafe extern "C" fn tllmprof_attach(variables: *const c_char) -> c_int {
             break;
         }
         given.push(text.to_bytes().to_vec());
-        // SAFETY: behind a string comes another, or the empty one.
+        // SAFETY: after a string comes another, or the empty one.
         next = unsafe { next.add(text.count_bytes() + 1) };
     }
     contained(Answer::Failed, || {
@@ -114,7 +117,7 @@ fn start(variables: &[Vec<u8>]) -> Answer {
     }
     let since = Instant::now();
     let python = python::attach();
-    std::thread::sleep(AGAIN_AFTER.saturating_sub(since.elapsed()));
+    std::thread::sleep(SECOND_LOOK_DELAY.saturating_sub(since.elapsed()));
     attached::look_again();
     match python {
         Progress::Done => Answer::Done,
@@ -127,6 +130,6 @@ fn hooks() -> Vec<Hook> {
     let all = tllmprof_intercept::look_ups().into_iter();
     let all = all.chain(crate::libc_hooks::all());
     let all = all.chain(crate::filter_hooks::all());
-    all.filter_map(|(name, real)| Hook::of(name, real.addr()))
+    all.filter_map(|(name, real)| Hook::own(name, real.addr()))
         .collect()
 }

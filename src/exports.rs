@@ -1,4 +1,5 @@
-//! The functions that the library exports. Nothing else may hold these names: a command or a test that
+//! The functions that the library exports. No other binary of the workspace may define these names: a command or a test
+//! that
 //! did would intercept itself.
 
 use core::arch::{global_asm, naked_asm};
@@ -20,10 +21,10 @@ macro_rules! cuda_functions {
 }
 tllmprof_calls::cuda_calls!(cuda_functions);
 
-/// A function that examines its return address: the jump leaves that in place.
+/// Defines a function that examines its return address. The jump keeps that address.
 macro_rules! look_up {
     ($name:ident, $door:path) => {
-        // SAFETY: the symbol is meant to take the place of libc's, and goes on to it.
+        // SAFETY: the symbol is meant to replace libc's, and jumps to it.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
@@ -38,25 +39,25 @@ look_up!(dlsym, tllmprof_intercept::dlsym_door);
 look_up!(dlvsym, tllmprof_intercept::dlvsym_door);
 
 /// # Safety
-/// Called by NVTX, as `nvtxInit.h` does.
+/// NVTX is the caller, as in `nvtxInit.h`.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn InitializeInjectionNvtx2(export: nvtx::GetExportTable) -> c_int {
-    // No panic: that function contains what is ours, apart from what is a tool's.
-    // SAFETY: NVTX is the caller, so `export` is its function, which it keeps for as long as the process lives.
+    // No panic: that function contains panics of our own code; the rest is a tool's code. SAFETY: NVTX is the caller,
+    // so `export` is its function, which it keeps for the life of the process.
     unsafe { nvtx::initialize(export) }
 }
 
 /// # Safety
-/// Called by NVTX, as `nvtxExtInit.h` does.
+/// NVTX is the caller, as in `nvtxExtInit.h`.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn InitializeInjectionNvtxExtension(module: *mut c_void) -> c_int {
-    // No panic: that function contains what is ours, apart from what is a tool's.
-    // SAFETY: NVTX is the caller, so `module` describes an extension of its, as `nvtxExtInit.h` lays it out.
+    // No panic: that function contains panics of our own code; the rest is a tool's code. SAFETY: NVTX is the caller,
+    // so `module` describes one of its extensions, with the layout of `nvtxExtInit.h`.
     unsafe { nvtx::initialize_extension(module) }
 }
 
-/// Keeps the bounds of a section that the linker collects from being exported, with any linker: a
-/// reference that is hidden hides the symbol.
+/// Keeps the bounds of a section that the linker collects from being exported, with any linker: a reference that is
+/// hidden hides the symbol.
 macro_rules! hide_slices {
     ($($name:literal)*) => {
         $(hide_slices!(@ "__start_linkme_" $name);

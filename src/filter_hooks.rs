@@ -1,8 +1,8 @@
-//! `prctl` and `syscall`, by which a program installs a filter for system calls.
+//! Hooks `prctl` and `syscall`, by which a program installs a filter for system calls.
 //!
-//! Programs make system calls by `syscall` in a hurry, as for their locks. So each is a comparison and a jump to the function
-//! that comes after us, with all arguments and registers as they were; only the calls that may install a filter are looked
-//! at. A program that makes the system call by an instruction of its own is not seen.
+//! Programs call `syscall` on fast paths, for example for their locks. So each hook is a comparison and a jump to the
+//! function that comes after it, with all arguments and registers unchanged; only the calls that may install a filter
+//! are examined. A program that makes the system call by an instruction of its own is not seen.
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_long, c_void};
@@ -15,7 +15,8 @@ use tllmprof_session as session;
 use crate::system_calls;
 
 lifecycle::global! {
-    /// The functions that come after us; until the constructor has found them, the kernel itself.
+    /// The functions that come after the hooks; until the constructor has found them, our own that make the system
+    /// call.
     #[fork(keep = "the child's modules are its parent's")]
     static PRCTL: AtomicPtr<c_void> = AtomicPtr::new(system_calls::prctl as *mut c_void);
     #[fork(keep = "as prctl")]
@@ -27,14 +28,14 @@ const HOOKS: [(&CStr, &AtomicPtr<c_void>); 2] = [(c"prctl", &PRCTL), (c"syscall"
 /// Finds the real functions. For the constructor.
 pub fn find_real() {
     for (name, place) in HOOKS {
-        // Loaded by NVTX or by `tllmprof attach`, this library comes after libc.
+        // If NVTX or `tllmprof attach` has loaded it, this library comes after libc.
         if let Some(real) = resolve::next(name).or_else(|| resolve::of_c_library(name)) {
             place.store(real, Ordering::Release);
         }
     }
 }
 
-/// The names of both, and what they go on to.
+/// Returns the names of both, and the functions that they call.
 pub fn all() -> impl Iterator<Item = (&'static CStr, *mut c_void)> {
     HOOKS
         .into_iter()
@@ -42,8 +43,8 @@ pub fn all() -> impl Iterator<Item = (&'static CStr, *mut c_void)> {
 }
 
 /// # Safety
-/// As libc's function of this name.
-// SAFETY: the symbol is meant to take the place of libc's, and goes on to it.
+/// As for libc's function of this name.
+// SAFETY: the symbol is meant to replace libc's, and jumps to it.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn prctl() {
@@ -70,13 +71,14 @@ unsafe extern "C" fn prctl() {
     );
 }
 
-/// The bits that the numbers of the two system calls have apart, on x86-64: with any of them a number is looked at.
+/// The bits in which the numbers of the two system calls differ, on x86-64: a number that differs only in these is
+/// examined.
 #[cfg(target_arch = "x86_64")]
-const APART: i64 = libc::SYS_seccomp - libc::SYS_prctl;
+const DIFFERING_BITS: i64 = libc::SYS_seccomp - libc::SYS_prctl;
 
 /// # Safety
-/// As libc's function of this name.
-// SAFETY: the symbol is meant to take the place of libc's, and goes on to it.
+/// As for libc's function of this name.
+// SAFETY: the symbol is meant to replace libc's, and jumps to it.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn syscall() {
@@ -87,7 +89,7 @@ unsafe extern "C" fn syscall() {
         "jz {look}",
         "jmp qword ptr [rip + {real}]",
         prctl = const libc::SYS_prctl,
-        others = const !APART as i32,
+        others = const !DIFFERING_BITS as i32,
         look = sym look_at_syscall,
         real = sym SYSCALL,
     );
@@ -108,7 +110,7 @@ unsafe extern "C" fn syscall() {
     );
 }
 
-/// `prctl(PR_SET_SECCOMP, …)`.
+/// Examines `prctl(PR_SET_SECCOMP, …)`.
 unsafe extern "C" fn look_at_prctl(
     option: c_int,
     second: usize,
@@ -116,17 +118,18 @@ unsafe extern "C" fn look_at_prctl(
     fourth: usize,
     fifth: usize,
 ) -> c_int {
-    // No panic: what is ours is contained.
+    // No panic: our own code is contained.
     type Prctl = unsafe extern "C" fn(c_int, usize, usize, usize, usize) -> c_int;
     look_at_option(option, second, third);
-    // SAFETY: libc's function of this name, with what the caller passes.
+    // SAFETY: libc's function of this name, with the caller's arguments.
     unsafe {
         function::at::<Prctl>(PRCTL.load(Ordering::Acquire))
             .map_or(-1, |real| real(option, second, third, fourth, fifth))
     }
 }
 
-/// `syscall(SYS_seccomp, …)` or `syscall(SYS_prctl, …)`, or another that looks alike, which may have six arguments.
+/// Examines `syscall(SYS_seccomp, …)` or `syscall(SYS_prctl, …)`, or another call with a similar number, which may have
+/// six arguments.
 unsafe extern "C" fn look_at_syscall(
     number: c_long,
     first: usize,
@@ -136,7 +139,7 @@ unsafe extern "C" fn look_at_syscall(
     fifth: usize,
     sixth: usize,
 ) -> c_long {
-    // No panic: what is ours is contained.
+    // No panic: our own code is contained.
     type Syscall = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
     // The kernel's numbers are ints.
     match c_long::from(number as c_int) {
@@ -144,8 +147,8 @@ unsafe extern "C" fn look_at_syscall(
         libc::SYS_seccomp => look_at_operation(first, second, third),
         _ => {}
     }
-    // SAFETY: libc's function of this name, with what the caller passes. What lies where a seventh argument would is the
-    // caller's, and nobody reads it for a call that has fewer.
+    // SAFETY: libc's function of this name, with the caller's arguments. The word in the place of a missing argument
+    // belongs to the caller, and is not used for a call that has fewer.
     unsafe {
         function::at::<Syscall>(SYSCALL.load(Ordering::Acquire)).map_or(-1, |real| {
             real(number, first, second, third, fourth, fifth, sixth)
@@ -153,7 +156,7 @@ unsafe extern "C" fn look_at_syscall(
     }
 }
 
-/// A `prctl` of these arguments. One without a filter only asks whether the kernel knows the option.
+/// Examines the arguments of a `prctl`. Without a filter it only asks whether the kernel knows the option.
 fn look_at_option(option: c_int, mode: usize, filter: usize) {
     let is_strict = mode == libc::SECCOMP_MODE_STRICT as usize;
     let is_filter = mode == libc::SECCOMP_MODE_FILTER as usize && filter != 0;
@@ -162,7 +165,8 @@ fn look_at_option(option: c_int, mode: usize, filter: usize) {
     }
 }
 
-/// A `seccomp` of these arguments. One without a filter, or with flags for the strict mode, only asks what the kernel knows.
+/// Examines the arguments of a `seccomp`. Without a filter, or with flags for the strict mode, it only asks what the
+/// kernel knows.
 fn look_at_operation(operation: usize, flags: usize, filter: usize) {
     let is_strict =
         operation == libc::SECCOMP_SET_MODE_STRICT as usize && flags == 0 && filter == 0;

@@ -1,26 +1,27 @@
-//! `libtllmprof.so`: gates profilers by iteration in a process that knows nothing of it.
+//! `libtllmprof.so` switches profilers by iteration, in a process that is not prepared for it.
 //!
 //! # What the library promises its host
 //!
-//! It lives in somebody else's process, so these come before everything else:
+//! The library runs inside other people's processes, so these promises come before everything else:
 //!
 //! - **No changed result.** Every intercepted call reaches the function that the program meant,
 //!   with its arguments, and returns that function's result. `errno` and `dlerror` stay the
-//!   program's. What is not understood is passed through.
-//! - **No crash, no hang.** Nothing here panics across a call, waits for another thread without a
-//!   bound, or holds a lock while it calls out. A program's exception, `longjmp`, `fork`, `_exit`
-//!   and signals work as before.
-//! - **Nothing that the host has to be ready for.** What runs in a door calls none of the host's functions
-//!   until it is clear that there is something to count: the host may not be initialised yet, or be in
-//!   the middle of looking up the very function. `tllmprof_bytes` and `platform::elf` avoid that. A process
-//!   with none of the library's variables makes no system call for it but the loader's; one that uses CUDA makes
-//!   `gettid`, `getpid` and `futex`, too, when it forks.
-//! - **No system call but where something is asked for.** Threads of the library's that are idle sleep in one call. Where
-//!   the program installs a filter for system calls, the library is through with its own before that.
-//! - **Nothing on standard output**, and on standard error one line at a time, when there is
-//!   something to say. Nothing at all in a process that does not use CUDA.
-//! - **Next to no cost.** A call that is only counted costs a dozen instructions without a shared
-//!   cache line; a process without CUDA pays for loading the library.
+//!   program's. A call that the library does not understand is passed through.
+//! - **No crash, no hang.** No code here panics across a call, waits for another thread without a
+//!   bound, or holds a lock while it calls other code. A program's exception, `longjmp`, `fork`,
+//!   `_exit` and signals work as before.
+//! - **Nothing that the host must be prepared for.** Code in a door calls none of the host's
+//!   functions until it is clear that there is something to count: the host may not be initialised
+//!   yet, or may be in the middle of looking up the very function. `tllmprof_bytes` and
+//!   `platform::elf` avoid such calls. In a process with none of the library's variables only the
+//!   loader makes system calls for it; if the process uses CUDA, the library also calls `gettid`,
+//!   `getpid` and `futex` when it forks.
+//! - **No system call without a request.** Idle threads of the library sleep in one call. If the
+//!   program installs a filter for system calls, the library has finished its own before that.
+//! - **Nothing on standard output**, and on standard error one line at a time, if there is
+//!   something to report. Nothing at all in a process that does not use CUDA.
+//! - **Next to no cost.** A call that is only counted costs about twelve instructions without a
+//!   shared cache line; a process without CUDA pays for loading the library.
 //!
 //! # One direction
 //!
@@ -30,8 +31,8 @@
 //!          reaches us    one run       step?     Python, routers, stacks
 //! ```
 //!
-//! The layers are crates, so that an arrow that points back does not compile; `docs/architecture.md`
-//! draws them. This one exports the C names and wires the layers, and does nothing else.
+//! The layers are crates, so that a dependency in the other direction does not compile; `docs/architecture.md` shows
+//! them. This crate only exports the C names and wires the layers.
 
 mod attach;
 mod exports;
@@ -41,7 +42,7 @@ mod starting;
 mod system_calls;
 mod unwinder;
 
-// For its symbols, which the linker looks for.
+// Linked for its symbols.
 use tllmprof_bytes as _;
 
 use linkme::distributed_slice;
@@ -82,7 +83,7 @@ static ADD_ONS: &[&dyn capture::AddOn] = &[&Groups, &TorchProfiler, &PerfectRout
 #[distributed_slice(tllmprof_python::EXTENSION)]
 static EXTENSION: &dyn python::Extension = &PerfectRouters;
 
-/// Where the program's calls come past the library nothing is registered by then that runs at the end.
+/// Runs at the end of a process in which all calls bypass the library, as no other handler is registered then.
 #[used]
 // SAFETY: the section holds addresses of functions of this type, which the loader calls when the process ends.
 #[unsafe(link_section = ".fini_array")]

@@ -1,8 +1,8 @@
-//! libc's own functions that we have to know of: ways out of the process that run no destructor,
-//! modules that go, descriptors that are redirected.
+//! Hooks functions of libc: ways out of the process that run no destructor, unloading of modules, and redirection of
+//! descriptors.
 //!
-//! Each goes on to the function that comes after us, which is found without `dlsym`: some of them may be
-//! called in a signal handler, in the child of a fork, or before anything of the host has been initialised.
+//! Each calls the function that comes after it, which is found without `dlsym`: some of them may be called in a signal
+//! handler, in the child of a fork, or before the host has initialised anything.
 
 #![allow(
     static_mut_refs,
@@ -22,7 +22,7 @@ use tllmprof_platform::resolve::{self, Scope};
 use tllmprof_platform::{function, lifecycle, log};
 use tllmprof_session as session;
 
-/// A function that comes after us.
+/// The real function of a hook.
 struct Real {
     name: &'static CStr,
     place: AtomicPtr<c_void>,
@@ -36,14 +36,14 @@ impl Real {
         }
     }
 
-    /// Its address; null where there is none.
+    /// Returns its address; null if there is none.
     fn find(&self) -> *mut c_void {
         let known = self.place.load(Ordering::Acquire);
         if !known.is_null() {
             return known;
         }
         let found = contained(None, || {
-            // Loaded by NVTX alone, this library comes after libc.
+            // If only NVTX has loaded it, this library comes after libc.
             resolve::next(self.name).or_else(|| resolve::resolve(0, self.name, None, Scope::All))
         });
         self.place
@@ -52,7 +52,7 @@ impl Real {
     }
 }
 
-/// Defines the hooks, each with what a process gets in which no library has the function.
+/// Defines the hooks, each with its result in a process in which no library has the function.
 macro_rules! hooks {
     ($($(#[$attribute:meta])*
     fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty, $real:ident, $none:expr, |$next:ident| $body:expr;)*) => {
@@ -71,22 +71,22 @@ macro_rules! hooks {
         pub fn find_real() {
             $($real.find();)*
         }
-        /// The names of all, and what they go on to.
+        /// Returns the names of all hooks, and the functions that they call.
         pub fn all() -> impl Iterator<Item = (&'static CStr, *mut c_void)> {
             [$(($real.name, $real.find())),*].into_iter()
         }
         $(
             /// # Safety
-            /// As libc's function of this name.
-            // SAFETY: the symbol is meant to take the place of libc's, and goes on to it.
+            /// As for libc's function of this name.
+            // SAFETY: the symbol is meant to replace libc's, and calls it.
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
-                // No panic: `find` and the bodies contain what is ours, apart from libc's function.
+                // No panic: `find` and the bodies contain panics of our own code; the rest is libc's function.
                 type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
-                // SAFETY: the place is null or has libc's function of this name and type.
+                // SAFETY: the pointer is null or that of libc's function of this name and type.
                 let real = unsafe { function::at::<Function>($real.find()) };
                 let $next = || match real {
-                    // SAFETY: the arguments are the caller's own.
+                    // SAFETY: the caller's own arguments.
                     Some(real) => unsafe { real($($argument),*) },
                     None => $none,
                 };
@@ -105,14 +105,14 @@ hooks! {
     fn dlclose(handle: *mut c_void) -> c_int, DLCLOSE, -1, |next| closed(next());
 }
 
-/// The process ends at once, by `next`, which does not return.
+/// Ends the process at once by `next`, which does not return.
 fn exit_by(next: impl FnOnce()) {
     contained((), session::finish_at_once);
     next();
 }
 
-/// Functions that put another file behind a stream, and so behind its descriptor. Only a program that runs opens streams,
-/// so `redhook` does these, which looks the real ones up by `dlsym`.
+/// Defines hooks for functions that attach another file to a stream, and so to its descriptor. Only a program that runs
+/// opens streams, so `redhook` defines these, which looks up the real ones by `dlsym`.
 macro_rules! reopens {
     ($($name:ident => $ours:ident;)*) => {
         $(
@@ -122,11 +122,11 @@ macro_rules! reopens {
                     mode: *const c_char,
                     stream: *mut libc::FILE
                 ) -> *mut libc::FILE => $ours {
-                    // SAFETY: libc's function of this name and type, with what the caller passes.
+                    // SAFETY: libc's function of this name and type, with the caller's arguments.
                     let result = unsafe { redhook::real!($name)(path, mode, stream) };
                     if !result.is_null() {
                         let _errno = Kept::new();
-                        // SAFETY: an open stream, which libc has just given back.
+                        // SAFETY: an open stream, which libc has just returned.
                         let descriptor = unsafe { libc::fileno(result) };
                         redirected(descriptor, descriptor);
                     }
@@ -142,7 +142,7 @@ reopens! {
     freopen64 => reopen_large;
 }
 
-/// A descriptor that messages go to may be another file now.
+/// Notes that a descriptor to which messages are written may refer to another file now.
 fn redirected(result: c_int, new: c_int) -> c_int {
     if result >= 0 {
         contained((), || log::redirected(new));
@@ -150,7 +150,7 @@ fn redirected(result: c_int, new: c_int) -> c_int {
     result
 }
 
-/// A module may have gone.
+/// Handles that a module may have been unloaded.
 fn closed(result: c_int) -> c_int {
     contained((), || {
         let _errno = Kept::new();

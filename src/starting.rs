@@ -1,4 +1,4 @@
-//! What a process with variables of ours needs from the beginning.
+//! Starts the parts that a process with variables of ours needs from the beginning.
 
 use tllmprof_config::Settings;
 use tllmprof_intercept as intercept;
@@ -8,7 +8,7 @@ use tllmprof_recorder as recorder;
 use tllmprof_scopes as scopes;
 use tllmprof_session::activity;
 
-/// A variable of ours is set. `is_attached`: by whoever attached the library to a process that runs.
+/// Starts the library if a variable of ours is set. `is_attached` is true if it was attached to a process that runs.
 pub fn start(is_attached: bool) {
     log::start();
     if !is_attached {
@@ -24,7 +24,7 @@ pub fn start(is_attached: bool) {
         !settings.windows.is_empty() || settings.control.is_on() || recorder::is_wanted()
     };
     if settings.is_none_or(has_work) {
-        // Lines may be written in a child, too, wherever that has its standard error.
+        // A child may write lines, too, wherever its standard error leads.
         lifecycle::register();
         if !is_attached {
             intercept::lead_look_ups();
@@ -34,7 +34,7 @@ pub fn start(is_attached: bool) {
         activity::counts_ranges(settings) || activity::records_ranges(settings)
     }));
     intercept::follow_named();
-    // One that is attached waits for Python when all else is done.
+    // An attached library waits for Python when everything else is done.
     if !is_attached {
         python::start();
         if settings.is_some_and(has_work) {

@@ -1,13 +1,14 @@
-//! The C library's functions that make a system call, for this library alone.
+//! The C library's functions that make a system call, only for this library.
 //!
-//! Another preload may stand in front of any of them: a network stack before `socket` and `poll`, a tracer before `open`
-//! and `read`, a fake clock before `clock_gettime`. It may not be initialised yet when this library is loaded, may have
-//! given its state back when the process ends, and need not expect calls from threads that it did not see start. So what
-//! this library, and Rust's standard library within it, calls by these names are hidden symbols, to which each reference is
-//! bound when the library is linked, as with `tllmprof_bytes`. The host neither sees them nor is called by them.
+//! Another preloaded library may hook any of them: a network stack hooks `socket` and `poll`, a tracer `open` and
+//! `read`, a fake clock `clock_gettime`. Such a library may not be initialised yet when this library is loaded, may
+//! have freed its state when the process ends, and need not expect calls from threads that it did not see start. So the
+//! functions that this library, and Rust's standard library within it, call by these names are hidden symbols, to which
+//! each reference is bound when the library is linked, as with `tllmprof_bytes`. The host neither sees them nor is
+//! called by them.
 //!
-//! Each makes the system call that the C library makes, so that a filter for system calls sees no others. None is a point
-//! at which a thread is cancelled.
+//! Each makes the same system call as the C library, so that a filter for system calls sees no others. None of them is
+//! a cancellation point.
 
 use core::arch::global_asm;
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
@@ -18,20 +19,20 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use tllmprof_platform::{environment, function, lifecycle, resolve};
 use tllmprof_sync::kernel;
 
-/// `AT_FDCWD`, as the kernel takes it.
-const HERE: usize = libc::AT_FDCWD as usize;
-/// Bytes of the kernel's set of signals.
-const SIGNAL_SET: usize = 8;
-/// The signals that the C library uses between its own threads, which are never kept away.
+/// `AT_FDCWD`, in the type that the kernel takes.
+const CURRENT_FOLDER: usize = libc::AT_FDCWD as usize;
+/// Size of the kernel's set of signals in bytes.
+const SIGNAL_SET_BYTES: usize = 8;
+/// The signals that the C library uses between its own threads, which are never blocked.
 const INTERNAL_SIGNALS: u64 = 1 << 31 | 1 << 32;
 
-/// The C library's answer: -1 and `errno` where the kernel refuses.
+/// Returns the C library's result: -1 and `errno` if the kernel refuses.
 ///
 /// # Safety
-/// As the system call's.
+/// As for the system call.
 #[inline(always)]
 unsafe fn answer<const N: usize>(number: c_long, arguments: [usize; N]) -> isize {
-    // SAFETY: the caller answers for the arguments.
+    // SAFETY: the caller guarantees that the arguments are valid.
     let result = unsafe { kernel::call(number, arguments) };
     if (-4095..0).contains(&result) {
         set_errno(-result);
@@ -45,18 +46,19 @@ fn set_errno(error: isize) {
     unsafe { *libc::__errno_location() = error as c_int };
 }
 
-/// Defines functions under the C library's names, hidden: an exported one would become the whole process's.
+/// Defines functions under the C library's names, as hidden symbols: exported ones would be used by the whole process.
 macro_rules! define {
     ($($name:literal = $ours:ident($($argument:ident: $type:ty),*) -> $result:ty $body:block)*) => {$(
         /// # Safety
-        /// As the C library's function of this name.
+        /// As for the C library's function of this name.
         unsafe extern "C" fn $ours($($argument: $type),*) -> $result {
             // No panic: the body makes a system call.
-            // SAFETY: the caller calls the C library's function, which asks the kernel the same.
+            // SAFETY: the caller fulfils the conditions of the C library's function, which makes the same system call.
             unsafe { $body }
         }
         global_asm!(
-            // Weak, as Rust's standard library refers to some of them; a definition all the same.
+            // The symbols are weak because Rust's standard library refers to some of them weakly; they are still
+            // defined.
             concat!(".hidden ", $name),
             concat!(".weak ", $name),
             concat!(".type ", $name, ", %function"),
@@ -66,7 +68,7 @@ macro_rules! define {
     )*};
 }
 
-/// As [`define`], of those that hand their arguments to the kernel as they are.
+/// Does the same as [`define`], for functions that pass their arguments to the kernel unchanged.
 macro_rules! define_alike {
     ($($name:literal = $ours:ident($($argument:ident),*), $number:ident;)*) => {
         define! {
@@ -126,7 +128,7 @@ define_alike! {
 #[cfg(target_arch = "aarch64")]
 define! {
     "mkdir" = mkdir(path: usize, mode: usize) -> isize {
-        answer(libc::SYS_mkdirat, [HERE, path, mode])
+        answer(libc::SYS_mkdirat, [CURRENT_FOLDER, path, mode])
     }
     "poll" = poll(list: usize, count: usize, patience: c_int) -> isize {
         let time = libc::timespec {
@@ -134,16 +136,16 @@ define! {
             tv_nsec: (patience % 1000 * 1_000_000).into(),
         };
         let time = if patience < 0 { 0 } else { (&raw const time).addr() };
-        answer(libc::SYS_ppoll, [list, count, time, 0, SIGNAL_SET])
+        answer(libc::SYS_ppoll, [list, count, time, 0, SIGNAL_SET_BYTES])
     }
     "readlink" = readlink(path: usize, text: usize, length: usize) -> isize {
-        answer(libc::SYS_readlinkat, [HERE, path, text, length])
+        answer(libc::SYS_readlinkat, [CURRENT_FOLDER, path, text, length])
     }
     "rename" = rename(from: usize, to: usize) -> isize {
-        answer(libc::SYS_renameat, [HERE, from, HERE, to])
+        answer(libc::SYS_renameat, [CURRENT_FOLDER, from, CURRENT_FOLDER, to])
     }
     "unlink" = unlink(path: usize) -> isize {
-        answer(libc::SYS_unlinkat, [HERE, path, 0])
+        answer(libc::SYS_unlinkat, [CURRENT_FOLDER, path, 0])
     }
 }
 
@@ -155,13 +157,13 @@ define! {
         answer(libc::SYS_sendto, [socket, bytes, length, flags, 0, 0])
     }
     "open64" = open64(path: usize, flags: usize, mode: usize) -> isize {
-        answer(libc::SYS_openat, [HERE, path, flags, mode])
+        answer(libc::SYS_openat, [CURRENT_FOLDER, path, flags, mode])
     }
     "stat64" = stat64(path: usize, status: usize) -> isize {
-        answer(libc::SYS_newfstatat, [HERE, path, status, 0])
+        answer(libc::SYS_newfstatat, [CURRENT_FOLDER, path, status, 0])
     }
     "lstat64" = lstat64(path: usize, status: usize) -> isize {
-        answer(libc::SYS_newfstatat, [HERE, path, status, libc::AT_SYMLINK_NOFOLLOW as usize])
+        answer(libc::SYS_newfstatat, [CURRENT_FOLDER, path, status, libc::AT_SYMLINK_NOFOLLOW as usize])
     }
     "lstat" = lstat(path: usize, status: usize) -> isize { lstat64(path, status) }
     "getcwd" = getcwd(text: *mut c_char, length: usize) -> *mut c_char {
@@ -196,22 +198,22 @@ define! {
         if failed { -1 } else { processor.cast_signed() }
     }
     "sigpending" = sigpending(set: usize) -> isize {
-        answer(libc::SYS_rt_sigpending, [set, SIGNAL_SET])
+        answer(libc::SYS_rt_sigpending, [set, SIGNAL_SET_BYTES])
     }
     "sigtimedwait" = sigtimedwait(set: usize, information: usize, patience: usize) -> isize {
-        answer(libc::SYS_rt_sigtimedwait, [set, information, patience, SIGNAL_SET])
+        answer(libc::SYS_rt_sigtimedwait, [set, information, patience, SIGNAL_SET_BYTES])
     }
     "pthread_sigmask" = pthread_sigmask(how: c_int, set: *const u64, before: usize) -> c_int {
         let mask = if set.is_null() { 0 } else { *set };
         let mask = if how == libc::SIG_UNBLOCK { mask } else { mask & !INTERNAL_SIGNALS };
         let given = if set.is_null() { 0 } else { (&raw const mask).addr() };
-        -kernel::call(libc::SYS_rt_sigprocmask, [how as usize, given, before, SIGNAL_SET]) as c_int
+        -kernel::call(libc::SYS_rt_sigprocmask, [how as usize, given, before, SIGNAL_SET_BYTES]) as c_int
     }
     "clock_nanosleep" = clock_nanosleep(clock: usize, flags: usize, time: usize, left: usize) -> c_int {
         -kernel::call(libc::SYS_clock_nanosleep, [clock, flags, time, left]) as c_int
     }
     "clock_gettime" = clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> c_int {
-        // The C library's own needs no system call for most clocks.
+        // The C library's own function needs no system call for most clocks.
         match function::at::<ClockGettime>(CLOCK_GETTIME.load(Ordering::Relaxed)) {
             Some(real) => real(clock, time),
             None => answer(libc::SYS_clock_gettime, [clock as usize, time.addr()]) as c_int,
@@ -222,10 +224,10 @@ define! {
     }
 }
 
-/// `prctl`, for who finds no other.
+/// Makes the system call of `prctl`, for use when no other `prctl` is found.
 ///
 /// # Safety
-/// As the C library's function of this name.
+/// As for the C library's function of this name.
 pub unsafe extern "C" fn prctl(
     option: c_int,
     second: usize,
@@ -235,14 +237,14 @@ pub unsafe extern "C" fn prctl(
 ) -> c_int {
     // No panic: a system call.
     let arguments = [option as usize, second, third, fourth, fifth];
-    // SAFETY: the caller answers for the arguments.
+    // SAFETY: the caller guarantees that the arguments are valid.
     unsafe { answer(libc::SYS_prctl, arguments) as c_int }
 }
 
-/// `syscall`, for who finds no other.
+/// Makes a system call, for use when no other `syscall` is found.
 ///
 /// # Safety
-/// As the C library's function of this name.
+/// As for the C library's function of this name.
 pub unsafe extern "C" fn syscall(
     number: c_long,
     first: usize,
@@ -254,19 +256,19 @@ pub unsafe extern "C" fn syscall(
 ) -> c_long {
     // No panic: a system call.
     let arguments = [first, second, third, fourth, fifth, sixth];
-    // SAFETY: the caller answers for the arguments.
+    // SAFETY: the caller guarantees that the arguments are valid.
     unsafe { answer(number, arguments) as c_long }
 }
 
 type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
 
 lifecycle::global! {
-    /// The C library's own; null until it has been found.
+    /// The C library's own function; null until it has been found.
     #[fork(keep = "the C library stays where it is")]
     static CLOCK_GETTIME: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 }
 
-/// Finds what is asked of the C library itself. For the constructor.
+/// Finds the functions of the C library that are called. For the constructor.
 pub fn find_own() {
     let found = resolve::of_c_library(c"clock_gettime").unwrap_or_default();
     CLOCK_GETTIME.store(found, Ordering::Relaxed);

@@ -1,27 +1,28 @@
-//! The unwinder: that of the process, found when it is needed.
+//! The unwinder: the process's own, which is found when it is needed.
 //!
-//! Rust links every library to `libgcc_s.so.1`. A process whose loader finds none would not start with such a library
-//! preloaded, although nobody in it may ever unwind. A second unwinder inside the library would not do either: the
-//! functions of one cannot read what the other is in the midst of, and exceptions and cancelled threads of the host
-//! pass frames of the library that have something to clean up.
+//! Rust links every library to `libgcc_s.so.1`. A process whose loader does not find it would not start with such a
+//! library preloaded, although the process may never unwind. A second unwinder inside the library is no solution
+//! either: the functions of one cannot read the state of the other in the middle of an unwind, and exceptions and
+//! cancelled threads of the host pass frames of the library that have something to clean up.
 //!
-//! So the library defines the unwinder's functions for itself alone. Each finds the process's: who unwinds has
-//! loaded one. Where the library itself panics in a process without one, `libgcc_s.so.1` is opened, as the C library does
-//! to cancel a thread. Where there is none, a panic ends the process, as it does where nothing catches it.
+//! So the library defines the unwinder's functions only for itself. Each finds the process's function: code that
+//! unwinds has loaded an unwinder. If the library itself panics in a process without one, `libgcc_s.so.1` is opened, as
+//! the C library does to cancel a thread. If it is missing, a panic ends the process, as does a panic that is not
+//! caught.
 
 use core::arch::global_asm;
 use core::ffi::{CStr, c_void};
 
 use tllmprof_platform::resolve;
 
-/// The functions have three arguments at most, and all of them fit into a register.
+/// Type of the functions: they have at most three arguments, each of which fits into a register.
 type Function = unsafe extern "C-unwind" fn(usize, usize, usize) -> usize;
 
 /// `_URC_FATAL_PHASE1_ERROR` and `_URC_END_OF_STACK` of the Itanium C++ ABI.
 const NOT_RAISED: usize = 3;
 const END_OF_STACK: usize = 5;
 
-// A frame between the unwinder and who called it must have nothing to clean up, or it would call the unwinder.
+// A frame between the unwinder and its caller must have nothing to clean up, or it would call the unwinder.
 #[cold]
 #[inline(never)]
 fn find(name: &CStr) -> Option<Function> {
@@ -30,7 +31,7 @@ fn find(name: &CStr) -> Option<Function> {
         let opened = unsafe { libc::dlopen(c"libgcc_s.so.1".as_ptr(), libc::RTLD_NOW) };
         (!opened.is_null()).then(|| resolve::next(name)).flatten()
     })?;
-    // SAFETY: the unwinder's function of that name, which leaves arguments alone that it does not have.
+    // SAFETY: the unwinder's function of that name, which ignores arguments that it does not have.
     Some(unsafe { core::mem::transmute::<*mut c_void, Function>(found) })
 }
 
@@ -47,7 +48,7 @@ macro_rules! jump {
     };
 }
 
-/// Defines functions of the unwinder, hidden: an exported one would become the whole process's.
+/// Defines functions of the unwinder, as hidden symbols: exported ones would be used by the whole process.
 macro_rules! define {
     ($($name:literal, $function:ident, without: $without:expr;)*) => {$(
         unsafe extern "C-unwind" fn $function(first: usize, second: usize, third: usize) -> usize {
@@ -55,9 +56,9 @@ macro_rules! define {
                 Ok(name) => name,
                 Err(_) => panic!("a name that is none"),
             };
-            // No panic: one that is contained comes through here.
+            // No panic: a contained panic passes through here.
             match find(NAME) {
-                // SAFETY: called with what the caller had for that function.
+                // SAFETY: called with the caller's arguments for that function.
                 Some(function) => unsafe { function(first, second, third) },
                 None => $without,
             }
@@ -79,7 +80,7 @@ define! {
     "_Unwind_DeleteException", delete, without: 0;
     "_Unwind_Backtrace", backtrace, without: END_OF_STACK;
     "_Unwind_FindEnclosingFunction", enclosing_function, without: 0;
-    // Of a frame that is unwound. Without the first of these there is nothing to clean up in it.
+    // Functions about a frame that is unwound. Without a result of the first there is nothing to clean up in it.
     "_Unwind_GetLanguageSpecificData", language_specific_data, without: 0;
     "_Unwind_GetRegionStart", region_start, without: 0;
     "_Unwind_GetTextRelBase", text_base, without: 0;
@@ -107,7 +108,7 @@ mod tests {
         }
     }
 
-    // This test has the definitions above, as the library has, and asks the unwinder through them.
+    // This test contains the definitions above, as the library does, and calls the unwinder through them.
     #[test]
     fn a_panic_is_caught_and_what_it_passes_cleaned_up() {
         let cleaned = AtomicU32::new(0);
@@ -126,12 +127,12 @@ mod tests {
     #[test]
     fn a_thread_that_leaves_by_pthread_exit_cleans_up() {
         extern "C-unwind" fn leave(cleaned: *mut c_void) -> *mut c_void {
-            // SAFETY: the test waits for this thread, and has the counter until then.
+            // SAFETY: the test waits for this thread, and keeps the counter until then.
             let _cleaned = Cleaned(unsafe { &*cleaned.cast::<AtomicU32>() });
             // SAFETY: the C library unwinds the frames of this thread; they may all be unwound.
             unsafe { pthread_exit(core::ptr::null_mut()) }
         }
-        // SAFETY: declared as in pthread.h, but for that they unwind.
+        // SAFETY: declared as in pthread.h, except that they may unwind.
         unsafe extern "C-unwind" {
             fn pthread_exit(result: *mut c_void) -> !;
             fn pthread_create(
@@ -144,7 +145,7 @@ mod tests {
         let cleaned = AtomicU32::new(0);
         let mut thread = 0;
         let counter = (&raw const cleaned).cast_mut().cast();
-        // SAFETY: default attributes; the counter lives until the thread is waited for.
+        // SAFETY: default attributes; the counter lives until the thread has been waited for.
         unsafe {
             assert_eq!(
                 pthread_create(&raw mut thread, core::ptr::null(), leave, counter),

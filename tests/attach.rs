@@ -1,4 +1,4 @@
-//! The library is loaded into programs that run without it, at any moment, and nothing becomes of them.
+//! Checks that the library can be loaded into programs that run without it, at any moment, without harm.
 
 mod common;
 #[path = "attach/contained.rs"]
@@ -22,9 +22,9 @@ use std::time::Duration;
 
 use common::{Built, build_once, is_x86_64, run, shim, skipped, tllmprof};
 use host::{Host, LINKED, Linkage, POINTERS, random, times};
-use place::PATIENCE;
+use place::TEST_TIMEOUT;
 
-/// Whether the tests can run here at all.
+/// Returns true if the tests can run on this machine.
 fn can_attach() -> bool {
     if is_x86_64() && std::env::var_os("TLLMPROF_TEST_RUNNER").is_none() {
         return true;
@@ -33,7 +33,8 @@ fn can_attach() -> bool {
     false
 }
 
-/// Captures two windows of a program that runs: each has as many launches as it was to have, by the record and by the driver.
+/// Captures two windows of a running program. Each has the requested number of launches, by the record and by
+/// the driver.
 #[track_caller]
 fn is_captured_exactly(linkage: Linkage, variables: &[(&str, &str)], hooked: &str) {
     let mut host = Host::start(linkage, "2", variables);
@@ -54,10 +55,10 @@ fn is_captured_exactly(linkage: Linkage, variables: &[(&str, &str)], hooked: &st
         .map(|(first, last)| last - first + 1)
         .collect();
     assert_eq!(lengths, [10, 5], "{linkage:?}");
-    // The driver saw the profiler switched around as many launches.
+    // The driver saw the profiler on for the same number of launches.
     let switched: Vec<_> = host.switches().iter().map(|(a, b)| b - a + 1).collect();
     assert_eq!(switched, [10, 5], "{linkage:?}");
-    // Detached and attached again, it is as before.
+    // After a detach and a new attach, it works as before.
     assert!(host.tllmprof("detach PID").status.success(), "{linkage:?}");
     let attached = host.tllmprof("attach PID --steps 7");
     assert!(attached.status.success(), "{linkage:?}: {}", attached.err());
@@ -84,7 +85,7 @@ fn the_drivers_functions_may_begin_in_many_ways() {
     let folders = shapes();
     let variables = [("LD_LIBRARY_PATH", folders.as_str())];
     for linkage in LINKED.into_iter().chain(POINTERS) {
-        // One begins with a call, and one is called again from behind its first instruction.
+        // One begins with a call, and one is called again from after its first instruction.
         is_captured_exactly(
             linkage,
             &variables,
@@ -93,7 +94,7 @@ fn the_drivers_functions_may_begin_in_many_ways() {
     }
 }
 
-/// Where the stand-in's driver is whose functions begin in several ways.
+/// Returns the folder of the stand-in whose driver's functions begin in several ways.
 fn shapes() -> String {
     let standin = common::standin();
     format!("{}:{}", standin.join("shapes").display(), standin.display())
@@ -199,7 +200,7 @@ fn what_was_detached_is_idle_until_it_is_attached_again() {
                 .err()
                 .contains("detached already")
         );
-        // One of the library's threads listens, and one works once there was a window.
+        // One of the library's threads listens, and one works after there was a window.
         assert!(host.threads() <= threads + 2, "{turn}");
         let attached = host.tllmprof("attach PID --steps 4");
         assert!(attached.status.success(), "{turn}: {}", attached.err());
@@ -251,6 +252,38 @@ fn what_is_detached_before_its_first_call_is_idle_until_it_is_attached_again() {
     says("detach PID", 0, "detached");
     let lengths: Vec<_> = host.windows().iter().map(|(a, b)| b - a + 1).collect();
     assert_eq!(lengths, [6]);
+    host.end();
+}
+
+#[test]
+fn a_capture_with_the_attach_waits_for_the_first_call() {
+    if !can_attach() {
+        return;
+    }
+    let mut host = Host::start(LINKED[0], "2", &[("LATER", "1")]);
+    let attach = "attach PID --step cudaGraphLaunch --steps 5";
+    let given_up = host.tllmprof(&format!("{attach} --wait 100ms"));
+    assert_eq!(given_up.status.code(), Some(1), "{}", given_up.err());
+    assert!(
+        given_up
+            .err()
+            .contains("none of its CUDA calls has been seen yet"),
+        "{}",
+        given_up.err()
+    );
+    let waits = host
+        .command("attach PID --steps 5")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    sleep(Duration::from_millis(300));
+    fs::write(host.path("begin"), "").unwrap();
+    let ended = waits.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{err}");
+    let lengths: Vec<_> = host.windows().iter().map(|(a, b)| b - a + 1).collect();
+    assert_eq!(lengths, [5], "{err}");
     host.end();
 }
 
@@ -307,7 +340,7 @@ fn the_variables_of_the_process_are_not_those_of_the_library() {
     if !can_attach() {
         return;
     }
-    // A program may be started with them and without the library: they are for its children, say.
+    // A program may be started with these variables and without the library, for example for its children.
     let variables = [("TLLMPROF_START_STOP", "0-"), ("TLLMPROF_STEP", "nonsense")];
     let mut host = Host::start(LINKED[0], "0", &variables);
     let attached = host.tllmprof("attach PID --step cudaGraphLaunch --steps 3");
@@ -380,10 +413,10 @@ fn a_command_that_is_killed_leaves_no_thread_stopped() {
     if !can_attach() {
         return;
     }
-    // As long as an attach takes here, so that each moment of it is met.
+    // For the duration of an attach on this machine, so that each moment of it is tested.
     let (mut host, mut killed) = (Host::start(LINKED[0], "6", &[]), 0);
     for turn in 0..times(24) {
-        // Each that comes far enough takes its room.
+        // Each attach that gets far enough takes its room.
         if turn % 4 == 0 {
             host.end();
             let all = [&LINKED[..], &POINTERS].concat();
@@ -409,7 +442,7 @@ fn the_output_and_the_status_are_as_without() {
     if !can_attach() {
         return;
     }
-    // Long enough for an attach and a detach on a machine that is busy.
+    // Long enough for an attach and a detach on a busy machine.
     let [alone, host] = [(); 2].map(|()| Host::start_for(LINKED[0], "6 15000"));
     let attached = host.tllmprof("attach PID --steps 10 --step cudaGraphLaunch");
     assert!(attached.status.success(), "{}", attached.err());
@@ -437,7 +470,7 @@ fn a_rule_that_takes_a_start_is_refused_before_anything_is_done() {
         command
             .args(arguments.split(' '))
             .env("TLLMPROF_LIB", shim());
-        let refused = run(&mut command, PATIENCE);
+        let refused = run(&mut command, TEST_TIMEOUT);
         assert_eq!(
             refused.status.code(),
             Some(2),

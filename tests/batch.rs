@@ -1,5 +1,5 @@
-//! What is in the batches of known engines: stand-ins that hold it in the engines' shapes, on the stand-in
-//! for CUDA, and the report of it. The programs know the truth themselves.
+//! Checks the batches of known engines. Stand-ins hold them in the engines' data structures, on the stand-in
+//! for CUDA. The programs themselves know the truth.
 
 mod common;
 #[path = "batch/conditions.rs"]
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use common::python::{Python, pythons};
 use common::{Fixture, Ran, repo, run, tllmprof};
 
-/// The program of tests/batch/ under the library, with a window of all iterations.
+/// Returns a program of tests/batch/ under the library, with a window of all iterations.
 fn fixture(which: &Python, program: &str, args: &[&str], variables: &[(&str, &str)]) -> Fixture {
     let folder = repo().join("tests/batch");
     let paths = [
@@ -42,7 +42,7 @@ fn fixture(which: &Python, program: &str, args: &[&str], variables: &[(&str, &st
     fixture
 }
 
-/// What was in each iteration of the record, and what the run said.
+/// Returns the contents of each iteration of the record, and the run's messages.
 fn batches(
     which: &Python,
     program: &str,
@@ -56,7 +56,8 @@ fn batches(
     (batches, ran)
 }
 
-/// As [`batches`] under a condition, with whether each iteration is marked as one that does not fulfil it.
+/// Returns the same as [`batches`], under a condition, with true for each iteration that is marked as not
+/// fulfilling it.
 fn marked_batches(
     which: &Python,
     program: &str,
@@ -77,7 +78,7 @@ fn iterations(process: &Value) -> impl Iterator<Item = &Value> {
         .flat_map(|window| window["iterations"].as_array().unwrap())
 }
 
-/// What is reported of the record, and what the run said.
+/// Returns the report of the record, and the run's messages.
 fn report(
     which: &Python,
     program: &str,
@@ -146,13 +147,13 @@ fn vllm_tells_prefills_by_what_a_request_has_given() {
     assert_true("vllm.v1.worker.gpu.model_runner", &["0.33.0"]);
 }
 
-/// How many iterations with work the end of the process cut off: the last one, or none.
+/// Returns the number of iterations with work that the end of the process cut off: the last one, or none.
 fn cut(process: &Value) -> usize {
     let is_cut = |one: &&Value| one["cut"] == true && one["batch"]["phase"] != "idle";
     iterations(process).filter(is_cut).count()
 }
 
-/// A rank of data parallelism that has nothing to do runs the model for the others, past the function of the row.
+/// An idle rank of data parallelism runs the model for the others, without passing the row's function.
 #[test]
 fn dummy_batches_of_vllm_are_idle_steps() {
     for module in [
@@ -176,7 +177,7 @@ fn dummy_batches_of_vllm_are_idle_steps() {
             process["rule"].as_str().unwrap().split(':').nth(1),
             Some(module)
         );
-        // By a rule of the user's own its function alone counts.
+        // With a rule of the user's own, only its function counts.
         let rule = process["rule"].as_str().unwrap().to_owned();
         let (process, _) = report(
             which,
@@ -199,7 +200,7 @@ fn transformers_has_the_position_of_each_request() {
     assert_true(module, &["synchronous", "asynchronous", "5.0.0"]);
 }
 
-/// Of LMDeploy's batches the truth is told as far as one prefills or decodes as a whole.
+/// LMDeploy's batches are known only if a batch as a whole prefills or decodes.
 #[test]
 fn lmdeploy_has_tensors_whose_shapes_are_known() {
     for which in pythons() {
@@ -219,7 +220,7 @@ fn lmdeploy_has_tensors_whose_shapes_are_known() {
     }
 }
 
-/// A mode of torch's is code of the program's, which torch runs for each attribute of a tensor.
+/// A torch mode is the program's code, which torch runs for each attribute of a tensor.
 #[test]
 fn a_tensors_shape_is_left_alone_where_a_mode_would_be_asked_for_it() {
     for which in pythons() {
@@ -242,7 +243,7 @@ fn arguments_that_are_not_as_expected_are_left_alone() {
         let (found, ran) = batches(which, "wrong.py", &[], &[]);
         let context = format!("{which:?}\n{}{}", ran.output.out(), ran.output.err());
         assert!(ran.output.status.success(), "{context}");
-        // Whatever ran of the program's would have been printed.
+        // Any code of the program that ran would have been printed.
         let truth = truth(&ran);
         assert!(truth.len() > 100, "{context}");
         for (place, (found, truth)) in found.iter().zip(&truth).enumerate() {
@@ -269,12 +270,12 @@ fn a_step_of_several_calls_has_no_batch() {
         "{found:?}"
     );
     assert!(ran.output.status.success());
-    // The function's name alone is enough.
+    // Only the function's name is enough.
     let (found, ran) = of(rule);
     assert_eq!(found, truth(&ran));
 }
 
-/// The stand-in for SGLang runs idle batches beside another rank's.
+/// The stand-in for SGLang runs idle batches for another rank's.
 #[test]
 fn idle_batches_are_in_no_figure() {
     for which in pythons() {
@@ -297,13 +298,15 @@ fn idle_batches_are_in_no_figure() {
     }
 }
 
-/// How many marked calls the report has of functions in which the engine of the program waits for requests.
+/// Returns the number of marked calls that the report has of functions in which the engine of the program
+/// waits for requests.
 fn waits_for_requests(which: &Python, program: &str) -> u64 {
     let (process, ran) = report(which, program, &[], &[]);
     let idle = iterations(&process).map(|iteration| iteration["idle_ns"].as_u64().unwrap());
     let idle: Vec<_> = idle.filter(|idle| *idle > 0).collect();
     let said = ran.output.err();
-    // Of 60 ms: a busy machine begins late to look for requests, and makes no other wait as long as what is left.
+    // A wait is 60 ms. A busy machine begins late to look for requests, and makes no other wait as long as
+    // the rest of it.
     let longest = idle.iter().max().copied().unwrap_or(0);
     assert!(longest >= 25_000_000, "{which:?}: {idle:?}\n{said}");
     let inside = &process["inside"];

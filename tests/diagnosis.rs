@@ -1,9 +1,10 @@
-//! Programs that are slow for one reason each (`examples/slow/causes.txt`): the first finding names it, no other cause is
-//! named, and of a healthy one none.
+//! Checks programs that are slow for one reason each (`examples/slow/causes.txt`). The first finding names
+//! that reason, no other cause is named, and a healthy program has no finding.
 //!
-//! Other tests keep the machine busy, which is found, too, and may be the greatest cause there is. So one program runs at a
-//! time, and where more runs than there are processors, again. On a GPU `scripts/gpu-check --only diagnosis` runs the same
-//! programs, each three times, and nothing else may be found.
+//! Other tests keep the machine busy, which is also a finding and may be the greatest cause. So one program
+//! runs at a time, and it is run again if more threads run than there are processors. On a GPU,
+//! `scripts/gpu-check --only diagnosis` runs the same programs, each three times, and nothing else may be
+//! found.
 
 mod common;
 
@@ -17,25 +18,25 @@ use common::{Scratch, command, compiler, repo, run, shim, skipped, standin};
 use serde_json::Value;
 
 /// Longer than any of them needs on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a launch takes, as on real hardware.
+/// Duration of a launch in nanoseconds, as on real hardware.
 const LAUNCH_NS: &str = "2000";
 
-/// The finding of a machine that is busy.
+/// The finding on a busy machine.
 const BUSY: &str = "preempted";
 
-/// How often a program is run on a machine that is.
-const TIMES: usize = 6;
+/// Maximum number of runs of a program on a busy machine.
+const MAX_RUNS: usize = 6;
 
-/// One program at a time.
-static ALONE: Mutex<()> = Mutex::new(());
+/// The lock by which one program runs at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A line of the table.
 struct Row {
     /// The program's file, and its arguments.
     program: Vec<String>,
-    /// The first finding's rule, `-`: there is none; and what is in its evidence.
+    /// The first finding's rule, or `-` for no finding; and a part of its evidence.
     finds: String,
     says: String,
     step: String,
@@ -81,7 +82,7 @@ fn folder() -> PathBuf {
     repo().join("examples/slow")
 }
 
-/// How to start a program of the folder; `None` where there is no Python with a GIL.
+/// Returns the command that starts a program of the folder; `None` if there is no Python with a GIL.
 fn start(program: &[String], scratch: &Scratch) -> Option<Vec<PathBuf>> {
     let (file, words) = program.split_first().unwrap();
     let source = folder().join(file);
@@ -100,7 +101,7 @@ fn start(program: &[String], scratch: &Scratch) -> Option<Vec<PathBuf>> {
         .arg(&built)
         .arg(&source)
         .args(["-ldl", "-lpthread"]);
-    let output = run(&mut cc, PATIENCE);
+    let output = run(&mut cc, TEST_TIMEOUT);
     assert!(output.status.success(), "{cc:?}\n{}", output.err());
     Some([built].into_iter().chain(words).collect())
 }
@@ -113,7 +114,7 @@ fn tllmprof(scratch: &Scratch) -> Command {
     tllmprof
 }
 
-/// Runs a program of the table; its report, and the summary that the run ends with.
+/// Runs a program of the table. Returns its report, and the summary that the run ends with.
 fn report(row: &Row) -> Option<(Value, String)> {
     let scratch = Scratch::new(&row.program.concat());
     let start = start(&row.program, &scratch)?;
@@ -126,17 +127,17 @@ fn report(row: &Row) -> Option<(Value, String)> {
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("LD_LIBRARY_PATH", standin())
         .env("STANDIN_DEVICES", "3")
-        // Other tests capture whatever listens.
+        // Other tests capture every process that listens.
         .env("TLLMPROF_CONTROL", "0")
         .env("STANDIN_WORK_NS", &row.work_ns)
         .env("STANDIN_CALL_NS", LAUNCH_NS);
-    let ran = run(&mut run_it, PATIENCE);
+    let ran = run(&mut run_it, TEST_TIMEOUT);
     assert!(ran.status.success(), "{}", ran.err());
     let mut report = tllmprof(&scratch);
     report
         .args(["report", "--json"])
         .args(records(scratch.folder()));
-    let report = run(&mut report, PATIENCE);
+    let report = run(&mut report, TEST_TIMEOUT);
     assert!(report.status.success(), "{}", report.err());
     let report: Value = serde_json::from_slice(&report.stdout).unwrap();
     let (first, last) = row.window.split_once('-').unwrap();
@@ -154,7 +155,7 @@ fn records(folder: &Path) -> Vec<PathBuf> {
     paths.filter(is_record).collect()
 }
 
-/// What is found, besides that the machine is busy, and the consequences of that.
+/// Returns the findings, without those of the busy machine and their consequences.
 fn found<'a>(report: &'a Value, finds: &str) -> Vec<&'a Value> {
     let findings = report["findings"].as_array().unwrap().iter();
     let is_found = |finding: &&Value| {
@@ -165,14 +166,14 @@ fn found<'a>(report: &'a Value, finds: &str) -> Vec<&'a Value> {
     findings.filter(is_found).collect()
 }
 
-/// The program of this row of the table suffers from what that says, and from nothing else.
+/// Asserts that the program of this row of the table has the finding of the row, and no other.
 fn suffers(program: &str) {
     let row = table()
         .into_iter()
         .find(|row| row.program.join(" ") == program)
         .unwrap_or_else(|| panic!("the table has no {program}"));
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    for turn in 1..=TIMES {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    for turn in 1..=MAX_RUNS {
         let Some((report, summary)) = report(&row) else {
             return;
         };
@@ -182,18 +183,18 @@ fn suffers(program: &str) {
         assert!(is_busy(), "{wrong}\n{summary}");
         println!("{turn}: {wrong}");
     }
-    // Then the report is of the other programs, too.
+    // Then the report is about the other programs, too.
     skipped("the machine is too busy to judge a program by its times");
 }
 
-/// Whether more is to be run than there are processors.
+/// Returns true if more threads want to run than there are processors.
 fn is_busy() -> bool {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap();
     let load: f64 = load.split(' ').next().unwrap().parse().unwrap();
     load > std::thread::available_parallelism().unwrap().get() as f64
 }
 
-/// What is wrong with what was found.
+/// Returns an error that describes the first wrong finding.
 fn judge(row: &Row, report: &Value, summary: &str) -> Result<(), String> {
     let found = found(report, &row.finds);
     let rules: Vec<_> = found
@@ -207,10 +208,10 @@ fn judge(row: &Row, report: &Value, summary: &str) -> Result<(), String> {
     let evidence = found[0]["evidence"].as_str().unwrap();
     wanted(evidence.contains(&row.says), evidence)?;
     wanted(found[0]["advice"] != "", "no advice")?;
-    let stands_out = summary.split("what stands out\n").nth(1);
+    let stands_out = summary.split("what stands out").nth(1);
     let is_said = stands_out.is_some_and(|said| said.contains(&row.finds));
     wanted(is_said, "not in the summary")?;
-    // What is lost is known of each cause, and no more than all of the time.
+    // Each cause has its loss, which is at most all of the time.
     let losses = found.iter().filter(|one| one["kind"] == "cause");
     let losses: Option<Vec<_>> = losses.map(|one| one["loss"].as_f64()).collect();
     let losses = losses.ok_or("what is lost is not known")?;
@@ -251,8 +252,12 @@ programs! {
     host_code: "host_code.c",
     a_sampler: "cpu_sampler.py 80",
     a_native_sleep: "native_sleep.c",
+    a_native_sleep_in_its_function: "native_sleep.c 80",
     a_python_sleep: "python_sleep.py 80",
     a_lock: "lock.c",
+    a_lock_in_its_function: "lock.c 80",
+    a_condition_variable: "batch_wait.c 80",
+    a_queue: "queue_wait.py 80",
     a_slow_writer: "disk_writes.c",
     page_faults: "page_faults.c",
     a_busy_neighbour: "busy_neighbour.c",

@@ -1,4 +1,4 @@
-//! The flight recorder: the latest steps outside windows are in the record, whatever ends the process.
+//! Checks the flight recorder: the record has the latest steps outside windows, however the process ends.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::load::{Load, iterations, windows};
 use serde_json::Value;
 use tllmprof_control::{Capture, Event, Request};
 
-/// The loop, which has made all its steps and waits to be killed.
+/// Starts the loop. It has made all its steps and waits to be killed.
 fn waits(load: &Load, planted: &str, variables: &[(&str, &str)]) -> Option<Child> {
     let mut command = load.command(planted, variables)?;
     let log = fs::File::create(load.scratch.path("err")).unwrap();
@@ -85,7 +85,7 @@ fn what_is_kept_is_bounded_however_long_it_runs() {
         assert_eq!(process["damage"], Value::Null, "{process}");
         Some(size)
     };
-    // Some ten events a step, and 2700 in a chunk.
+    // About ten events per step, and 2700 in a chunk.
     let (Some(short), Some(long)) = (size("3000"), size("30000")) else {
         return;
     };
@@ -106,7 +106,7 @@ fn a_trigger_leaves_the_steps_before_it_and_those_behind() {
     let context = ran.output.err();
     let fired: Vec<_> = ran.fired().iter().map(|(number, _)| *number).collect();
     assert_eq!(fired, [60, 100], "{context}");
-    // At its end the process leaves what it has.
+    // At its end the process writes the steps that it has kept.
     let expected = [(46, 60), (61, 65), (86, 100), (101, 105), (125, 139)];
     assert_eq!(ran.windows(), expected, "{context}");
     let process = ran.process.unwrap();
@@ -144,7 +144,7 @@ fn a_window_on_demand_takes_its_past_with_it() {
     let child = command.stderr(log).spawn().unwrap();
     let socket = run.join(format!("tllmprof/{}.sock", child.id()));
     let since = std::time::Instant::now();
-    while !socket.exists() && since.elapsed() < common::load::PATIENCE {
+    while !socket.exists() && since.elapsed() < common::load::TEST_TIMEOUT {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     let mut peer = BufReader::new(UnixStream::connect(&socket).unwrap());
@@ -170,7 +170,7 @@ fn a_window_on_demand_takes_its_past_with_it() {
     kill(child);
     let process = load.report().unwrap();
     let mut found = windows(&process);
-    // Behind them is what was kept when it was killed, if any step was over by then.
+    // After them are the steps that were kept when it was killed, if any step was over by then.
     found.truncate(3);
     assert_eq!(found, [(with.0 - 10, with.0 - 1), with, without]);
 }

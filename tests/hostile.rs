@@ -1,7 +1,7 @@
-//! Hosts that do what a preloaded library does not expect: each ends as it does without the library, with the same
-//! result, and the windows are still right.
+//! Checks hosts that do what a preloaded library does not expect. Each ends as it does without the library,
+//! with the same result, and the windows are right.
 //!
-//! The programs are C, in `tests/hostile/`; each test builds its own.
+//! The programs are C, in `tests/hostile/`. Each test builds its own.
 
 mod common;
 #[path = "hostile/leaks.rs"]
@@ -65,7 +65,7 @@ impl Workshop {
     }
 }
 
-/// The profiler was switched just there.
+/// Asserts that the profiler was switched exactly there.
 #[track_caller]
 fn assert_switches(both: &Both, wanted: &[Switch]) {
     let said = both.output.err();
@@ -117,7 +117,7 @@ fn exit_handlers_wait_for_a_thread_that_launches() {
     }
 }
 
-/// However long it takes, others are held up once for it and not once a call.
+/// However long it takes, other threads are delayed only once for it and not at every call.
 #[test]
 fn a_profiler_that_starts_only_after_many_launches() {
     let shop = Workshop::new();
@@ -152,7 +152,7 @@ fn a_full_pipe_is_not_waited_for() {
         both.assert_same_calls();
         assert_switches(&both, &wanted);
     }
-    // Neither the message about a bad value nor that of `never opened` is waited for.
+    // Nothing waits for the message about a bad value nor for that of `never opened`.
     program.clone().window("two", "auto").run();
     program.window("100-", "cudaGraphLaunch").run();
 }
@@ -167,7 +167,7 @@ fn dlerror_is_the_programs() {
     assert_switches(&both, &wanted);
 }
 
-/// What the library's constructor does leaves no trace in it.
+/// The library's constructor leaves no trace in it.
 #[test]
 fn errno_is_0_when_a_program_starts() {
     let shop = Workshop::new();
@@ -264,7 +264,7 @@ fn a_tool_makes_cuda_calls_when_it_is_loaded() {
                 .env("NVTX_INJECTION64_PATH", &tool)
                 .env("TOOL", does)
                 .run();
-            // The tool's own, and the one before the stop.
+            // The tool's own wait, and the one before the stop.
             assert_eq!(count(&both.log, "cuCtxSynchronize"), 2, "{program} {does}");
             let said = both.output.err();
             let [
@@ -300,8 +300,8 @@ fn a_cancelled_thread_looks_up() {
     }
 }
 
-/// An allocator that unwinds the stack, as heaptrack's, takes a lock that another thread may hold while it waits for the
-/// loader: a library that allocates while it holds the loader waits for ever.
+/// An allocator that unwinds the stack, as heaptrack's does, takes a lock that another thread may hold while
+/// it waits for the loader. A library that allocates while it holds the loader's lock would wait forever.
 #[test]
 fn an_allocator_waits_for_a_thread_that_waits_for_the_loader() {
     let shop = Workshop::new();
@@ -357,7 +357,7 @@ fn a_call_that_was_left_holds_none_of_the_next() {
     let both = program.window(&windows.join(","), "cudaGraphLaunch").run();
     assert!(both.output.out().starts_with("left: 12\n"));
     assert_eq!(both.total(), 24);
-    // The launch that was left is the first of two, and each step waits once.
+    // The launch that was skipped is the first of two, and each step waits once.
     let wanted: Vec<Switch> = (0..12)
         .flat_map(|n| [start(2 * n + 1, n), stop(2 * n + 2, n + 1)])
         .collect();

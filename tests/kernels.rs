@@ -1,5 +1,6 @@
-//! Kernels by CUPTI (`TLLMPROF_KERNELS`), on the stand-in's: what is taken is what the GPU did, CUPTI is taken out
-//! without harm, and whatever prevents it is logged and leaves the program alone.
+//! Checks kernels by CUPTI (`TLLMPROF_KERNELS`), on the stand-in for it. The recorded kernels are those of
+//! the GPU, CUPTI is removed without harm, and anything that prevents this is logged and leaves the program
+//! alone.
 
 mod common;
 #[path = "kernels/launches.rs"]
@@ -31,7 +32,8 @@ fn assert_steps(ran: &Ran, window: usize, steps: u64) {
     }
 }
 
-/// Sixty steps with two windows, of which the first is shorter than the eight steps in which kernels are taken.
+/// Runs sixty steps with two windows. The first is shorter than the eight steps in which kernels are
+/// recorded.
 fn two_windows(reach: Reach) -> Ran {
     let ran = Program::new(reach)
         .windows("5-9,20-50")
@@ -111,7 +113,7 @@ fn threads_that_launch_without_a_pause_leave_cupti_a_turn() {
     assert_steps(&ran, 1, 3);
 }
 
-/// Nor does the program stand still for it.
+/// The program does not stop for it either.
 #[test]
 fn cupti_that_comes_too_late_goes_again() {
     let ran = Program::new(Reach::LookedUp)
@@ -194,8 +196,8 @@ fn a_wait_that_does_not_end_keeps_cupti_where_it_is() {
     assert_steps(&ran, 1, 3);
 }
 
-/// A library that is linked to the driver comes while kernels are taken, and another thread is in the driver through it
-/// when CUPTI is to go, and an iteration later.
+/// A library that is linked to the driver is loaded while kernels are recorded. Another thread is in the
+/// driver through it when CUPTI is to be removed, and an iteration later.
 #[test]
 fn a_call_that_came_past_the_gate_is_not_in_the_driver_when_cupti_goes() {
     for reach in [Reach::LookedUp, Reach::Linked] {
@@ -256,7 +258,7 @@ fn a_capture_that_lasts_past_the_inner_window_keeps_cupti_until_it_is_over() {
     assert_eq!(ran.finalized(), [(0, 0)]);
 }
 
-/// It gets what it gets without the library.
+/// It gets the same as without the library.
 #[test]
 fn what_prevents_it_is_logged() {
     type Case = (&'static str, (&'static str, &'static str), &'static str);
@@ -369,7 +371,7 @@ fn work_that_still_runs_is_waited_for() {
         ran.record().gpu_work() + ran.record().gpu_work_dropped(),
         ran.taken().iter().sum::<u64>()
     );
-    // Each took what the GPU says.
+    // Each kernel took the time that the GPU reports.
     assert!(
         ran.record()
             .kernel_durations()

@@ -1,5 +1,5 @@
-//! Layers (`TLLMPROF_LAYERS`) on the stand-in: each kernel of the program is called like the scope that it is launched in, and
-//! the report says the same of it, or that it is not known.
+//! Checks layers (`TLLMPROF_LAYERS`) on the stand-in. Each kernel of the program has the name of the scope
+//! that it is launched in. The report has the same scope for it, or says that it is not known.
 
 mod common;
 #[path = "layers/native.rs"]
@@ -20,7 +20,7 @@ use common::{
 use tllmprof_record::{Entry, Reader, What};
 use tllmprof_report::{Layers, Process, Report};
 
-const PATIENCE: Duration = Duration::from_secs(90);
+const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 fn program() -> &'static PathBuf {
     static BUILT: OnceLock<(Scratch, PathBuf)> = OnceLock::new();
@@ -35,7 +35,7 @@ fn program() -> &'static PathBuf {
 struct Ran {
     output: Output,
     process: Option<Process>,
-    /// How many nodes of graphs the record has the scope of.
+    /// Number of nodes of graphs whose scope the record has.
     nodes: u64,
 }
 
@@ -52,7 +52,7 @@ fn nodes(reader: &Reader<fs::File>) -> u64 {
     nodes
 }
 
-/// The program in C.
+/// Runs the program in C.
 fn ran(mode: &str, more: &[(&str, &str)]) -> Ran {
     let mut command = built_command(program());
     command.args([mode, "20"]);
@@ -72,7 +72,7 @@ fn ran_by(mut command: Command, mode: &str, more: &[(&str, &str)]) -> Ran {
         .env("STANDIN_KERNEL_NS", "1000")
         .current_dir(scratch.folder())
         .envs(more.iter().copied());
-    let output = run(&mut command, PATIENCE);
+    let output = run(&mut command, TEST_TIMEOUT);
     let said = (output.out(), output.err());
     assert_eq!(output.status.code(), Some(7), "{mode}: {said:?}");
     assert_eq!(said.0, "done\n", "{mode}");
@@ -99,19 +99,19 @@ impl Ran {
         layers.unwrap_or_else(|| panic!("no layers: {}", self.output.err()))
     }
 
-    /// Kernels by scope.
+    /// Returns the number of kernels by scope.
     fn known(&self) -> BTreeMap<&str, u64> {
         let rows = self.layers().rows.iter();
         rows.map(|row| (row.name.as_str(), row.kernels)).collect()
     }
 
-    /// Kernels without one, by the reason.
+    /// Returns the number of kernels without a scope, by the reason.
     fn unknown(&self) -> BTreeMap<&str, u64> {
         let rows = self.layers().unknown.iter();
         rows.map(|row| (row.why.text(), row.kernels)).collect()
     }
 
-    /// Kernels by the program's name for their scope, as a name of modules has it.
+    /// Returns the number of kernels by the program's name for their scope, in the form of a module's name.
     fn launched(&self) -> BTreeMap<&str, u64> {
         let process = self.process.as_ref().expect("a record");
         let kernels = process.kernels.totals.iter();
@@ -120,7 +120,7 @@ impl Ran {
             .collect()
     }
 
-    /// Every kernel has the scope that it is called by.
+    /// Asserts that every kernel has the scope after which it is named.
     fn assert_all_known(&self) {
         assert_eq!(
             self.known(),
@@ -167,7 +167,7 @@ fn kernels_of_a_graph_and_by_themselves_have_the_scope_they_were_launched_in() {
     assert_eq!(chain.layers().all.kernels, 10 * (8 + 3));
 }
 
-/// Of launches, of copies and of memory that is set: the driver may run kernels of its own for the latter.
+/// For launches, copies and memsets: the driver may run kernels of its own for the latter.
 #[test]
 fn windows_that_are_left_in_a_bounded_record_have_their_layers() {
     let windows: Vec<_> = (0..150)
@@ -192,17 +192,17 @@ fn windows_that_are_left_in_a_bounded_record_have_their_layers() {
 
 #[test]
 fn all_nodes_of_a_graph_have_scopes() {
-    // Eight kernels, and in each of three layers memory that is set and copies.
+    // Eight kernels, and memsets and copies in each of three layers.
     let ran = ran("copies", &[]);
     assert_eq!(ran.nodes, 8 + 3 * (1 + 3));
     ran.assert_all_known();
-    // The others take numbers, too, and have no kernels.
+    // The other nodes take numbers, too, and have no kernels.
     let ran = self::ran("others", &[]);
     assert_eq!(ran.nodes, 8 + 3);
     ran.assert_all_known();
 }
 
-/// A program in Python, with a torch that is made up.
+/// Runs a program in Python with a fake torch.
 fn ran_in(python: &Python, program: &str, more: &[(&str, &str)]) -> Ran {
     let mut command = built_command(&python.path);
     command
@@ -222,20 +222,22 @@ fn modules_and_functions_of_python_are_scopes() {
     }
 }
 
-/// What a compiler has made one function of: each call in it by the modules of its operations.
+/// Code that a compiler has made one function of: each call in it is named after the modules of its
+/// operations.
 #[test]
 fn compiled_code_has_the_modules_of_its_operations() {
     for python in pythons() {
         let ran = ran_in(python, "compiled.py", &[]);
         ran.assert_all_known();
-        // As often in graphs as by itself.
+        // As often in graphs as outside of them.
         let known = ran.known();
         assert_eq!(known["Model/model.layers.(0 + 1.norm)"], 20, "{python}");
         assert_eq!(known["Model/model.layers.1.mlp"], 20, "{python}");
     }
 }
 
-/// The same of torch's own compiler, where torch can be had: of a whole model, of its `forward`, and of each layer by itself.
+/// The same for torch's own compiler, if torch is available: for a whole model, for its `forward`, and for
+/// each layer separately.
 #[test]
 fn what_inductor_has_compiled_has_the_modules_of_its_operations() {
     let Some(python) = python_with_torch() else {
@@ -251,7 +253,7 @@ fn what_inductor_has_compiled_has_the_modules_of_its_operations() {
         .env("TORCHINDUCTOR_COMPILE_THREADS", "1");
     let ran = ran_by(command, "inductor", &[]);
     ran.assert_all_known();
-    // Of three models, in a graph and by itself.
+    // For three models, in a graph and outside of one.
     let layers = ["Model/layers.0", "Model/layers.1", "Model/layers.2"];
     for layer in layers {
         for part in ["", ".attn", ".mlp"] {
@@ -261,7 +263,7 @@ fn what_inductor_has_compiled_has_the_modules_of_its_operations() {
     assert_eq!(ran.known().len(), 9);
 }
 
-/// What may not be known is not guessed, and what is known is right.
+/// Unknown scopes are not guessed, and known ones are right.
 #[test]
 fn what_is_not_known_has_a_reason() {
     let swapped = ran("swapped", &[]);
@@ -277,7 +279,7 @@ fn what_is_not_known_has_a_reason() {
     }
 }
 
-/// Two threads that capture into one graph at once: a node that either may have made is neither's.
+/// Two threads capture into one graph at once. A node that either may have made has no scope.
 #[test]
 fn nodes_that_two_threads_may_have_made_are_not_known() {
     let ran = ran("shared", &[]);
@@ -291,7 +293,7 @@ fn nodes_that_two_threads_may_have_made_are_not_known() {
     assert_eq!(of_graph + unknown, 6000);
 }
 
-/// Graphs that are made where others were, before and while kernels are taken.
+/// Graphs that are made at the address of others, before and while kernels are recorded.
 #[test]
 fn a_graph_that_takes_the_place_of_another_is_its_own() {
     let ran = ran("again", &[]);
@@ -299,7 +301,7 @@ fn a_graph_that_takes_the_place_of_another_is_its_own() {
     for (name, kernels) in ran.known() {
         assert!(kernels <= launched[name], "{name}: {kernels}");
     }
-    // One that is made and destroyed while CUPTI is there was never named.
+    // A graph that is made and destroyed while CUPTI is attached was never named.
     let unknown = ran.unknown();
     assert!(unknown.keys().all(|why| *why == UNNAMED), "{unknown:?}");
     assert!(ran.known()["model/layers.1/turn.14"] > 0);
@@ -340,7 +342,8 @@ fn without_the_variable_nothing_is_followed() {
     );
 }
 
-/// The library's instructions in so many launches of a graph, with the window far off; None: valgrind is not installed.
+/// Returns the number of the library's instructions in `steps` launches of a graph, with the window far off.
+/// Returns `None` if valgrind is not installed.
 fn instructions(layers: &str, steps: u32) -> Option<u64> {
     command("valgrind").arg("--version").output().ok()?;
     let mut valgrind = command("valgrind");
@@ -365,17 +368,19 @@ fn nothing_is_added_to_a_replay() {
     if !can_exec() {
         return skipped("not under qemu");
     }
+    // On a busy machine a call may wait for a lock, which costs instructions: the fewest of some runs count.
+    let fewest = |layers, steps| (0..3).map(|_| instructions(layers, steps)).min()?;
     let of_replays = |layers| {
-        let few = instructions(layers, 100)?;
-        Some(instructions(layers, 100 + REPLAYS)? - few)
+        let few = fewest(layers, 100)?;
+        Some(fewest(layers, 100 + REPLAYS)? - few)
     };
     let (Some(without), Some(with)) = (of_replays("0"), of_replays("1")) else {
         return skipped("valgrind is not installed");
     };
     assert!(without > u64::from(REPLAYS), "{without}");
-    // Not one in every second replay: two runs of the same differ by some.
+    // Less than one in every second replay is added: two runs of the same differ by some. It may be fewer, by where memory lies.
     assert!(
-        with.abs_diff(without) < u64::from(REPLAYS) / 2,
+        with < without + u64::from(REPLAYS) / 2,
         "{with}, not {without}"
     );
 }
@@ -384,7 +389,7 @@ fn nothing_is_added_to_a_replay() {
 fn the_report_shows_layers_as_a_tree() {
     let mut ran = ran("moved", &[]);
     let report = Report::new(vec![ran.process.take().unwrap()]);
-    let text = report.text();
+    let text = report.styled(tllmprof_report::Style::whole());
     let rows: Vec<_> = text
         .lines()
         .skip_while(|line| !line.starts_with("layers"))
@@ -398,7 +403,8 @@ fn the_report_shows_layers_as_a_tree() {
             .unwrap_or_else(|| panic!("{name}: {text}"));
         row.split_whitespace().skip(1).take(2).collect::<Vec<_>>()
     };
-    // What is within a row is called by the rest of its name. One kernel of a layer has another scope in each of two graphs.
+    // An entry within a row has the rest of its name. One kernel of a layer has another scope in each of two
+    // graphs.
     assert_eq!(of("model"), ["1", "7.00"]);
     assert_eq!(of("/layers.*"), ["3", "5.00"]);
     assert_eq!(of("/attn"), ["3", "3.00"]);
@@ -419,7 +425,8 @@ fn the_report_shows_layers_as_a_tree() {
     assert!((all - 1.0).abs() < 1e-9, "{all}");
 }
 
-/// What measures on a GPU how CUPTI numbers nodes (`scripts/gpu-check`): it runs here, too, where the numbers are the stand-in's.
+/// The program that measures on a GPU how CUPTI numbers nodes (`scripts/gpu-check`). It runs here, too, with
+/// the stand-in's numbers.
 #[test]
 fn the_program_that_measures_the_numbers_of_nodes_runs() {
     let scratch = Scratch::new("graph-nodes");
@@ -439,7 +446,7 @@ fn the_program_that_measures_the_numbers_of_nodes_runs() {
     .arg(format!("-I{}", repo().join("tests/standin").display()))
     .arg(format!("-L{}", standin().display()))
     .args(["-l:libcuda.so.1", "-ldl"]);
-    let built = run(&mut cc, PATIENCE);
+    let built = run(&mut cc, TEST_TIMEOUT);
     assert!(built.status.success(), "{}", built.err());
     for (case, kernel) in [
         ("plain", "ran k3 1 1 3"),
@@ -456,7 +463,7 @@ fn the_program_that_measures_the_numbers_of_nodes_runs() {
             .arg(case)
             .arg(standin().join("cupti/libcupti.so.13"))
             .env("LD_LIBRARY_PATH", standin());
-        let output = run(&mut command, PATIENCE);
+        let output = run(&mut command, TEST_TIMEOUT);
         let said = output.out();
         assert_eq!(output.status.code(), Some(3), "{case}: {said}");
         let times = said.lines().filter(|line| *line == kernel).count();

@@ -1,11 +1,13 @@
-//! Windows on demand in processes that run: their numbers, alone and in lockstep, and whatever may go wrong with those
-//! who ask, and with the host.
+//! Checks windows on demand in running processes: their numbers, separately and in lockstep, and errors of
+//! clients and of the host.
 
 mod common;
 #[path = "live/hosts.rs"]
 mod hosts;
 #[path = "live/lockstep.rs"]
 mod lockstep;
+#[path = "live/mcp.rs"]
+mod mcp;
 #[path = "live/metrics.rs"]
 mod metrics;
 #[path = "live/place.rs"]
@@ -31,7 +33,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use common::{run, shim, skipped, standin};
-use place::{PATIENCE, Peer, Place, of_steps, server, switches, wait_until};
+use place::{Peer, Place, TEST_TIMEOUT, of_steps, server, switches, wait_until};
 use tllmprof_control::{Capture, Event, Phase, Request};
 
 const NOBODY: u32 = 65534;
@@ -42,7 +44,7 @@ fn a_hundred_captures_in_a_row_take_exactly_their_steps() {
     let place = Place::new();
     let mut server = place.start(&mut place.server(&PERIOD_US.to_string()));
     let mut peer = server.connect();
-    // The one for this client is open from its first answer on.
+    // The descriptor for this client is open from its first answer on.
     peer.status();
     let (descriptors, mut taken) = (server.count("fd"), Vec::new());
     for n in 0..100 {
@@ -56,7 +58,7 @@ fn a_hundred_captures_in_a_row_take_exactly_their_steps() {
         assert_eq!(accepted.1 - accepted.0, n % 7);
         taken.push(closed);
     }
-    // The record was begun before the first.
+    // The record was created before the first.
     assert_eq!(server.count("fd"), descriptors);
     assert_eq!(server.windows(), taken);
     server.end();
@@ -77,7 +79,7 @@ fn how_long_a_step_takes_is_known_as_soon_as_a_record_has_some() {
     let mut without = place.start(place.server("2000").env_remove("TLLMPROF_TRACE"));
     let mut peer = with.connect();
     wait_until("20 steps", || peer.status().iterations > 20);
-    // The server sleeps for so long in each step: a busy machine makes steps longer, and none shorter.
+    // The server sleeps for `PERIOD` in each step: a busy machine makes steps longer, and none shorter.
     let p50 = peer.status().p50_ns.unwrap();
     assert!(p50 >= PERIOD, "{p50}");
     let mut peer = without.connect();
@@ -143,7 +145,7 @@ fn a_window_by_time_closes_and_so_does_one_of_a_server_that_idles() {
     };
     let (from, until) = closed.steps.unwrap();
     assert!(from == first && until > first, "{from}-{until}");
-    // Another stops what one has asked for, while no step is made.
+    // Another client stops the window of the first while no step is made.
     assert!(matches!(
         peer.ask(&of_steps(1_000_000)),
         Event::Accepted { .. }
@@ -202,7 +204,7 @@ fn hostile_clients_do_no_harm() {
         .take_while(|_| long.0.get_mut().write_all(&block).is_ok())
         .count();
     assert!(sent < 100, "{sent} blocks were taken");
-    // Half a line, in the midst of a window, and without reading what comes.
+    // Half a line, in the middle of a window, and without reading the answers.
     for n in 0..1000 {
         let mut stream = UnixStream::connect(server.socket());
         if let Ok(stream) = &mut stream {
@@ -314,7 +316,7 @@ fn an_operator_is_told_why_not() {
             .status
             .success()
     );
-    // One that makes no step.
+    // A server that makes no step.
     fs::write(place.path("pause"), "").unwrap();
     sleep(Duration::from_millis(50));
     refused(
@@ -322,7 +324,7 @@ fn an_operator_is_told_why_not() {
         "no iteration began for long",
     );
     fs::remove_file(place.path("pause")).unwrap();
-    // One that ends meanwhile: what there is is shown.
+    // A server that ends in the meantime: the part of the window is shown.
     let capture = place
         .command(&format!("capture {pid} --steps 1000000"))
         .stdout(Stdio::piped())
@@ -357,7 +359,7 @@ fn an_interrupted_capture_closes_its_window_and_shows_it() {
         .spawn()
         .unwrap();
     wait_until("the window", || place.ps()[0]["state"] == "open");
-    // SAFETY: takes no pointer; the process is a child that nobody has waited for.
+    // SAFETY: takes no pointer; the process is a child that has not been waited for.
     unsafe { libc::kill(capture.id() as libc::pid_t, libc::SIGINT) };
     let output = capture.wait_with_output().unwrap();
     assert!(output.status.success());
@@ -392,7 +394,7 @@ fn another_user_gets_nothing() {
         name.ends_with(&format!("-{}.sock", server.pid())) && name.matches('-').count() >= 2,
         "{name}"
     );
-    // As if somebody had opened the doors.
+    // As if a user had made the folder writable for all.
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o777)).unwrap();
     let script = format!(
@@ -410,11 +412,12 @@ fn another_user_gets_nothing() {
         "-c",
         &script,
     ]);
-    let heard = run(other.current_dir("/"), PATIENCE);
+    let heard = run(other.current_dir("/"), TEST_TIMEOUT);
     assert_eq!(heard.out().trim(), "got b''", "{}", heard.err());
-    // Nor does that user's server listen in root's folder that others may not use, and root's not in that user's.
+    // That user's server does not listen in root's folder, which others may not use, nor root's server in
+    // that user's folder.
     let mut seen = place.command("ps --json");
-    let seen = run(seen.env("TLLMPROF_CONTROL", &folder), PATIENCE);
+    let seen = run(seen.env("TLLMPROF_CONTROL", &folder), TEST_TIMEOUT);
     assert!(
         seen.out().contains(&format!("\"pid\":{}", server.pid())),
         "{}",
@@ -512,7 +515,7 @@ fn a_record_that_nobody_named_begins_with_the_first_capture() {
     );
     assert_eq!(records(), 1);
     server.end();
-    // And with none at all the profiler alone is switched.
+    // With no record at all, only the profiler is switched.
     fs::remove_file(place.path("end")).unwrap();
     let mut server = place.start(place.server("500").env("TLLMPROF_TRACE", ""));
     server.connect();

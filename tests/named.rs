@@ -1,9 +1,9 @@
-//! Functions that the rule names: each call counts once, whatever shape it has and however the program was linked, and
+//! Checks functions that the rule names: each call counts once, with any shape and any linkage of the program, and
 //! nothing else about the program changes.
 //!
 //! The programs are in `tests/named/`; each test builds its own. A program prints how many calls it made.
 //!
-//! Where entries are not patched, the functions are those of libraries, which are called by GOT slots.
+//! If entries are not patched, the functions are those of libraries, which are called through GOT slots.
 
 mod common;
 #[path = "named/ends.rs"]

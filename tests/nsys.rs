@@ -1,6 +1,7 @@
-//! Real nsys, without a GPU: with `-c nvtx -p capture@tllmprof` its reports hold exactly the window's iterations.
+//! Checks real nsys, without a GPU: with `-c nvtx -p capture@tllmprof` its reports have exactly the window's
+//! iterations.
 //!
-//! The driver is the stand-in, the profiler is not. Says `skipped: …` where nsys cannot be had.
+//! The driver is the stand-in; nsys is real. The test prints `skipped: …` if nsys is not available.
 
 mod common;
 #[path = "nsys/counted_ranges.rs"]

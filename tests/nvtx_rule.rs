@@ -1,4 +1,4 @@
-//! The program's own NVTX ranges as iterations: alone, and in front of another tool.
+//! Checks the program's own NVTX ranges as iterations: without another tool, and with one.
 
 mod common;
 
@@ -61,7 +61,7 @@ impl Program {
 }
 
 impl Ran {
-    /// Where the profiler was switched: after so many launches and waits of the program.
+    /// Returns each switch of the profiler, with the number of launches and waits of the program before it.
     fn switches(&self) -> Vec<(&str, usize, usize)> {
         let program = self.log.first().map(|first| first.tid);
         let (mut launches, mut waits) = (0, 0);
@@ -83,7 +83,7 @@ impl Ran {
         assert!(self.output.err().contains(wanted), "{}", self.output.err());
     }
 
-    /// The counts that the tool of each process said, in the order of their ends.
+    /// Returns the counts that the tool of each process printed, in the order of their ends.
     fn tools(&self) -> Vec<String> {
         let said = self.output.err();
         let lines = said.lines().filter_map(|line| line.strip_prefix("tool: "));
@@ -91,8 +91,8 @@ impl Ran {
     }
 }
 
-/// A window opens before its first range and closes behind its last: of two launches a step one is
-/// inside the range and one behind it.
+/// A window opens before its first range and closes after its last. Of two launches per step, one is inside
+/// the range and one after it.
 #[track_caller]
 fn window_is_exact(kind: &str, rule: &str) {
     let program = Program::new("ranges");
@@ -200,7 +200,7 @@ fn modules_with_an_nvtx_of_their_own() {
     }
 }
 
-/// What the tool counts and what the program gets from it are the same with the shim and without.
+/// The tool's counts, and what the program gets from it, are the same with the shim and without.
 #[test]
 fn a_tool_gets_every_event() {
     let program = Program::new("ranges");
@@ -216,7 +216,7 @@ fn a_tool_gets_every_event() {
         ("domain_start", "nvtx:^step@engine"),
     ] {
         let plain = program.plain(&[kind], &[tool]);
-        // With ranges of our own the tool would have those, too.
+        // If the library made ranges, the tool would have those, too.
         let ran = program.run(&[kind], rule, "5-9", &[tool, ("TLLMPROF_NVTX", "0")]);
         assert_eq!(ran.output.out(), plain.output.out(), "{kind}");
         assert_eq!(ran.tools(), plain.tools(), "{kind}");
@@ -234,7 +234,8 @@ fn a_tool_gets_every_event() {
     }
 }
 
-/// NVTX asks a tool that is linked into the program where no variable names one; ours must not keep it from that.
+/// NVTX uses a tool that is linked into the program if no variable names one. The library must not prevent
+/// that.
 #[test]
 fn a_tool_that_is_linked_in_gets_every_event() {
     for options in [
@@ -254,7 +255,7 @@ fn a_tool_that_is_linked_in_gets_every_event() {
                 ran.tools()
             );
             assert_eq!(ran.switches().len(), 2, "{kind}: {}", ran.output.err());
-            // One that does not want the module.
+            // A tool that refuses the module.
             let refuses = [("TLLMPROF_NVTX", "0"), ("TOOL_FAILS", "1")];
             let plain = program.plain(&[kind], &refuses);
             let ran = program.run(&[kind], "nvtx:^step", "5-9", &refuses);
@@ -272,8 +273,8 @@ fn a_tool_that_is_linked_in_gets_every_event() {
     assert_eq!(ran.tools(), plain.tools());
 }
 
-/// Two copies of NVTX, in two libraries, and a tool that is linked into the second. Whatever the other tool gets by the
-/// variable, each gets what it gets without us.
+/// Two copies of NVTX, in two libraries, and a tool that is linked into the second. Each copy gets the same
+/// as without the library, whatever tool the variable names.
 #[test]
 fn two_tools_get_every_event_of_their_copies() {
     let program = Program::new("modules");
@@ -284,8 +285,8 @@ fn two_tools_get_every_event_of_their_copies() {
     let first = of("first", &[]);
     let by_variable = program.library("tool", "").display().to_string();
     let variable = ("NVTX_INJECTION64_PATH", by_variable.as_str());
-    // The tool's function is exported, as ours is, which comes first; or it is not. A copy that does not look at the
-    // variable is none of ours: half of the ranges are not seen.
+    // The tool's function is exported, like the library's, which comes first; or it is not. A copy that does
+    // not use the variable is not seen by the library, so half of the ranges are missing.
     let own = "-Wl,-Bsymbolic";
     let alone = "-DNVTX_SUPPORT_ENV_VARS=0";
     for (name, options, seen) in [
@@ -313,7 +314,7 @@ fn two_tools_get_every_event_of_their_copies() {
     }
 }
 
-/// Our own ranges reach the tool and are none of the program's.
+/// The library's own ranges reach the tool and do not count as the program's.
 #[test]
 fn own_ranges_do_not_count() {
     let program = Program::new("ranges");
@@ -376,7 +377,7 @@ fn extensions_are_the_tools() {
     ran.said("window all captured: 1 iterations");
 }
 
-/// Programs that ask first open ranges only where somebody listens: we do.
+/// Programs that ask first make ranges only if a tool listens: the library does.
 #[test]
 fn a_program_asks_whether_anybody_listens() {
     let program = Program::new("extension");
@@ -394,13 +395,13 @@ fn a_program_asks_whether_anybody_listens() {
     }
 }
 
-/// Every process has its own tool once, however it came to be.
+/// Every process has its own tool once, however the process was started.
 #[test]
 fn children_do_not_chain_to_themselves() {
     let program = Program::new("children");
     let tool = program.library("tool", "");
     let tool = ("NVTX_INJECTION64_PATH", tool.to_str().unwrap());
-    // (KIND, what the child's tool counts: a forked one goes on from its parent's counts.)
+    // (KIND, the count of the child's tool: a forked one continues from its parent's count.)
     for (kind, child, captured) in [("fork", 5, 1), ("preload", 3, 2), ("bare", 3, 1)] {
         let ran = program.run(
             &[kind],
@@ -437,7 +438,7 @@ fn children_do_not_chain_to_themselves() {
     }
 }
 
-/// A child that is given another rule has the variable as it was.
+/// A child with another rule has the variable unchanged.
 #[test]
 fn another_rule_puts_the_tool_back() {
     let shim = shim();

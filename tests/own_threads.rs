@@ -1,4 +1,4 @@
-//! The library's own threads in somebody's process, and what becomes of them where the process ends or forbids system calls.
+//! Checks the library's own threads in a host process, also when the process ends or forbids system calls.
 
 mod common;
 
@@ -17,19 +17,19 @@ use tllmprof_report::{Process, State};
 
 const TIMEOUT: Duration = Duration::from_secs(110);
 const RUNTIME: &[&str] = &["-Wl,--no-as-needed", "-l:libcudart.so.12"];
-/// The status of `host` where the kernel takes no filter, and of `traced` where it lets nothing be traced.
+/// The exit status of `host` if the kernel accepts no filter, and of `traced` if it forbids tracing.
 const NOT_POSSIBLE: i32 = 77;
-/// How the line begins that says that a filter ends the windows.
+/// The start of the message that a filter ends the windows.
 const REFUSED: &str =
     "no window opens and nothing is recorded from here on: the program installs a filter";
 
-/// The program that does what it is asked for.
+/// Returns the program, whose arguments are its actions.
 fn host() -> &'static Path {
     static HOST: Built = Built::new();
     build_once(&HOST, "own_threads/host.c", RUNTIME)
 }
 
-/// The host, with the library or without, in a folder of its own.
+/// Returns the command of the host, with the library or without, in a folder of its own.
 fn command(folder: &Scratch, actions: &str) -> Command {
     let mut command = built_command(host());
     command
@@ -39,7 +39,8 @@ fn command(folder: &Scratch, actions: &str) -> Command {
     command
 }
 
-/// With these libraries preloaded and these variables, written as `NAME=VALUE …`. `HERE` is the command's folder.
+/// Adds these libraries to preload and these variables, written as `NAME=VALUE …`. `HERE` stands for the
+/// command's folder.
 fn with(command: &mut Command, preload: &str, variables: &str) {
     command
         .env("LD_PRELOAD", preload)
@@ -57,12 +58,13 @@ fn library() -> String {
     shim().to_str().unwrap().to_owned()
 }
 
-/// The status, as a number or a signal, and what was printed.
+/// Returns the status, as a number or a signal, and the output.
 fn seen(output: &Output) -> (Option<i32>, Option<i32>, String) {
     (output.status.code(), output.status.signal(), output.out())
 }
 
-/// What the host does with the library, which is what it does without. None where the kernel takes no filter.
+/// Asserts that the host does the same with the library as without. Returns `None` if the kernel accepts no
+/// filter.
 #[track_caller]
 fn run_both(variables: &str, actions: &str) -> Option<(Scratch, Output)> {
     let folder = Scratch::new("own-threads");
@@ -83,7 +85,7 @@ fn run_both(variables: &str, actions: &str) -> Option<(Scratch, Output)> {
     Some((folder, preloaded))
 }
 
-/// The iterations of each window of the record, which was ended in order.
+/// Returns the iterations of each window of the record, which must have ended in order.
 #[track_caller]
 fn recorded(folder: &Scratch) -> Vec<Vec<u64>> {
     let path = folder.path("record.tllmprof");
@@ -161,7 +163,8 @@ fn the_threads_are_gone_when_destructors_run() {
     }
 }
 
-/// What the tracer says of the host, which makes 1000 steps in the span that it marks. None where nothing may be traced.
+/// Returns the tracer's output about the host, which makes 1000 steps in the span that it marks. Returns
+/// `None` if tracing is forbidden.
 fn traced(variables: &str, threads: usize) -> Option<Vec<String>> {
     static TRACER: Built = Built::new();
     let tracer = build_once(&TRACER, "own_threads/traced.c", &[]);
@@ -192,15 +195,16 @@ fn traced(variables: &str, threads: usize) -> Option<Vec<String>> {
     Some(output.out().lines().map(str::to_owned).collect())
 }
 
-/// The tracer holds the program until each thread sleeps in one call that has no limit, and has it go on.
+/// The tracer stops the program until each thread sleeps in one call without a time limit, and then lets it
+/// continue. The socket is in a folder of its own: commands of other tests connect to those in the user's folder.
 #[test]
 fn an_idle_thread_makes_no_system_call() {
     for (variables, threads) in [
         ("TLLMPROF_START_STOP=5-9", 1),
-        ("TLLMPROF_CONTROL=1", 1),
-        ("TLLMPROF_START_STOP=5-9 TLLMPROF_CONTROL=1", 2),
+        ("TLLMPROF_CONTROL=HERE/run", 1),
+        ("TLLMPROF_START_STOP=5-9 TLLMPROF_CONTROL=HERE/run", 2),
         (
-            "TLLMPROF_START_STOP=5-9 TLLMPROF_CONTROL=1 TLLMPROF_FLIGHT=1",
+            "TLLMPROF_START_STOP=5-9 TLLMPROF_CONTROL=HERE/run TLLMPROF_FLIGHT=1",
             2,
         ),
         (
@@ -275,7 +279,7 @@ fn the_page_lists_the_system_calls_of_each_thread() {
     }
 }
 
-/// The name of a system call that the page lists; the number of any other.
+/// Returns the name of a system call that the page lists, or else its number.
 fn name_of(number: i64) -> String {
     macro_rules! names {
         ($($name:ident = $number:ident)*) => {
@@ -317,7 +321,7 @@ fn a_filter_that_the_program_installs_ends_nothing_but_the_windows() {
             let Some((folder, ran)) = run_both("TLLMPROF_START_STOP=5-9", &actions) else {
                 return;
             };
-            // Nothing was to come: there is nothing to say.
+            // No window was due, so nothing is logged.
             assert_eq!(
                 lines(&ran, "window 5-9 captured: 30 iterations"),
                 1,
@@ -403,7 +407,7 @@ fn windows_open_where_the_variable_says_so_or_the_filter_is_not_the_programs() {
             "TLLMPROF_AFTER_SECCOMP=1",
             "filter=open steps=50 end=return",
         ),
-        // It asks what the kernel knows, or has a child that shares its memory limit itself.
+        // It only asks if the kernel supports filters, or a child that shares its memory sets one for itself.
         ("TLLMPROF_LOG=info", "steps=20 filter=ask steps=30 end=exit"),
         (
             "TLLMPROF_LOG=info",

@@ -1,5 +1,5 @@
-//! Python functions that are marked: in every CPython of the machine, against what the functions
-//! themselves know of their calls.
+//! Checks marked Python functions, in every CPython of the machine, against the functions' own data about
+//! their calls.
 
 mod common;
 
@@ -11,12 +11,12 @@ use std::time::Duration;
 use common::python::{Bench, Event, Python, Ran, pythons};
 use common::{Scratch, command, repo, run, skipped};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a thread pushed and popped, in order: processes and threads by their numbers.
+/// The pushes and pops of threads, in order, by process and thread number.
 type Sequences = BTreeMap<(u32, u32), Vec<String>>;
 
-/// The names of marked functions of a module, for a variable.
+/// Returns the names of marked functions of a module, for a variable.
 fn functions(module: &str, names: &[&str]) -> String {
     let all: Vec<_> = names
         .iter()
@@ -25,7 +25,7 @@ fn functions(module: &str, names: &[&str]) -> String {
     all.join(",")
 }
 
-/// Pops get the names of their pushes.
+/// Returns the sequences of events. Pops get the names of their pushes.
 fn seen(events: &[Event]) -> Sequences {
     let mut open: BTreeMap<(u32, u32), Vec<String>> = BTreeMap::new();
     let mut sequences = Sequences::new();
@@ -48,7 +48,7 @@ fn seen(events: &[Event]) -> Sequences {
     sequences
 }
 
-/// What programs write with `truth_of_calls.py`.
+/// Reads the output that programs write with `truth_of_calls.py`.
 fn truth(text: &str) -> Sequences {
     let mut sequences = Sequences::new();
     for line in text.lines() {
@@ -84,7 +84,7 @@ fn assert_alike(python: &Python, seen: &Sequences, truth: &Sequences) {
     assert_eq!(seen.len(), truth.len(), "{python}: threads");
 }
 
-/// Runs a program that takes its calls down, with the shim.
+/// Runs a program that records its own calls, with the shim.
 #[track_caller]
 fn run_with_truth(bench: &Bench, python: &Python, program: &str, ranges: &str) -> (Ran, Sequences) {
     let scratch = Scratch::new("truth");
@@ -125,13 +125,13 @@ fn every_kind_of_call_has_its_range() {
             command(&python.path)
                 .arg(repo().join("tests/python/functions.py"))
                 .env("TRUTH", scratch.path("truth")),
-            PATIENCE,
+            TEST_TIMEOUT,
         );
         assert_eq!(ran.output.out(), plain.out(), "{python}");
     }
 }
 
-/// A folder with the package greenlet for that Python; none where it cannot be had.
+/// Returns a folder with the package greenlet for that Python; `None` if it is not available.
 fn greenlet(python: &Python) -> Option<PathBuf> {
     let cache =
         std::env::var_os("TLLMPROF_CACHE").map_or_else(|| repo().join(".cache"), PathBuf::from);
@@ -147,7 +147,7 @@ fn greenlet(python: &Python) -> Option<PathBuf> {
             "--disable-pip-version-check",
             "--target",
         ]);
-        let got = run(pip.arg(&folder).arg("greenlet"), PATIENCE);
+        let got = run(pip.arg(&folder).arg("greenlet"), TEST_TIMEOUT);
         if !got.status.success() {
             skipped(&format!("{python} cannot get greenlet"));
             return None;
@@ -156,7 +156,7 @@ fn greenlet(python: &Python) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Of all ways in which calls are seen.
+/// Checks all ways in which calls are seen.
 #[test]
 fn calls_of_greenlets_end_in_any_order() {
     let bench = Bench::new();
@@ -172,7 +172,7 @@ fn calls_of_greenlets_end_in_any_order() {
         ];
         let ran = bench.run(python, "functions_in_greenlets", &variables);
         assert_eq!(ran.output.err(), "", "{python}");
-        // The call that goes on is interrupted where the other one ends before it.
+        // The call that continues is interrupted if the other one ends before it.
         let (_, sequence) = seen(&ran.events).pop_first().expect("a thread");
         let expected = [
             "push short",
@@ -183,7 +183,7 @@ fn calls_of_greenlets_end_in_any_order() {
             "pop long",
         ];
         assert_eq!(sequence, expected, "{python}");
-        // Then each call is one range, between what the program took down itself.
+        // Then each call is one range, between the times that the program recorded.
         let times = ran.numbers("times");
         for (name, at) in [("short", 0), ("long", 1)] {
             let spans = ran.started(name);
@@ -221,7 +221,7 @@ fn a_million_calls_leave_nothing() {
     let bench = Bench::new();
     let tool = bench.library("nvtx/tool.c");
     let tool = tool.to_str().expect("a path in UTF-8");
-    // One of each version will do, and of those without a GIL.
+    // One of each version is enough, with and without a GIL.
     let kind = |python: &&Python| (python.version, python.has_gil);
     let each: BTreeMap<_, _> = pythons().iter().map(|one| (kind(&one), one)).collect();
     for python in each.values() {

@@ -1,6 +1,6 @@
-//! Collections and the GIL, in every CPython there is, against what the programs themselves know.
+//! Checks collections and the GIL, in every available CPython, against the programs' own data.
 //!
-//! Programs read the same clock as the tool that gets the ranges, on both sides of what they do: a
+//! Programs read the same clock as the tool that gets the ranges, before and after each of their actions. A
 //! range has to begin and end between their readings, however busy the machine is.
 
 mod common;
@@ -19,7 +19,7 @@ fn with_gil() -> impl Iterator<Item = &'static Python> {
     pythons().iter().filter(|python| python.has_gil)
 }
 
-/// The numbers before the words of `line`, such as 12 in `12 holds`.
+/// Returns the numbers before the words of `line`, such as 12 in `12 holds`.
 #[track_caller]
 fn number_before(line: &str, word: &str) -> u64 {
     let words: Vec<&str> = line.split([' ', ';', ',']).collect();
@@ -28,7 +28,7 @@ fn number_before(line: &str, word: &str) -> u64 {
     number.unwrap_or_else(|| panic!("no number before {word:?}: {line}"))
 }
 
-/// `5.678000 s` behind `12 holds, `, in nanoseconds.
+/// Returns the time after `12 holds, `, such as `5.678000 s`, in nanoseconds.
 #[track_caller]
 fn time_behind(line: &str, word: &str) -> u64 {
     let rest = line.split_once(word).expect("the word is there").1;
@@ -37,7 +37,7 @@ fn time_behind(line: &str, word: &str) -> u64 {
     seconds.parse::<u64>().unwrap() * 1_000_000_000 + micros.parse::<u64>().unwrap() * 1000
 }
 
-/// No two holds of one GIL at a time.
+/// Asserts that holds of one GIL do not overlap.
 #[track_caller]
 fn never_overlap(python: &Python, ran: &Ran) {
     let mut holds = ran.started("GIL hold");
@@ -45,13 +45,13 @@ fn never_overlap(python: &Python, ran: &Ran) {
     holds.sort_by_key(|hold| (hold.process, hold.payload, hold.start));
     for pair in holds.windows(2) {
         let same = (pair[0].process, pair[0].payload) == (pair[1].process, pair[1].payload);
-        // What one thread had to the end of its GIL, another GIL in the same place begins behind.
+        // A thread holds a GIL up to its end. Another GIL at the same address begins after that.
         assert!(!same || pair[0].end <= pair[1].start, "{python}: {pair:?}");
     }
 }
 
-/// The range of `ranges` that lies within what the program says: begun between the first two of
-/// `times`, ended between the last two.
+/// Returns the ranges that match the program's times: begun between the first two of `times`, ended between
+/// the last two.
 fn within(ranges: &[Span], thread: u64, times: [u64; 4]) -> Vec<&Span> {
     let is_it = |range: &&Span| {
         u64::from(range.thread) == thread
@@ -61,7 +61,7 @@ fn within(ranges: &[Span], thread: u64, times: [u64; 4]) -> Vec<&Span> {
     ranges.iter().filter(is_it).collect()
 }
 
-/// Whether the two differ by no more than 1 %.
+/// Returns true if the two differ by at most 1 %.
 fn agree(measured: u64, truth: u64) -> bool {
     measured.abs_diff(truth) * 100 <= truth
 }
@@ -189,7 +189,7 @@ fn totals_agree(python: &Python, ran: &Ran) {
     for (name, word) in [("GIL hold", "holds"), ("GIL wait", "waits")] {
         let ranges = ran.started(name);
         let count = number_before(&said, word);
-        // The interpreter may go on to take it while it ends, behind the totals, too.
+        // The interpreter may continue to take it while it ends, also after the totals.
         let least = ranges.iter().filter(|range| range.start < last).count() as u64;
         assert!(
             (least..=ranges.len() as u64).contains(&count),
@@ -221,8 +221,8 @@ fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// What is logged at the end is what the tool got, and forced switches are distinguished: their truth is
-/// how often the interpreter called `pthread_cond_wait`.
+/// The log at the end has the same as the tool. Forced switches are distinguished: the truth is the number of
+/// the interpreter's calls of `pthread_cond_wait`.
 #[test]
 fn totals_of_threads_that_spin() {
     let bench = Bench::new();
@@ -301,7 +301,7 @@ fn forks_while_threads_have_it() {
             .into_iter()
             .filter(|range| range.process != parent && range.name == "Python GC gen2");
         assert!(children.count() >= 10, "{python}");
-        // Processes that do not use CUDA have nothing to say.
+        // Processes that do not use CUDA log nothing.
         assert_eq!(ran.output.err(), "", "{python}");
     }
 }
@@ -319,7 +319,7 @@ fn interpreters_with_gils_of_their_own() {
             !ran.line("Python GIL: ").contains("not followed"),
             "{python}"
         );
-        // More than there is room for are reported, and do no harm.
+        // More than the maximum are reported, and do no harm.
         let ran = bench.run(
             python,
             "interpreters",
@@ -349,7 +349,7 @@ fn a_build_without_a_gil_has_none_to_show() {
     }
 }
 
-/// Where CUDA is used the totals are logged, whichever way the process ends; elsewhere nothing is.
+/// If CUDA is used, the totals are logged, however the process ends. Otherwise nothing is logged.
 #[test]
 fn totals_are_logged_where_cuda_is_used() {
     static STANDIN: OnceLock<String> = OnceLock::new();
@@ -392,7 +392,7 @@ fn totals_are_logged_where_cuda_is_used() {
     }
 }
 
-/// What is not asked for is not even passed by.
+/// If nothing is requested, no GOT slot of the interpreter leads into the library.
 #[test]
 fn what_is_off_is_left_as_it_is() {
     let bench = Bench::new();
@@ -400,7 +400,7 @@ fn what_is_off_is_left_as_it_is() {
     let slots = ("SLOTS_LIBRARY", slots.to_str().expect("a path in UTF-8"));
     for python in pythons() {
         let led = |variables: &[(&str, &str)]| {
-            // By `auto` an engine's function may be looked for.
+            // With `auto`, an engine's function may be looked for.
             let rule = ("TLLMPROF_STEP", "cudaGraphLaunch");
             let variables: Vec<_> = variables.iter().copied().chain([slots, rule]).collect();
             let ran = bench.run(python, "slots", &variables);

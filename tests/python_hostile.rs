@@ -1,4 +1,4 @@
-//! Python programs that make it hard not to harm them, in every CPython of the machine.
+//! Checks Python programs that are easily harmed, in every CPython of the machine.
 
 mod common;
 
@@ -44,7 +44,7 @@ fn threads_with_small_stacks_begin_the_session() {
     );
 }
 
-/// What would start torch's profiler there needs the GIL, which the thread has in another way.
+/// The code that would start torch's profiler there needs the GIL, which the thread has in another way.
 #[test]
 fn a_window_in_a_sub_interpreter_waits_for_nobody() {
     survives(

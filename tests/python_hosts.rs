@@ -1,6 +1,6 @@
-//! Hosts of CPython, in a few versions and nightly in every one that the machine has: each does the same with everything
-//! on that can be asked for of Python as it does without the library, and what happened inside is seen to the last
-//! collection.
+//! Checks hosts of CPython, in a few versions, or in a nightly run in every one that the machine has. With
+//! all options for Python, each does the same as without the library, and the events inside are seen to the
+//! last collection.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Python functions as iterations: how they are found, what of them counts, and what is said of those
-//! that are not found. The programs are on the stand-in for CUDA.
+//! Checks Python functions as iterations: finding them, counting their calls, and the messages about
+//! functions that are not found. The programs run on the stand-in for CUDA.
 
 mod common;
 #[path = "python_rules/engines.rs"]
@@ -15,7 +15,7 @@ use std::path::Path;
 use common::python::{Python, pythons};
 use common::{Fixture, Ran, Scratch, nvtx, repo};
 
-/// What the programs begin with: `work` is a step's work, one graph launch and one wait.
+/// The begin of each program: `work` is a step's work, one graph launch and one wait.
 const LOOP: &str = "
 from py_ctypes import Runtime
 loop = Runtime('libcudart.so.12')
@@ -23,7 +23,7 @@ loop.capture()
 work = loop.step
 ";
 
-/// A Python, to run the files that lie in its folder.
+/// Returns a Python that runs the files of its folder.
 fn python(python: &Python) -> Fixture {
     Fixture::new(&python.path.to_string_lossy())
         .env("PYTHONPATH", repo().join("tests/fixtures"))
@@ -43,7 +43,7 @@ fn run(which: &Python, program: &str, rule: &str, windows: &str) -> Ran {
     fixture.run()
 }
 
-/// How many launches there were before each start (`+`) and stop (`-`) of the profiler.
+/// Returns the number of launches before each start (`+`) and stop (`-`) of the profiler.
 fn edges(ran: &Ran) -> Vec<(char, usize)> {
     let mut launches = 0;
     let mut edges = Vec::new();
@@ -65,7 +65,7 @@ fn assert_edges(which: &Python, ran: &Ran, expected: &[(char, usize)]) {
     assert!(ran.output.status.success(), "{context}");
 }
 
-/// The oldest, the newest, and the newest of each way in which calls are seen.
+/// Returns the oldest, the newest, and the newest of each way in which calls are seen.
 fn some() -> impl Iterator<Item = &'static Python> {
     let all = pythons();
     let last = |minor| all.iter().rfind(move |python| python.version.1 == minor);
@@ -82,7 +82,7 @@ fn newest() -> Option<&'static Python> {
 
 #[test]
 fn windows_are_exact_in_every_python() {
-    // Work beside the function shows that a window ends with the call.
+    // Work outside the function shows that a window ends with the call.
     let program = "
 def step():
     work()

@@ -1,5 +1,5 @@
-//! From what a process's rank is known, which windows open by it, and what the report says of it: with real
-//! torch.distributed, and with a stand-in for NCCL.
+//! Checks the sources of a process's rank, the windows that depend on it, and the report of it, with real
+//! torch.distributed and with a stand-in for NCCL.
 
 mod common;
 
@@ -12,22 +12,22 @@ use common::{Output, Scratch, command, repo, run, shim, skipped, standin, tllmpr
 use serde_json::Value;
 use tllmprof_config::RANK_VARIABLES;
 
-const PATIENCE: Duration = Duration::from_secs(240);
+const TEST_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// A program whose processes all have the library and a record, and no rank but what it gives them.
+/// A program whose processes all have the library and a record, and only the rank that it gives them.
 struct Program {
     command: Command,
     scratch: Scratch,
 }
 
-/// What became of it.
+/// The result of its run.
 struct Ran {
     output: Output,
     /// `tllmprof report --json`, if there was a record.
     json: Value,
     /// `tllmprof report`.
     text: String,
-    /// How the names of the records begin.
+    /// The begins of the records' names.
     names: Vec<String>,
 }
 
@@ -48,7 +48,8 @@ impl Program {
         Self { command, scratch }
     }
 
-    /// `workers.py` with real PyTorch; none, and said, where that cannot be had.
+    /// Returns `workers.py` with real PyTorch; logs that it is skipped and returns `None` if that is not
+    /// available.
     fn workers(step: &str, args: &str) -> Option<Self> {
         let python = python_with_torch()?;
         let path = [repo().join("tests/ranks"), repo().join("tests/fixtures")];
@@ -70,7 +71,7 @@ impl Program {
         self
     }
 
-    /// The records that were written, by their names.
+    /// Returns the records that were written, by their names.
     fn records(&self) -> Vec<PathBuf> {
         let files = std::fs::read_dir(self.scratch.folder()).unwrap();
         let mut paths: Vec<_> = files.map(|file| file.unwrap().path()).collect();
@@ -81,12 +82,12 @@ impl Program {
 
     #[track_caller]
     fn run(mut self) -> Ran {
-        let output = run(&mut self.command, PATIENCE);
+        let output = run(&mut self.command, TEST_TIMEOUT);
         assert!(output.status.success(), "{}", output.err());
         let report = |options: &[&str]| {
             let mut report = command(tllmprof());
             report.arg("report").args(self.records()).args(options);
-            run(&mut report, PATIENCE).out()
+            run(&mut report, TEST_TIMEOUT).out()
         };
         let json = serde_json::from_str(&report(&["--json"])).unwrap_or_default();
         let start = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap()[..7].to_owned();
@@ -100,14 +101,14 @@ impl Program {
 }
 
 impl Ran {
-    /// The lines that are ours.
+    /// Returns the number of the library's messages with `part`.
     fn said(&self, part: &str) -> usize {
         let err = self.output.err();
         let ours = err.lines().filter(|line| line.starts_with("tllmprof: "));
         ours.filter(|line| line.contains(part)).count()
     }
 
-    /// Of each process in the report: rank, source and size of the world, and how many windows opened.
+    /// Returns for each process in the report: rank, its source, size of the world, and number of windows.
     fn ranks(&self) -> Vec<(u64, String, Option<u64>, usize)> {
         let processes = self.json["processes"].as_array().into_iter().flatten();
         let one = |process: &Value| {
@@ -351,7 +352,7 @@ fn several_communicators_are_groups_and_give_no_rank() {
         assert_eq!(ran.said("window 5-9 waits until the rank"), 1);
         assert_eq!(ran.said("window 5-9 never opened"), 1);
         assert_eq!(ran.said("NCCL has several communicators here"), 2);
-        // A variable says it.
+        // A variable has the rank.
         let ran = with_nccl(folder.folder(), LINKED, communicators)
             .env("TLLMPROF_RANKS", "0")
             .env("OMPI_COMM_WORLD_RANK", "0")
@@ -364,7 +365,7 @@ fn several_communicators_are_groups_and_give_no_rank() {
 /// A communicator's id, this process's rank in it, and its size.
 type Known = (Option<String>, Option<u64>, Option<u64>);
 
-/// The communicators of the only process.
+/// Returns the communicators of the only process.
 fn communicators(ran: &Ran) -> Vec<Known> {
     let all = ran.json["processes"][0]["communicators"].as_array();
     let one = |one: &Value| {
@@ -441,10 +442,12 @@ fn a_part_of_a_communicator_is_the_same_one_in_the_records_of_all_its_ranks() {
         one.len() + 2,
         "each is known by itself: {one:?} {apart:?}"
     );
-    // What is split is not known, and so not what comes of it; no rank is in the part of another color.
+    // The parent communicator is not known, and so neither is the result of its split. No rank is in the part
+    // of another color.
     let unknown = (None, None, None);
     assert_eq!(of(LINKED, "*2 /3 /-1"), [unknown.clone(), unknown.clone()]);
-    // Nor what NCCL is still making, until the program has been answered that it is ready.
+    // A communicator that NCCL is still making is not known until the program has got the answer that it is
+    // ready.
     assert_eq!(of(LINKED, "b1/4 /100")[1], unknown);
     for options in [LINKED, BY_DLSYM] {
         let made = of(options, "b1/4 /100 /201");
@@ -464,7 +467,8 @@ fn without_ranks_nothing_waits() {
     assert_eq!(ran.said("window 5-9 captured"), 1);
 }
 
-/// What the tables of replicas and groups (`crates/engines`) say of the versions that they were read in.
+/// The contents of the tables of replicas and groups (`crates/engines`), for the versions from which they
+/// were read.
 #[test]
 fn the_engines_sources_have_what_names_their_replicas_and_groups() {
     for (engine, file, lines) in [
@@ -526,7 +530,7 @@ fn the_engines_sources_have_what_names_their_replicas_and_groups() {
         ),
     ] {
         let mut get = Command::new(repo().join("scripts/get-engine-sources"));
-        let got = run(get.arg(engine), PATIENCE);
+        let got = run(get.arg(engine), TEST_TIMEOUT);
         if !got.status.success() {
             return skipped(got.err().trim());
         }

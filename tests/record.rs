@@ -1,5 +1,5 @@
-//! The record (`TLLMPROF_TRACE`): whatever ends the process and whatever becomes of the disk, what was written reads
-//! back, and the host never notices.
+//! Checks the record (`TLLMPROF_TRACE`): however the process ends and whatever happens to the disk, the
+//! written part can be read, and the host is not disturbed.
 //!
 //! The programs count their own calls in a file that outlives them (`tests/record/counts.c`).
 
@@ -71,7 +71,7 @@ fn iterations_windows_and_calls_are_those_of_the_driver() {
         assert_eq!(record.info(Info::Windows), ["5-9,20"]);
         assert_eq!(record.rank(), Some(3));
         assert!(record.info(Info::CommandLine)[0].ends_with("--copy-out"));
-        // What is in the driver's log between the profiler's start and its stop.
+        // The entries of the driver's log between the profiler's start and its stop.
         for kind in [
             CallKind::GraphLaunch,
             CallKind::KernelLaunch,
@@ -92,7 +92,7 @@ fn iterations_windows_and_calls_are_those_of_the_driver() {
     }
 }
 
-/// Calls of a kind that the driver saw while the profiler ran.
+/// Returns the number of calls of a kind that the driver saw while the profiler was on.
 fn logged_inside(ran: &common::Ran, kind: CallKind) -> usize {
     let name = match kind {
         CallKind::GraphLaunch => "cuGraphLaunch",
@@ -196,8 +196,8 @@ fn however_it_ends_every_call_is_there() {
         assert_eq!(record.header.ended, Some(ended), "{end}");
         let launches = record.calls(CallKind::GraphLaunch);
         assert_eq!(launches.len(), 15_000, "{end}");
-        // The last iteration is open until the next, or until an end that is seen; and what two threads
-        // begin while a third opens the window is one.
+        // The last iteration is open until the next one, or until an observed end. Iterations that two
+        // threads begin while a third opens the window are one.
         let iterations = record.iterations();
         let open = usize::from(ended == Ended::Not);
         assert!(iterations.windows(2).all(|pair| pair[0] < pair[1]));
@@ -213,7 +213,7 @@ fn ten_thousand_short_threads_share_the_chunks_of_a_few() {
     assert_eq!(output.status.code(), Some(7), "{}", output.err());
     let record = counts.assert_every_call_is_there(0);
     assert_eq!(record.calls(CallKind::GraphLaunch).len(), 100_000);
-    // Calls, iterations, GPU spans, what an iteration used, and two events a thread.
+    // Calls, iterations, GPU spans, the resources that an iteration used, and two events per thread.
     let chunks = record.header.counter(Counter::Chunks);
     assert!(chunks < 200, "{chunks}");
 }
@@ -337,7 +337,7 @@ fn a_quota_ends_the_record_and_nothing_else() {
     counts.assert_what_is_kept_and_dropped_is_all(400_000);
 }
 
-/// What was written once is written again on a file system that copies: there may be no room for the copy.
+/// On a copy-on-write file system, a second write to the same place needs new room, which may be missing.
 #[test]
 fn a_disk_that_others_fill_up_takes_no_store_from_the_program() {
     if let Some(why) = disks::no_btrfs() {
@@ -399,7 +399,7 @@ fn the_file_is_its_owners_alone_and_takes_no_others_place() {
     let counts = Counts::new().env("TLLMPROF_TRACE", "x.tllmprof");
     let path = counts.folder().join("x.tllmprof");
     let run = || counts.run(ALL, &["loop", "1", "100", "return"]).err();
-    // An earlier record is kept under another name, which is said.
+    // An earlier record is kept under another name, which is logged.
     run();
     let first = fs::metadata(&path).unwrap();
     assert_eq!(first.permissions().mode() & 0o777, 0o600);

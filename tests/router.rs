@@ -1,5 +1,5 @@
-//! Balanced routers (`ENABLE_PERFECT_ROUTER`) in transformers' own models, in programs that know nothing of it, with
-//! real PyTorch on the CPU where it can be had.
+//! Checks balanced routers (`ENABLE_PERFECT_ROUTER`) in transformers' own models, in programs that do not
+//! know of them, with real PyTorch on the CPU if it is available.
 
 #[path = "router/captured.rs"]
 mod captured;
@@ -22,7 +22,7 @@ use read::Read;
 use serde_json::Value;
 use tllmprof_record::{Info, What};
 
-const PATIENCE: Duration = Duration::from_secs(600);
+const TEST_TIMEOUT: Duration = Duration::from_secs(600);
 
 fn program(python: &Path, name: &str) -> Command {
     let mut program = command(python);
@@ -30,13 +30,13 @@ fn program(python: &Path, name: &str) -> Command {
         .arg(repo().join("tests/python/router").join(name))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("HF_HUB_OFFLINE", "1")
-        // More threads wait for each other longer than they work on models so small.
+        // With more threads, waiting for each other takes longer than the work on such small models.
         .env("OMP_NUM_THREADS", "1")
         .env_remove("CUDA_INJECTION64_PATH");
     program
 }
 
-/// What `run.py` found of each model.
+/// Returns the results of `run.py` for each model.
 fn models(output: &Output) -> BTreeMap<String, Value> {
     assert!(output.status.success(), "{}", output.err());
     let out = output.out();
@@ -56,7 +56,7 @@ fn said(output: &Output) -> Vec<String> {
     ours.map(str::to_owned).collect()
 }
 
-/// The models to run: three whose routers differ most, or with `TLLMPROF_TEST_FAMILIES=all` all ten.
+/// Returns the models to run: three whose routers differ most, or all ten with `TLLMPROF_TEST_FAMILIES=all`.
 fn families() -> &'static [&'static str] {
     match std::env::var("TLLMPROF_TEST_FAMILIES").as_deref() {
         Ok("all") => &[],
@@ -73,7 +73,7 @@ fn every_family_is_balanced_and_nothing_else_is_different() {
     let run_with = |families: &[&str], variables: &[(&str, &str)]| {
         let mut program = program(&python, "run.py");
         program.args(families).envs(variables.iter().copied());
-        run(&mut program, PATIENCE)
+        run(&mut program, TEST_TIMEOUT)
     };
     let shim = shim().to_str().unwrap().to_owned();
     let on = [
@@ -82,7 +82,7 @@ fn every_family_is_balanced_and_nothing_else_is_different() {
     ];
     let off = [on[0], ("ENABLE_PERFECT_ROUTER", "0")];
     let plain = run_with(families(), &[]);
-    // What is switched off does not know one family from another.
+    // The library treats all families alike if it is off, so one is enough.
     let off = run_with(&families()[..families().len().min(1)], &off);
     let on = run_with(families(), &on);
 
@@ -101,7 +101,8 @@ fn every_family_is_balanced_and_nothing_else_is_different() {
         assert!(plain["spread"].as_u64() > Some(1), "{name}: {plain}");
         assert!(balanced["spread"].as_u64() <= Some(1), "{name}: {balanced}");
         assert_ne!(plain["logits"], balanced["logits"], "{name}");
-        // The gate and its product run as often, its results look the same, and no graph breaks.
+        // The gate and its product run the same number of times, its results have the same form, and no graph
+        // breaks.
         for same in ["layers", "gates", "products", "kinds", "breaks"] {
             assert_eq!(plain[same], balanced[same], "{name}: {same}");
         }
@@ -121,7 +122,7 @@ fn every_family_is_balanced_and_nothing_else_is_different() {
     assert_eq!(said.len(), 2, "{said:?}");
 }
 
-/// `step N DIGEST SPREAD` by step.
+/// Returns the lines `step N DIGEST SPREAD` by step.
 fn steps(output: &Output) -> Vec<(String, i64)> {
     assert!(output.status.success(), "{}", output.err());
     let out = output.out();
@@ -152,8 +153,8 @@ fn balanced_inside_windows_and_learned_outside() {
             .env("TLLM_PROFILE_START_STOP", "2-3")
             .env("TLLMPROF_PERFECT_ROUTER", "window")
             .env("TLLMPROF_TRACE", scratch.path("w.tllmprof"));
-        let plain = steps(&run(&mut plain, PATIENCE));
-        let output = run(&mut windowed, PATIENCE);
+        let plain = steps(&run(&mut plain, TEST_TIMEOUT));
+        let output = run(&mut windowed, TEST_TIMEOUT);
         let found = steps(&output);
         assert_eq!(found.len(), 6);
         for (n, (plain, found)) in plain.iter().zip(&found).enumerate() {
@@ -206,7 +207,7 @@ fn programs_do_with_their_modules_what_they_like() {
     program
         .env("LD_PRELOAD", shim())
         .env("ENABLE_PERFECT_ROUTER", "1");
-    let output = run(&mut program, PATIENCE);
+    let output = run(&mut program, TEST_TIMEOUT);
     assert!(output.status.success(), "{}", output.err());
     let out = output.out();
     assert_eq!(out.lines().count(), 20, "{out}{}", output.err());
@@ -218,7 +219,7 @@ fn programs_do_with_their_modules_what_they_like() {
     }
 }
 
-/// What `moe_ranks.py` wrote down on each of two ranks, with a window of steps 3 to 5 of 8.
+/// Returns the results of `moe_ranks.py` on each of two ranks, with a window of steps 3 to 5 of 8.
 fn ranks(python: &Path, model: &str, how: &str, scratch: &Scratch) -> [Value; 2] {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
     let port = port.unwrap().port().to_string();
@@ -264,8 +265,8 @@ fn numbers(value: &Value) -> Vec<u64> {
     all.map(|number| number.as_u64().unwrap()).collect()
 }
 
-/// Ranks that have the same tokens and those that have their own, on 50 tokens: no rank's share of 50 times 4 or 8 is
-/// as many for each of 32 or 64 experts.
+/// Ranks with the same tokens and ranks with their own, on 50 tokens: no rank's share of 50 times 4 or 8 is
+/// equal for each of 32 or 64 experts.
 #[test]
 fn experts_on_two_ranks_are_even_together() {
     let Some(python) = python_with_transformers() else {
@@ -313,7 +314,7 @@ fn nothing_where_torch_is_not() {
         .args(["-c", "import sys; print('_tllmprof_router' in sys.modules)"])
         .env("LD_PRELOAD", shim())
         .env("ENABLE_PERFECT_ROUTER", "1");
-    let output = run(&mut plain, PATIENCE);
+    let output = run(&mut plain, TEST_TIMEOUT);
     assert_eq!(output.out(), "False\n");
     assert_eq!(output.err(), "");
 }

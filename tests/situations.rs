@@ -1,5 +1,5 @@
-//! Situations that a preloaded library gets into, one test each. In every one the program's output,
-//! status and calls are those of a run without the shim, and the window is exact.
+//! Checks situations that a preloaded library meets, one test each. In each, the program's output, status and
+//! calls are those of a run without the shim, and the window is exact.
 
 mod common;
 

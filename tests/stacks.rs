@@ -1,8 +1,8 @@
-//! Sampled stacks, in every CPython there is: what the samples show is what the program did, and the program does not
-//! notice.
+//! Checks sampled stacks, in every available CPython: the samples show the program's functions, and the
+//! program is not disturbed.
 //!
-//! Functions take known shares of the processor time (`tests/stacks/program.py`). Samples count where the thread ran:
-//! on a busy machine it waits for a processor most of the time, in whichever function.
+//! Functions take known shares of the processor time (`tests/stacks/program.py`). Samples of a running thread
+//! count: on a busy machine it waits for a processor most of the time, in any function.
 
 mod common;
 #[allow(dead_code, reason = "only a part of it is used here")]
@@ -19,9 +19,9 @@ use common::{Output, Scratch, command, repo, run, shim, standin};
 use read::Read;
 use tllmprof_record::{Info, Taken, ThreadState, What};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The program, sampled at 1000 Hz in one window from its first step to its end.
+/// Returns the program, sampled at 1000 Hz in one window from its first step to its end.
 fn program(python: &Python, scratch: &Scratch, situation: &str, steps: u32) -> Command {
     let mut started = command(&python.path);
     started
@@ -38,16 +38,19 @@ fn program(python: &Python, scratch: &Scratch, situation: &str, steps: u32) -> C
     started
 }
 
-/// Runs it: what it wrote, and the samples of each of its processes.
+/// Runs it. Returns its output and the samples of each of its processes.
 #[track_caller]
 fn sampled(python: &Python, situation: &str, steps: u32) -> (Output, Vec<Samples>) {
     let scratch = Scratch::new("stacks");
-    let output = run(&mut program(python, &scratch, situation, steps), PATIENCE);
+    let output = run(
+        &mut program(python, &scratch, situation, steps),
+        TEST_TIMEOUT,
+    );
     let records = Read::all(scratch.folder());
-    (output, records.iter().map(Samples::of).collect())
+    (output, records.iter().map(Samples::from_record).collect())
 }
 
-/// As [`sampled`], of a program that ends well and is one process.
+/// As [`sampled`], for a program that ends without an error and is one process.
 #[track_caller]
 fn sampled_alone(python: &Python, situation: &str, steps: u32) -> (Output, Samples) {
     let (output, mut all) = sampled(python, situation, steps);
@@ -68,7 +71,7 @@ struct Sample {
     thread: u32,
     /// The functions, the innermost first, as `NAME (FILE:LINE)`.
     stack: Vec<String>,
-    /// What it took, in ticks.
+    /// The time that taking the sample took, in ticks.
     took: u64,
 }
 
@@ -76,7 +79,7 @@ struct Samples(Vec<Sample>);
 
 impl Samples {
     #[track_caller]
-    fn of(record: &Read) -> Self {
+    fn from_record(record: &Read) -> Self {
         let mut frames = BTreeMap::new();
         for (_, event) in &record.events {
             if let What::Frame { id, parent, name } = event.what {
@@ -139,7 +142,7 @@ impl Samples {
         )
     }
 
-    /// Samples of a running thread that is in a function.
+    /// Returns the number of samples of a running thread in a function.
     fn count(&self, function: &str) -> usize {
         let ran = self
             .0
@@ -149,7 +152,8 @@ impl Samples {
             .count()
     }
 
-    /// Who calls a function, but for what is as rare as stacks that fit together by chance.
+    /// Returns the callers of a function, without those that are as rare as stacks that fit together by
+    /// chance.
     fn callers(&self, function: &str) -> BTreeSet<&str> {
         let pairs = self.0.iter().flat_map(|sample| sample.stack.windows(2));
         let mut callers = BTreeMap::<_, usize>::new();
@@ -163,8 +167,9 @@ impl Samples {
         callers.into_keys().collect()
     }
 
-    /// The program's functions have their shares of the samples. Three standard deviations are exceeded by chance in some of a
-    /// thousand runs; then as many samples more are taken, and all together have to be within theirs, which are fewer points.
+    /// Asserts that the program's functions have their shares of the samples. Some runs in a thousand exceed
+    /// three standard deviations by chance. The test then takes the same number of samples again, and all
+    /// together must be within theirs, which is a smaller share.
     #[track_caller]
     fn have_their_shares(&mut self, python: &Python, situation: &str, steps: u32) {
         let Err(wrong) = self.shares() else {
@@ -178,7 +183,7 @@ impl Samples {
         }
     }
 
-    /// What is wrong with the shares of the program's functions.
+    /// Returns an error that describes the wrong shares of the program's functions.
     fn shares(&self) -> Result<(), String> {
         let functions = [("seventy", 0.7), ("twenty", 0.2), ("ten", 0.1)];
         let all: usize = functions
@@ -202,7 +207,7 @@ impl Samples {
     }
 }
 
-/// Whether a frame is of this function, by its name without the class.
+/// Returns true if a frame is of this function, by its name without the class.
 fn is(name: &str, function: &str) -> bool {
     let qualified = name.split(' ').next().unwrap();
     qualified.rsplit('.').next() == Some(function)
@@ -227,7 +232,7 @@ fn shares_are_those_of_the_program() {
             .0
             .iter()
             .filter_map(|sample| sample.stack.last())
-            // The window holds the interpreter's end, too.
+            // The window includes the interpreter's end, too.
             .filter(|name| !name.contains("/lib/python"))
             .collect();
         assert!(
@@ -242,7 +247,7 @@ fn a_record_says_how_often() {
     let python = &pythons()[0];
     let scratch = Scratch::new("stacks-rate");
     let mut started = program(python, &scratch, "shares", 300);
-    let output = run(started.env("TLLMPROF_STACKS", "1"), PATIENCE);
+    let output = run(started.env("TLLMPROF_STACKS", "1"), TEST_TIMEOUT);
     assert!(output.status.success(), "{}", output.err());
     let records = Read::all(scratch.folder());
     let rate = records[0]
@@ -278,7 +283,8 @@ fn deep_stacks_are_whole() {
             "{python}: {deepest:?}, {}",
             samples.summary()
         );
-        // Before 3.11 each frame is by itself: to read as many takes as long as the short functions last.
+        // Before 3.11 each frame is a separate object: reading all of them takes as long as the short
+        // functions run.
         if python.version >= (3, 11) {
             samples.have_their_shares(python, "deep", 600);
         }
@@ -318,7 +324,7 @@ fn a_fork_in_a_window_ends_sampling_in_the_child_alone() {
         let (_, samples) = sampled_alone(python, "fork", 400);
         let threads: BTreeSet<_> = samples.0.iter().map(|sample| sample.thread).collect();
         assert_eq!(threads.len(), 1, "{python}");
-        // What the child is in is not the parent's.
+        // The child's functions are not the parent's.
         assert!(
             samples.count("step") > 0 && samples.callers("ten") == ["step"].into(),
             "{python}"
@@ -332,7 +338,7 @@ fn what_changes_all_the_time_is_read_or_rejected() {
         // Without a GIL a thread takes ten times as long to come and go.
         let steps = if python.has_gil { 1500 } else { 200 };
         let (_, samples) = sampled_alone(python, "churn", steps);
-        // Each name is one of the program's or of the library's, whatever came and went.
+        // Each name is one of the program's or of the library's, whatever threads began or ended.
         let is_odd = |name: &&String| {
             let places = [".py:", "<string>:", "<frozen "];
             !places.iter().any(|place| name.contains(place))
@@ -355,7 +361,8 @@ fn a_thread_that_sleeps_is_seen_to_sleep() {
         let is_asleep = |sample: &Sample| sample.state == Some(ThreadState::Sleeping);
         let asleep = samples.share(is_asleep);
         assert!(asleep > 0.3, "{python}: {asleep}");
-        // Not of all samples: how long the interpreter takes to end, and is seen without a frame, is the machine's.
+        // Not of all samples: the machine determines how long the interpreter takes to end, which has no
+        // frame.
         let in_sleeps = samples.share(|sample| {
             is_asleep(sample) && sample.stack.iter().any(|name| is(name, "sleeps"))
         });
@@ -382,7 +389,7 @@ fn a_process_that_ends_in_a_window_ends_as_it_would() {
 fn without_a_record_nothing_is_sampled_and_one_line_says_so() {
     let scratch = Scratch::new("stacks-without");
     let mut started = program(&pythons()[0], &scratch, "shares", 50);
-    let output = run(started.env_remove("TLLMPROF_TRACE"), PATIENCE);
+    let output = run(started.env_remove("TLLMPROF_TRACE"), TEST_TIMEOUT);
     assert!(output.status.success());
     let said = output
         .err()
@@ -405,7 +412,7 @@ fn a_filter_that_refuses_to_copy_memory_costs_one_line() {
         for (name, value) in given.get_envs() {
             value.map(|value| filtered.env(name, value));
         }
-        let output = run(&mut filtered, PATIENCE);
+        let output = run(&mut filtered, TEST_TIMEOUT);
         if output.status.code() == Some(77) {
             return common::skipped("no filter may be set here");
         }
@@ -422,27 +429,28 @@ fn a_filter_that_refuses_to_copy_memory_costs_one_line() {
             line.contains("process_vm_readv on the process itself: Operation not permitted"),
             "{line}"
         );
-        let samples = Samples::of(&Read::all(scratch.folder())[0]);
+        let samples = Samples::from_record(&Read::all(scratch.folder())[0]);
         assert_eq!(samples.0.len(), 0, "{python}");
     }
 }
 
 #[test]
 fn native_stacks_are_sampled_where_the_kernel_permits() {
-    /// Whatever the kernel's timer gives, and however little of a processor: longer runs have as many in the end.
-    const ENOUGH: usize = 50;
+    /// Number of samples that is enough. Longer runs reach it with any timer of the kernel and on a busy
+    /// machine.
+    const MIN_SAMPLES: usize = 50;
     let python = few()[0];
     let mut steps = 1500;
     let (output, samples) = loop {
         let scratch = Scratch::new("stacks-native");
         let mut started = program(python, &scratch, "shares", steps);
-        let output = run(started.env("TLLMPROF_NATIVE_STACKS", "1"), PATIENCE);
+        let output = run(started.env("TLLMPROF_NATIVE_STACKS", "1"), TEST_TIMEOUT);
         assert!(output.status.success(), "{}", output.err());
-        let samples = Samples::of(&Read::all(scratch.folder())[0]);
+        let samples = Samples::from_record(&Read::all(scratch.folder())[0]);
         let count = |taken| samples.0.iter().filter(|it| it.taken == taken).count();
         let is_refused = output.err().contains("TLLMPROF_NATIVE_STACKS");
-        let has_native = is_refused || count(Taken::Native) >= ENOUGH;
-        if count(Taken::Python) >= ENOUGH && has_native {
+        let has_native = is_refused || count(Taken::Native) >= MIN_SAMPLES;
+        if count(Taken::Python) >= MIN_SAMPLES && has_native {
             break (output, samples);
         }
         assert!(steps < 50_000, "Python's go on: {}", samples.summary());

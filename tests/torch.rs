@@ -1,5 +1,5 @@
-//! The PyTorch profiler in the windows (`TLLM_TORCH_PROFILE_TRACE`): with real PyTorch where it can be had, with a
-//! make-believe one for what goes wrong.
+//! Checks the PyTorch profiler in the windows (`TLLM_TORCH_PROFILE_TRACE`): with real PyTorch if it is
+//! available, and with a fake one for errors.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::torch::python_with_torch;
 use common::{Output, Scratch, command, repo, run, shim, standin};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The program `py_torch.py` on the stand-in, with traces to be written to `t/trace.json`.
 struct Program {
@@ -31,7 +31,7 @@ impl Program {
             .arg(repo().join("tests/fixtures/py_torch.py"))
             .args(args.split_whitespace())
             .env("PYTHONDONTWRITEBYTECODE", "1")
-            // More threads wait for each other longer than they work on tensors so small.
+            // With more threads, waiting for each other takes longer than the work on such small tensors.
             .env("OMP_NUM_THREADS", "1")
             .env("LD_LIBRARY_PATH", standin())
             .env("LD_PRELOAD", shim())
@@ -58,14 +58,14 @@ impl Program {
 
     fn run(mut self) -> Ran {
         Ran {
-            output: run(&mut self.command, PATIENCE),
+            output: run(&mut self.command, TEST_TIMEOUT),
             scratch: self.scratch,
         }
     }
 }
 
 impl Ran {
-    /// The lines that are ours.
+    /// Returns the library's messages.
     fn said(&self) -> Vec<String> {
         let err = self.output.err();
         let ours = err
@@ -83,7 +83,7 @@ impl Ran {
         }
     }
 
-    /// The program did what it does without the shim.
+    /// Asserts that the program did the same as without the shim.
     #[track_caller]
     fn assert_done(&self, status: i32, out: &str) -> &Self {
         let output = &self.output;
@@ -108,7 +108,7 @@ impl Ran {
         names
     }
 
-    /// The steps that the trace `name` holds.
+    /// Returns the steps in the trace `name`.
     fn steps(&self, name: &str) -> Vec<u32> {
         const READ: &str = "import gzip, json, sys\n\
             path = sys.argv[1]\n\
@@ -118,7 +118,7 @@ impl Ran {
         let mut read = command("python3");
         read.args(["-c", READ])
             .arg(self.scratch.path("t").join(name));
-        let read = run(&mut read, PATIENCE);
+        let read = run(&mut read, TEST_TIMEOUT);
         assert!(read.status.success(), "{}", read.err());
         let out = read.out();
         out.split_whitespace().map(|n| n.parse().unwrap()).collect()
@@ -147,7 +147,7 @@ fn each_window_has_a_trace_of_its_own() {
     let Some(python) = python_with_torch() else {
         return;
     };
-    // The path is meant from where the program starts.
+    // The path is relative to the folder in which the program starts.
     let ran = Program::new(&python, "10-12,20-21", "--chdir")
         .env("TLLM_TORCH_PROFILE_TRACE", "t/x.json.gz")
         .env("RANK", "3")

@@ -1,5 +1,5 @@
-//! Ranges for torch modules (`TLLM_NVTX_DEBUG`), with real PyTorch where it can be had, and what marking means to
-//! torch's compiler.
+//! Checks ranges for torch modules (`TLLM_NVTX_DEBUG`), with real PyTorch if it is available, and the effect
+//! of marking on torch's compiler.
 
 mod common;
 
@@ -98,7 +98,7 @@ fn marks_add_no_graph_break() {
     assert!(marked.count("push", "Model") > 0);
 }
 
-/// What a module's class has made its own is not called to name it.
+/// Methods that a module's class overrides are not called to get its name.
 #[test]
 fn naming_modules_runs_nothing_of_theirs() {
     let Some(ran) = run("torch_own_modules", &[("TLLM_NVTX_DEBUG", "1")]) else {

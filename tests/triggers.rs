@@ -1,9 +1,9 @@
-//! Windows that open by themselves, behind a step for which a condition holds: programs that stall in known steps and
-//! ways, on mixed load.
+//! Checks windows that open by themselves, after a step for which a condition holds, in programs that stall
+//! in known steps and ways, on mixed load.
 
 mod common;
 
-use common::load::{Load, PATIENCE};
+use common::load::{Load, TEST_TIMEOUT};
 use common::{command, run, tllmprof};
 
 #[test]
@@ -51,7 +51,7 @@ fn a_condition_on_causes_has_them_measured_and_so_many_windows_open_at_most() {
         ),
         ("TLLMPROF_WHEN_STEPS", "5"),
         ("TLLMPROF_WHEN_AT_MOST", "3/1h"),
-        // What is found is said, where nothing is recorded, too.
+        // Findings are logged even if nothing is recorded.
         ("TLLMPROF_TRACE", ""),
     ];
     let Some(ran) = Load::new().run(planted, &when) else {
@@ -90,7 +90,7 @@ fn a_condition_that_is_none_is_refused_with_one_line() {
             .arg("run")
             .args(options.split_whitespace())
             .args(["--", "true"]);
-        let output = run(&mut command, PATIENCE);
+        let output = run(&mut command, TEST_TIMEOUT);
         let err = output.err();
         assert_eq!(output.status.code(), Some(2), "{options}: {err}");
         assert!(
@@ -98,12 +98,12 @@ fn a_condition_that_is_none_is_refused_with_one_line() {
             "{options}: {err}"
         );
     }
-    // By a variable, what that has.
+    // With the variable, its value.
     let mut command = command(tllmprof());
     command
         .args(["run", "--", "true"])
         .env("TLLMPROF_WHEN_AT_MOST", "3");
-    let err = run(&mut command, PATIENCE).err();
+    let err = run(&mut command, TEST_TIMEOUT).err();
     assert!(
         err.contains("TLLMPROF_WHEN_AT_MOST=\"3\": there is no condition"),
         "{err}"

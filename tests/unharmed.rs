@@ -1,8 +1,8 @@
-//! Programs that have nothing to do with CUDA do the same with the library preloaded as without: the same
-//! bytes on standard output and standard error, the same status.
+//! Checks that programs without CUDA do the same with the library preloaded as without: the same bytes on
+//! standard output and standard error, and the same status.
 //!
-//! Each is a shell script under `tests/unharmed/`, run by bash in a fresh folder, always of the same name.
-//! A script that ends with 77 has said `skipped: …` in its last line.
+//! Each is a shell script under `tests/unharmed/`, run by bash in a fresh folder that always has the same
+//! name. A script that exits with 77 has printed `skipped: …` as its last line.
 
 mod common;
 
@@ -17,7 +17,7 @@ use common::{Output, Scratch, command, repo, run, shim, skipped};
 const TIMEOUT: Duration = Duration::from_secs(600);
 const SKIPPED: i32 = 77;
 
-/// What is set besides the preload.
+/// The variables that are set besides the preload.
 const ENVIRONMENTS: [(&str, Option<&str>); 3] = [
     ("preload", None),
     ("preload and a window", Some("0-1")),
@@ -69,8 +69,8 @@ hosts! {
     tools: Required,
 }
 
-/// Other people's tests, some of which go by the clock: on a busy machine one fails by chance, but
-/// not twice running.
+/// Third-party tests, some of which depend on timing: on a busy machine one fails by chance, but not twice in
+/// a row.
 const BY_THE_CLOCK: &str = "python_own_tests.sh";
 
 #[derive(Debug)]
@@ -103,7 +103,7 @@ fn compare(script: &Path, library: &Path) -> Verdict {
             how = difference(&plain, &preloaded());
         }
         if let Some(how) = how {
-            // Distinguishes a host that is not the same twice from a library that does harm.
+            // Distinguishes a host whose runs differ from a library that does harm.
             let again = difference(&plain, &run_script(script, &folder, |_| ()));
             let itself = match again {
                 Some(_) => "\n(and so did a second run without the library)",

@@ -1,5 +1,5 @@
-//! A program of 40 iterations: in every linkage the profiler starts before the first call of the
-//! window and stops after its last, whatever makes an iteration and however the process ends.
+//! Checks a program of 40 iterations. In every linkage the profiler starts before the first call of the
+//! window and stops after its last, with any rule for iterations and any end of the process.
 
 mod common;
 #[path = "windows/demo.rs"]
@@ -145,7 +145,7 @@ fn three_windows_one_of_them_open_ended() {
 
 #[test]
 fn the_wait_that_recurs_by_default() {
-    // Steps that take turns between two libraries with kernels of their own look like halves.
+    // Steps that alternate between two libraries with kernels of their own look like halves.
     let (halves, linkages): (Vec<_>, Vec<_>) = LINKAGES
         .iter()
         .partition(|linkage| **linkage == "two_cudarts");

@@ -30,7 +30,7 @@ static CUresult (*destroy_executable)(void *);
 static void *kernel, *stream;
 static unsigned long long state;
 
-/* Each thread looks at the GPU's clock until so many nanoseconds are over. */
+/* Each thread looks at the GPU's clock until that number of nanoseconds has passed. */
 static const char PTX[] = ".version 7.0\n"
                           ".target sm_70\n"
                           ".address_size 64\n"
@@ -109,7 +109,7 @@ static void gpu_start(int number)
     check("cuMemAlloc_v2", mem_alloc(&state, 64));
 }
 
-/* Has the GPU busy for so many nanoseconds, after what it has to do already. */
+/* Keeps the GPU busy for a number of nanoseconds, after its present work. */
 static void gpu_launch(uint64_t ns)
 {
     void *parameters[] = {&state, &ns};

@@ -31,16 +31,22 @@ static void *write_statistics(void *nothing)
     return nothing;
 }
 
-int main(void)
+__attribute__((noinline)) static void submit(void)
 {
+    pthread_mutex_lock(&statistics);
+    gpu_launch(KERNEL_NS);
+    pthread_mutex_unlock(&statistics);
+}
+
+int main(int count, char **words)
+{
+    int steps = count > 1 ? atoi(words[1]) : STEPS;
     pthread_t writer;
     gpu_start(0);
     if (pthread_create(&writer, NULL, write_statistics, NULL) != 0)
         return 1;
-    for (int step = 0; step < STEPS; step++) {
-        pthread_mutex_lock(&statistics);
-        pthread_mutex_unlock(&statistics);
-        gpu_launch(KERNEL_NS);
+    for (int step = 0; step < steps; step++) {
+        submit();
         gpu_wait();
     }
     is_over = true;

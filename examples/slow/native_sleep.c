@@ -9,16 +9,17 @@
 
 enum { STEPS = 30, KERNEL_NS = 5000000, LOOKS_NS = 6000000 };
 
-static void look_for_requests(void)
+__attribute__((noinline)) static void look_for_requests(void)
 {
     struct timespec time = {0, LOOKS_NS};
     nanosleep(&time, NULL);
 }
 
-int main(void)
+int main(int count, char **words)
 {
+    int steps = count > 1 ? atoi(words[1]) : STEPS;
     gpu_start(0);
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0; step < steps; step++) {
         look_for_requests();
         gpu_launch(KERNEL_NS);
         gpu_wait();

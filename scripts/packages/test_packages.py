@@ -47,6 +47,15 @@ class Packages(unittest.TestCase):
             self.assertNotEqual(first[1], make({**some(), "x": File(b"")}, "1.2", "x86_64", WHEN)[1])
         self.assertEqual(bill.bill("1.2"), bill.bill("1.2"))
 
+    def test_documents_are_those_of_the_repository(self):
+        files = tree.documents(b"bill")
+        for name in ("README.md", "CHANGELOG.md", "SKILL.md", *tree.LICENSES):
+            with open(os.path.join(tree.ROOT, name), "rb") as file:
+                self.assertEqual(files[f"share/doc/tllmprof/{name}"].content, file.read())
+        skill = files["share/doc/tllmprof/SKILL.md"].content.decode()
+        self.assertTrue(skill.startswith("---\nname: tllmprof\ndescription: "))
+        self.assertEqual(files["share/doc/tllmprof/tllmprof.cdx.json"], File(b"bill"))
+
     def test_a_tar_holds_one_folder_of_nobody(self):
         name, content = archives.tar(some(), "1.2", "x86_64", WHEN)
         self.assertEqual(name, "tllmprof-1.2-x86_64-linux.tar.gz")
@@ -164,7 +173,7 @@ class Bill(unittest.TestCase):
         content = json.loads(bill.bill("1.2"))
         names = {component["name"] for component in content["components"]}
         self.assertLessEqual({"tllmprof-shim", "tllmprof-cli", "libc", "clap", "rusqlite", "uplot"}, names)
-        self.assertFalse(names & {"tempfile", "bindgen", "playwright-core"})  # tests and builds
+        self.assertFalse(names & {"rcgen", "bindgen", "playwright-core"})  # tests and builds
         references = {component["bom-ref"] for component in content["components"]} | {"tllmprof"}
         self.assertEqual(references, {entry["ref"] for entry in content["dependencies"]})
         for entry in content["dependencies"]:

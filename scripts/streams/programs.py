@@ -23,7 +23,7 @@ GENERATE = ("greedy_b1", "greedy_b16", "sample", "beam_sample", "penalty", "stre
 
 
 NESTED = ("items8", "items5", "items_tail", "graph_parts", "requests16", "requests40", "tied", "tied3", "nowait", "passes20",
-          "passes8")
+          "passes8", "uneven", "varying_free")
 
 
 def all_programs(llama, model):

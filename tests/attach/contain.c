@@ -93,7 +93,7 @@ static void filter_calls(unsigned otherwise)
     need(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "seccomp");
 }
 
-/* ROOT is where this process is. */
+/* Enters the container. ROOT is the current folder of this process. */
 static void enter(const char *root, const char *how)
 {
     permitted(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0, "private mounts");

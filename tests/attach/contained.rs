@@ -1,4 +1,5 @@
-//! Programs in containers: with a root file system, processes and users of their own, attached to from outside.
+//! Checks programs in containers, which have their own root file system, processes and users, attached to
+//! from outside.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,9 +16,9 @@ use crate::common::{
     Built, Output, build_once, built_command, command, run, shim, skipped, standin,
 };
 use crate::host::{LINKED, Linkage, POINTERS, random, times};
-use crate::place::{PATIENCE, Place, Running, switches, wait_until};
+use crate::place::{Place, Running, TEST_TIMEOUT, switches, wait_until};
 
-/// The program `contain` says so where the kernel refuses a namespace.
+/// The exit status of the program `contain` if the kernel refuses a namespace.
 const REFUSED: i32 = 77;
 /// The user of this machine that is root in a user namespace of `contain`.
 const MAPPED: u32 = 100_000;
@@ -33,7 +34,7 @@ fn contain() -> &'static Path {
     build_once(&BUILT, "attach/contain.c", &[])
 }
 
-/// Whether containers can be made here.
+/// Returns true if containers can be made here.
 fn can_contain() -> bool {
     // SAFETY: takes nothing, and always succeeds.
     if unsafe { libc::geteuid() } != 0 {
@@ -43,7 +44,7 @@ fn can_contain() -> bool {
     can_attach()
 }
 
-/// Lets others look into all folders of a tree, whatever rights new ones get here.
+/// Makes all folders of a tree readable for others, whatever permissions new folders get here.
 fn open_to_all(folder: &Path) {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
     for entry in fs::read_dir(folder).unwrap() {
@@ -55,7 +56,7 @@ fn open_to_all(folder: &Path) {
     }
 }
 
-/// A root file system with a program and the libraries that it needs, and nothing else.
+/// Makes a root file system with only a program and the libraries that it needs.
 fn make_root(root: &Path, program: &Path, is_other_user: bool) {
     for folder in ["proc", "tmp", "dev/shm"] {
         fs::create_dir_all(root.join(folder)).unwrap();
@@ -74,7 +75,7 @@ fn make_root(root: &Path, program: &Path, is_other_user: bool) {
         .output()
         .unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
-    // With a colon: whose libraries follow.
+    // With a colon: the file whose libraries follow.
     let is_file = |word: &&str| word.starts_with('/') && !word.ends_with(':');
     let files = listed.split_whitespace().filter(is_file);
     files.map(Path::new).for_each(copy);
@@ -87,7 +88,7 @@ fn make_root(root: &Path, program: &Path, is_other_user: bool) {
 }
 
 impl Contained {
-    /// Nothing where the kernel refuses such a container.
+    /// Returns `None` if the kernel refuses such a container.
     fn start(linkage: Linkage, how: &str) -> Option<Self> {
         let place = Place::new();
         let root = place.path("root");
@@ -105,13 +106,13 @@ impl Contained {
                 .current_dir(place.0.folder());
             command
         };
-        let tried = run(&mut command("0 1"), PATIENCE);
+        let tried = run(&mut command("0 1"), TEST_TIMEOUT);
         if tried.status.code() == Some(REFUSED) {
             skipped(&format!("no container ({how}): {}", tried.err().trim()));
             return None;
         }
         assert!(tried.status.success(), "{how}: {}", tried.err());
-        // Folders are those of the libraries, if this checkout lies there.
+        // The remaining folders are those of the libraries, if this checkout is there.
         let left = fs::read_dir(root.join("tmp")).unwrap();
         let left = left.map(|entry| entry.unwrap().path());
         for file in left.filter(|path| path.is_file()) {
@@ -138,7 +139,7 @@ impl Contained {
     }
 
     fn tllmprof(&self, arguments: &str) -> Output {
-        run(&mut self.command(arguments), PATIENCE)
+        run(&mut self.command(arguments), TEST_TIMEOUT)
     }
 
     #[track_caller]
@@ -148,10 +149,10 @@ impl Contained {
         output
     }
 
-    /// Refused with one line that has `why`.
+    /// Asserts that it is refused with one line that contains `why`.
     #[track_caller]
     fn refuses(&self, command: &mut Command, why: &str) {
-        let refused = run(command, PATIENCE);
+        let refused = run(command, TEST_TIMEOUT);
         let said = refused.err();
         assert_eq!(refused.status.code(), Some(1), "{said}");
         assert!(
@@ -165,14 +166,14 @@ impl Contained {
         fs::read_to_string(format!("/proc/{}/maps", self.pid)).unwrap()
     }
 
-    /// How often the library is mapped.
+    /// Returns the number of times that the library is mapped.
     fn copies(&self) -> usize {
         let maps = self.maps();
         let code = |line: &&str| line.contains("r-xp") && line.contains("memfd:libtllmprof.so");
         maps.lines().filter(code).count()
     }
 
-    /// The state that `tllmprof ps` gives for its number here.
+    /// Returns the state that `tllmprof ps` has for its number here.
     fn state(&self) -> Option<String> {
         let listed = self.succeeds("ps --json");
         let all: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
@@ -180,7 +181,7 @@ impl Contained {
         ours.map(|process| process["state"].as_str().unwrap().to_owned())
     }
 
-    /// What lies in a folder as the program sees it.
+    /// Returns the files in a folder as the program sees it.
     fn files(&self, folder: &str) -> BTreeSet<PathBuf> {
         fn add(folder: &Path, found: &mut BTreeSet<PathBuf>) {
             for entry in fs::read_dir(folder).unwrap().flatten() {
@@ -205,7 +206,7 @@ impl Contained {
         found.iter().map(inside).collect()
     }
 
-    /// How many iterations each window of the record has.
+    /// Returns the number of iterations of each window of the record.
     fn windows(&self, record: &Path) -> Vec<u64> {
         let windows = self.running.windows_of(record);
         windows
@@ -214,7 +215,7 @@ impl Contained {
             .collect()
     }
 
-    /// Has it end: no result of its threads was wrong.
+    /// Makes it end, and asserts that no result of its threads was wrong.
     #[track_caller]
     fn end(&mut self) {
         fs::write(self.root().join("tmp/end"), "").unwrap();
@@ -404,7 +405,8 @@ fn a_command_that_is_killed_leaves_a_container_as_it_was() {
             break;
         }
     }
-    // What a command did not write in time is closed after 10 s; the next one does not wait for that.
+    // An upload that a command did not finish in time is closed after 10 s. The next command does not wait
+    // for that.
     wait_until("the attach", || {
         let said = host.tllmprof("attach PID").err();
         host.state().as_deref() == Some("armed") && !said.contains("safe point")
@@ -434,7 +436,7 @@ fn commands_at_the_same_time_load_the_library_once() {
                 attach.stderr(Stdio::piped()).spawn().unwrap()
             })
             .collect();
-        // One may be killed at any moment, and the next waits for what it has left.
+        // A command may be killed at any moment. The next one waits for its remains.
         sleep(Duration::from_micros(random(60_000)));
         all[0].kill().unwrap();
         for attach in all {
@@ -490,7 +492,7 @@ fn an_older_system_is_attached_to_or_refused_by_its_glibc() {
         let running = place.start(&mut program);
         let pid = fs::read_to_string(place.path("number")).unwrap();
         let mut attach = place.command(&format!("attach {}", pid.trim()));
-        let attached = run(attach.env("TLLMPROF_LIB", shim()), PATIENCE);
+        let attached = run(attach.env("TLLMPROF_LIB", shim()), TEST_TIMEOUT);
         let said = attached.err();
         assert!(
             said.contains("attached; ") || said.contains("and the library requires"),

@@ -1,4 +1,4 @@
-//! `--engine`: which of a server's processes drive the GPU.
+//! Checks `--engine`, which finds the processes of a server that drive the GPU.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -8,9 +8,10 @@ use std::process::{Command, Stdio};
 use crate::can_attach;
 use crate::common::{built_command, run, shim, skipped, standin, tllmprof};
 use crate::host::LINKED;
-use crate::place::{PATIENCE, Place, Running, wait_until};
+use crate::place::{Place, Running, TEST_TIMEOUT, wait_until};
 
-/// Processes that all have the driver, by their titles, below a shell; each writes its number into a file of its title.
+/// Processes that all have the driver loaded, by their titles, below a shell. Each writes its number into a
+/// file named after its title.
 struct Server {
     place: Place,
     running: Running,
@@ -56,17 +57,17 @@ impl Server {
         number.trim().to_owned()
     }
 
-    /// Standard error of `tllmprof` with these arguments, in which `TOP` is the shell's number.
+    /// Returns the standard error of `tllmprof` with these arguments, in which `TOP` is the shell's number.
     #[track_caller]
     fn succeeds(&self, arguments: &str) -> String {
         let arguments = arguments.replace("TOP", &self.running.pid().to_string());
         let mut command = self.place.command(&arguments);
-        let output = run(command.env("TLLMPROF_LIB", shim()), PATIENCE);
+        let output = run(command.env("TLLMPROF_LIB", shim()), TEST_TIMEOUT);
         assert!(output.status.success(), "{arguments}: {}", output.err());
         output.err()
     }
 
-    /// The titles of those that have the library.
+    /// Returns the titles of the processes that have the library.
     fn attached(&self) -> Vec<&str> {
         let has = |title: &&str| {
             let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid(title)));
@@ -128,14 +129,14 @@ fn several_processes_are_attached_by_their_numbers() {
     let mut clash = server
         .place
         .command(&format!("attach {a} {b} --trace one.tllmprof"));
-    let refused = run(clash.env("TLLMPROF_LIB", shim()), PATIENCE);
+    let refused = run(clash.env("TLLMPROF_LIB", shim()), TEST_TIMEOUT);
     assert_eq!(refused.status.code(), Some(2), "{}", refused.err());
     assert!(refused.err().contains("with %p in it"), "{}", refused.err());
     server.succeeds(&format!("attach {a} {b} --step cudaGraphLaunch --steps 5"));
     assert_eq!(server.attached(), ["a", "b"]);
-    // One that cannot be attached to does not keep the others from it.
+    // A process that cannot be attached to does not keep the command from the others.
     let mut some = server.place.command(&format!("detach {a} 4000000 {b}"));
-    let some = run(&mut some, PATIENCE);
+    let some = run(&mut some, TEST_TIMEOUT);
     assert_eq!(some.status.code(), Some(1), "{}", some.err());
     for line in [
         format!("{a}: detached"),
@@ -175,7 +176,7 @@ fn without_a_number_the_only_engine_is_meant() {
             .current_dir(place.0.folder())
             .stdin(Stdio::null())
             .process_group(0);
-        run(&mut command, PATIENCE)
+        run(&mut command, TEST_TIMEOUT)
     };
     let tried = in_namespace("true");
     if !tried.status.success() {

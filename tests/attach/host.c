@@ -1,6 +1,6 @@
-/* host THREADS [STEPS]: launches as a serving loop does, with threads that do what attach must not disturb; each checks its
- * own results. Ends after so many steps, or with 0 when there is a file `end` here. Prints `ready` after its first step, and
- * in the end `bad N, checksum X`: N results were wrong. With AT_ONCE it ends by _exit.
+/* host THREADS [STEPS]: launches as a serving loop does, with threads that attach must not disturb. Each checks its own
+ * results. Ends after STEPS steps, or with 0 when there is a file `end` here. Prints `ready` after its first step, and
+ * at the end `bad N, checksum X`: N results were wrong. With AT_ONCE it ends by _exit.
  * With LATER it is ready before its first call of CUDA, which it makes once there is a file `begin`.
  * With KIND=K its only thread does what the threads of that kind do, and uses no CUDA.
  * While there is a file `look_up`, each step looks a function of the driver up, and calls it.
@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-enum { KINDS = 6, MOST = 64 };
+enum { KINDS = 6, MAX_THREADS = 64 };
 
 static atomic_int over, bad;
 
@@ -198,7 +198,7 @@ int main(int argc, char **argv)
     }
     int threads = argc > 1 ? atoi(argv[1]) : 0;
     long steps = argc > 2 ? atol(argv[2]) : 0;
-    pthread_t all[MOST];
+    pthread_t all[MAX_THREADS];
     for (long i = 0; i < threads; i++)
         pthread_create(&all[i], NULL, work, (void *)i);
     if (getenv("LATER") != NULL) {

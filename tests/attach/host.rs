@@ -1,4 +1,4 @@
-//! Programs that run without the library, and `tllmprof` beside them.
+//! Programs that run without the library, and `tllmprof` next to them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 
 use crate::common::{Built, Output, build_once, built_command, run, shim, standin};
-use crate::place::{PATIENCE, Place, Running, switches, wait_until};
+use crate::place::{Place, Running, TEST_TIMEOUT, switches, wait_until};
 
-/// How a program reaches CUDA.
+/// The way in which a program reaches CUDA.
 #[derive(Clone, Copy, Debug)]
 pub enum Linkage {
     Lazy12,
@@ -26,7 +26,7 @@ pub enum Linkage {
     ProcAddress,
 }
 
-/// By names that their modules are linked with.
+/// Linkages by names that the modules are linked with.
 pub const LINKED: [Linkage; 6] = [
     Linkage::Lazy12,
     Linkage::NoPlt,
@@ -36,7 +36,7 @@ pub const LINKED: [Linkage; 6] = [
     Linkage::Lazy13,
 ];
 
-/// By pointers that they got when they started.
+/// Linkages by pointers that the programs got when they started.
 pub const POINTERS: [Linkage; 4] = [
     Linkage::Static,
     Linkage::Dlsym,
@@ -61,7 +61,7 @@ impl Linkage {
         text.split(' ').map(str::to_owned).collect()
     }
 
-    /// `tests/attach/host.c`, built once for each.
+    /// Returns `tests/attach/host.c`, built once for each linkage.
     pub fn program(self) -> &'static Path {
         static BUILT: [Built; 10] = [const { OnceLock::new() }; 10];
         let options = self.options();
@@ -75,13 +75,13 @@ pub struct Host {
     running: Running,
 }
 
-/// How often what is random is done: the tests' own number, or that of `TLLMPROF_TEST_ATTACHES`.
+/// Returns the number of random rounds: the tests' own number, or that of `TLLMPROF_TEST_ATTACHES`.
 pub fn times(few: usize) -> usize {
     let many = std::env::var("TLLMPROF_TEST_ATTACHES").ok();
     many.map_or(few, |many| many.parse().unwrap())
 }
 
-/// A number below `below`, another each time.
+/// Returns a random number below `below`.
 pub fn random(below: u64) -> u64 {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let mut state = time.as_nanos() as u64 | 1;
@@ -93,12 +93,12 @@ pub fn random(below: u64) -> u64 {
 }
 
 impl Host {
-    /// A program that runs until it is ended, after its first step.
+    /// Starts a program that runs until it is ended, and waits for its first step.
     pub fn start(linkage: Linkage, arguments: &str, variables: &[(&str, &str)]) -> Self {
         Self::started(linkage.program(), arguments, variables)
     }
 
-    /// One that ends by itself.
+    /// Starts a program that ends by itself.
     pub fn start_for(linkage: Linkage, arguments: &str) -> Self {
         Self::started(linkage.program(), arguments, &[])
     }
@@ -125,7 +125,7 @@ impl Host {
         self.place.path(name)
     }
 
-    /// `tllmprof` with these arguments, in which `PID` is this program's.
+    /// Returns the command `tllmprof` with these arguments, in which `PID` is this program's.
     pub fn command(&self, arguments: &str) -> Command {
         let arguments = arguments.replace("PID", &self.pid().to_string());
         let mut command = self.place.command(&arguments);
@@ -134,10 +134,10 @@ impl Host {
     }
 
     pub fn tllmprof(&self, arguments: &str) -> Output {
-        run(&mut self.command(arguments), PATIENCE)
+        run(&mut self.command(arguments), TEST_TIMEOUT)
     }
 
-    /// The states of the processes that `tllmprof ps` lists.
+    /// Returns the states of the processes that `tllmprof ps` lists.
     pub fn states(&self) -> Vec<String> {
         let all = self.place.ps();
         all.iter()
@@ -145,7 +145,7 @@ impl Host {
             .collect()
     }
 
-    /// Its record.
+    /// Returns the path of its record.
     pub fn record(&self) -> PathBuf {
         let records = fs::read_dir(self.place.0.folder()).unwrap().flatten();
         let mut records = records
@@ -156,20 +156,20 @@ impl Host {
         record
     }
 
-    /// The windows of its record.
+    /// Returns the windows of its record.
     pub fn windows(&self) -> Vec<(u64, u64)> {
         self.running.windows_of(&self.record())
     }
 
-    /// What `tllmprof report --json` says of the process.
+    /// Returns the process's part of `tllmprof report --json`.
     pub fn report(&self) -> Value {
         let mut command = self.command("report --json");
-        let report = run(command.arg(self.record()), PATIENCE);
+        let report = run(command.arg(self.record()), TEST_TIMEOUT);
         let mut json: Value = serde_json::from_slice(&report.stdout).expect("a report");
         json["processes"][0].take()
     }
 
-    /// Where the driver saw the profiler started and stopped.
+    /// Returns each start and stop of the profiler that the driver saw.
     pub fn switches(&self) -> Vec<(u64, u64)> {
         switches(&self.path("calls"), self.pid())
     }
@@ -183,7 +183,7 @@ impl Host {
         self.running.count("task")
     }
 
-    /// No thread is stopped, and nobody traces any.
+    /// Asserts that no thread is stopped or traced.
     #[track_caller]
     pub fn assert_free(&self) {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
@@ -203,20 +203,20 @@ impl Host {
         }
     }
 
-    /// Has it end: no result of its threads was wrong.
+    /// Makes it end, and asserts that no result of its threads was wrong.
     #[track_caller]
     pub fn end(&mut self) {
         let out = self.running.end();
         assert!(out.contains("bad 0, "), "{out}\n{}", self.running.err());
     }
 
-    /// As [`Host::end`], of a program that checks nothing.
+    /// As [`Host::end`], for a program that checks nothing.
     #[track_caller]
     pub fn end_any(&mut self) {
         self.running.end();
     }
 
-    /// Waits for its end: what it wrote.
+    /// Waits for its end. Returns its output.
     #[track_caller]
     pub fn finish(self) -> (String, String) {
         let (status, out, err) = self.finish_any();
@@ -224,7 +224,7 @@ impl Host {
         (out, err)
     }
 
-    /// As [`Host::finish`], and the status, whatever that is.
+    /// As [`Host::finish`], with any status, which is returned, too.
     #[track_caller]
     pub fn finish_any(mut self) -> (ExitStatus, String, String) {
         let mut status = None;

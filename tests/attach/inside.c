@@ -1,6 +1,7 @@
-/* inside [altstack]: a thread, beside one that sleeps, whose signal handler has interrupted it behind the first instruction of a function of the driver, and
- * waits there until there is a file `go_on`. Then it calls the function again and again, until there is a file `end`. Prints `ready` in
- * the handler, and in the end `bad N`: N calls returned something else than the first. */
+/* inside [altstack]: a thread, next to a sleeping one, whose signal handler has interrupted it after the
+ * first instruction of a function of the driver. It waits there until there is a file `go_on`. Then it
+ * calls the function repeatedly, until there is a file `end`. Prints `ready` in the handler, and `bad N`
+ * at the end: N calls returned something else than the first. */
 #define _GNU_SOURCE
 #include "standin_driver.h"
 

@@ -1,4 +1,5 @@
-//! CPython that runs without the library: attached to, left, and attached to again, whatever it is doing.
+//! Checks a running CPython without the library: attached to, detached, and attached to again, whatever it is
+//! doing.
 
 use std::fs;
 use std::thread::sleep;
@@ -12,17 +13,17 @@ use crate::common::repo;
 use crate::host::{Host, LINKED, random, times};
 use crate::place::wait_until;
 
-/// What the main thread does, beside the steps of another thread or in them.
+/// The main thread's activities, during the steps of another thread or in its own steps.
 const KINDS: [&str; 6] = ["sleeps", "computes", "holds", "waits", "contends", "forks"];
-/// The rule of the program's steps, and all of Python that there is to record.
+/// The rule of the program's steps, and all options for Python.
 const ALL: &str = "--step py:__main__:Engine.step --gc --gil --stacks=1000";
 
-/// Those that are served.
+/// Returns the CPythons that are supported.
 fn with_gil() -> impl Iterator<Item = &'static Python> {
     pythons().iter().filter(|python| python.has_gil)
 }
 
-/// `tests/attach/host.py`, after its first step.
+/// Starts `tests/attach/host.py`, and waits for its first step.
 fn start(python: &Python, arguments: &str) -> Host {
     let program = repo().join("tests/attach/host.py");
     let fixtures = repo().join("tests/fixtures");
@@ -34,7 +35,7 @@ fn start(python: &Python, arguments: &str) -> Host {
     Host::started(&python.path, &arguments, &variables)
 }
 
-/// What is left in the process, as it says itself.
+/// Returns what is left in the process, by its own account.
 fn state(host: &Host) -> Value {
     let (look, state) = (host.path("look"), host.path("state"));
     fs::write(look, "").unwrap();
@@ -52,7 +53,7 @@ fn tllmprof(host: &Host, python: &Python, arguments: &str) -> (String, String) {
     (out, said)
 }
 
-/// How long the driver saw the profiler switched on, in launches: one a step.
+/// Returns for each time that the profiler was on the number of launches that the driver saw, one per step.
 fn switched(host: &Host) -> Vec<u64> {
     host.switches().iter().map(|(a, b)| b - a + 1).collect()
 }
@@ -91,7 +92,7 @@ fn a_python_is_captured_exactly_and_nothing_is_left_in_it() {
                 let all = report[what].as_array().into_iter().flatten();
                 all.filter_map(|one| one["count"].as_u64()).sum::<u64>()
             };
-            // Behind every fifth step is a collection; that behind a window's last step is outside.
+            // After every fifth step is a collection. The one after a window's last step is outside.
             assert!(count("gc") >= 5, "{python} {kind}: {}", report["gc"]);
             if kind == "contends" && python.has_gil {
                 let waits = &report["gil_wait"];

@@ -1,4 +1,4 @@
-//! Processes that are not attached to, each with one line that says why.
+//! Checks processes that are not attached to, each with one line that says why.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 use crate::can_attach;
 use crate::common::{Scratch, command, compiler, run, shim, skipped, tllmprof};
 use crate::host::{Host, LINKED};
-use crate::place::{PATIENCE, wait_until};
+use crate::place::{TEST_TIMEOUT, wait_until};
 
-/// Attaches, which is refused with status 1 and one line that has `why`.
+/// Asserts that an attach is refused with status 1 and one line that contains `why`.
 #[track_caller]
 fn refused(command: &mut Command, why: &str) {
-    let refused = run(command.env("TLLMPROF_LIB", shim()), PATIENCE);
+    let refused = run(command.env("TLLMPROF_LIB", shim()), TEST_TIMEOUT);
     let said = refused.err();
     assert_eq!(refused.status.code(), Some(1), "{said}");
     assert!(
@@ -76,10 +76,10 @@ fn a_process_that_ends_meanwhile_is_not_waited_for() {
         return;
     }
     for n in 0..20 {
-        // It is a zombie then: nobody waits for it before the command has ended.
+        // It is a zombie then: no process waits for it before the command has ended.
         let seconds = format!("0.{:03}", 15 * n);
         let mut child = Command::new("sleep").arg(seconds).spawn().unwrap();
-        let ended = run(attach(child.id()).env("TLLMPROF_LIB", shim()), PATIENCE);
+        let ended = run(attach(child.id()).env("TLLMPROF_LIB", shim()), TEST_TIMEOUT);
         let said = ended.err();
         let last = said.trim_end().lines().last().unwrap_or_default();
         let whys = [
@@ -106,7 +106,7 @@ fn a_process_that_is_traced_or_stopped_is_refused() {
     refused(&mut host.command("attach PID"), "is stopped (state T)");
     signal(pid, libc::SIGCONT);
     let tracer = std::thread::spawn(move || {
-        // SAFETY: takes numbers; the process is a child of this test's, and goes on when this thread ends.
+        // SAFETY: takes numbers; the process is a child of this test, and continues when this thread ends.
         let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid.cast_signed(), 0, 0) };
         assert_eq!(seized, 0);
         refused(&mut attach(pid), "traces it already");
@@ -180,7 +180,7 @@ fn the_process_of_another_user_is_refused() {
         return;
     }
     let mut host = Host::start(LINKED[0], "0", &[]);
-    // Where others cannot get to the command in the folder of the build, they can to a copy.
+    // If others cannot reach the command in the build folder, they can reach a copy.
     let scratch = tempfile_for_all();
     let [command_copy, library] = ["tllmprof", "libtllmprof.so"].map(|name| scratch.join(name));
     fs::copy(tllmprof(), &command_copy).unwrap();
@@ -190,7 +190,7 @@ fn the_process_of_another_user_is_refused() {
         .args(["attach", &host.pid().to_string()])
         .uid(NOBODY)
         .gid(NOBODY);
-    let refused = run(attach.env("TLLMPROF_LIB", &library), PATIENCE);
+    let refused = run(attach.env("TLLMPROF_LIB", &library), TEST_TIMEOUT);
     assert_eq!(refused.status.code(), Some(1), "{}", refused.err());
     assert!(
         refused.err().contains("it is a process of user 0"),
@@ -201,7 +201,7 @@ fn the_process_of_another_user_is_refused() {
     host.end();
 }
 
-/// A folder in `/tmp` that all may look into.
+/// Returns a folder in `/tmp` that all users may read.
 fn tempfile_for_all() -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let folder = std::env::temp_dir().join(format!("tllmprof-attach-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! Windows by a condition on batches.
+//! Checks windows by a condition on batches.
 
 use serde_json::{Value, json};
 
@@ -6,8 +6,8 @@ use crate::common::python::{Python, pythons};
 use crate::named::{FORMULAS, NO_STEP, mine};
 use crate::{iterations, marked_batches, report, truth};
 
-/// The stand-in for vLLM with windows of some iterations: what was in each batch of the run, what is reported of the
-/// record, and the last line.
+/// Runs the stand-in for vLLM with windows of some iterations. Returns the contents of each batch of the run,
+/// the report of the record, and the last line.
 fn windows_where(which: &Python, window: &str, condition: &str) -> (Vec<Value>, Value, String) {
     let variables = [
         ("TLLMPROF_START_STOP", window),
@@ -37,7 +37,7 @@ fn a_window_holds_as_many_iterations_that_fulfil_a_condition_as_were_asked_for()
             assert_eq!(iteration["batch"], *truth, "{which:?} {last}");
             assert_eq!(iteration["qualifies"], holds(truth), "{iteration}");
         }
-        // Figures are of what was asked for.
+        // The figures are of the requested iterations.
         assert_eq!(process["inside"]["iterations"], 3);
         assert_eq!(process["where"], condition);
         assert_eq!(process["unqualified"][0]["why"], "where");
@@ -111,7 +111,7 @@ fn a_condition_that_never_holds_is_explained() {
     assert!(last.ends_with(held.rsplit_once("; ").unwrap().1), "{last}");
 }
 
-/// A server whose threads run steps at the same time: numbers and marks are of the step that they belong to.
+/// A server whose threads run steps at the same time: numbers and marks belong to the right step.
 #[test]
 fn each_of_many_threads_steps_is_marked_by_its_own_batch() {
     for which in pythons() {
@@ -158,7 +158,7 @@ fn a_rank_that_is_not_wanted_opens_no_window_by_a_condition() {
     }
 }
 
-/// A step that is learnt is known when it is over; what is in its batch is recorded all the same.
+/// A learnt step is known only after it has ended. The contents of its batch are still recorded.
 #[test]
 fn a_learnt_step_has_batches_and_opens_no_window_by_them() {
     let Some(which) = pythons().last() else {

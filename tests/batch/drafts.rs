@@ -77,7 +77,8 @@ fn engines_have_the_functions_that_make_passes_of_draft_models() {
     }
 }
 
-/// Where the functions of an engine's folder that draft lie, and what calls of the step's functions look like: there are none.
+/// The folders of engines with the functions that draft, and the texts of calls of the step's functions, of
+/// which there must be none.
 const WITHIN: [(&str, [&[&str]; 3]); 3] = [
     (
         "vllm",

@@ -1,4 +1,4 @@
-//! Batches of an engine that is not known, by the function and the formulas that the user names.
+//! Checks batches of an unknown engine, by the function and the formulas that the user names.
 
 use serde_json::Value;
 
@@ -6,11 +6,11 @@ use crate::common::python::{Python, pythons};
 use crate::common::{Ran, Scratch, nvtx};
 use crate::{batches, fixture, truth};
 
-/// Where an engine that is not known holds what is in a batch.
+/// The formulas for the contents of a batch of an unknown engine.
 pub const FORMULAS: &str =
     "requests:len(batch.requests),tokens:batch.total,prefill_tokens:sum(n for n in batch.prompts)";
 
-/// The engine that is not known, by its function `name`.
+/// Runs the unknown engine, by its function `name`.
 pub fn mine(which: &Python, name: &str, more: &[(&str, &str)]) -> (Vec<Value>, Ran) {
     let batch = format!("mine:Runner.{name}={FORMULAS}");
     let variables = [&[("TLLMPROF_BATCH", batch.as_str())], more].concat();
@@ -35,8 +35,8 @@ fn a_function_that_the_user_names_is_the_step_and_tells_its_batch() {
     }
 }
 
-/// A launch begins an iteration after the function has been called: it shows the batch of the one before. The first
-/// iteration by a wait is open from that wait on, when its function has been called.
+/// If a launch begins an iteration after the function was called, the function shows the batch of the
+/// iteration before. The first iteration by a wait is open from that wait on, after its function was called.
 #[test]
 fn a_function_within_steps_of_any_rule_tells_their_batches() {
     let Some(which) = pythons().last() else {
@@ -63,7 +63,7 @@ fn what_a_batch_cannot_be_read_from_is_named() {
         let (found, ran) = batches(which, "main.py", &["mine", ""], &variables);
         assert!(found.iter().all(Value::is_null), "{batch}");
         let said = ran.said();
-        // The program's output is what it is: no property ran.
+        // The program's output is unchanged: no property ran.
         assert!(truth(&ran).len() > 10);
         let lines = said.iter().filter(|line| line.contains("mine"));
         lines.cloned().collect::<Vec<_>>()

@@ -1,4 +1,4 @@
-//! The sources of engines, as far as they can be fetched, have what the tables name.
+//! Checks that the sources of engines, if they can be fetched, have the names of the tables.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Scratch, command, repo, run, skipped};
 
-/// What the formulas name is in the engines' own sources.
+/// The names of the formulas are in the engines' own sources.
 #[test]
 fn engines_have_what_the_formulas_name() {
     let versions = [
@@ -61,7 +61,8 @@ fn engines_have_the_functions_that_run_dummy_batches() {
     }
 }
 
-/// Whose versions' sources have the functions that draft for speculative decoding; each is in one of them.
+/// The packages and versions whose sources have the functions that draft for speculative decoding. Each
+/// function is in one of them.
 const DRAFTS: [(&str, &str, &[&str]); 2] = [
     (
         "vLLM V1, speculative decoding",
@@ -103,7 +104,7 @@ fn engines_have_the_functions_that_draft() {
     }
 }
 
-/// The folder with an engine's sources, where they can be had.
+/// Returns the folder with an engine's sources, if they are available.
 pub fn sources(package: &str, version: &str) -> Option<PathBuf> {
     let mut get = command("python3");
     get.arg(repo().join("scripts/get-engine-sources"));
@@ -118,7 +119,7 @@ pub fn sources(package: &str, version: &str) -> Option<PathBuf> {
     Some(Path::new(got.out().trim()).join(format!("{package}-{version}")))
 }
 
-/// What is wrong with formulas, by the sources in a folder.
+/// Returns the errors of formulas, by the sources in a folder.
 pub fn wrong_in(folder: &Path, rows: &Value) -> String {
     let scratch = Scratch::new("sources");
     let input = scratch.path("rows.json");

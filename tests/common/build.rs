@@ -1,4 +1,4 @@
-//! Programs in C that tests build on the stand-in for CUDA.
+//! Builds the C programs of tests with the stand-in for CUDA.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{Scratch, compiler, repo, run, standin};
 
-/// Builds a source of `tests/`, which may include what lies in `standin` and `fixtures`. Options follow it, such as the
-/// libraries that it is linked with.
+/// Builds a source of `tests/`, which may include the files of `standin` and `fixtures`. Options follow it,
+/// such as the libraries that it is linked with.
 pub fn build<O: AsRef<OsStr>>(source: &str, output: &Path, options: impl IntoIterator<Item = O>) {
     let tests = repo().join("tests");
     let mut cc = compiler();

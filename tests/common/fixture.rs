@@ -1,4 +1,4 @@
-//! A fixture under the shim, on the stand-in, and what the driver saw of it.
+//! A fixture under the shim, on the stand-in, and the driver's log of it.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Output, Record, Scratch, built_command, read_log, run, shim, standin};
 
 /// Longer than any fixture needs on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A program of the stand-in's `bin`, to be run.
 pub struct Fixture {
@@ -15,18 +15,18 @@ pub struct Fixture {
     scratch: Scratch,
 }
 
-/// What became of it.
+/// The result of its run.
 pub struct Ran {
     pub output: Output,
     pub log: Vec<Record>,
 }
 
-/// The profiler's switch as the driver saw it.
+/// A switch of the profiler as the driver saw it.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum Switch {
-    /// `cuProfilerStart` after so many launches were entered and so many waits had returned.
+    /// `cuProfilerStart` after this number of launches was entered and this number of waits had returned.
     Start { launches: usize, waits: usize },
-    /// `cuProfilerStop` after so many launches were entered and so many waits had returned.
+    /// `cuProfilerStop` after this number of launches was entered and this number of waits had returned.
     Stop { launches: usize, waits: usize },
 }
 
@@ -53,25 +53,25 @@ impl Fixture {
         self
     }
 
-    /// Without this variable.
+    /// Removes this variable.
     pub fn without(mut self, name: &str) -> Self {
         self.command.env_remove(name);
         self
     }
 
-    /// The windows and the rule.
+    /// Sets the windows and the rule.
     pub fn window(self, windows: &str, step: &str) -> Self {
         self.env("TLLM_PROFILE_START_STOP", windows)
             .env("TLLMPROF_STEP", step)
     }
 
-    /// Arguments, separated by spaces.
+    /// Adds arguments, separated by spaces.
     pub fn args(mut self, args: &str) -> Self {
         self.command.args(args.split_whitespace());
         self
     }
 
-    /// An argument that may have spaces in it.
+    /// Adds an argument that may contain spaces.
     pub fn arg(mut self, arg: &str) -> Self {
         self.command.arg(arg);
         self
@@ -85,18 +85,18 @@ impl Fixture {
         self.run_and(|| ()).0
     }
 
-    /// Runs it, and looks at what it left before that goes away.
+    /// Runs it, and calls `look` before its files are removed.
     pub fn run_and<T>(mut self, look: impl FnOnce() -> T) -> (Ran, T) {
-        let output = run(&mut self.command, PATIENCE);
+        let output = run(&mut self.command, TEST_TIMEOUT);
         let log = read_log(&self.scratch.path("log"));
         (Ran { output, log }, look())
     }
 }
 
 impl Ran {
-    /// Where the profiler was switched, by all processes of the run together. Waits of our own,
-    /// which make the device idle before a stop, come from another thread than the program's and
-    /// are left out.
+    /// Returns where the profiler was switched, by all processes of the run together. The library's own
+    /// waits, which make the device idle before a stop, come from another thread than the program's and are
+    /// left out.
     pub fn switches(&self) -> Vec<Switch> {
         let program = self.log.first().map(|first| first.tid);
         let (mut launches, mut waits) = (0, 0);
@@ -113,7 +113,7 @@ impl Ran {
         switches
     }
 
-    /// The lines of standard error that are ours.
+    /// Returns the library's messages on standard error.
     pub fn said(&self) -> Vec<String> {
         self.output
             .err()

@@ -9,7 +9,7 @@ use super::python::pythons;
 use super::{Output, Scratch, command, repo, run, shim, skipped, standin, tllmprof};
 
 /// Longer than any of them needs on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(240);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(240);
 
 const BATCH: &str = "__main__:step=requests:requests,tokens:tokens,prefill_tokens:prompt";
 
@@ -18,10 +18,10 @@ pub struct Load {
     pub scratch: Scratch,
 }
 
-/// What became of it.
+/// The result of its run.
 pub struct Ran {
     pub output: Output,
-    /// What the report says of the process; nothing where there is no record.
+    /// The process's part of the report; `None` if there is no record.
     pub process: Option<Value>,
     _scratch: Scratch,
 }
@@ -33,7 +33,7 @@ impl Load {
         }
     }
 
-    /// The loop, with these stalls; nothing where there is no Python for it.
+    /// Returns the command of the loop, with these stalls; `None` if there is no Python for it.
     pub fn command(&self, planted: &str, variables: &[(&str, &str)]) -> Option<Command> {
         let python = pythons().iter().find(|python| python.has_gil);
         if python.is_none() {
@@ -55,19 +55,19 @@ impl Load {
         Some(program)
     }
 
-    /// What the report says of the process; nothing where there is no record.
+    /// The process's part of the report; `None` if there is no record.
     pub fn report(&self) -> Option<Value> {
         let mut report = command(tllmprof());
         report
             .args(["report", "--json", "steps.tllmprof"])
             .current_dir(self.scratch.folder());
-        let report: Value = serde_json::from_str(&run(&mut report, PATIENCE).out()).ok()?;
+        let report: Value = serde_json::from_str(&run(&mut report, TEST_TIMEOUT).out()).ok()?;
         Some(report["processes"][0].clone())
     }
 
     /// Runs it to its end.
     pub fn run(self, planted: &str, variables: &[(&str, &str)]) -> Option<Ran> {
-        let output = run(&mut self.command(planted, variables)?, PATIENCE);
+        let output = run(&mut self.command(planted, variables)?, TEST_TIMEOUT);
         Some(Ran {
             output,
             process: self.report(),
@@ -77,7 +77,7 @@ impl Load {
 }
 
 impl Ran {
-    /// The iterations behind which windows opened, with what is said of them.
+    /// Returns the iterations after which windows opened, with the message about each.
     pub fn fired(&self) -> Vec<(u64, String)> {
         let said = self.output.err();
         let lines = said.lines().filter_map(|line| {
@@ -88,7 +88,7 @@ impl Ran {
         lines.collect()
     }
 
-    /// The windows of the record.
+    /// Returns the windows of the record.
     pub fn windows(&self) -> Vec<(u64, u64)> {
         windows(
             self.process
@@ -98,7 +98,7 @@ impl Ran {
     }
 }
 
-/// The windows of a process.
+/// Returns the windows of a process.
 pub fn windows(process: &Value) -> Vec<(u64, u64)> {
     let number = |of: &Value| of.as_u64().unwrap();
     let windows = process["windows"].as_array().unwrap().iter();
@@ -107,7 +107,7 @@ pub fn windows(process: &Value) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// The iterations of a process's windows.
+/// Returns the iterations of a process's windows.
 pub fn iterations(process: &Value) -> Vec<&Value> {
     let windows = process["windows"].as_array().unwrap().iter();
     windows

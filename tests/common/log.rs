@@ -1,4 +1,4 @@
-//! The stand-in's log (`STANDIN_LOG`): one line a driver call, in the order in which the calls arrived.
+//! The stand-in's log (`STANDIN_LOG`): one line per driver call, in the order in which the calls arrived.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,8 @@ pub struct Record {
     pub sequence: u64,
     pub pid: u32,
     pub tid: u32,
-    /// Why the driver refused the call, such as `ILLEGAL` in a stream capture; empty if it did not.
+    /// The reason why the driver refused the call, such as `ILLEGAL` in a stream capture; empty if it did
+    /// not.
     pub mark: String,
     /// The driver's own name of the function; a wait has a second line, `…_end`, when it returns.
     pub function: String,
@@ -20,7 +21,7 @@ pub struct Record {
     pub via: String,
 }
 
-/// Panics on a line that is none of the stand-in's; a log that nobody wrote is empty.
+/// Reads a log. Panics on a line that is not the stand-in's. A log that was not written is empty.
 pub fn read_log(path: &Path) -> Vec<Record> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,

@@ -1,4 +1,4 @@
-//! What the integration tests share: where the shim and the stand-in are, children that cannot hang,
+//! Shared parts of the integration tests: the paths of the shim and the stand-in, children that cannot hang,
 //! and the stand-in's log.
 #![allow(
     dead_code,
@@ -32,7 +32,8 @@ pub use fixture::{Fixture, Ran, Switch};
 pub use log::{Record, read_log};
 pub use skipped::skipped;
 
-/// In the line of a process whose threads waited too long for a window to be switched, as on a machine that is too busy.
+/// A part of the message of a process whose threads waited too long for a window to be switched, as on a
+/// machine that is too busy.
 pub const INEXACT: &str = "whose edges are not exact";
 
 /// The root of the repository.
@@ -74,7 +75,8 @@ pub fn shim() -> PathBuf {
         })
 }
 
-/// A source of a library that has changed since it was built, by the list that cargo writes beside it.
+/// Returns a source of a library that has changed since the library was built, by the list that cargo writes
+/// next to it.
 fn newer_source(library: &Path) -> Option<PathBuf> {
     let list = fs::read_to_string(library.with_extension("d")).ok()?;
     let built = fs::metadata(library).and_then(|it| it.modified()).ok()?;
@@ -115,7 +117,7 @@ pub fn standin() -> PathBuf {
                 .arg(repo().join("tests/standin"))
                 .arg(format!("OUT={}", out.display()))
                 .arg(format!("CROSS={cross}"))
-                // Under `make test` the outer make's job server is not ours to use.
+                // Under `make test`, the outer make's job server must not be used.
                 .env_remove("MAKEFLAGS")
                 .env_remove("MAKELEVEL");
             let built = run(&mut make, Duration::from_secs(300));
@@ -131,8 +133,8 @@ pub fn standin() -> PathBuf {
         .clone()
 }
 
-/// A C compiler for the processor under test: with `TLLMPROF_TEST_CROSS`, a prefix such as `aarch64-linux-gnu-`, one
-/// for another than this.
+/// Returns a C compiler for the processor under test. `TLLMPROF_TEST_CROSS`, a prefix such as
+/// `aarch64-linux-gnu-`, selects one for another processor than this machine's.
 pub fn compiler() -> Command {
     tool("gcc", "cc")
 }
@@ -149,8 +151,8 @@ fn tool(cross_name: &str, name: &str) -> Command {
     })
 }
 
-/// A clang with its sanitizers, as `scripts/get-clang` has one; without it the running test says what it leaves out.
-/// It is large, so `TLLMPROF_TEST_CLANG=fetch` alone has it fetched.
+/// A clang with its sanitizers, as `scripts/get-clang` has one; without it the running test reports the parts that it
+/// skips. It is large, so it is fetched only with `TLLMPROF_TEST_CLANG=fetch`.
 pub fn clang() -> Option<PathBuf> {
     if std::env::var_os("TLLMPROF_TEST_CROSS").is_some() {
         skipped("clang has the sanitizers of this processor alone");
@@ -172,7 +174,7 @@ pub fn clang() -> Option<PathBuf> {
     got.as_ref().map_err(|why| skipped(why)).ok().cloned()
 }
 
-/// Whether the processor under test is x86-64.
+/// Returns true if the processor under test is x86-64.
 pub fn is_x86_64() -> bool {
     match std::env::var("TLLMPROF_TEST_CROSS") {
         Ok(cross) => cross.starts_with("x86_64"),
@@ -180,7 +182,7 @@ pub fn is_x86_64() -> bool {
     }
 }
 
-/// Whether a program under test can become another one: qemu as `TLLMPROF_TEST_RUNNER` starts none.
+/// Returns true if a program under test can exec another one: qemu as `TLLMPROF_TEST_RUNNER` starts none.
 pub fn can_exec() -> bool {
     std::env::var_os("TLLMPROF_TEST_RUNNER").is_none()
 }
@@ -198,11 +200,12 @@ pub fn built_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// Set in what a profiler starts, so that the shim does not warn that nobody records the windows.
+/// The variable that is set in processes that a profiler starts, so that the shim does not warn that windows
+/// are not recorded.
 pub const PROFILED: &str = "NV_NSIGHT_INJECTION_OF_TESTS";
 
-/// A command without the variables that steer the shim and with default signals, whatever the shell that started the
-/// tests has set. It is started as by a profiler: the stand-in writes down where it is switched.
+/// Returns a command without the variables that control the shim and with default signals, whatever the shell
+/// that started the tests has set. It is started as by a profiler: the stand-in logs where it is switched.
 pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -217,7 +220,7 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// How a child ended and what it wrote.
+/// The status and the output of a child.
 #[derive(Debug)]
 pub struct Output {
     pub status: ExitStatus,
@@ -235,11 +238,12 @@ impl Output {
     }
 }
 
-/// Whether a process group has a process that has not ended: one that nobody has waited for yet is in it, too.
+/// Returns true if a process group has a process that has not ended. A process that has not been waited for
+/// is in it, too.
 fn lives(group: libc::pid_t) -> bool {
     let is_alive = |process: std::io::Result<fs::DirEntry>| {
         let stat = fs::read_to_string(process.ok()?.path().join("stat")).ok()?;
-        // The name, in brackets, may have any; then the state, the parent and the group.
+        // The name, in brackets, may contain any character. Then come the state, the parent and the group.
         let mut words = stat.rsplit_once(')')?.1.split_whitespace();
         let state = words.next()?;
         (words.nth(1)?.parse() == Ok(group) && state != "Z" && state != "X").then_some(())
@@ -273,7 +277,7 @@ pub fn run(command: &mut Command, timeout: Duration) -> Output {
         }
         sleep(Duration::from_millis(2));
     };
-    // What the child left running may still write; it gets a little time and is then ended.
+    // Processes that the child left running may still write. They get a little time and are then killed.
     let grace = Instant::now() + Duration::from_secs(if status.is_some() { 5 } else { 0 });
     while signal(group, 0) && lives(-group) && Instant::now() < grace {
         sleep(Duration::from_millis(2));
@@ -302,13 +306,13 @@ fn append(path: &Path) -> File {
         .unwrap_or_else(|e| panic!("create {}: {e}", path.display()))
 }
 
-/// Whether there was somebody to send it to.
+/// Sends a signal. Returns true if there was a process to send it to.
 fn signal(pid: libc::pid_t, number: libc::c_int) -> bool {
     // SAFETY: kill takes no pointers; the process group is one that `run` made.
     unsafe { libc::kill(pid, number) == 0 }
 }
 
-/// A folder that goes away with its value.
+/// A folder that is removed when the value is dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {

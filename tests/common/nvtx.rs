@@ -69,14 +69,14 @@ fn build(scratch: &Scratch, source: &str, name: &str, more: &[String]) -> PathBu
     built
 }
 
-/// Asked of cargo once.
+/// Returns the folder of the headers, for which cargo is run once.
 fn headers() -> &'static Path {
     static HEADERS: OnceLock<PathBuf> = OnceLock::new();
     HEADERS.get_or_init(find_headers)
 }
 
 fn find_headers() -> PathBuf {
-    // For this platform alone: the sources of the others' crates may not be there.
+    // Only for this platform: the sources of the others' crates may not be there.
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut metadata = Command::new(env!("CARGO"));
     metadata
@@ -85,7 +85,7 @@ fn find_headers() -> PathBuf {
         .arg(repo().join("Cargo.toml"));
     let metadata = run(&mut metadata, TIMEOUT);
     assert!(metadata.status.success(), "{}", metadata.err());
-    // One path is all that is wanted of it: no reason for a JSON parser.
+    // Only one path of it is needed, so a JSON parser is not.
     let text = metadata.out();
     let path = text
         .split('"')

@@ -1,4 +1,4 @@
-//! The CPythons that there are to test with, programs run in them, and what an NVTX tool got to see.
+//! The CPythons for the tests, programs run in them, and the events that an NVTX tool got.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -10,18 +10,18 @@ use std::time::Duration;
 use super::{Output, Scratch, command, nvtx, repo, run, shim, skipped};
 
 /// Longer than any program needs on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A CPython of the machine's, as `scripts/list-pythons` lists it.
+/// A CPython of the machine, as `scripts/list-pythons` lists it.
 #[derive(Debug, Clone)]
 pub struct Python {
     pub path: PathBuf,
     /// Major and minor.
     pub version: (u32, u32),
-    /// The interpreter is a library of its own, not in the executable.
+    /// True if the interpreter is a library, and not in the executable.
     pub is_shared: bool,
     pub has_gil: bool,
-    /// It has the test package.
+    /// True if it has the test package.
     pub has_tests: bool,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Python {
     }
 }
 
-/// The CPythons to test with. `TLLMPROF_TEST_PYTHONS` says which: `one`, the newest; `all` that the machine has; else one
+/// The CPythons to test with. `TLLMPROF_TEST_PYTHONS` selects them: `one`, the newest; `all` that the machine has; else one
 /// of every minor version, in turn with CPython in the executable and in a library, and those without a GIL. Where there
 /// is none, the running test says that it is left out.
 pub fn pythons() -> &'static [Python] {
@@ -39,7 +39,7 @@ pub fn pythons() -> &'static [Python] {
     let found = FOUND.get_or_init(|| {
         let output = run(
             &mut Command::new(repo().join("scripts/list-pythons")),
-            PATIENCE,
+            TEST_TIMEOUT,
         );
         assert!(output.status.success(), "{}", output.err());
         let all: Vec<Python> = output.out().lines().map(parse).collect();
@@ -100,7 +100,7 @@ pub struct Event {
     pub name: String,
 }
 
-/// A range of the tool's; one that nobody ended ends at the end of time.
+/// A range of the tool. One that was never ended ends at the end of time.
 #[derive(Debug, Clone)]
 pub struct Span {
     pub process: u32,
@@ -117,7 +117,7 @@ pub struct Ran {
     pub events: Vec<Event>,
 }
 
-/// What the programs of a test are run with: the tool and a C library, built once.
+/// The environment of a test's programs: the tool and a C library, built once.
 pub struct Bench {
     scratch: Scratch,
     tool: PathBuf,
@@ -156,7 +156,7 @@ impl Bench {
             .env("TEST_LIBRARY", &self.library)
             .current_dir(self.scratch.folder())
             .envs(variables.iter().copied());
-        let output = run(&mut started, PATIENCE);
+        let output = run(&mut started, TEST_TIMEOUT);
         assert!(
             output.status.success(),
             "{python} {program}: {}\n{}",
@@ -207,7 +207,7 @@ impl Ran {
             .collect()
     }
 
-    /// The one line of ours that has `text`.
+    /// Returns the only message of the library that contains `text`.
     #[track_caller]
     pub fn line(&self, text: &str) -> String {
         let said = self.output.err();
@@ -221,7 +221,7 @@ impl Ran {
         }
     }
 
-    /// How many events are of this kind and have this name.
+    /// Returns the number of events of this kind with this name.
     pub fn count(&self, kind: &str, name: &str) -> u64 {
         let is_it = |event: &&Event| event.kind == kind && event.name == name;
         self.events.iter().filter(is_it).count() as u64

@@ -1,4 +1,4 @@
-//! What a program that has a CPython in it needs.
+//! The paths and options that a program with a CPython in it needs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use super::{command, run};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Where the version matters little: the oldest, one in between, the newest and the newest without a GIL; with
-/// `TLLMPROF_TEST_PYTHONS=all` all.
+/// Returns some CPythons, for tests that depend little on the version: the oldest, one in between, the newest
+/// and the newest without a GIL; with `TLLMPROF_TEST_PYTHONS=all` all.
 pub fn few() -> Vec<&'static Python> {
     let (with_gil, without): (Vec<_>, Vec<_>) = pythons().iter().partition(|one| one.has_gil);
     if std::env::var("TLLMPROF_TEST_PYTHONS").is_ok_and(|which| which == "all") {
@@ -52,7 +52,7 @@ pub fn library(python: &Python) -> Option<PathBuf> {
     paths.find(|path| path.is_file())
 }
 
-/// What `PYTHONHOME` is to be for a program that has its libpython in it.
+/// Returns the `PYTHONHOME` for a program with its libpython.
 pub fn home(python: &Python) -> PathBuf {
     let mut asked = command(&python.path);
     asked.args(["-c", "import sys; print(sys.base_prefix)"]);
@@ -68,7 +68,7 @@ pub fn linker_options(library: &Path) -> Vec<String> {
         format!("-Wl,--disable-new-dtags,-rpath,{}", folder.display()),
         "-Wl,--allow-shlib-undefined".to_owned(),
     ];
-    // One of a newer system has its C library beside it.
+    // One of a newer system has its C library next to it.
     let files = fs::read_dir(folder).expect("list a library's folder");
     let mut files = files.filter_map(|entry| Some(entry.ok()?.path()));
     if let Some(loader) = files.find(|path| path.to_string_lossy().contains("/ld-linux-")) {

@@ -1,12 +1,13 @@
-//! What a child of the tests does with signals: none is blocked or ignored, and it ends with the test that started it.
+//! The signals of a child of the tests: none is blocked or ignored, and it ends with the test that started
+//! it.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Has the kernel end the child where the thread of the test ends that started it, however that ends.
+/// Makes the kernel kill the child when the thread of the test that started it ends, for any reason.
 pub fn end_with_test(command: &mut Command) -> &mut Command {
     let end = || {
-        // SAFETY: takes numbers alone.
+        // SAFETY: takes only numbers.
         match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
@@ -16,8 +17,8 @@ pub fn end_with_test(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(end) }
 }
 
-/// Starts the child with no signal blocked and none ignored. Children inherit both, and a shell ignores SIGINT for what
-/// it runs in the background, the tests among it.
+/// Starts the child with no signal blocked and none ignored. Children inherit both, and a shell ignores SIGINT for
+/// background jobs, which may include the tests.
 pub fn reset(command: &mut Command) -> &mut Command {
     let reset = || {
         for number in 1..=libc::SIGRTMAX() {

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-/// Reports that the running test leaves out its work, or a part of it, and why. `scripts/run-tests` collects these lines,
-/// which go past the test harness: it keeps quiet about tests that pass.
+/// Reports that the running test skips its work, or a part of it, and why. `scripts/run-tests` collects these
+/// lines, which bypass the test harness: it hides the output of tests that pass.
 pub fn skipped(why: &str) {
     let test = std::thread::current();
     let why: Vec<_> = why.split_whitespace().collect();
@@ -12,6 +12,6 @@ pub fn skipped(why: &str) {
         test.name().unwrap_or("a test"),
         why.join(" ")
     );
-    // To a closed standard error there is nothing to say.
+    // With a closed standard error, the line is lost.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

@@ -1,9 +1,9 @@
-//! A terminal: what a command gets, and the end that a test looks at and types into.
+//! A terminal: the command's end, and the end that a test reads and writes.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 
-/// Opens one, of no size unless given: the test's end, and the command's.
+/// Opens a terminal, without a size unless given. Returns the test's end and the command's.
 pub fn open(size: Option<&libc::winsize>) -> (File, File) {
     let (mut master, mut slave) = (0, 0);
     // SAFETY: writes two descriptors, and reads the size where there is one; no name or attributes.
@@ -17,11 +17,11 @@ pub fn open(size: Option<&libc::winsize>) -> (File, File) {
         )
     };
     assert_eq!(opened, 0, "a terminal");
-    // SAFETY: both were opened here and are nobody else's.
+    // SAFETY: both were opened here and are owned by nothing else.
     unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) }
 }
 
-/// Whether a terminal edits lines, echoes them and makes keys signals, as a shell has it.
+/// Returns true if a terminal edits lines, echoes them and makes keys signals, as a shell has it.
 pub fn is_as_a_shell_has_it(terminal: &File) -> bool {
     // SAFETY: all zeros are a termios.
     let mut now: libc::termios = unsafe { std::mem::zeroed() };

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use super::{repo, run, skipped};
 
-/// A Python that has PyTorch; none, and said, where it cannot be had.
+/// Returns a Python that has PyTorch. Logs the reason and returns `None` if it is not available.
 pub fn python_with_torch() -> Option<PathBuf> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     fetched("scripts/get-torch", &FOUND)
 }
 
-/// A Python that has PyTorch and transformers; none, and said, where it cannot be had.
+/// Returns a Python that has PyTorch and transformers. Logs the reason and returns `None` if it is not
+/// available.
 #[allow(dead_code, reason = "not every test file needs it")]
 pub fn python_with_transformers() -> Option<PathBuf> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();

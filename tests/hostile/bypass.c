@@ -1,4 +1,5 @@
-/* A program that loads what uses CUDA past what comes first in the process, or loads the driver and leaves it alone. */
+/* A program that loads a CUDA library without using the first libraries of the process, or loads the
+ * driver and does not use it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* What uses CUDA. */
+/* The library that uses CUDA. */
 #include <stddef.h>
 
 typedef struct {

@@ -1,5 +1,5 @@
 /* cancelled exits|looks-up: a thread that is to be cancelled at its next
- * cancellation point does what is none, and ends the process. */
+ * cancellation point does something that is not one, and ends the process. */
 #include "hostile.h"
 
 static struct loop loop;

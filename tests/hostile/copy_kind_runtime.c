@@ -1,4 +1,4 @@
-/* A runtime whose driver calls nobody sees. */
+/* A runtime whose driver calls cannot be intercepted. */
 #include <string.h>
 
 #include "standin.h"

@@ -1,4 +1,4 @@
-/* A program that is linked to dispatcher.c, and calls its functions by all ways of looking them up. */
+/* A program that is linked to dispatcher.c and calls its functions, found by every way of looking them up. */
 #define _GNU_SOURCE
 #include "dispatcher.h"
 

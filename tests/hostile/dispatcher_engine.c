@@ -1,4 +1,5 @@
-/* Does what dispatcher.c passes on. Each function adds its number, of two digits, to what the caller gave it. */
+/* The library to which dispatcher.c passes its calls. Each function adds its number, of two digits, to the
+ * caller's argument. */
 #include "dispatcher.h"
 
 enum {

@@ -1,4 +1,4 @@
-/* Prints what errno and dlerror are before the program has done anything. */
+/* Prints errno and dlerror before the program has done anything. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>

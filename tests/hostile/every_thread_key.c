@@ -1,4 +1,4 @@
-/* All thread keys are the program's, and each keeps its value. */
+/* The program takes all thread keys, and each keeps its value. */
 #include "hostile.h"
 
 static struct loop loop;

@@ -1,5 +1,5 @@
 /* exit_handlers alone|thread: 40 steps; then an exit handler that was registered
- * before any CUDA call makes 1000 more, alone or by a thread that still runs. */
+ * before any CUDA call makes 1000 more, itself or by a thread that still runs. */
 #include "hostile.h"
 
 static struct loop loop;

@@ -1,4 +1,4 @@
-/* Linked without start files, and with its dynamic strings far from its symbols. */
+/* A program that is linked without start files, with its dynamic strings far from its symbols. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>

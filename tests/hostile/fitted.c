@@ -56,7 +56,7 @@ int main(int argc, char **argv)
         execv(argv[1], (char *[]){argv[1], NULL});
         return 2;
     }
-    /* What the hooks of the library see. */
+    /* Calls that the library's hooks see. */
     if (dup2(1, 2) != 2 || dup3(1, 3, 0) != 3)
         return 2;
     if (write(2, "done\n", 5) != 5)

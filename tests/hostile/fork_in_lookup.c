@@ -17,7 +17,7 @@ int main(void)
     for (int i = 0; i < 100; i++) {
         pid_t child = fork();
         if (child == 0) {
-            alarm(PATIENCE_SECONDS / 3);
+            alarm(TIMEOUT_SECONDS / 3);
             void *library = dlopen("libm.so.6", RTLD_NOW | RTLD_LOCAL);
             void *found = dlsym(driver, "cuGraphLaunch");
             if (library != NULL)

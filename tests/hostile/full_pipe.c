@@ -1,4 +1,4 @@
-/* Standard error is a pipe that is full and that nobody reads. */
+/* Standard error is a full pipe without a reader. */
 #include "hostile.h"
 
 #include <fcntl.h>

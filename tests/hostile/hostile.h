@@ -1,4 +1,4 @@
-/* What the hostile programs share: a loop, and an end for those that hang. */
+/* Shared parts of the hostile programs: a loop, and an end for those that hang. */
 #ifndef HOSTILE_H
 #define HOSTILE_H
 
@@ -10,13 +10,13 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-/* Sooner than the test gives up. */
-enum { PATIENCE_SECONDS = 30 };
+/* Shorter than the test's time limit. */
+enum { TIMEOUT_SECONDS = 30 };
 
 static inline void hostile_begin(void)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
-    alarm(PATIENCE_SECONDS);
+    alarm(TIMEOUT_SECONDS);
 }
 
 static inline void open_default(struct loop *loop)

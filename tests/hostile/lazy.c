@@ -1,7 +1,7 @@
-/* Functions that are looked up when they are first called, as memory checkers and
- * tracing tools do it. NAMES is a list of X(name): each becomes a function that finds the next one of its
- * name by dlsym and jumps there, with all arguments. A version script says which of them a library shows.
- * With EARLY, the library writes at the end which of them were called before its constructor had run. */
+/* Functions that are looked up when they are first called, as in memory checkers and tracing tools. NAMES
+ * is a list of X(name): each becomes a function that finds the next one of its name by dlsym and jumps
+ * there, with all arguments. A version script selects those that a library exports. With EARLY, the
+ * library prints at the end which of them were called before its constructor had run. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-//! Hosts that a leak checker watches: what the library keeps for good is reachable, so the checker finds nothing.
+//! Checks hosts under a leak checker: the memory that the library never frees is reachable, so the checker
+//! finds nothing.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +9,7 @@ use super::common::{Output, built_command, clang, compiler, run, shim, skipped, 
 use super::{RUNTIME, Workshop};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// What the program ends with.
+/// The program's exit status.
 const STATUS: i32 = 3;
 
 fn run_with(program: &Path, set: impl FnOnce(&mut Command)) -> Output {
@@ -79,8 +80,9 @@ fn nothing_leaks_in_a_program_of_address_sanitizer() {
     nothing_leaks(compiler(), &["-fsanitize=address", "-static-libasan"]);
 }
 
-/// clang links it so by itself. GCC 12's (`-static-liblsan`) ends any program at its start, also an empty one without a
-/// preload, with status 23: it looks its functions up before it is ready for the allocation that a look-up makes.
+/// clang links it like this by default. GCC 12's (`-static-liblsan`) ends any program at its start, also an
+/// empty one without a preload, with status 23: it looks its functions up before it is ready for the
+/// allocation that a look-up makes.
 #[test]
 fn nothing_leaks_where_leak_sanitizer_is_linked_statically() {
     if let Some(clang) = clang() {

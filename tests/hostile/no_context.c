@@ -11,7 +11,7 @@ static CUcontext contexts[DEVICES];
 static atomic_int rounds;
 static unsigned int wrong[DEVICES];
 
-/* What refuses and leaves its result alone is right. */
+/* Returns 0 if the call was refused and left its result unchanged, else 1. */
 static unsigned int refused(CUresult result, int is_untouched)
 {
     return !(result == CUDA_ERROR_INVALID_CONTEXT && is_untouched);

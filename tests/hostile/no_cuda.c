@@ -1,4 +1,4 @@
-/* Is CUDA here? Prints what a program that can do without it would find. */
+/* Looks for CUDA, and prints the results that a program gets which can work without it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-//! Hosts that are not ready for calls when the library's doors are first used: functions that look the real ones up at
-//! their first call, sanitizers, filters for system calls.
+//! Checks hosts that are not ready for calls when the library's hooks are first used: functions that look the
+//! real ones up at their first call, sanitizers, filters for system calls.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -19,8 +19,8 @@ use super::{NO_CUDA, RUNTIME, Workshop, assert_switches};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Functions that the compiler makes calls of wherever it likes, and that the doors need: in no list of imports
-/// as long as the library has its own.
+/// Functions that the compiler may call anywhere and that the hooks need. They are in no list of imports
+/// while the library has its own.
 const DOORS_OWN: [&str; 7] = [
     "memcpy",
     "memmove",
@@ -31,7 +31,7 @@ const DOORS_OWN: [&str; 7] = [
     "dl_iterate_phdr",
 ];
 
-/// The functions that the library imports, without their versions.
+/// Returns the functions that the library imports, without their versions.
 fn imported() -> BTreeSet<String> {
     let mut readelf = Command::new("readelf");
     let listed = run(readelf.args(["-W", "--dyn-syms"]).arg(shim()), TIMEOUT);
@@ -46,7 +46,7 @@ fn imported() -> BTreeSet<String> {
     listed.out().lines().filter_map(name).collect()
 }
 
-/// The lazy functions as an object, whose library is linked with [`lazy_library`].
+/// Builds the lazy functions as an object. Its library is linked with [`lazy_library`].
 fn lazy_object(shop: &Workshop, names: &[String], options: &[&str]) -> PathBuf {
     let list = names
         .iter()
@@ -56,7 +56,7 @@ fn lazy_object(shop: &Workshop, names: &[String], options: &[&str]) -> PathBuf {
         });
     let object = shop.0.path("lazy.o");
     let mut cc = compiler();
-    // Whatever the compiler knows of these functions, their declarations here differ.
+    // The declarations of these functions differ from the compiler's own.
     cc.args([
         "-c",
         "-fPIC",
@@ -75,7 +75,7 @@ fn lazy_object(shop: &Workshop, names: &[String], options: &[&str]) -> PathBuf {
     object
 }
 
-/// A library that shows these functions of the object alone.
+/// Builds a library that exports only these functions of the object.
 fn lazy_library(shop: &Workshop, object: &Path, name: &str, shown: &[String]) -> PathBuf {
     let script = shop.0.path(&format!("{name}.map"));
     let shown = shown.join("; ");
@@ -105,7 +105,8 @@ fn for_each<T: Sync>(all: &[T], act: impl Fn(&T) + Sync) {
     });
 }
 
-/// Whatever function a host finds at its first call only, by `dlsym`, the door finds it without calling it.
+/// For every function that a host finds at its first call only, by `dlsym`, the hook finds it without calling
+/// it.
 #[test]
 fn functions_that_are_looked_up_at_their_first_call() {
     let shop = Workshop::new();
@@ -160,9 +161,9 @@ fn functions_that_are_looked_up_at_their_first_call() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What the library calls of a library in front that has not been started yet: what says what the process is, and
-/// where. Whoever stands in for time, for processes or for descriptors does it with others. The allocator is
-/// `realpath`'s, which says where this library lies.
+/// The functions that the library calls of an earlier library that has not been started yet: those that
+/// identify the process and its folder. A library that replaces time, processes or descriptors does it with
+/// other functions. The allocator is `realpath`'s, which finds the folder of this library.
 const BEFORE_START: [&str; 6] = [
     "__errno_location",
     "__register_atfork",
@@ -172,8 +173,8 @@ const BEFORE_START: [&str; 6] = [
     "realpath",
 ];
 
-/// A library that stands in front is started after this one. What it has in the C library's place may start it on the
-/// way, and then it starts twice.
+/// An earlier library is started after this one. A function with which it replaces the C library's may start
+/// it before, and then it starts twice.
 #[test]
 fn functions_of_a_library_that_has_not_been_started() {
     let shop = Workshop::new();
@@ -220,7 +221,7 @@ fn real_functions_in_function_local_statics() {
     let shop = Workshop::new();
     let program = shop.0.path("function_local");
     let mut cpp = cpp_compiler();
-    // A constant length is no call.
+    // With a constant length, the compiler makes no call.
     cpp.args(["-O1", "-fno-builtin", "-Wall", "-Wextra", "-rdynamic", "-o"])
         .arg(&program)
         .arg(repo().join("tests/hostile/function_local.cpp"));
@@ -238,7 +239,7 @@ fn real_functions_in_function_local_statics() {
     }
 }
 
-/// A program for each sanitizer: what builds it, and what it is run with.
+/// A program for each sanitizer: its compiler, options and variable.
 const SANITIZERS: [(&str, &[&str], (&str, &str)); 7] = [
     ("thread", &[], ("TSAN_OPTIONS", "")),
     ("thread", &["-static-libtsan"], ("TSAN_OPTIONS", "")),
@@ -248,7 +249,7 @@ const SANITIZERS: [(&str, &[&str], (&str, &str)); 7] = [
         &["-static-libubsan"],
         ("UBSAN_OPTIONS", "halt_on_error=1"),
     ),
-    // It wants to be the first library; by itself it refuses whatever is preloaded.
+    // It must be the first library. By default it refuses any preload.
     (
         "address",
         &[],
@@ -285,7 +286,7 @@ fn check_sanitized(program: &Path, (name, value): (&str, &str)) {
         assert_eq!(both.output.status.code(), Some(3), "{}", both.output.err());
         both.assert_untouched();
     }
-    // For an NVTX rule the library adds to the environment.
+    // With an NVTX rule, the library adds to the environment.
     for step in ["cudaGraphLaunch", "auto", "nvtx:step"] {
         let both = program.clone().args("cuda").window("2-3", step);
         let both = both.env("TLLMPROF_WARMUP", "0").run();
@@ -296,8 +297,8 @@ fn check_sanitized(program: &Path, (name, value): (&str, &str)) {
     }
 }
 
-/// clang alone has it, and what writes a value that is not built with it has to be known to it: the fixtures' variables
-/// have values before CUDA gives them some.
+/// Only clang has it. It must know of values that are written by code without it: the fixtures' variables
+/// have values before CUDA sets them.
 #[test]
 fn a_program_with_the_memory_sanitizer() {
     if !can_exec() {
@@ -322,7 +323,7 @@ fn a_look_up_before_the_c_library_is_initialised() {
     assert_switches(&both, &[start(2, 2), stop(4, 4)]);
 }
 
-/// In a process that asks for nothing, the library makes no system call beyond the loader's.
+/// In a process without settings, the library makes no system call beyond the loader's.
 #[test]
 fn a_filter_that_fits_the_program() {
     if !can_exec() {
@@ -351,7 +352,7 @@ fn a_filter_that_fits_the_program() {
     );
 }
 
-/// valgrind reads the unwind data of each library, and counts what is allocated.
+/// valgrind reads the unwind data of each library, and counts allocations.
 #[test]
 fn valgrind_has_nothing_to_say() {
     if !can_exec() {

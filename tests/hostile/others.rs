@@ -1,4 +1,5 @@
-//! What other preloads that stand in for CUDA's functions have failed at, and life beside such a preload.
+//! Checks cases in which other preloads that replace CUDA's functions have failed, and hosts with such a
+//! preload.
 
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use super::{NO_CUDA, Workshop, assert_switches};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A library that looks functions of the names of its own up by the handle of another gets that one's,
-/// whatever they are called; who looks them up by no handle gets the first.
+/// A library that looks functions with its own functions' names up by another library's handle gets that
+/// one's functions, whatever their names. A look-up without a handle gets the first.
 #[test]
 fn libraries_whose_functions_are_called_like_cudas() {
     let shop = Workshop::new();
@@ -35,7 +36,7 @@ fn libraries_whose_functions_are_called_like_cudas() {
     }
 }
 
-/// The program, which finds its libraries.
+/// Returns the program, with the path of its libraries.
 fn dispatched(shop: &Workshop) -> Situation {
     for name in ["dispatcher_engine", "dispatcher"] {
         shop.library(name, &[&format!("-Wl,-soname,{name}.so")]);
@@ -45,7 +46,7 @@ fn dispatched(shop: &Workshop) -> Situation {
     shop.program("dispatched", &[&library, &format!("-Wl,-rpath,{folder}")])
 }
 
-/// Nobody who is in a call keeps another thread or another process out of its own.
+/// A thread in a call does not keep another thread or process from making its own calls.
 #[test]
 fn ranks_whose_launches_wait_for_each_other() {
     let shop = Workshop::new();
@@ -70,7 +71,7 @@ fn ranks_whose_launches_wait_for_each_other() {
     }
 }
 
-/// Each process had its windows where two threads' launches put them.
+/// Asserts that each process had its windows at the launches of its two threads.
 #[track_caller]
 fn assert_ranks(both: &Both, count: &str) {
     let said = both.output.err();
@@ -88,7 +89,7 @@ fn assert_ranks(both: &Both, count: &str) {
     }
 }
 
-/// What is asked about a context gets no answer where there is none, and nothing may come of that.
+/// The driver refuses queries about a context if there is none, and this must have no effect.
 #[test]
 fn threads_without_a_context_beside_eight_devices() {
     let shop = Workshop::new();
@@ -130,7 +131,7 @@ fn threads_without_a_context_beside_eight_devices() {
     assert_eq!(program.run().said(), Vec::<String>::new());
 }
 
-/// The first call may come before `main`, and the driver ask for its own functions in it.
+/// The first call may come before `main`, and the driver may look its own functions up in it.
 #[test]
 fn a_driver_that_looks_its_own_functions_up_in_the_first_call() {
     for program in [
@@ -183,7 +184,7 @@ const PROGRAMS: [&str; 9] = [
     "steps_driver_gpa2",
 ];
 
-/// Each program, which launches two kernels a step, with vgpu.c before the library and behind it.
+/// Returns each program, which launches two kernels per step, with vgpu.c before the library and after it.
 fn beside_vgpu(shop: &Workshop) -> Vec<(String, Situation)> {
     let vgpu = shop.library("vgpu", NO_CUDA).display().to_string();
     let both_orders = |program: &str| {
@@ -202,7 +203,7 @@ fn beside_vgpu(shop: &Workshop) -> Vec<(String, Situation)> {
     PROGRAMS.into_iter().flat_map(both_orders).collect()
 }
 
-/// It counts what it counts without us, on both standard errors.
+/// Its counts are the same as without the library, on both standard errors.
 #[test]
 fn a_preload_that_looks_up_all_of_cuda_itself() {
     let shop = Workshop::new();
@@ -215,7 +216,7 @@ fn a_preload_that_looks_up_all_of_cuda_itself() {
             both.output.err()
         );
         both.assert_untouched();
-        // What it stands in for, and what it leaves alone.
+        // A function that it replaces, and one that it does not.
         for step in ["cudaLaunchKernel/2", "cudaStreamSynchronize"] {
             let both = situation.clone().window("5-9", step).run();
             let said = both.output.err();
@@ -270,7 +271,8 @@ fn libraries() -> String {
     format!("{standin}:{standin}/cupti")
 }
 
-/// Such a library asks nobody who comes after it: what is bound to its `dlsym` is led to the library all the same.
+/// Such a library does not call the next one. Calls that are bound to its `dlsym` are still redirected to the
+/// library.
 #[test]
 fn a_preload_in_front_that_finds_dlsym_by_itself() {
     let shop = Workshop::new();
@@ -289,7 +291,8 @@ fn a_preload_in_front_that_finds_dlsym_by_itself() {
     }
 }
 
-/// A preload is in front of nothing in another namespace, and of nothing that is bound to its own libraries first.
+/// A preload does not come before the libraries of another namespace, nor before those to which a library is
+/// bound first.
 #[test]
 fn calls_that_come_past_the_library_are_reported() {
     let shop = Workshop::new();
@@ -324,7 +327,7 @@ fn calls_that_come_past_the_library_are_reported() {
              without RTLD_DEEPBIND"
         )]
     );
-    // The driver alone is no work.
+    // Only loading the driver is not use.
     for idle in ["loads", "initialises"] {
         assert_eq!(said(idle), [""; 0], "{idle}");
     }

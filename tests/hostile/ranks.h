@@ -1,4 +1,4 @@
-/* Where the ranks of ranks.c meet. */
+/* The memory that the ranks of ranks.c share. */
 #ifndef RANKS_H
 #define RANKS_H
 

@@ -1,5 +1,6 @@
-/* A communication library with a static runtime in it, opened RTLD_LOCAL. A launch does not return before every rank of
- * every process has launched as often. Nor does the device become idle before: its work waits for that of the others. */
+/* A communication library with a static runtime in it, opened RTLD_LOCAL. A launch returns only after
+ * every rank of every process has launched the same number of times. The device becomes idle only then,
+ * too: its work waits for that of the others. */
 #include "hostile.h"
 #include "ranks.h"
 

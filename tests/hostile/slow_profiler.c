@@ -32,7 +32,7 @@ int main(void)
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     ((void (*)(void (*)(const char *)))find(driver, "standin_set_callback"))(on_call);
     make_steps(&loop, 40);
-    /* Without a profiler nobody has asked. */
+    /* Without a profiler, there was no request. */
     atomic_store(&asked, true);
     pthread_join(thread, NULL);
     print_result(&loop);

@@ -17,7 +17,7 @@ int main(void)
     hostile_begin();
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t size = (8192 + (size_t)sysconf(_SC_MINSIGSTKSZ) + page - 1) & ~(page - 1);
-    /* What lies below it cannot be written. */
+    /* The memory below it is not writable. */
     char *room = mmap(NULL, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     char *bottom = room + ROOM - size;
     if (room == MAP_FAILED || mprotect(bottom, size, PROT_READ | PROT_WRITE) != 0)

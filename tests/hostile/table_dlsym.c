@@ -1,5 +1,5 @@
-/* A preload that defines dlsym and finds the real one in the C library's symbol table, as overlays do since glibc 2.34
- * has no other way: it asks nobody who comes after it. */
+/* A preload that defines dlsym and finds the real one in the C library's symbol table, as overlays do,
+ * since glibc 2.34 has no other way. It does not call the next library's. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>

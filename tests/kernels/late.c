@@ -1,4 +1,4 @@
-/* Linked to the driver; nobody looks up its function, which its constructor hands over. */
+/* Linked to the driver. Its function is not looked up: its constructor passes it on. */
 #define STANDIN_SOURCE
 #include "standin_driver.h"
 

@@ -1,4 +1,4 @@
-//! Which launch each kernel is of.
+//! Checks the launch that each kernel is assigned to.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn every_kernel_has_its_launch() {
     }
 }
 
-/// How many can be joined depends on when the threads run, but none is another's.
+/// The number of kernels with a launch depends on the timing of the threads, but none has another's launch.
 #[test]
 fn launches_of_threads_that_launch_at_once_are_not_mixed_up() {
     let ran = two_threads(Program::new(Reach::LookedUp).env("PROGRAM_PAUSE_US", "3000"));
@@ -45,7 +45,7 @@ fn launches_of_threads_that_launch_in_turns_are_all_known() {
     assert_launches_of_two_threads(&ran);
     let launches = ran.launches();
     assert!(launches.iter().all(|(_, _, call)| call.is_some()));
-    // In each of 20 iterations the main thread's four and the other one's five.
+    // In each of 20 iterations, the main thread has four and the other one five.
     assert_eq!(launches.len(), 20 * (4 + 5));
 }
 
@@ -59,9 +59,9 @@ fn two_threads(program: Program) -> Ran {
     ran
 }
 
-/// Each kernel that has a launch has one of its own thread's.
+/// Asserts that each kernel with a launch has one of its own thread.
 fn assert_launches_of_two_threads(ran: &Ran) {
-    // Each thread has a stream of its own, and the main thread alone has these kernels.
+    // Each thread has a stream of its own, and only the main thread has these kernels.
     let mut streams: BTreeMap<(u32, u64), u16> = BTreeMap::new();
     let main = ran.record().header.pid;
     let launches = ran.launches().into_iter();

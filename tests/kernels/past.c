@@ -1,4 +1,4 @@
-/* Opened with RTLD_DEEPBIND: its dlsym is libc's, and what it looks up nobody sees. */
+/* Opened with RTLD_DEEPBIND: its dlsym is libc's, so its look-ups cannot be intercepted. */
 #define STANDIN_SOURCE
 #include "standin_driver.h"
 

@@ -54,7 +54,7 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
     while (own < 64 && lent[own] != buffer)
         own++;
     if (own == 64 || size != SIZE) {
-        strange++; /* nobody of ours gave it that */
+        strange++; /* this profiler did not supply that */
         return;
     }
     uint8_t *record = NULL;

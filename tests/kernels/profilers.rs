@@ -1,4 +1,4 @@
-//! Another profiler in the process, which is to have CUPTI.
+//! Checks that another profiler in the process can use CUPTI.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn a_profiler_that_comes_while_kernels_are_taken_gets_cupti() {
                 assert_steps(&ran, 1, 6);
                 assert_eq!(ran.finalized(), [(0, 0), (0, 0)], "{}", ran.cupti_log);
             } else {
-                // Its functions stay with CUPTI, which is never taken from it.
+                // Its functions stay hooked by CUPTI, which is never removed from it.
                 assert_eq!(record.kernel_windows(), [(5, 11)]);
                 assert!(ran.said("no kernels: another profiler has CUPTI"));
                 assert_eq!(ran.finalized(), [(0, 0)], "{}", ran.cupti_log);
@@ -60,7 +60,7 @@ fn a_profiler_that_comes_among_busy_threads_gets_cupti() {
     assert!(last < 30);
 }
 
-/// Nor does a stuck call hold it up: CUPTI is given up where it cannot be taken out.
+/// A stuck call does not delay it either: CUPTI is given up if it cannot be removed.
 #[test]
 fn a_profiler_that_comes_while_cupti_cannot_go_gets_it_all_the_same() {
     let ran = Program::new(Reach::LookedUp)

@@ -1,22 +1,22 @@
 /* Steps of three kernels, two of them in a graph, a copy each way and a memset, each with a wait for an
- * event, and beside it threads that are in the driver nearly all the time:
+ * event, and threads that are in the driver nearly all the time:
  *   program MODE THREADS STEPS
  * MODE: steps     nothing more
  *       waits     from step 10 on another thread is in a wait most of the time, and each lasts until
- *                 the main thread has made some steps more: it must not be held up for it
+ *                 the main thread has made some steps more: it must not be blocked by it
  *       stays     the same, and there is one wait to the end
  *       captures  another thread captures a stream from before step 10 until some steps later
  *       streams   another thread makes one stream after the other, and destroys it 20 ms later; the one
  *                 that it has at step 5 goes when CUPTI does
  *       late      at step 8 another thread opens a library that is linked to the driver and loads a module through it, which takes
  *                 as long as STANDIN_LOAD_US says
- *       past      a library that was opened with RTLD_DEEPBIND launches as many kernels, by look-ups
- *                 that nobody sees
+ *       past      a library that was opened with RTLD_DEEPBIND launches the same number of kernels, by
+ *                 look-ups that cannot be intercepted
  * PROGRAM_END: exit, _exit or kill, in the middle; PROGRAM_FORKS: a child makes the same, and before;
  * PROGRAM_PROFILER: a library by which the program takes its own kernels, PROGRAM_PROFILED: in steps FROM to
- * before TO, as FROM-TO; PROGRAM_USES: a subscription or buffers alone, or both;
+ * before TO, as FROM-TO; PROGRAM_USES: only a subscription, only buffers, or both;
  * PROGRAM_STEP_US: what a step takes more; PROGRAM_TURNS: the threads go round in turns, and while one
- * does all others are out of the driver. At the end it says how often the other threads came round
+ * does all others are out of the driver. At the end it prints how many rounds the other threads made
  * in the longest step.
  * Every call is checked: a context that was destroyed ends the program with status 3. */
 #define GPU_DRIVER
@@ -30,7 +30,7 @@
 #include <stdbool.h>
 #include <time.h>
 
-/* What gpu.h has not, by the same way. */
+/* Functions that gpu.h lacks, reached in the same way. */
 #if defined(REACH_GPA)
 static __typeof__(&cuMemsetD8Async) set_memory;
 static __typeof__(&cuStreamQuery) query;
@@ -55,7 +55,7 @@ static void launch(CUfunction kernel, CUdeviceptr buffer, CUstream stream)
     GPU_CHECK(GPU(cuLaunchKernel)(kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
 }
 
-/* Whose turn it is: 0 is the main thread. */
+/* The thread whose turn it is: 0 is the main thread. */
 static atomic_int turn;
 static int turns;
 
@@ -98,7 +98,7 @@ static void *busy(void *number)
     return NULL;
 }
 
-/* Called in the driver: the thread stays there until the main thread has gone on. */
+/* Called in the driver: the thread stays there until the main thread has continued. */
 static __thread bool stays;
 static int for_steps = 6;
 static void in_driver(const char *function)

@@ -1,4 +1,4 @@
-//! `program.c` under the shim, on the stand-in, and what became of it.
+//! Runs `program.c` under the shim, on the stand-in, and reads the results.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,18 +13,18 @@ use tllmprof_report::{GpuWork, Process};
 use crate::common::{Output, Scratch, built_command, compiler, repo, run, shim, standin};
 use crate::read::Read;
 
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// How the program comes to the driver's functions.
+/// The way in which the program gets the driver's functions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
     /// It is linked to them, to some that the shim does not export.
     Linked,
-    /// By `cuGetProcAddress`.
+    /// It gets them by `cuGetProcAddress`.
     LookedUp,
 }
 
-/// The folder with both programs, built once a test binary.
+/// Returns the folder with both programs, built once per test binary.
 fn built() -> &'static Path {
     static BUILT: OnceLock<Scratch> = OnceLock::new();
     BUILT
@@ -111,7 +111,7 @@ impl Program {
         self.env("TLLMPROF_KERNELS", steps)
     }
 
-    /// The program takes its own kernels in steps FROM to before TO, as `FROM-TO`.
+    /// The program records its own kernels in steps FROM to before TO, given as `FROM-TO`.
     pub fn profiled(self, by: Reach, steps: &str) -> Self {
         let library = match by {
             Reach::Linked => "profiler-linked.so",
@@ -121,7 +121,7 @@ impl Program {
             .env("PROGRAM_PROFILED", steps)
     }
 
-    /// CUPTI is not where it is looked for.
+    /// Makes CUPTI missing where the library looks for it.
     pub fn without_cupti(self) -> Self {
         self.env("LD_LIBRARY_PATH", standin())
     }
@@ -129,7 +129,7 @@ impl Program {
     pub fn run(mut self, mode: &str, threads: usize, steps: usize) -> Ran {
         self.command
             .args([mode, &threads.to_string(), &steps.to_string()]);
-        let output = run(&mut self.command, PATIENCE);
+        let output = run(&mut self.command, TEST_TIMEOUT);
         let cupti_log = fs::read_to_string(self.scratch.path("cupti.log")).unwrap_or_default();
         Ran {
             output,
@@ -151,18 +151,18 @@ pub struct Launched {
     pub stream: u64,
 }
 
-/// What became of it.
+/// The result of its run.
 pub struct Ran {
     pub output: Output,
-    /// What CUPTI was asked.
+    /// The requests to CUPTI.
     pub cupti_log: String,
     pub records: Vec<Read>,
-    /// The folder that it ran in.
+    /// The folder in which it ran.
     scratch: Scratch,
 }
 
 impl Ran {
-    /// No call failed, and the program went on to its end.
+    /// Asserts that no call failed, and that the program ran to its end.
     pub fn assert_well(&self) {
         let Output { status, .. } = self.output;
         let printed = (self.output.out(), self.output.err());
@@ -189,13 +189,13 @@ impl Ran {
             .unwrap()
     }
 
-    /// What the report makes of the record.
+    /// Returns the report's data about the record.
     pub fn process(&self) -> Process {
         let reader = Reader::open(&self.file()).unwrap();
         Process::read("record".into(), &reader).unwrap()
     }
 
-    /// Each kernel's name and stream, with the call that launched it where the report knows that.
+    /// Returns each kernel's name and stream, with the call that launched it if the report knows it.
     pub fn launches(&self) -> Vec<(String, u16, Option<Launched>)> {
         let reader = Reader::open(&self.file()).unwrap();
         let process = Process::read("record".into(), &reader).unwrap();
@@ -203,7 +203,7 @@ impl Ran {
         let mut tally = process.launches(&clock);
         let record = self.record();
         for (thread, event) in &record.events {
-            match GpuWork::of(&clock, event) {
+            match GpuWork::from_event(&clock, event) {
                 Some(work) => tally.add_work(&work),
                 None => tally.add(*thread, event),
             }
@@ -241,7 +241,7 @@ impl Ran {
         kernels.collect()
     }
 
-    /// Kernels, copies and memsets that CUPTI took, in all windows.
+    /// Returns the number of kernels, copies and memsets that CUPTI recorded, in all windows.
     pub fn taken(&self) -> [u64; 3] {
         ["kernels=", "copies=", "sets="].map(|what| {
             let last = self
@@ -253,8 +253,8 @@ impl Ran {
         })
     }
 
-    /// Each time it was finalised: how many calls the driver was in, and whether that destroyed the
-    /// context.
+    /// Returns for each time that CUPTI was finalised: the number of calls in the driver, and 1 if that
+    /// destroyed the context.
     pub fn finalized(&self) -> Vec<(u64, u64)> {
         let lines = self.cupti_log.lines();
         lines
@@ -268,7 +268,7 @@ impl Ran {
     }
 }
 
-/// What a record has of the GPU's work.
+/// The GPU's work in a record.
 impl Read {
     fn gpu_events(&self) -> impl Iterator<Item = &Event> {
         let events = self.events.iter().map(|(_, event)| event);
@@ -284,7 +284,7 @@ impl Read {
         self.gpu_events().count() as u64
     }
 
-    /// Work that is missing.
+    /// Returns the amount of work that is missing.
     pub fn gpu_work_dropped(&self) -> u64 {
         let events = self.events.iter().map(|(_, event)| event.what);
         events
@@ -313,7 +313,7 @@ impl Read {
         edges
     }
 
-    /// The first and last iteration of each.
+    /// Returns the first and last iteration of each.
     pub fn kernel_windows(&self) -> Vec<(u64, u64)> {
         let opened = self.kernel_edges(Edge::Open);
         let closed = self.kernel_edges(Edge::Close);
@@ -322,7 +322,7 @@ impl Read {
         pairs.map(|(open, close)| (open.1, close.1)).collect()
     }
 
-    /// Kernels by name, from where a kernel window opens to where the next one does.
+    /// Returns the number of kernels by name, from the opening of a kernel window to that of the next one.
     pub fn kernels_of(&self, window: usize) -> BTreeMap<String, u64> {
         let opened = self.kernel_edges(Edge::Open);
         let from = opened[window].0;
@@ -340,7 +340,7 @@ impl Read {
         kernels
     }
 
-    /// Whether the kernels of the program's steps began while they were taken.
+    /// Returns true if the kernels of the program's steps began while kernels were recorded.
     pub fn kernels_lie_in_their_windows(&self) -> bool {
         let opened = self.kernel_edges(Edge::Open);
         let closed = self.kernel_edges(Edge::Close);
@@ -358,7 +358,7 @@ impl Read {
             .collect()
     }
 
-    /// Copies by kind.
+    /// Returns the number of copies by kind.
     pub fn copies(&self) -> BTreeMap<u8, u64> {
         let mut copies = BTreeMap::new();
         for event in self.gpu_events() {

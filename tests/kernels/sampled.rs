@@ -1,4 +1,4 @@
-//! Kernels of some steps, again and again (`TLLMPROF_KERNELS=3@1s`).
+//! Checks periodic samples of the kernels of some steps (`TLLMPROF_KERNELS=3@1s`).
 
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use super::program::{Program, Ran, Reach};
 use super::{assert_steps, common};
 use common::{command, run, tllmprof};
 
-/// The seconds that have begun since the epoch.
+/// Returns the number of seconds that have begun since the epoch.
 fn second() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -53,7 +53,7 @@ fn so_many_steps_are_taken_once_in_each_second_and_the_program_gets_the_same_res
     let windows = ran.record().kernel_windows();
     let count = windows.len() as u64;
     assert!((2..=seconds).contains(&count), "{windows:?} in {seconds} s");
-    // The end of the program may cut the last one short, and does not take CUPTI out.
+    // The end of the program may cut the last one, and does not remove CUPTI.
     let is_whole = |window: &(u64, u64)| window.1 + 1 < STEPS;
     for (place, (first, last)) in windows.iter().enumerate() {
         if is_whole(&(*first, *last)) {
@@ -68,7 +68,7 @@ fn so_many_steps_are_taken_once_in_each_second_and_the_program_gets_the_same_res
     assert!(ran.said("kernels are sampled: 3 iterations each 1s"));
 
     let text = Report::new(vec![ran.process()]).text();
-    // A sample that the last step opens is of no steps: it would begin with the next one.
+    // A sample that the last step opens has no steps: it would begin with the next one.
     let steps: u64 = windows
         .iter()
         .map(|(first, last)| (last + 1).saturating_sub(*first))
@@ -127,7 +127,7 @@ fn a_sample_that_is_none_is_refused_with_one_line() {
     ] {
         let mut command = command(tllmprof());
         command.args(["run", &format!("--kernels={value}"), "--", "true"]);
-        let output = run(&mut command, super::program::PATIENCE);
+        let output = run(&mut command, super::program::TEST_TIMEOUT);
         let err = output.err();
         assert_eq!(output.status.code(), Some(2), "{value}: {err}");
         let typed = format!("--kernels \"{value}\": {says} (wanted: ");

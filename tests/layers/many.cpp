@@ -1,5 +1,5 @@
-/* Many calls in twelve threads at once, within one another and left by exceptions, some caught far above. It prints what they
- * come to, which depends on every one of them. */
+/* Many calls in twelve threads at once, nested and left by exceptions, some caught far above. It prints
+ * their result, which depends on every one of them. */
 #define STANDIN
 #include "standin_driver.h"
 

@@ -1,5 +1,5 @@
-/* Native functions that are scopes. Each kernel is called like the functions that it is launched in, which are all called
- * `op_…`, so that what a record says of it can be held against its name.
+/* Native functions that are scopes. Each kernel has the name of the functions that it is launched in, which are all called
+ * `op_…`, so that its scope in a record can be compared with its name.
  *   program MODE STEPS [PLUGIN]
  * MODE: plain      functions within one another, one of them within itself; two that end in another
  *       graph      the same, captured into a graph
@@ -104,7 +104,7 @@ template <typename T> __attribute__((noinline, noclone)) T Engine::op_template(T
 
 static volatile int rounds;
 
-/* Both end in another function: in op_end, and in one another by turns. */
+/* Both end in another function: in op_end, and alternately in one another. */
 OP long op_end(long n)
 {
     launch("op_tail/op_end");
@@ -180,7 +180,7 @@ OP void op_around(int n)
     op_below(n);
 }
 
-/* What has a destructor is around: the scope is open there no more. */
+/* A function with an object with a destructor is around it: the scope is no longer open there. */
 static __attribute__((noinline)) void above(int n)
 {
     struct Outside {
@@ -245,7 +245,7 @@ static void on_signal(int)
     sum += op_handler(1);
 }
 
-/* What lies below the handler's stack cannot be written. */
+/* The memory below the handler's stack is not writable. */
 static void signals()
 {
     enum { ROOM = 1 << 20 };
@@ -360,7 +360,7 @@ static void coroutine()
         makecontext(&inside, in_coroutine, 0);
     }
     op_outer(1);
-    /* In the first one that runs there nothing is open yet. */
+    /* In the first call that runs there, no scope is open yet. */
     swapcontext(&outside, &inside);
     op_every(1);
     swapcontext(&outside, &inside);
@@ -390,7 +390,7 @@ OP long op_child(int n)
     return n > 0 ? op_child(n - 1) * 3 + n : n == 0 ? fork() : rounds;
 }
 
-/* A child goes on in the midst of many calls, and returns from all of them. */
+/* A child continues in the middle of many calls, and returns from all of them. */
 static void forked_in_the_midst()
 {
     pid_t parent = getpid();

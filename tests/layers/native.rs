@@ -1,4 +1,4 @@
-//! Native functions that are scopes (`TLLMPROF_SCOPES`).
+//! Checks native functions that are scopes (`TLLMPROF_SCOPES`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::common::{
     Scratch, built_command, cpp_compiler, is_x86_64, repo, run, shim, skipped, standin,
 };
-use crate::{PATIENCE, Ran, ran_by};
+use crate::{Ran, TEST_TIMEOUT, ran_by};
 
 const RULE: (&str, &str) = ("TLLMPROF_SCOPES", "sym:^op_,sym:Engine::op_");
 
@@ -38,7 +38,7 @@ fn built() -> &'static Built {
             .arg(&built)
             .arg(repo().join("tests/layers").join(source))
             .args(options);
-            let output = run(&mut cc, PATIENCE);
+            let output = run(&mut cc, TEST_TIMEOUT);
             assert!(output.status.success(), "{}", output.err());
             built
         };
@@ -72,18 +72,19 @@ fn is_left_out() -> bool {
 }
 
 impl Ran {
-    /// Kernels by the program's name for their scope, as far as that is one; what is of none, and what is not to be known.
+    /// Returns the number of kernels by the program's name for their scope, if they have one, and the number
+    /// of kernels without a known one.
     fn expected(&self) -> (BTreeMap<&str, u64>, u64) {
         let mut launched = self.launched();
         let unknown = launched.remove("unknown").unwrap_or(0);
         if let Some(none) = launched.remove("none") {
             launched.insert("", none);
         }
-        // What is launched within itself is one layer.
+        // A function that is called within itself is one layer.
         (launched, unknown)
     }
 
-    /// Every kernel has the functions that it was launched in, and none of `unknown` has any.
+    /// Asserts that every kernel has the functions in which it was launched, and none of `unknown` has any.
     fn assert_known(&self, mode: &str) {
         let (launched, unknown) = self.expected();
         assert_eq!(
@@ -119,7 +120,7 @@ fn a_kernel_has_the_functions_that_it_was_launched_in() {
     }
 }
 
-/// Whichever way a call is left: over 400 of them, so that one that stays open is missed.
+/// Calls that are left in every possible way: over 400 of them, so that one that stays open is noticed.
 #[test]
 fn a_call_that_is_left_is_open_no_more() {
     if is_left_out() {
@@ -130,7 +131,7 @@ fn a_call_that_is_left_is_open_no_more() {
     }
 }
 
-/// What lies too deep, and what another stack's calls launch, is not known, and what comes behind it is.
+/// Calls that are too deep, and launches of calls on another stack, are not known. Later ones are.
 #[test]
 fn what_cannot_be_followed_is_not_known() {
     if is_left_out() {
@@ -187,7 +188,7 @@ fn rules_that_match_nothing_or_too_much_say_so() {
         much.contains("functions, and at most 256 can be scopes: none is."),
         "{much}"
     );
-    // What begins with a call, or looks at its return address, stays as it is.
+    // A function that begins with a call, or reads its return address, is not patched.
     let refused = said("sym:pop_back@libstdc");
     assert!(
         refused.contains("functions cannot be scopes: "),
@@ -214,7 +215,8 @@ fn functions_may_be_steps_and_scopes() {
     assert_eq!(ran.known()["op_tail/op_end"], 10);
 }
 
-/// Twelve threads with calls that exceptions leave: each comes to what it does without the library, and no call stays open.
+/// Twelve threads with calls that exceptions leave: each gets the same result as without the library, and no
+/// call stays open.
 #[test]
 fn many_calls_at_once_do_what_they_do_without_the_library() {
     if is_left_out() {
@@ -227,7 +229,7 @@ fn many_calls_at_once_do_what_they_do_without_the_library() {
             .env("LD_LIBRARY_PATH", standin())
             .current_dir(scratch.folder())
             .envs(variables.iter().cloned());
-        let output = run(&mut command, PATIENCE);
+        let output = run(&mut command, TEST_TIMEOUT);
         assert_eq!(output.status.code(), Some(0), "{}", output.err());
         output
     };

@@ -1,4 +1,4 @@
-/* A library that is opened late, whose functions nobody can look up but the one that runs them. */
+/* A library that is opened late. Of its functions, only the one that runs the others can be looked up. */
 #include <string>
 
 #define OP static __attribute__((noinline, noclone))

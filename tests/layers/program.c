@@ -46,7 +46,7 @@ static CUstream stream, side;
 static CUevent forked, joined, done;
 static unsigned int grid = 1;
 
-/* A kernel that is called `name`, launched in the ranges that its parts name. */
+/* Launches a kernel with the name `name`, in the ranges of the name's parts. */
 static void launch_on(CUstream on, const char *name)
 {
     char parts[128], *rest = parts, *part;

@@ -1,4 +1,4 @@
-//! Ranks in lockstep: the same steps in all, whatever one of them does.
+//! Checks ranks in lockstep: all have the same steps, whatever one of them does.
 
 use std::fs;
 use std::process::Stdio;
@@ -18,14 +18,14 @@ pub fn ranks(place: &Place) -> Vec<Running> {
         command.env_remove("STANDIN_LOG");
         command
     };
-    // None comes to the end of its first step before all have started.
+    // No rank ends its first step before all have started.
     let ranks: Vec<_> = (0..4).map(|rank| place.spawn(&mut command(rank))).collect();
     ranks.iter().for_each(|rank| rank.wait_for("ready"));
     ranks
 }
 
-/// The windows that all of them have. A rank that is asked for a step that it has begun already refuses, and a later one is
-/// tried: the others may have taken the earlier one meanwhile.
+/// Returns the windows that all of them have. A rank that has already begun the requested step refuses, and a
+/// later one is tried: the others may have taken the earlier one in the meantime.
 fn common(ranks: &[Running]) -> Vec<(u64, u64)> {
     let all: Vec<_> = ranks.iter().map(Running::windows).collect();
     let is_common = |window: &&(u64, u64)| all.iter().all(|of| of.contains(window));
@@ -48,7 +48,7 @@ fn ranks_in_lockstep_are_captured_in_the_same_steps() {
         );
     }
     assert_eq!(common(&ranks).len(), times);
-    // One that does something else opens at its own step.
+    // A rank that does something else opens at its own step.
     let mut command = place.server("700");
     command.env("TLLMPROF_RANK", "4").env("TLLMPROF_RUN", "r");
     let mut other = place.start(&mut command);
@@ -86,7 +86,7 @@ fn a_rank_that_has_no_requests_is_named_and_the_others_are_whole() {
     assert!(captured.err().contains(&line), "{}", captured.err());
     assert!(captured.out().contains("4 processes"), "{}", captured.out());
     assert_eq!(common(&ranks).len(), 1);
-    // It is as it was: the next window is its own.
+    // It is unchanged: the next window is its own.
     fs::remove_file(place.path("idle/pause")).unwrap();
     let captured = place.tllmprof(&format!("capture {} --steps 5", idle.pid()));
     assert!(captured.status.success(), "{}", captured.err());
@@ -100,7 +100,7 @@ fn a_rank_that_dies_in_the_midst_leaves_the_others_whole() {
     let place = Place::new();
     let mut ranks = ranks(&place);
     wait_until("the sockets", || place.sockets().len() == 4);
-    // So many that the window is seen open on a machine that does much else.
+    // Enough steps for the window to be seen open on a busy machine.
     let mut capture = place
         .command("capture --all --steps 2000")
         .stdout(Stdio::piped())

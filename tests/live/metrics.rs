@@ -1,4 +1,4 @@
-//! `tllmprof serve-metrics`, scraped by hand and by Prometheus.
+//! Checks `tllmprof serve-metrics`, scraped by hand and by Prometheus.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use crate::common::load::Load;
 use crate::common::{command, repo, run, skipped, tllmprof};
-use crate::place::{PATIENCE, Place, Running, wait_until};
+use crate::place::{Place, Running, TEST_TIMEOUT, wait_until};
 
-/// A program that is killed when it is needed no longer.
+/// A program that is killed when it is no longer needed.
 struct Served {
     child: Child,
     /// `127.0.0.1:9427`.
@@ -44,10 +44,10 @@ impl Served {
         Self { child, at }
     }
 
-    /// The status and the text of the answer.
+    /// Returns the status and the text of the answer.
     fn ask(&self, method: &str, path: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.at).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         write!(stream, "{method} {path} HTTP/1.0\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
@@ -62,7 +62,7 @@ impl Served {
         text
     }
 
-    /// The values of a process, by the name and the labels that not all have: `name,phase="decode"`.
+    /// Returns the values of a process, by the name and the labels that not all have: `name,phase="decode"`.
     fn values(&self, pid: u32) -> BTreeMap<String, f64> {
         let own = format!("{{pid=\"{pid}\",");
         let text = self.text();
@@ -88,13 +88,13 @@ fn ranked(place: &Place) -> Running {
     place.start(&mut command)
 }
 
-/// The seconds that the iterations of the windows in its record took, and their spans on the GPU.
+/// Returns the seconds that the iterations of the windows in its record took, and their spans on the GPU.
 fn inside(server: &Running) -> (f64, f64) {
     let report = run(
         command(tllmprof())
             .args(["report", "--json"])
             .arg(server.record()),
-        PATIENCE,
+        TEST_TIMEOUT,
     );
     let json: Value = serde_json::from_slice(&report.stdout).unwrap();
     let windows = json["processes"][0]["windows"].as_array().unwrap();
@@ -116,7 +116,7 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     let served = Served::metrics(&place);
     let counted = |values: &BTreeMap<String, f64>| values["tllmprof_iterations_total"];
     let is_known = |values: &BTreeMap<String, f64>| {
-        // The rank is looked up with the iteration after it was asked for first.
+        // The rank is looked up with the iteration after the first request.
         counted(values) > 100.0
     };
     served.text();
@@ -141,7 +141,8 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     let count = values[&of_phase("count", "unknown")];
     assert_eq!(sorted.last().unwrap(), &(f64::INFINITY, count));
     assert!(count > 90.0, "{count}");
-    // Its batches are not known. None is shorter than what the program sleeps, and all together are the time that it ran.
+    // Its batches are not known. No iteration is shorter than the program's sleep, and all together are the
+    // time that it ran.
     assert_eq!(sorted[2], (0.002, 0.0), "{sorted:?}");
     assert!(values[&of_phase("sum", "unknown")] >= 0.002 * count);
     assert!(values["tllmprof_waits_total"] > 0.0);
@@ -179,12 +180,12 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
         names.map(|name| later[name]),
         names.map(|name| values[name])
     );
-    // What is not there, and not allowed.
+    // A page that does not exist, and a method that is not allowed.
     assert_eq!(served.ask("GET", "/else").0, 404);
     assert_eq!(served.ask("POST", "/metrics").0, 405);
     let (status, body) = served.ask("HEAD", "/metrics");
     assert_eq!((status, body.as_str()), (200, ""));
-    // A client that sends rubbish, or says nothing, is not waited for.
+    // The server does not wait for a client that sends rubbish or nothing.
     let silent = TcpStream::connect(&served.at).unwrap();
     TcpStream::connect(&served.at)
         .unwrap()
@@ -258,8 +259,8 @@ fn times_are_told_apart_by_phase_where_batches_are_read() {
     }
 }
 
-/// The folder of Prometheus and promtool; without them the running test says what it leaves out.
-/// `TLLMPROF_TEST_PROMETHEUS=fetch` alone has them fetched.
+/// Returns the folder of Prometheus and promtool. Without them, the running test reports the parts that it
+/// skips. They are fetched only with `TLLMPROF_TEST_PROMETHEUS=fetch`.
 fn prometheus() -> Option<PathBuf> {
     let mut get = Command::new(repo().join("scripts/get-prometheus"));
     if std::env::var("TLLMPROF_TEST_PROMETHEUS").as_deref() != Ok("fetch") {
@@ -276,7 +277,7 @@ fn prometheus() -> Option<PathBuf> {
     }
 }
 
-/// What Prometheus answers to a query, now.
+/// Returns Prometheus's current answer to a query.
 fn query(prometheus: &Served, query: &str) -> Vec<Value> {
     let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
     let (status, body) = prometheus.ask("GET", &format!("/api/v1/query?query={encoded}"));
@@ -302,7 +303,7 @@ fn prometheus_scrapes_it_and_answers_the_queries_of_the_dashboard() {
         .unwrap();
     let said = String::from_utf8_lossy(&checked.stderr);
     assert!(checked.status.success() && said.is_empty(), "{said}");
-    // The configuration of the examples, at this port and oftener.
+    // The configuration of the examples, at this port and with a shorter interval.
     let example = fs::read_to_string(repo().join("examples/prometheus.yml")).unwrap();
     assert!(
         example.contains("127.0.0.1:9427") && example.contains(": 5s"),
@@ -349,7 +350,7 @@ fn prometheus_scrapes_it_and_answers_the_queries_of_the_dashboard() {
             one["value"][1].as_str().unwrap().parse::<f64>().unwrap() > 1.0
         })
     });
-    // The counters of windows have been scraped by now, and grow with one.
+    // The counters of windows have been scraped by now, and increase with a window.
     let captured = place.tllmprof(&format!("capture {} --steps 20", server.pid()));
     assert!(captured.status.success(), "{}", captured.err());
     wait_until("the window", || {
@@ -365,7 +366,7 @@ fn prometheus_scrapes_it_and_answers_the_queries_of_the_dashboard() {
     for target in exprs {
         let expr = target["expr"].as_str().unwrap();
         let expr = expr.replace("$__rate_interval", "60s").replace("$run", "r");
-        // Nothing of Python runs here.
+        // No Python runs here.
         if expr.contains("collections") || expr.contains("gil") {
             assert_eq!(query(&prometheus, &expr), [Value::Null; 0], "{expr}");
         } else {

@@ -1,4 +1,4 @@
-//! Servers that listen, in a folder of their own, and those who talk to them.
+//! Servers that listen, in a folder of their own, and their clients.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -16,7 +16,7 @@ use crate::common::{
     tllmprof,
 };
 
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `tests/live/server.c`, built once.
 pub fn server() -> &'static Path {
@@ -46,7 +46,7 @@ impl Place {
         self.0.path(name)
     }
 
-    /// A server that listens, by its rule, and is not started yet.
+    /// Returns the command of a server that listens, by its rule.
     pub fn server(&self, args: &str) -> Command {
         let mut command = built_command(server());
         command
@@ -94,7 +94,7 @@ impl Place {
         }
     }
 
-    /// `tllmprof` with these arguments, by who has the same folder.
+    /// Returns the command `tllmprof` with these arguments, for the user of the same folder.
     pub fn command(&self, args: &str) -> Command {
         let mut command = command(tllmprof());
         command
@@ -105,10 +105,10 @@ impl Place {
     }
 
     pub fn tllmprof(&self, args: &str) -> Output {
-        run(&mut self.command(args), PATIENCE)
+        run(&mut self.command(args), TEST_TIMEOUT)
     }
 
-    /// What `tllmprof ps --json` lists of the processes of this folder, in its order.
+    /// Returns the processes of this folder that `tllmprof ps --json` lists, in its order.
     pub fn ps(&self) -> Vec<Value> {
         let listed = self.tllmprof("ps --json");
         assert!(listed.status.success(), "{}", listed.err());
@@ -181,7 +181,7 @@ impl Running {
     pub fn windows_of(&self, record: &Path) -> Vec<(u64, u64)> {
         let report = run(
             command(tllmprof()).args(["report", "--json"]).arg(record),
-            PATIENCE,
+            TEST_TIMEOUT,
         );
         let json: Value = serde_json::from_slice(&report.stdout)
             .unwrap_or_else(|e| panic!("{e}: {}", report.err()));
@@ -199,7 +199,7 @@ impl Running {
         closed.map(ends).collect()
     }
 
-    /// Has it end, and what it wrote then.
+    /// Makes it end. Returns its output.
     #[track_caller]
     pub fn end(&mut self) -> String {
         fs::write(self.folder.join("end"), "").unwrap();
@@ -214,14 +214,14 @@ impl Running {
         self.child.wait().unwrap();
     }
 
-    /// How many of these it has: `fd`, `task`.
+    /// Returns the number of its entries of this kind: `fd`, `task`.
     pub fn count(&self, of: &str) -> usize {
         fs::read_dir(format!("/proc/{}/{of}", self.pid()))
             .unwrap()
             .count()
     }
 
-    /// KiB of memory.
+    /// Returns its memory in KiB.
     pub fn memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status
@@ -243,20 +243,20 @@ impl Running {
 
 #[track_caller]
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < deadline, "{what} did not come");
         sleep(Duration::from_millis(2));
     }
 }
 
-/// Whoever talks to a server by lines.
+/// A client that talks to a server by lines.
 pub struct Peer(pub BufReader<UnixStream>);
 
 impl Peer {
     pub fn to(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         Self(BufReader::new(stream))
     }
 
@@ -282,7 +282,8 @@ impl Peer {
         }
     }
 
-    /// Asks for a window of so many steps and waits for its end: the steps that were accepted and those that were taken.
+    /// Requests a window of `steps` steps and waits for its end. Returns the steps that were accepted and
+    /// those that were captured.
     pub fn capture(&mut self, steps: u64) -> ((u64, u64), (u64, u64)) {
         let accepted = self.ask(&of_steps(steps));
         let Event::Accepted {
@@ -307,7 +308,8 @@ pub fn of_steps(steps: u64) -> Request {
     })
 }
 
-/// Where the driver saw the profiler started and stopped: how many graphs the process had launched.
+/// Returns each start and stop of the profiler that the driver saw, as the number of graphs that the process
+/// had launched.
 pub fn switches(log: &Path, pid: u32) -> Vec<(u64, u64)> {
     let (mut launches, mut first, mut found) = (0, 0, Vec::new());
     for call in read_log(log).iter().filter(|call| call.pid == pid) {
@@ -322,7 +324,7 @@ pub fn switches(log: &Path, pid: u32) -> Vec<(u64, u64)> {
 }
 
 impl Peer {
-    /// Whether the window is open, whatever else is said.
+    /// Returns true if the window is open, ignoring other messages.
     pub fn status_or_event(&mut self) -> bool {
         self.say(Request::Status.to_line().as_bytes());
         loop {

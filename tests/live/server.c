@@ -1,9 +1,9 @@
-/* server MICROSECONDS [BARRIER RANK RANKS]: a serving loop, a step in so many microseconds, until it is ended or there
- * is a file `end` here. While there is a file `pause` it waits for requests: it makes no step. With BARRIER, a file that
- * all ranks map, no rank begins a step before all others have come to it; one that does not come for long is left out.
+/* server MICROSECONDS [BARRIER RANK RANKS]: a serving loop, one step in MICROSECONDS, until it is ended or there is
+ * a file `end` here. While there is a file `pause` it waits for requests: it makes no step. With BARRIER, a file that
+ * all ranks map, no rank begins a step before all others have reached it. A rank that does not reach it for long is left out.
  * Prints a line when its first step is over.
  *
- * HOST says what else it does after step 20:
+ * HOST is its additional action after step 20:
  *   forks   the child writes how many sockets it has open into the file `child`, and makes steps, too
  *   execs   becomes sleep(1)
  *   closes  closes all descriptors from 3 on, and opens a file of its own in place of each that was open
@@ -24,11 +24,11 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-enum { MOST = 16, LATE_MS = 3000 };
+enum { MAX_RANKS = 16, LATE_MS = 3000 };
 
 struct barrier {
-    /* The step that each rank has come to, from 1 on; -1 for one that is left out. */
-    _Atomic long at[MOST];
+    /* The step that each rank has reached, from 1 on; -1 for one that is left out. */
+    _Atomic long at[MAX_RANKS];
 };
 
 static long now_ms(void)
@@ -72,7 +72,7 @@ static void write_child(void)
     rename("child.new", "child");
 }
 
-/* As a daemon does that knows nothing of what others have open in it. */
+/* As a daemon does that does not know which descriptors others have open. */
 static int own[1024];
 static void close_all(void)
 {

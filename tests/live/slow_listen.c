@@ -1,6 +1,7 @@
-/* Preloaded: listen(2) takes 0.3 s more, in which the program ends. The socket has its file by then. A filter catches the
- * call, however it is made: the library asks the kernel itself. $SLOW_LISTEN is a file that gets a line for each; a program
- * that has no such variable is left alone. Exit status 77 where the kernel has no such filters. */
+/* Preloaded: listen(2) takes 0.3 s longer, in which the program ends. The socket has its file by then. A
+ * filter catches the call in any form, as the library makes the system call itself. $SLOW_LISTEN is a file
+ * that gets a line for each call. Without that variable, nothing is changed. Exit status 77 if the kernel
+ * has no such filters. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

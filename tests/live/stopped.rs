@@ -1,4 +1,4 @@
-//! A process that is stopped, and does not answer.
+//! Checks a process that is stopped and does not answer.
 
 use std::iter::from_fn;
 use std::mem::zeroed;
@@ -16,7 +16,7 @@ fn a_process_that_is_stopped_is_named_in_one_line_and_holds_up_nobody() {
     let mut other = place.start(&mut place.server("500"));
     stopped.connect();
     other.connect();
-    // SAFETY: takes numbers; the process is a child that nobody has waited for.
+    // SAFETY: takes numbers; the process is a child that has not been waited for.
     let signal = |number| unsafe { libc::kill(stopped.pid().cast_signed(), number) };
     signal(libc::SIGSTOP);
     // Until no more clients can wait for it.
@@ -48,9 +48,9 @@ fn connect_at_once(socket: &Path) -> Option<UnixStream> {
         )
     };
     assert!(stream >= 0);
-    // SAFETY: the descriptor has just been made, and nobody else has it.
+    // SAFETY: the descriptor has just been made, and nothing else owns it.
     let stream = unsafe { UnixStream::from_raw_fd(stream) };
-    // SAFETY: numbers alone, for which zeros are right.
+    // SAFETY: only numbers, for which zeros are valid.
     let mut address: libc::sockaddr_un = unsafe { zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let path = socket.as_os_str().as_bytes();

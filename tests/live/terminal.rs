@@ -1,4 +1,4 @@
-//! A terminal in which a command runs, and what is on its screen.
+//! A terminal in which a command runs, and the contents of its screen.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ const COLUMNS: u16 = 120;
 
 pub struct Terminal {
     master: File,
-    /// Kept open, so that what is asked of the terminal is answered when the command has ended.
+    /// Kept open, so that the terminal can be queried after the command has ended.
     slave: File,
     screen: Arc<Mutex<vt100::Parser>>,
     pub child: Child,
@@ -71,7 +71,7 @@ impl Terminal {
         self.screen.lock().unwrap().screen().contents()
     }
 
-    /// The line that stands out, if one does.
+    /// Returns the selected line, if there is one.
     pub fn selected(&self) -> Option<String> {
         let parser = self.screen.lock().unwrap();
         let screen = parser.screen();
@@ -87,13 +87,14 @@ impl Terminal {
         }
     }
 
-    /// Waits for the end, and for what was written before it.
+    /// Waits for the end, and for the output before it.
     pub fn end(&mut self) -> ExitStatus {
         wait_until("the end", || self.child.try_wait().unwrap().is_some());
         self.child.wait().unwrap()
     }
 
-    /// Whether the terminal is as a shell has it: lines are edited and echoed, the cursor and the main screen are shown.
+    /// Returns true if the terminal is as a shell has it: lines are edited and echoed, and the cursor and the
+    /// main screen are shown.
     pub fn is_as_before(&self) -> bool {
         let parser = self.screen.lock().unwrap();
         let screen = parser.screen();

@@ -1,4 +1,4 @@
-//! `tllmprof top` on a terminal, and in a pipe.
+//! Checks `tllmprof top` on a terminal, and in a pipe.
 
 use std::os::unix::process::ExitStatusExt;
 use std::thread::sleep;
@@ -61,7 +61,7 @@ fn top_shows_the_ranks_and_captures_what_is_selected() {
     let (first, last) = taken[1][0];
     assert_eq!(last - first, 49);
     top.wait_for(&format!("{second}     1  {first}-{last}  "));
-    // The GPU's share of the window's time is in the row of this rank alone.
+    // The GPU's share of the window's time is only in the row of this rank.
     let has_share = |rank: usize| {
         let begin = format!("{}     {rank}  armed", ranks[rank].pid());
         let text = top.text();
@@ -118,9 +118,9 @@ fn top_stops_windows_notices_processes_that_come_and_go_and_gives_the_terminal_b
     top.wait_for(&other.pid().to_string());
     server.kill();
     wait_until("its row to go", || !top.text().contains(&format!("{pid} ")));
-    // One that does not answer for a while is still there, and goes on.
+    // A process that does not answer for a while is still listed, and continues.
     let signal = |signal| {
-        // SAFETY: takes no pointer; the process is a child that nobody has waited for.
+        // SAFETY: takes no pointer; the process is a child that has not been waited for.
         unsafe { libc::kill(other.pid().cast_signed(), signal) };
     };
     let row = |text: String| {
@@ -133,7 +133,7 @@ fn top_stops_windows_notices_processes_that_come_and_go_and_gives_the_terminal_b
     signal(libc::SIGCONT);
     assert!(stopped.is_some(), "{}", top.text());
     wait_until("iterations", || row(top.text()) != stopped);
-    // SAFETY: takes no pointer; the process is a child that nobody has waited for.
+    // SAFETY: takes no pointer; the process is a child that has not been waited for.
     unsafe { libc::kill(top.child.id().cast_signed(), libc::SIGTERM) };
     assert_eq!(top.end().signal(), Some(libc::SIGTERM));
     wait_until("the terminal", || top.is_as_before());

@@ -1,4 +1,4 @@
-//! The PyTorch profiler in windows on demand.
+//! Checks the PyTorch profiler in windows on demand.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::common::torch::python_with_torch;
 use crate::common::{command, repo, run, shim, standin};
-use crate::place::{PATIENCE, Place, Running, wait_until};
+use crate::place::{Place, Running, TEST_TIMEOUT, wait_until};
 
 /// A program with PyTorch that listens, on the stand-in, whose collections are recorded: Python is followed.
 fn program(place: &Place, python: &Path) -> Command {
@@ -41,12 +41,15 @@ fn start(place: &Place, program: &mut Command) -> Running {
     running
 }
 
-/// The steps that a trace holds.
+/// Returns the steps in a trace.
 fn steps(trace: &Path) -> Vec<u64> {
     const READ: &str = "import json, sys\n\
         names = [event['name'] for event in json.load(open(sys.argv[1]))['traceEvents'] if event.get('ph') == 'X']\n\
         print(*sorted(int(name[5:]) for name in names if name.startswith('step ')))";
-    let read = run(command("python3").args(["-c", READ]).arg(trace), PATIENCE);
+    let read = run(
+        command("python3").args(["-c", READ]).arg(trace),
+        TEST_TIMEOUT,
+    );
     assert!(read.status.success(), "{}", read.err());
     let out = read.out();
     out.split_whitespace().map(|n| n.parse().unwrap()).collect()

@@ -1,4 +1,4 @@
-//! What the verbs list and take: medians, captures again and again, windows for a profiler alone.
+//! Checks the results of the commands: medians, repeated captures, and windows only for a profiler.
 
 use std::fs;
 use std::process::Stdio;
@@ -45,7 +45,9 @@ fn ps_shows_the_median_step_of_a_process_that_times_its_steps() {
 #[test]
 fn captures_repeat_at_intervals_and_one_page_has_them_all() {
     let place = Place::new();
-    let mut server = place.start(&mut place.server("500"));
+    // The server ignores it.
+    let long = "x".repeat(120);
+    let mut server = place.start(&mut place.server(&format!("500 {long}")));
     server.connect();
     let pid = server.pid();
     let since = Instant::now();
@@ -61,11 +63,13 @@ fn captures_repeat_at_intervals_and_one_page_has_them_all() {
     assert!(since.elapsed() >= 2 * Duration::from_millis(300));
     let reports = captured.out().matches(": 4 iterations in").count();
     assert_eq!(reports, 3, "{}", captured.out());
+    // What goes to a pipe is not cut at the width of a screen.
+    assert_eq!(captured.out().matches(&long).count(), 3);
     let windows = server.windows();
     assert_eq!(windows.len(), 3, "{windows:?}");
     assert_eq!(fs::read_dir(place.path("copies")).unwrap().count(), 3);
     assert!(place.path("page.html").exists());
-    // What is wrong at once ends it.
+    // A wrong argument ends it at once.
     server.end();
     let gone = place.tllmprof(&format!("capture {pid} --repeat 3 --every 100ms"));
     assert_eq!(gone.status.code(), Some(1));
@@ -89,7 +93,7 @@ fn an_interrupted_wait_for_the_next_capture_ends_them() {
         .spawn()
         .unwrap();
     wait_until("the first window", || server.windows().len() == 1);
-    // SAFETY: takes no pointer; the process is a child that nobody has waited for.
+    // SAFETY: takes no pointer; the process is a child that has not been waited for.
     unsafe { libc::kill(capture.id().cast_signed(), libc::SIGINT) };
     let output = capture.wait_with_output().unwrap();
     let err = String::from_utf8_lossy(&output.stderr);
@@ -128,7 +132,7 @@ fn a_window_for_a_profiler_begins_no_record_and_is_refused_where_none_waits() {
         taken.len() == 1 && taken[0].1 - taken[0].0 == 3,
         "{taken:?}"
     );
-    // A record is begun by a capture that is not for the profiler alone.
+    // A capture that is not only for the profiler begins a record.
     let recorded = place.tllmprof(&format!("capture {} --steps 4", server.pid()));
     assert!(recorded.status.success(), "{}", recorded.err());
     assert_eq!(records(), 1);
@@ -147,4 +151,85 @@ fn a_window_for_a_profiler_begins_no_record_and_is_refused_where_none_waits() {
         refused.err()
     );
     alone.end();
+}
+
+#[test]
+fn the_default_window_gives_way_to_a_capture_and_opens_again() {
+    let place = Place::new();
+    let mut command = place.server("2000");
+    command
+        .env("TLLMPROF_START_STOP", "auto")
+        .env_remove(PROFILED);
+    let mut server = place.start(&mut command);
+    let pid = server.pid();
+    wait_until("the window", || place.ps()[0]["state"] == "open");
+    let captured = place.tllmprof(&format!("capture {pid} --steps 5"));
+    assert!(
+        captured.status.success() && captured.out().contains(": 5 iterations in"),
+        "{}",
+        captured.err()
+    );
+    let is_over = || {
+        let err = server.err();
+        err.lines()
+            .filter(|line| line.contains(" closed: "))
+            .count()
+            == 2
+    };
+    wait_until("the end of both windows", is_over);
+    server.end();
+    let windows = server.windows();
+    let [before, demanded, after] = windows[..] else {
+        panic!("{windows:?}");
+    };
+    assert_eq!(demanded.1 - demanded.0, 4);
+    assert_eq!((before.1 + 1, demanded.1 + 1), (demanded.0, after.0));
+    let err = server.err();
+    assert!(
+        err.contains(&format!(
+            "gives way to window {}-{}",
+            demanded.0, demanded.1
+        )),
+        "{err}"
+    );
+    assert!(err.contains(", in 2 parts"), "{err}");
+    // A profiler that waits for the planned window gets that one first.
+    fs::remove_file(place.path("end")).unwrap();
+    let mut profiled = place.start(
+        place
+            .server("2000")
+            .env("TLLMPROF_START_STOP", "steady:100000"),
+    );
+    let refused = place.tllmprof(&format!("capture {} --steps 5", profiled.pid()));
+    let why = [
+        "is to come first, for the profiler",
+        "is open: it ends with iteration",
+    ];
+    assert!(
+        why.iter().any(|why| refused.err().contains(why)),
+        "{}",
+        refused.err()
+    );
+    profiled.end();
+}
+
+#[test]
+fn a_window_that_was_asked_for_is_waited_for_or_refuses_the_capture() {
+    let place = Place::new();
+    let mut server = place.start(place.server("500").env("TLLMPROF_START_STOP", "0-4000"));
+    let pid = server.pid();
+    wait_until("the window", || place.ps()[0]["state"] == "open");
+    let refused = place.tllmprof(&format!("capture {pid} --steps 5"));
+    assert!(!refused.status.success());
+    assert!(
+        refused.err().contains(
+            "window 0-4000 is open: it ends with iteration 4000 (--wait TIME waits for it)"
+        ),
+        "{}",
+        refused.err()
+    );
+    let waited = place.tllmprof(&format!("capture {pid} --steps 5 --wait 60s"));
+    assert!(waited.status.success(), "{}", waited.err());
+    server.end();
+    assert_eq!(server.windows(), [(0, 4000), (4001, 4005)]);
 }

@@ -61,7 +61,7 @@ Result engine_step(int n)
     return {{n, n + 1, n + 2, n + 3, n + 4, (long)local.size()}};
 }
 
-/* Whether its caller lies in the same file. */
+/* Returns 1 if its caller is in the same file. */
 int engine_asks(int n)
 {
     void *caller = __builtin_extract_return_addr(__builtin_return_address(0));

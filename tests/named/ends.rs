@@ -1,10 +1,10 @@
-//! How calls end.
+//! Checks the ends of calls.
 
 use crate::common::Switch;
 use crate::twice::{start, stop, switches};
 use crate::workshop::Workshop;
 
-/// The program has its calls end in each of these ways, and the profiler is switched as wanted.
+/// Asserts that the profiler is switched as wanted if the program's calls end in each of these ways.
 fn assert_switches(hows: &[&str], wanted: &[Switch]) {
     let shop = Workshop::new();
     let program = shop.program_of("ends.cpp", "ends", &[]);
@@ -19,7 +19,7 @@ fn assert_switches(hows: &[&str], wanted: &[Switch]) {
     }
 }
 
-/// Two launches an iteration, one in the call and one behind it.
+/// Two launches per iteration, one in the call and one after it.
 #[test]
 fn a_window_closes_when_its_last_call_returns() {
     let wanted = [
@@ -33,7 +33,7 @@ fn a_window_closes_when_its_last_call_returns() {
     assert_switches(&["returns", "struct", "backtrace"], &wanted);
 }
 
-/// A call that is left otherwise has no end that could be seen: the next one closes the window.
+/// A call that is left in another way has no visible end: the next one closes the window.
 #[test]
 fn a_call_whose_end_is_awaited_may_be_left_by_other_ways() {
     let wanted = [
@@ -74,7 +74,7 @@ fn a_call_may_end_on_another_thread() {
         .args("coroutine")
         .window("3,5-6,8", "sym:engine_step")
         .run();
-    // Launches come in the calls alone.
+    // Launches occur only in the calls.
     let launches: Vec<usize> = switches(&both.log)
         .iter()
         .map(|switch| match switch {

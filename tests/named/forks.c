@@ -1,4 +1,5 @@
-/* Calls in a process, in the child of a fork, and, with a word more, in the child of a vfork that becomes another program. */
+/* Calls in a process, in the child of a fork, and, with a second argument, in the child of a vfork that
+ * executes another program. */
 #include "program.h"
 
 #include "loop.h"

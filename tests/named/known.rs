@@ -1,12 +1,12 @@
-//! What `auto` makes of engines whose step it knows.
+//! Checks `auto` with engines whose step it knows.
 
 use crate::common::is_x86_64;
 use crate::seen::{assert_exact, is_left_out, lines_with};
 use crate::twice::{Situation, start, stop};
 use crate::workshop::Workshop;
 
-/// A program around an engine that is known: by a library that it is linked to, by one that it opens once it uses CUDA,
-/// and by a function of its own that nothing exports.
+/// Returns programs around a known engine: recognized by a library that they are linked to, by one that they
+/// open once they use CUDA, and by a function of their own that is not exported.
 fn around_an_engine(shop: &Workshop) -> [Situation; 3] {
     let library = shop.library("llama.c", "libllama.so", &[]);
     let beside = "-Wl,-rpath,$ORIGIN";
@@ -21,7 +21,7 @@ fn around_an_engine(shop: &Workshop) -> [Situation; 3] {
 fn auto_counts_the_step_of_an_engine_that_is_known() {
     let shop = Workshop::new();
     let programs = around_an_engine(&shop);
-    // The last one's own function is seen by its entry alone.
+    // The last one's own function is seen only by its entry.
     let seen = if is_x86_64() {
         &programs[..]
     } else {

@@ -1,4 +1,4 @@
-/* A function that others reach by their GOT slots alone, as it has no size. */
+/* A function that others reach only by their GOT slots, as it has no size. */
 long lent_step(long n);
 #ifdef __aarch64__
 #define CODE "add x0, x0, x0, lsl 2\n add x0, x0, 3\n ret\n"

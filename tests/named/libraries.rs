@@ -1,4 +1,5 @@
-//! Functions of libraries: those that come and go, and those whose address is not that of their symbol.
+//! Checks functions of libraries: those that are loaded and unloaded, and those whose address is not that of
+//! their symbol.
 
 use crate::common::is_x86_64;
 use crate::seen::{BY_NAME, assert_exact, lines_with};
@@ -29,7 +30,7 @@ fn a_plugin_that_comes_and_goes() {
 fn a_plugin_that_is_reached_by_look_up() {
     let shop = Workshop::new();
     let host = shop.program("plugin_host.c", "plugin_host", &[]);
-    // Behind a prologue that has no room for a jump in one store.
+    // After a prologue that has no room for a jump in one store.
     let (options, reason): (&[&str], _) = if is_x86_64() {
         let options = &["-fcf-protection=full", "-fno-omit-frame-pointer"];
         (options, "other threads are running")
@@ -45,7 +46,7 @@ fn a_plugin_that_is_reached_by_look_up() {
     assert_eq!(lines_with(&both, reason), 1, "{:#?}", both.said());
 }
 
-/// Slots are led elsewhere and forgotten while the loader is at work in other threads.
+/// Slots are patched and forgotten while the loader works in other threads.
 #[test]
 fn libraries_that_come_and_go_in_all_threads() {
     let shop = Workshop::new();

@@ -1,11 +1,11 @@
-//! Functions that the rule names where they meet this library itself, and in children.
+//! Checks functions that the rule names and that this library calls itself, and functions in children.
 
 use crate::common::can_exec;
 use crate::seen::{assert_exact, calls, is_left_out, lines_with, number_behind, usual};
 use crate::twice::switches;
 use crate::workshop::Workshop;
 
-/// The functions that a rule names are some that this library calls, too, with locks in hand, or while it writes code.
+/// The rule names functions that this library calls, too, while it holds locks or writes code.
 #[test]
 fn functions_that_libraries_use_may_be_the_program_s_own() {
     let shop = Workshop::new();
@@ -70,7 +70,7 @@ fn a_signal_handler_with_a_small_stack() {
     let both = program
         .window(&windows.join(","), "sym:^handler_step$")
         .run();
-    // The very first call may be lost: there is no room to begin.
+    // The very first call may be lost, as there is no room to begin.
     assert!(calls(&both) - both.total() <= 1, "{}", both.output.err());
 }
 

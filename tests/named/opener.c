@@ -1,4 +1,4 @@
-/* A function that ends in one which looks who called it: the program knows where the plugin lies. */
+/* A function that ends in one which uses its caller's address: the program knows the folder of the plugin. */
 #include "program.h"
 
 #include "standin.h"

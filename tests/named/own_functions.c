@@ -1,4 +1,4 @@
-/* A program that brings functions which libraries use, too, and which are called from within them. */
+/* A program that defines functions which libraries use, too, and which are called from within them. */
 #include "program.h"
 
 #include <pthread.h>
@@ -12,7 +12,7 @@ enum { HEAP = 256 << 20, THREADS = 4, CALLS = 500 };
 static char heap[HEAP] __attribute__((aligned(64)));
 static size_t used;
 
-/* The size of a block lies before it. */
+/* The size of a block is stored before it. */
 __attribute__((noinline)) void *malloc(size_t size)
 {
     size_t room = ((size + 63) & ~(size_t)63) + 64;

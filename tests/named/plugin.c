@@ -1,4 +1,4 @@
-/* A library that comes and goes. */
+/* A library that is loaded and unloaded. */
 static long calls;
 
 __attribute__((visibility("default"), noinline)) long plugin_step(long n)

@@ -1,4 +1,5 @@
-/* Opens plugin.so, calls it and closes it, so many times; with a word more, while another thread runs. */
+/* Opens plugin.so, calls it and closes it, a number of times; with a second argument, while another thread
+ * runs. */
 #include "program.h"
 
 #include "loop.h"

@@ -1,4 +1,4 @@
-/* What an upgrade replaces. */
+/* The library that an upgrade replaces. */
 int replaced_step(void);
 
 int replaced_step(void)

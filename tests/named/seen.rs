@@ -1,19 +1,19 @@
-//! How functions are followed, and which of their calls were counted.
+//! The ways in which functions are followed, and the calls that were counted.
 
 use crate::common::{is_x86_64, skipped};
 use crate::twice::Both;
 
-/// What tests say of functions at level debug.
+/// The message about functions at level debug.
 pub const BY_ENTRY: &str = "is followed by its entry";
 
 pub const BY_NAME: &str = "is followed where other modules call it";
 
-/// What functions are followed by, if nothing is the matter with them.
+/// Returns the usual way in which functions are followed.
 pub fn usual() -> &'static str {
     if is_x86_64() { BY_ENTRY } else { BY_NAME }
 }
 
-/// Says that a test is left out, where entries are not patched.
+/// Reports that a test is left out if entries are not patched. Returns true if so.
 pub fn is_left_out() -> bool {
     if !is_x86_64() {
         skipped("entries are patched on x86-64 only");
@@ -21,7 +21,7 @@ pub fn is_left_out() -> bool {
     !is_x86_64()
 }
 
-/// What the program says it called.
+/// Returns the number of calls that the program printed.
 #[track_caller]
 pub fn calls(both: &Both) -> u64 {
     number_behind(both, "calls ")
@@ -38,13 +38,13 @@ pub fn number_behind(both: &Both, word: &str) -> u64 {
         .unwrap_or_else(|| panic!("{output}"))
 }
 
-/// Every call counted, once.
+/// Asserts that every call counted, once.
 #[track_caller]
 pub fn assert_exact(both: &Both) {
     assert_eq!(both.total(), calls(both), "{}", both.output.err());
 }
 
-/// How many lines of the log contain `what`.
+/// Returns the number of lines of the log that contain `what`.
 pub fn lines_with(both: &Both, what: &str) -> usize {
     both.said()
         .iter()

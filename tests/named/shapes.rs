@@ -1,19 +1,19 @@
-//! Functions of every shape, however the program is linked.
+//! Checks functions of every shape, with any linkage of the program.
 
 use crate::common::is_x86_64;
 use crate::seen::{BY_ENTRY, BY_NAME, is_left_out, lines_with, number_behind, usual};
 use crate::twice::{Situation, switches};
 use crate::workshop::Workshop;
 
-/// Has compilers for x86-64 mark where jumps may lead.
+/// The option by which compilers for x86-64 mark the targets of jumps.
 const CET: &[&str] = &["-fcf-protection=full"];
 
-/// Both programs, one thread and eight: far from any window, and with one at every third call, so that every
-/// shape is seen close to an edge, too.
+/// Checks both programs, with one thread and eight: far from any window, and with a window at every third
+/// call, so that every shape also occurs close to an edge.
 #[track_caller]
 fn shapes_are_seen(program: &Situation, by: &str) {
     let many: Vec<String> = (0..100).map(|n| (n * 3).to_string()).collect();
-    // Calls of a library's function by itself pass no slot of another module.
+    // A library's calls of its own function do not use another module's slot.
     let seen = if by == BY_NAME { "outside " } else { "calls " };
     for mode in ["alone", "threads"] {
         let program = program.clone().args(mode);
@@ -129,7 +129,7 @@ fn a_function_of_many_by_its_signature() {
     let shop = Workshop::new();
     let library = shop.library("shapes.cpp", "libshapes.so", &[]);
     let program = shop.program("calls.cpp", "calls", &[&library]);
-    // Those from within the library are seen by its entry alone.
+    // Calls from within the library are seen only by its entry.
     let fibonacci = 200 * if is_x86_64() { 41 } else { 1 };
     for (rule, total) in [
         (r"sym:^deep::Engine::named_step\(double\)$", 200),

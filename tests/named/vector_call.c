@@ -10,7 +10,7 @@ int main(void)
     struct loop_options options = loop_defaults();
     loop_open(&loop, &options);
     double sum = 0;
-    /* Which registers the sum lives in is what the calls differ in. */
+    /* The calls differ in the registers that hold the sum. */
     for (int n = 0; n < 50; n++)
         sum += vector_step(n) * sum + plain_step(n);
     loop_step(&loop, 0);

@@ -8,7 +8,7 @@ use crate::twice::Situation;
 
 pub const BUILDING: Duration = Duration::from_secs(240);
 
-/// Has compilers for AArch64 guard branches and sign return addresses.
+/// The option by which compilers for AArch64 guard branches and sign return addresses.
 const PROTECTED: &str = "-mbranch-protection=standard";
 
 /// A folder with what a test builds.
@@ -32,7 +32,7 @@ impl Workshop {
             true => self.0.path(source),
             false => repo().join("tests/named").join(source),
         };
-        // The parts that GCC splits off functions would be functions of the same name.
+        // Otherwise GCC would split off parts of functions under the same name.
         cc.args(["-O2", "-g", "-Wall", "-Wextra", "-Wno-psabi"])
             .args([
                 "-fno-partial-inlining",
@@ -72,8 +72,8 @@ impl Workshop {
             .env("TLLMPROF_LOG", "debug")
     }
 
-    /// A program that uses the runtime, whose own functions are followed: where entries are not patched they are a
-    /// library's, which reaches them by slots.
+    /// Builds a program that uses the runtime and whose own functions are followed. If entries are not
+    /// patched, they are a library's, which the program calls through slots.
     pub fn program_of(&self, source: &str, output: &str, options: &[&str]) -> Situation {
         if is_x86_64() {
             return self.program(source, output, options);
@@ -83,7 +83,7 @@ impl Workshop {
         self.program("main_elsewhere.c", output, &[&library])
     }
 
-    /// A library whose functions have no size, so that their entries are left alone.
+    /// Builds a library whose functions have no size, so that their entries are not patched.
     pub fn unsized_library(&self, source: &str) -> String {
         let assembly = self.compile(source, "unsized.s", &["-S", "-g0", "-fPIC"]);
         let text = std::fs::read_to_string(&assembly).expect("the compiler's output");

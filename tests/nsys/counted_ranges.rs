@@ -1,4 +1,4 @@
-//! Programs whose own ranges are counted, or recorded, by a library that comes before nsys.
+//! Checks programs whose own ranges are counted, or recorded, by a library that comes before nsys.
 
 use std::ffi::OsStr;
 
@@ -31,7 +31,7 @@ fn the_programs_ranges_make_iterations() {
         ),
         ("start", "nvtx:^step", &[("", "step"), ("", "around")]),
     ];
-    // nsys says what it does between the program's lines.
+    // nsys prints messages between the program's lines.
     let answers = |said: &str| -> Vec<String> {
         let own = |line: &&str| {
             line.starts_with("pop of nothing")
@@ -39,7 +39,7 @@ fn the_programs_ranges_make_iterations() {
         };
         said.lines().filter(own).map(str::to_owned).collect()
     };
-    // What the program gets without the library: of all kinds in one run of nsys, which takes seconds.
+    // The results of the program without the library, for all kinds in one run of nsys, which takes seconds.
     let all = r#"for kind; do echo "kind: $kind"; "$0" "$kind"; done"#;
     let mut words = vec![OsStr::new("sh"), OsStr::new("-c"), OsStr::new(all)];
     words.push(program.as_os_str());
@@ -108,8 +108,8 @@ fn gated_by_the_programs_ranges() {
     }
 }
 
-/// With a record the library comes before nsys, whatever the rule: nsys has what it has without one, and the record
-/// has the window's.
+/// With a record, the library comes before nsys, with any rule. nsys gets the same as without a record, and
+/// the record has the window's ranges.
 #[test]
 fn a_record_takes_nothing_from_nsys() {
     let Some(nsys) = nsys() else { return };
@@ -178,7 +178,7 @@ fn a_record_takes_nothing_from_nsys() {
     assert_eq!(kept.len(), 20);
 }
 
-/// Each process of a family chains to its own nsys, with our library or without it.
+/// Each process of a family chains to its own nsys, with the library or without it.
 #[test]
 fn ranges_of_children() {
     let Some(nsys) = nsys() else { return };

@@ -1,4 +1,4 @@
-//! What tllmprof reads in an export of nsys's is what its own record of the same run holds.
+//! Checks that tllmprof reads the same in an export of nsys as in its own record of the same run.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::common::python::pythons;
 use crate::common::{Scratch, repo, standin};
 use crate::profile::{REPEAT_2, STOP, UNGATED, engine_is_done, nsys, profile, reports};
 
-/// A window's first iteration, its last, and all that it has.
+/// A window's first and last iteration, and its figures.
 type Window = (u64, u64, Vec<u64>);
 
 fn windows(process: &Process) -> Vec<Window> {
@@ -48,7 +48,7 @@ fn exports_hold_the_iterations_of_records() {
             .map(|report| report.with_extension("sqlite"));
         let mut found: Vec<Window> = Vec::new();
         for export in exports {
-            let recorded = tllmprof_nsys::open(&export).expect("an export");
+            let recorded = tllmprof_nsys::open(&export, None).expect("an export");
             let [recorded] = &recorded[..] else {
                 panic!("{} processes", recorded.len())
             };
@@ -59,8 +59,8 @@ fn exports_hold_the_iterations_of_records() {
             assert!(process.record.damage.is_none(), "{}", process.record.damage);
             if options == UNGATED {
                 assert_eq!(
-                    process.others.outside.iterations,
-                    record.others.outside.iterations
+                    process.others.outside.all.iterations,
+                    record.others.outside.all.iterations
                 );
             }
             found.extend(windows(&process));
@@ -106,7 +106,7 @@ fn exports_have_what_was_in_each_batch() {
     let reader = Reader::open(&record).expect("a record");
     let record = batches(&Process::read(record, &reader).expect("a record"));
     let export = &reports(run.scratch.folder())[0].with_extension("sqlite");
-    let recorded = tllmprof_nsys::open(export).expect("an export");
+    let recorded = tllmprof_nsys::open(export, None).expect("an export");
     let export = Process::read(PathBuf::from("export"), &recorded[0]).expect("an export");
     assert!(record.iter().all(|(_, batch)| batch.is_some()));
     assert_eq!(record.len(), 9);

@@ -1,4 +1,4 @@
-//! Programs that have NVTX ranges of their own, which are not counted.
+//! Checks programs that have NVTX ranges of their own, which are not counted.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -45,8 +45,8 @@ fn own_ranges_are_left_alone() {
     ] {
         assert_eq!(count(&plain, domain, text), 40, "{text}");
     }
-    // The window opens inside step 5's ranges, at its launch, and closes inside step 10's. nsys keeps what
-    // begins inside.
+    // The window opens inside step 5's ranges, at its launch, and closes inside step 10's. nsys keeps the
+    // ranges that begin inside.
     assert_eq!(count(&gated, "own", "own in domain"), 5);
     assert_eq!(count(&gated, "", "own inner"), 5);
 }
@@ -72,7 +72,7 @@ fn waits_on_another_thread() {
     }
 }
 
-/// nsys drops all it has if the process ends by `_exit` with the capture range open.
+/// nsys drops all its data if the process ends by `_exit` with the capture range open.
 #[test]
 fn open_window_at_quick_exit() {
     let Some(nsys) = nsys() else { return };

@@ -1,4 +1,4 @@
-//! Runs programs under nsys, and reads what it kept of them.
+//! Runs programs under nsys, and reads its reports.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -28,7 +28,7 @@ pub const REPEAT_2: &[&str] = &[
 
 pub const UNGATED: &[&str] = &[];
 
-/// What `scripts/get-nsys` prints, asked once; `None` where it says that there can be none.
+/// Returns the path that `scripts/get-nsys` prints, run once; `None` if it says that nsys is not available.
 pub fn nsys() -> Option<&'static Path> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -58,7 +58,7 @@ pub struct Range {
     pub text: String,
     pub payload: Option<u64>,
     pub begin: i64,
-    /// Of a range that was still open when nsys stopped, nothing.
+    /// The end; `None` for a range that was still open when nsys stopped.
     pub end: Option<i64>,
 }
 
@@ -71,7 +71,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// There is one report, and it [`holds_exactly`] these iterations.
+    /// Asserts that there is one report, and that it [`holds_exactly`] these iterations.
     #[track_caller]
     pub fn holds_one_window(&self, iterations: std::ops::RangeInclusive<u64>) {
         assert_eq!(self.reports.len(), 1, "{}", self.program.err());
@@ -79,9 +79,9 @@ impl Profile {
     }
 }
 
-/// Runs a program under nsys with the library preloaded. Once in some hundred times, and more often on a busy machine,
-/// nsys writes no report: it loses the connection to a process of its own, or ends without a word. Then it is tried
-/// again, unless the library says that no window opened.
+/// Runs a program under nsys with the library preloaded. Once in some hundred runs, and more often on a busy
+/// machine, nsys writes no report: it loses the connection to a process of its own, or ends without a
+/// message. The run is then repeated, unless the library logs that no window opened.
 pub fn profile(
     nsys: &Path,
     options: &[&str],
@@ -118,7 +118,7 @@ fn profile_once(
     profiled
         .args(["profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none"])
         .args(options)
-        // For the program alone: nsys opens libcuda too, and ends if it is not all there.
+        // Only for the program: nsys opens libcuda too, and ends if it is incomplete.
         .arg("-e")
         .arg(format!("LD_LIBRARY_PATH={}", standin().display()))
         .arg("-o")
@@ -142,7 +142,7 @@ fn profile_once(
     }
 }
 
-/// `report.nsys-rep`, or `report.1.nsys-rep` and so on where the capture repeats.
+/// Returns `report.nsys-rep`, or `report.1.nsys-rep` and so on if the capture repeats.
 pub fn reports(folder: &Path) -> Vec<PathBuf> {
     let mut reports: Vec<PathBuf> = fs::read_dir(folder)
         .expect("list the reports")
@@ -185,7 +185,8 @@ fn export(nsys: &Path, report: &Path) -> Vec<Range> {
         .collect()
 }
 
-/// The ranges of domain `tllmprof` are one `capture` and, begun inside it, exactly these iterations.
+/// Asserts that the ranges of domain `tllmprof` are one `capture` and, begun inside it, exactly these
+/// iterations.
 #[track_caller]
 pub fn holds_exactly(report: &[Range], iterations: std::ops::RangeInclusive<u64>) {
     let (capture, others): (Vec<&Range>, Vec<&Range>) = report
@@ -225,7 +226,7 @@ pub fn holds_exactly(report: &[Range], iterations: std::ops::RangeInclusive<u64>
     }
 }
 
-/// The engine's own answer, which shows that it ran to its end.
+/// Asserts that the engine printed its answer, which shows that it ran to its end.
 #[track_caller]
 pub fn engine_is_done(profile: &Profile) {
     assert!(

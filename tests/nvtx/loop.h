@@ -1,5 +1,5 @@
-/* A loop of steps, each of them a range with one graph launch and one wait inside, and one launch
- * behind it, so that the driver's log shows where between ranges the profiler was switched. */
+/* A loop of steps. Each is a range with one graph launch and one wait inside, and one launch after it, so
+ * that the driver's log shows where between ranges the profiler was switched. */
 #ifndef LOOP_H
 #define LOOP_H
 

@@ -44,7 +44,7 @@ static void push_ex(int n)
     printf(" %d\n", nvtxRangePop());
 }
 
-/* The domains' own stacks are pushed and popped across each other. */
+/* Ranges of several domains overlap: each domain has its own stack. */
 static void domain_push(int n)
 {
     (void)n;

@@ -1,4 +1,4 @@
-//! A program without and with the library, in a namespace in which something is prepared.
+//! Runs a program without and with the library, in a namespace that was prepared for the case.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -13,8 +13,8 @@ use crate::common::{
     Built, Output, Scratch, build_once, can_exec, command, run, shim, skipped, standin,
 };
 
-const PATIENCE: Duration = Duration::from_secs(550);
-/// The status of a preparation that this machine does not allow.
+const TEST_TIMEOUT: Duration = Duration::from_secs(550);
+/// The exit status of a preparation that this machine does not allow.
 const NOT_HERE: i32 = 98;
 
 /// `tests/odd/odd.c`, built once.
@@ -29,8 +29,9 @@ pub fn fuse() -> &'static Path {
     build_once(&BUILT, "odd/fuse.c", &[])
 }
 
-/// For a preparation: `group CONTROLLER` makes a control group (version 1 or 2), `set FILE VALUE` writes to one of its files
-/// that is there, and `enter` has the program start in it. `leave` removes it.
+/// Shell functions for a preparation: `group CONTROLLER` makes a control group (version 1 or 2), `set FILE
+/// VALUE` writes to one of its files if it exists, and `enter` makes the program start in it. `leave` removes
+/// it.
 const GROUPS: &str = r#"
 group() {
     for root in /sys/fs/cgroup/$1 /sys/fs/cgroup; do
@@ -56,24 +57,24 @@ leave() {
 
 /// A program in a situation.
 pub struct Case<'a> {
-    /// What happens to it, its steps, and before which of them it happens.
+    /// The event, the number of steps, and the step before which the event happens.
     pub arguments: &'a str,
-    /// Done by a shell of root's in a mount namespace of its own, in the folder of the case; `exit 98` where that cannot be
-    /// done. It may set `before`, words that the program is started with, and `inside`, words that come behind the
-    /// library's variables.
+    /// A shell script that root runs in a separate mount namespace, in the folder of the case. It exits with
+    /// 98 if the machine does not allow it. It may set `before`, words before the program's command, and
+    /// `inside`, words after the library's variables.
     pub prepare: &'a str,
-    /// Done behind the program.
+    /// A shell script that runs after the program.
     pub after: &'a str,
     /// Namespaces besides that of mounts, as options of unshare(1).
     pub namespaces: &'a str,
     pub variables: &'a [(&'a str, &'a str)],
 }
 
-/// What became of the program with the library.
+/// The result of the program with the library.
 pub struct Ran {
     pub output: Output,
     pub records: Vec<Process>,
-    /// Files whose names are those of records and that hold none.
+    /// Number of files that have the name of a record and are empty.
     pub empty: usize,
     scratch: Scratch,
 }
@@ -116,11 +117,11 @@ impl Case<'_> {
         if is_preloaded {
             unshare.env("LD_PRELOAD", shim());
         }
-        (run(&mut unshare, PATIENCE), scratch)
+        (run(&mut unshare, TEST_TIMEOUT), scratch)
     }
 
-    /// Runs it without and with the library: output and status are the same, and standard error is but for the library's
-    /// lines. Nothing where this machine does not allow it, which is said.
+    /// Runs it without and with the library. Output and status must be the same, and standard error except
+    /// for the library's messages. Returns `None`, and logs the reason, if this machine does not allow it.
     #[track_caller]
     pub fn compare(&self) -> Option<Ran> {
         // SAFETY: always succeeds.
@@ -179,7 +180,7 @@ impl Case<'_> {
     }
 }
 
-/// A shell says which process was killed.
+/// Removes process numbers, as a shell prints the process that was killed.
 fn without_numbers(text: &str) -> String {
     text.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
@@ -196,8 +197,8 @@ impl Ran {
         self.scratch.path(name)
     }
 
-    /// The one record, which is `state` and has these iterations, from 0 on: each that is missing is counted, as on a
-    /// machine that is too busy to make room in time.
+    /// Asserts that there is one record, in state `state`, with these iterations, from 0 on. Missing ones
+    /// must be counted, as on a machine that is too busy to make room in time.
     #[track_caller]
     pub fn record(&self, state: State, iterations: u64) -> &Process {
         let [record] = &self.records[..] else {
@@ -216,7 +217,7 @@ impl Ran {
         record
     }
 
-    /// The lines of the library, one for each part, which it has.
+    /// Asserts that the library's messages are one for each part, which it contains.
     #[track_caller]
     pub fn says(&self, parts: &[&str]) -> &Self {
         let said = self.output.err();
@@ -230,7 +231,7 @@ impl Ran {
     }
 }
 
-/// The iterations of a record, each once and in their order.
+/// Returns the iterations of a record, each once and in their order.
 #[track_caller]
 pub fn numbers(record: &Process) -> Vec<u64> {
     let all = record.windows.iter().flat_map(|window| &window.iterations);
@@ -239,11 +240,11 @@ pub fn numbers(record: &Process) -> Vec<u64> {
     all
 }
 
-/// Whether there is a program of that name, which is said where not.
+/// Returns true if there is a program of that name, and logs it if not.
 pub fn has(program: &str) -> bool {
     let mut which = Command::new("sh");
     which.args(["-c", &format!("command -v {program}")]);
-    let found = run(&mut which, PATIENCE).status.success();
+    let found = run(&mut which, TEST_TIMEOUT).status.success();
     if !found {
         skipped(&format!("no {program}"));
     }

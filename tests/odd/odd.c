@@ -5,20 +5,26 @@
 
 #include "loop.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/capability.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <ucontext.h>
 
 extern char **environ;
 
@@ -95,8 +101,34 @@ static void empty_addresses(void)
     unlimit(RLIMIT_AS);
 }
 
+/* Returns whether every other thread of the process sleeps. */
+static int others_sleep(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    want(tasks != NULL, "/proc/self/task");
+    int sleep = 1;
+    for (struct dirent *task; (task = readdir(tasks)) != NULL;) {
+        char path[64], state = 0;
+        if (task->d_name[0] == '.' || atoi(task->d_name) == (int)syscall(SYS_gettid))
+            continue;
+        snprintf(path, sizeof path, "/proc/self/task/%d/stat", atoi(task->d_name));
+        FILE *file = fopen(path, "r");
+        if (file == NULL)
+            continue;
+        if (fscanf(file, "%*d (%*[^)]) %c", &state) == 1 && state != 'S')
+            sleep = 0;
+        fclose(file);
+    }
+    closedir(tasks);
+    return sleep;
+}
+
+/* Another thread's first call of the driver takes memory for the driver's thread-local variables, without which glibc ends
+ * the process: such threads have come to rest before the limit is set. */
 static void fill_data(void)
 {
+    for (int looks = 0; looks < 5; looks = others_sleep() ? looks + 1 : 0)
+        usleep(10000);
     limit(RLIMIT_DATA, status_bytes("VmData"));
 }
 
@@ -354,6 +386,175 @@ static void step_here(int n)
     loop_step(&loop, n);
 }
 
+static void wait_for_end(pid_t child)
+{
+    int status = 0;
+    want(waitpid(child, &status, __WALL) == child, "waitpid");
+    printf("child %x\n", (unsigned)status);
+}
+
+static int end_at_once(void *unused)
+{
+    (void)unused;
+    _exit(5);
+}
+
+static void clone_with_own_memory(void)
+{
+    static char stack[1 << 16] __attribute__((aligned(16)));
+    wait_for_end(clone(end_at_once, stack + sizeof stack, CLONE_VM | CLONE_FILES | SIGCHLD, NULL));
+}
+
+/* Without the handlers of fork(), and with those of exit(). */
+static void fork_by_number(void)
+{
+    fflush(stdout);
+    const pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (child == 0)
+        exit(6);
+    wait_for_end(child);
+}
+
+static void fork_and_exit(void)
+{
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0)
+        exit(6);
+    wait_for_end(child);
+}
+
+static void spawn(void)
+{
+    char *const command[] = {"true", NULL};
+    pid_t child = 0;
+    want(posix_spawnp(&child, "true", NULL, NULL, command, environ) == 0, "posix_spawn");
+    wait_for_end(child);
+    child = vfork();
+    if (child == 0)
+        _exit(4);
+    wait_for_end(child);
+}
+
+static void on_signal(int number)
+{
+    (void)number;
+}
+
+/* Calls of the kernel that wait are interrupted, as the handler does not ask for their restart. */
+static void raise_storm(void)
+{
+    const struct sigaction action = {.sa_handler = on_signal};
+    const struct itimerval often = {{0, 200}, {0, 200}};
+    want(sigaction(SIGALRM, &action, NULL) == 0, "sigaction");
+    want(setitimer(ITIMER_REAL, &often, NULL) == 0, "setitimer");
+}
+
+static void end_storm(void)
+{
+    const struct itimerval none = {0};
+    want(setitimer(ITIMER_REAL, &none, NULL) == 0, "setitimer");
+}
+
+static ucontext_t outside, inside;
+static int next;
+
+static void step_for_ever(void)
+{
+    for (;;) {
+        loop_step(&loop, next);
+        swapcontext(&inside, &outside);
+    }
+}
+
+static void make_coroutine(void)
+{
+    static char stack[1 << 16] __attribute__((aligned(16)));
+    want(getcontext(&inside) == 0, "getcontext");
+    inside.uc_stack.ss_sp = stack;
+    inside.uc_stack.ss_size = sizeof stack;
+    makecontext(&inside, step_for_ever, 0);
+}
+
+static void step_in_coroutine(int n)
+{
+    next = n;
+    want(swapcontext(&outside, &inside) == 0, "swapcontext");
+}
+
+static int has_stepped;
+
+static void *step_and_wait(void *n)
+{
+    loop_step(&loop, *(const int *)n);
+    __atomic_store_n(&has_stepped, 1, __ATOMIC_RELEASE);
+    sem_t never;
+    sem_init(&never, 0, 0);
+    sem_wait(&never);
+    return NULL;
+}
+
+static void step_on_a_cancelled_thread(int n)
+{
+    pthread_t thread;
+    has_stepped = 0;
+    want(pthread_create(&thread, NULL, step_and_wait, &n) == 0, "pthread_create");
+    while (!__atomic_load_n(&has_stepped, __ATOMIC_ACQUIRE))
+        sched_yield();
+    want(pthread_cancel(thread) == 0 && pthread_join(thread, NULL) == 0, "pthread_cancel");
+}
+
+static void *exec_again(void *unused)
+{
+    (void)unused;
+    char *const command[] = {arguments[0], "nothing", arguments[2], arguments[3], NULL};
+    execve("/proc/self/exe", command, environ);
+    return NULL;
+}
+
+static void exec_on_thread(void)
+{
+    pthread_t thread;
+    fflush(stdout);
+    want(pthread_create(&thread, NULL, exec_again, NULL) == 0, "pthread_create");
+    for (;;)
+        pause();
+}
+
+static void forbid_files(void)
+{
+    limit(RLIMIT_FSIZE, 0);
+}
+
+static void allow_files(void)
+{
+    unlimit(RLIMIT_FSIZE);
+}
+
+static void mask_all_rights(void)
+{
+    umask(0777);
+}
+
+static void unshare_files(void)
+{
+    want(unshare(CLONE_FILES | CLONE_FS | CLONE_NEWNS) == 0, "unshare");
+}
+
+static void reuse_standard_error(void)
+{
+    close(2);
+    own[0] = open("own", O_RDWR | O_CREAT | O_EXCL, 0600);
+    want(own[0] == 2, "descriptor 2");
+}
+
+static void look_at_standard_error(void)
+{
+    struct stat status;
+    want(fstat(2, &status) == 0, "fstat");
+    printf("own file has %ld bytes\n", (long)status.st_size);
+}
+
 static const struct situation {
     const char *name;
     void (*begin)(void), (*happen)(void), (*end)(void);
@@ -379,6 +580,18 @@ static const struct situation {
     {"killed", nothing, be_killed, nothing, step_here},
     {"terminated", nothing, be_terminated, nothing, step_here},
     {"fails", nothing, fail_at_first, nothing, step_here},
+    {"cloned", nothing, clone_with_own_memory, nothing, step_here},
+    {"forked", nothing, fork_by_number, nothing, step_here},
+    {"child", nothing, fork_and_exit, nothing, step_here},
+    {"spawned", nothing, spawn, nothing, step_here},
+    {"storm", nothing, raise_storm, end_storm, step_here},
+    {"coroutine", make_coroutine, nothing, nothing, step_in_coroutine},
+    {"cancelled", nothing, nothing, nothing, step_on_a_cancelled_thread},
+    {"execed", nothing, exec_on_thread, nothing, step_here},
+    {"files", nothing, forbid_files, allow_files, step_here},
+    {"masked", mask_all_rights, nothing, nothing, step_here},
+    {"unshared", nothing, unshare_files, nothing, step_here},
+    {"reused", nothing, reuse_standard_error, look_at_standard_error, step_here},
 };
 
 int main(int argc, char **argv)

@@ -1,9 +1,10 @@
-//! The situations. Each names the public report that it is from, what happens, and what then is so, which its test checks.
+//! The situations. Each has the public report that it is from, the event, and the expected result, which its
+//! test checks.
 
 use std::fs;
 use std::time::SystemTime;
 
-use tllmprof_report::State;
+use tllmprof_report::{Process, State};
 
 use crate::harness::{Case, Ran, has, numbers};
 
@@ -36,7 +37,7 @@ const CLOSED: &str = "window all closed: ";
 const CAPTURED: &str = "window all captured: ";
 const USUAL: [&str; 3] = [OPENED, CLOSED, CAPTURED];
 
-/// A whole record of so many iterations, and the usual lines.
+/// Asserts that there is a whole record of `iterations` iterations, and the usual messages.
 #[track_caller]
 fn is_whole(case: &Case<'_>, iterations: u64) -> Option<Ran> {
     let ran = case.compare()?;
@@ -44,11 +45,17 @@ fn is_whole(case: &Case<'_>, iterations: u64) -> Option<Ran> {
     Some(ran)
 }
 
-/// A record that ends within the window because of `why`: what is missing is counted.
+/// Asserts that the record ends within the window because of `why`, and that missing events are counted.
 #[track_caller]
 fn ends_early(case: &Case<'_>, iterations: u64, why: &str) {
     let Some(ran) = case.compare() else { return };
     ran.says(&[OPENED, why, CLOSED, CAPTURED]);
+    is_cut_off(&ran, iterations);
+}
+
+/// Asserts that the record has the first iterations, and that missing events are counted.
+#[track_caller]
+fn is_cut_off(ran: &Ran, iterations: u64) {
     let [record] = &ran.records[..] else {
         panic!("{} records", ran.records.len());
     };
@@ -58,7 +65,7 @@ fn ends_early(case: &Case<'_>, iterations: u64, why: &str) {
     assert!(kept + dropped >= iterations, "{kept} and {dropped}");
 }
 
-/// No record, and nothing in its place.
+/// Asserts that there is no record, and no other file in its place.
 #[track_caller]
 fn has_none(case: &Case<'_>, why: &str) {
     let Some(ran) = case.compare() else { return };
@@ -67,12 +74,12 @@ fn has_none(case: &Case<'_>, why: &str) {
     assert_eq!(fs::read_dir(ran.path("left")).unwrap().count(), 0);
 }
 
-/// A record as the process left it that was killed before iteration `at`.
+/// Asserts that the record is that of a process that was killed before iteration `at`.
 #[track_caller]
 fn is_unfinished(case: &Case<'_>, at: u64) {
     let Some(ran) = case.compare() else { return };
     ran.says(&[OPENED]);
-    // The one that ran has no end, and is not there.
+    // The iteration that was running has no end, and is not there.
     ran.record(State::Unfinished, at - 1);
 }
 
@@ -134,7 +141,7 @@ situations! {
                 .flat_map(|window| &window.iterations)
                 .map(|iteration| u64::from(iteration.launches))
                 .sum();
-            // Those before the first graph are in no iteration.
+            // The calls before the first graph are in no iteration.
             let (made, dropped) = (100 + 99_000, ran.records[0].record.dropped);
             assert!(launches <= made && launches + dropped >= made, "{launches} and {dropped}");
         };
@@ -407,9 +414,110 @@ situations! {
                 ran.output.err()
             );
         };
+    a_child_shares_the_memory: "processes and threads",
+        "https://github.com/linux-test-project/ltp/pull/208",
+        "a child by `clone(CLONE_VM)`, in the program's memory, ends by `_exit` within the window",
+        "the record is whole",
+        || drop(is_whole(&Case { arguments: "cloned 200 20", ..Case::NEW }, 200));
+    a_child_skips_the_handlers_of_fork: "processes and threads",
+        "https://github.com/koute/bytehound/issues/80",
+        "a child by the system call alone, without the C library's handlers of `fork`, ends by `exit` within the window",
+        "the record is whole, and the child leaves none",
+        || drop(is_whole(&Case { arguments: "forked 200 20", ..Case::NEW }, 200));
+    a_child_executes_nothing: "processes and threads",
+        "https://github.com/gperftools/gperftools/issues/601",
+        "a forked child executes no program and ends by `exit`, so that the parent's handlers run in it, within the window",
+        "the record is whole, and the child leaves none",
+        || drop(is_whole(&Case { arguments: "child 200 20", ..Case::NEW }, 200));
+    a_helper_is_spawned: "processes and threads",
+        "https://github.com/aether-lang-dev/aether/pull/667",
+        "`posix_spawn` and `vfork` within the window",
+        "the record is whole",
+        || drop(is_whole(&Case { arguments: "spawned 200 20", ..Case::NEW }, 200));
+    a_program_is_executed_by_a_thread: "processes and threads",
+        "https://github.com/aquasecurity/tracee/issues/3478",
+        "`execve` by another thread than the main one, within the window: the same process runs a program anew",
+        "both have a record: the first is unfinished, and kept under another name",
+        || {
+            let case = Case { arguments: "execed 200 20", ..Case::NEW };
+            let Some(ran) = case.compare() else { return };
+            ran.says(&[OPENED, "an earlier record had this name, and is kept as", OPENED, CLOSED, CAPTURED]);
+            let states: Vec<_> = ran.records.iter().map(Process::state).collect();
+            assert_eq!(states, [State::Unfinished, State::Whole]);
+            let kept: Vec<_> = ran.records.iter().map(|record| numbers(record).len()).collect();
+            assert_eq!(kept, [19, 200]);
+        };
+    a_thread_is_cancelled_after_each_step: "processes and threads",
+        "https://github.com/rr-debugger/rr/issues/693",
+        "each step is made by a thread of its own, which is cancelled then",
+        "the record is whole",
+        || drop(is_whole(&Case { arguments: "cancelled 200 20", ..Case::NEW }, 200));
+    steps_are_made_in_a_coroutine: "processes and threads",
+        "https://github.com/namhyung/uftrace/issues/1848",
+        "each step is made on the stack of a coroutine (`swapcontext`)",
+        "the record is whole",
+        || drop(is_whole(&Case { arguments: "coroutine 200 20", ..Case::NEW }, 200));
+    signals_come_all_the_time: "signals",
+        "https://github.com/plasma-umass/scalene/pull/1062",
+        "a timer's signal each 200 µs within the window, whose handler does not ask for calls to be restarted",
+        "the record is whole",
+        || drop(is_whole(&Case { arguments: "storm 20000 20", ..Case::NEW }, 20_000));
+    no_file_may_grow: "limits of files",
+        "https://github.com/nodejs/node/pull/27798",
+        "`RLIMIT_FSIZE` is 0 from within the window on, and standard error is a file: the kernel ends who writes to one",
+        "the record ends there, and what is missing is counted; the line about it cannot be written",
+        || {
+            let case = Case { arguments: "files 40000 20", ..Case::NEW };
+            let Some(ran) = case.compare() else { return };
+            ran.says(&USUAL);
+            is_cut_off(&ran, 40_000);
+        };
+    all_rights_are_masked: "limits of files",
+        "https://github.com/apptainer/singularity/issues/139",
+        "`umask 0777`",
+        "the record is whole",
+        || drop(is_whole(&Case { arguments: "masked 200 20", ..Case::NEW }, 200));
+    a_path_is_too_long: "names",
+        "https://github.com/hpc/mpifileutils/pull/423",
+        "the path of the record is longer than a path may be, and than a line",
+        "a line says so at its end, and leaves the path's middle out; there is no record, and no file in its place",
+        || has_none(&Case {
+            arguments: "nothing 200 20",
+            prepare: "mkdir left; export TLLMPROF_TRACE=$PWD/$(printf '%05000d' 0).tllmprof",
+            ..Case::NEW
+        }, "…");
+    files_are_not_shared_any_more: "descriptors",
+        "https://github.com/containers/bubblewrap/issues/776",
+        "`unshare` of descriptors, of the working directory and of mounts, within the window",
+        "the record is whole",
+        || drop(is_whole(&Case { arguments: "unshared 20000 20", ..Case::NEW }, 20_000));
+    standard_error_is_another_file: "descriptors",
+        "https://github.com/rsyslog/rsyslog/issues/1526",
+        "standard error is closed within the window, and the program's own file gets its number",
+        "the program's file stays empty; the record is whole",
+        || {
+            let case = Case { arguments: "reused 20000 20", ..Case::NEW };
+            let Some(ran) = case.compare() else { return };
+            assert!(ran.output.out().contains("own file has 0 bytes"), "{}", ran.output.out());
+            ran.says(&[OPENED]).record(State::Whole, 20_000);
+        };
+    standard_streams_are_closed: "descriptors",
+        "https://github.com/rust-lang/rust/issues/57728",
+        "descriptors 0, 1 and 2 are closed when the program starts, and its files get the numbers",
+        "the record is whole, and nothing is said",
+        || {
+            let case = Case {
+                arguments: "nothing 200 20",
+                prepare: "printf 'exec \"$@\" <&- >&- 2>&-\\n' > bare; before='sh bare'",
+                ..Case::NEW
+            };
+            let Some(ran) = case.compare() else { return };
+            ran.says(&[]).record(State::Whole, 200);
+        };
 }
 
-/// The iteration in which a process was held took as long as that, and the others are there.
+/// Asserts that the iteration in which a process was stopped took as long as that, and that the others are
+/// there.
 #[track_caller]
 fn is_held(case: &Case<'_>) {
     let Some(ran) = is_whole(case, 200) else {

@@ -1,7 +1,7 @@
-/* A library in front of, or behind, the library under test that replaces functions of the C library's, as network stacks,
- * tracers, allocators and fake clocks do: each of its functions uses memory that is given back when the process ends, and
- * takes a lock that is held over forks. FOREIGN_LOG is a file into which it writes what the threads of the library under test
- * call. */
+/* A library before or after the library under test that replaces functions of the C library, as network
+ * stacks, tracers, allocators and fake clocks do. Each of its functions uses memory that is freed when the
+ * process ends, and takes a lock that is held over forks. It writes the calls of the library's threads
+ * into the file FOREIGN_LOG. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -57,7 +57,7 @@ static void own_thread_calls(const char *function, void *caller)
     kernel(SYS_close, file, 0, 0, 0);
 }
 
-/* What each function does beside its own work; the memory is gone once the process ends. */
+/* The additional work of each function. The memory is freed when the process ends. */
 static void use(const char *function, void *caller)
 {
     if (is_inside)
@@ -89,7 +89,8 @@ __attribute__((constructor)) static void begin(void)
     pthread_atfork(before_fork, after_fork, after_fork);
 }
 
-/* Gives the memory back, and takes its time, as one that waits for a thread of its own. The program's thread goes on alone. */
+/* Frees the memory, and takes its time, as a library that waits for a thread of its own. Only the
+ * program's thread continues. */
 __attribute__((destructor)) static void end(void)
 {
     char *gone = table;
@@ -185,7 +186,7 @@ REPLACE(unlink)
 REPLACE(usleep)
 REPLACE(write)
 
-/* These the loader or this library itself may call before it can look anything up. */
+/* The loader or this library itself may call these before it can look anything up. */
 long replaced_clock_gettime(long, long) __asm__("clock_gettime");
 long replaced_clock_gettime(long clock, long time)
 {

@@ -1,7 +1,7 @@
-/* traced PROGRAM ARGUMENT...: runs a program, and says what system calls the library's threads make in it.
+/* traced PROGRAM ARGUMENT...: runs a program, and prints the system calls of the library's threads in it.
  *
  * The program marks a span by two calls of getpriority(0x746c, N), N being 1 and 2. At the first it is held until the library has
- * TRACED_THREADS threads and each is inside a system call that has no limit. A line `between THREAD NUMBER` is a call that was
+ * exactly TRACED_THREADS threads (a sampler's may still be about to end) and each is inside a system call that has no limit. A line `between THREAD NUMBER` is a call that was
  * entered in the span; `made THREAD NUMBER` any; `held N` says how many threads the program waited for. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -26,7 +26,7 @@ struct thread {
 };
 static struct thread threads[MOST_THREADS];
 static int in_span;
-/* Whoever waits at the first mark. */
+/* The thread that waits at the first mark. */
 static pid_t held;
 
 static struct thread *find(pid_t number)
@@ -90,7 +90,7 @@ static void enters(struct thread *thread, const struct __ptrace_syscall_info *in
     thread->sleeps = (is_wait && arguments[3] == 0) || is_poll;
 }
 
-/* Lets the program go on from the first mark once all others sleep. */
+/* Lets the program continue from the first mark once all other threads sleep. */
 static void look_at_held(void)
 {
     int count = 0;
@@ -104,7 +104,7 @@ static void look_at_held(void)
             return;
         count++;
     }
-    if (wanted != NULL && count < atoi(wanted))
+    if (wanted != NULL && count != atoi(wanted))
         return;
     printf("held %d\n", count);
     in_span = 1;

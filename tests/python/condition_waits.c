@@ -1,5 +1,5 @@
-/* Preloaded behind the shim: counts the calls of pthread_cond_wait of the process, which are those
- * of threads that were forced to give the GIL away, and prints it at the end. */
+/* Preloaded after the shim: counts the process's calls of pthread_cond_wait, which are those of threads
+ * that were forced to give up the GIL, and prints the count at the end. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

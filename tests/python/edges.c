@@ -1,5 +1,5 @@
-/* Native threads that Python knows nothing of, each waiting for the device again and again until the process is gone:
- * whatever a window's edges run in Python is run by them, also while the interpreter ends. */
+/* Native threads that Python does not know, each waiting for the device repeatedly until the process has
+ * ended. They run the Python code at a window's edges, also while the interpreter ends. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -35,5 +35,5 @@ int begin(int threads)
     return 0;
 }
 
-/* How many waits have returned. */
+/* Returns the number of waits that have returned. */
 unsigned long waited(void) { return atomic_load(&waits); }

@@ -1,5 +1,5 @@
-/* What a thread does with the GIL, as it sees it itself, by the monotonic clock. Called with the
- * GIL (ctypes.PyDLL), and without Python's headers: its two functions keep their types. */
+/* A thread's use of the GIL, by its own readings of the monotonic clock. Called with the GIL
+ * (ctypes.PyDLL), and without Python's headers: its two functions keep their types. */
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <stdint.h>
@@ -63,7 +63,7 @@ void wait_for_keeper(int64_t *times)
     times[1] = now();
 }
 
-/* Drops it and takes it, so often. Nanoseconds. */
+/* Drops it and takes it, `count` times. Returns nanoseconds. */
 int64_t hand_off(unsigned count)
 {
     int64_t since = now();

@@ -189,7 +189,7 @@ static void run(const char *mode, const char *library)
 
 #ifdef PLUGIN
 void run_plugin(const char *mode, const char *library) { run(mode, library); }
-/* What has run Python before anybody could look for it. */
+/* Runs Python before the library could look for it. */
 __attribute__((constructor)) static void early(void)
 {
     if (getenv("PLUGIN_BEGINS") != NULL) {

@@ -1,4 +1,4 @@
-/* Whether the slot of Python's own module for a function leads into the shim. */
+/* Tells whether the GOT slot of Python's own module for a function leads into the shim. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>

@@ -1,4 +1,4 @@
-//! Native threads that run Python at every edge of a window, while the interpreter ends under them.
+//! Checks native threads that run Python at every edge of a window, while the interpreter ends.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use crate::common::pythons::name;
 use crate::common::{Scratch, command, compiler, run, shim, standin};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Runs of each Python; `TLLMPROF_TEST_EDGES` is another number.
+/// Number of runs of each Python; `TLLMPROF_TEST_EDGES` sets another.
 const RUNS: usize = 5;
 
-/// How the program ends, and the status that this gives.
+/// The ways in which the program ends, with the exit status of each.
 const ENDS: [(&str, i32); 5] = [
     ("returns", 0),
     ("daemons", 0),
@@ -77,7 +77,7 @@ fn that_come_at_the_end() {
                     output.err()
                 ));
             }
-            // What is run at an edge looks for torch, and says that it is not there.
+            // The code at an edge looks for torch, and logs that it is not there.
             edges += usize::from(output.err().contains("torch is not imported"));
         }
         if edges == 0 {

@@ -1,4 +1,4 @@
-//! Programs with Python inside: linked to libpython, or with one that is found late, or with a plugin that is.
+//! Checks programs with Python inside: linked to libpython, or loading it late, or through a plugin.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ struct Hosts {
     _scratch: Scratch,
     /// Is linked to libpython.
     linked: PathBuf,
-    /// Looks for it when it wants it.
+    /// Loads it when it needs it.
     late: PathBuf,
     plugin: PathBuf,
     plugin_host: PathBuf,
@@ -22,7 +22,7 @@ struct Hosts {
     home: PathBuf,
 }
 
-/// Builds a program that finds `library` and what comes with it; it is linked to it, too, where `options` say so.
+/// Builds a program that finds `library` and its dependencies. It is linked to it if `options` say so.
 fn build(source: &str, built: &Path, options: &[&str], library: &Path) {
     let mut cc = compiler();
     cc.args([
@@ -48,15 +48,15 @@ fn build(source: &str, built: &Path, options: &[&str], library: &Path) {
 }
 
 impl Hosts {
-    /// None where there is no libpython of that version.
-    fn of(python: &Python) -> Option<Self> {
+    /// Returns `None` if there is no libpython of that version.
+    fn find(python: &Python) -> Option<Self> {
         let Some(library) = library_of(python) else {
             skipped(&format!("there is no libpython of {}", name(python)));
             return None;
         };
         let is_of_its_version = |other: &Python| other.is_shared && other.version == python.version;
         if !python.is_shared && pythons().iter().any(is_of_its_version) {
-            return None; // the same library as with the shared one beside it
+            return None; // the same library as the shared one
         }
         let scratch = Scratch::new("python-embedded");
         let path = |name| scratch.path(name);
@@ -95,7 +95,7 @@ impl Hosts {
 }
 
 fn with_each_library(check: impl Fn(&Python, &Hosts) -> Result<(), String>) {
-    with_each(|python| Hosts::of(python).map_or(Ok(()), |hosts| check(python, &hosts)));
+    with_each(|python| Hosts::find(python).map_or(Ok(()), |hosts| check(python, &hosts)));
 }
 
 const MODES: [&str; 7] = [
@@ -151,7 +151,7 @@ fn that_have_it_in_a_plugin() {
     });
 }
 
-/// The interpreter is up before there was a moment to look for it.
+/// The interpreter runs before there was a moment to look for it.
 #[test]
 fn whose_plugin_begins_in_its_constructor() {
     with_each_library(|python, hosts| {
@@ -167,7 +167,7 @@ fn whose_plugin_begins_in_its_constructor() {
     });
 }
 
-/// One of two is seen; both do what they do without the library.
+/// One of two is seen. Both behave as without the library.
 #[test]
 fn that_have_two() {
     let mut libraries = pythons().iter().filter_map(|python| {

@@ -1,4 +1,4 @@
-//! A host of Python, run without the library and with everything on, and what was seen in it.
+//! A host of Python, run without the library and with everything on, and the events that were seen in it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::common::pythons::few;
 use crate::common::{Output, Scratch, nvtx, repo, run, shim};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Collections by generation: those before the program's own first line, and by the end.
+/// Number of collections by generation: before the program's own first line, and by the end.
 #[derive(Debug, Default)]
 struct Collections {
     before: [u64; 3],
@@ -20,14 +20,14 @@ struct Collections {
 }
 type Process = u32;
 
-/// How often a range or mark began, and ended.
+/// Number of times that a range or mark began, and ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count {
     pub begun: u64,
     pub ended: u64,
 }
 
-/// What the NVTX tool counted in a process, by name.
+/// The counts of the NVTX tool in a process, by name.
 type Counts = BTreeMap<String, Count>;
 
 /// A host that was run twice.
@@ -35,12 +35,12 @@ pub struct Both {
     name: String,
     pub plain: Output,
     pub with: Output,
-    /// What the processes of the second run know of themselves.
+    /// The data that the processes of the second run have about themselves.
     truth: BTreeMap<Process, Collections>,
     counts: BTreeMap<Process, Counts>,
 }
 
-/// Has `check` look at a few CPythons; what is wrong with each is reported together.
+/// Runs `check` for a few CPythons, and reports the errors of all together.
 pub fn with_each(check: impl Fn(&Python) -> Result<(), String>) {
     let wrong: Vec<String> = few()
         .into_iter()
@@ -49,7 +49,7 @@ pub fn with_each(check: impl Fn(&Python) -> Result<(), String>) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The folder of what the hosts are made of.
+/// Returns the folder of the hosts' sources.
 pub fn sources() -> PathBuf {
     repo().join("tests/python")
 }
@@ -65,7 +65,7 @@ fn tool() -> &'static Path {
     tool
 }
 
-/// Everything that can be asked for of Python.
+/// Sets all options for Python.
 pub fn everything_on(command: &mut Command, folder: &Path) {
     command
         .env("LD_PRELOAD", shim())
@@ -81,7 +81,7 @@ pub fn everything_on(command: &mut Command, folder: &Path) {
 }
 
 impl Both {
-    /// Runs what `make` makes, without the library and with it, in a fresh folder of the same name.
+    /// Runs the command of `make`, without the library and with it, in a fresh folder of the same name.
     pub fn run(name: impl Into<String>, make: impl Fn() -> Command) -> Self {
         let name = name.into();
         let scratch = Scratch::new("python-host");
@@ -113,7 +113,7 @@ impl Both {
         }
     }
 
-    /// The host did the same both times.
+    /// Checks that the host did the same both times.
     pub fn same(&self) -> Result<&Self, String> {
         let (plain, with) = (&self.plain, &self.with);
         if (plain.status, &plain.stdout, &plain.stderr) == (with.status, &with.stdout, &with.stderr)
@@ -132,8 +132,8 @@ impl Both {
         ))
     }
 
-    /// There were so many processes that reported, and each had just the collections that it reported; of those
-    /// while the interpreter started some may be missing.
+    /// Checks that `processes` processes reported, and that each had exactly the collections that it
+    /// reported. Collections while the interpreter started may be missing.
     pub fn collections(&self, processes: usize) -> Result<&Self, String> {
         if self.truth.len() != processes {
             return Err(format!(
@@ -162,8 +162,8 @@ impl Both {
         Ok(self)
     }
 
-    /// As [`Self::collections`] of one process, which has had sub-interpreters. When one ends, 3.8 collects for all of them
-    /// without notifying anybody.
+    /// As [`Self::collections`], for one process with sub-interpreters. When one ends, 3.8 collects for all
+    /// of them without a notification.
     pub fn collections_of_all(&self, python: &Python) -> Result<&Self, String> {
         if python.version.1 > 8 {
             self.collections(1)
@@ -172,7 +172,8 @@ impl Both {
         }
     }
 
-    /// The GIL was followed in each process that reported. Without one as a rule, Python still has it while it imports.
+    /// Checks that the GIL was followed in each process that reported. A Python without a GIL still has it
+    /// while it imports.
     pub fn gil(&self, python: &Python) -> Result<&Self, String> {
         for process in self.truth.keys() {
             let holds = self.count(*process, "GIL hold");
@@ -183,7 +184,7 @@ impl Both {
         Ok(self)
     }
 
-    /// There were at least so many collections of generation 2 in all processes together.
+    /// Checks that there were at least `wanted` collections of generation 2 in all processes together.
     pub fn at_least(&self, wanted: u64) -> Result<&Self, String> {
         let seen: u64 = self.total("Python GC gen2").begun;
         if seen < wanted {
@@ -223,7 +224,7 @@ fn read_truth(path: &Path) -> BTreeMap<Process, Collections> {
     truth
 }
 
-/// The files that `count_tool.c` leaves.
+/// Reads the files that `count_tool.c` writes.
 fn read_counts(folder: &Path) -> BTreeMap<Process, Counts> {
     let mut all = BTreeMap::<Process, Counts>::new();
     for entry in fs::read_dir(folder).expect("list what was counted") {

@@ -1,4 +1,5 @@
-//! CPython's own tests of what could be disturbed, with everything on: what passes without the library passes with it.
+//! Runs CPython's own tests of features that could be disturbed, with everything on. Tests that pass without the
+//! library must pass with it.
 //!
 //! `TLLMPROF_TEST_OWN` names others of its tests than the quick ones, or `all`.
 
@@ -18,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(900);
 const QUICK: &str = "test_gc test_sys test_audit test_monitoring test_interpreters";
 const ALL: &str = "test_gc test_sys test_audit test_monitoring test_interpreters test_embed test_threading \
                    test_concurrent_futures test_multiprocessing_fork test_multiprocessing_spawn test_asyncio";
-/// At a time: they wait for each other and for the clock a good deal.
+/// Number of tests at a time. Tests often wait for each other and for the clock.
 const WORKERS: usize = 3;
 
 /// Runs `python -m test NAME`, without the library, or with it and everything on.
@@ -36,14 +37,14 @@ fn own(python: &Python, test: &str, is_on: bool) -> Output {
         std::fs::create_dir(&counts).expect("make a folder");
         everything_on(&mut command, &counts);
         if test == "test_monitoring" {
-            // It asks of every tool that it has no events, which one has as soon as a function is marked.
+            // The test requires that no tool has events, which one has as soon as a function is marked.
             command.env("TLLMPROF_PY_RANGES", "truth:work");
         }
     }
     run(&mut command, TIMEOUT)
 }
 
-/// The single tests that did not pass.
+/// Returns the single tests that did not pass.
 fn failures(output: &Output) -> BTreeSet<String> {
     let text = output.out() + &output.err();
     let lines = text.lines().map(str::trim);
@@ -53,8 +54,8 @@ fn failures(output: &Output) -> BTreeSet<String> {
         .collect()
 }
 
-/// What is wrong with the test when everything is on, and not without. Some go by the clock, and fail now and then on a
-/// machine that is busy: a second run decides.
+/// Returns the failures of the test that only occur with everything on. Some tests depend on timing, and fail
+/// at times on a busy machine: a second run decides.
 fn wrong(python: &Python, test: &str) -> Option<String> {
     let mut with = own(python, test, true);
     if with.status.success() {

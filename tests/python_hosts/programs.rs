@@ -1,4 +1,4 @@
-//! `python …`: the ways to start it, what it does, the ways in which it ends.
+//! Checks `python …`: the ways to start it, its work, and the ways in which it ends.
 
 use std::process::Command;
 
@@ -102,7 +102,7 @@ fn with_descriptors_closed() {
     });
 }
 
-/// Nothing of ours is among the modules, hooks, threads and tools that a program can list.
+/// Nothing of the library is among the modules, hooks, threads and tools that a program can list.
 #[test]
 fn looked_at_from_inside() {
     with_each(|python| {
@@ -190,7 +190,7 @@ fn that_end_in_any_way() {
                 .gil(python)?
                 .at_least(3)?;
         }
-        // One process, which was two programs: the second one's collection comes on top.
+        // One process that ran two programs: the second one's collection is added.
         run(python, &[], "ends.py", &["execs"])
             .same()?
             .at_least(4)?;

@@ -1,8 +1,8 @@
-//! Engines in Python: their steps, and the ranges of their API.
+//! Checks engines in Python: their steps, and the ranges of their API.
 
 use super::*;
 
-/// Modules that are called as those of an engine.
+/// Writes modules that have the names of an engine's.
 fn write_engines(folder: &Path) {
     let step = "
 class GPUModelRunner:
@@ -41,7 +41,7 @@ fn run_engines(which: &Python, windows: &str, program: &str) -> Ran {
 const VLLM: &str = "auto: vLLM, model runner V1 is known, iteration = \
                     py:vllm.v1.worker.gpu_model_runner:GPUModelRunner._prepare_inputs";
 
-/// Pushes that a tool got to see in a run, by name and in order, and the run.
+/// Returns the pushes that a tool got in a run, by name and in order, and the run.
 fn pushes(which: &Python, program: &str, variables: &[(&str, &str)]) -> (Vec<String>, Ran) {
     let scratch = Scratch::new("tool");
     let (tool, log) = (
@@ -109,7 +109,7 @@ for _ in range(12):
     );
     for which in pythons() {
         let ran = run_engines(which, "2-3,5-9", &program);
-        // The function returns before the work: an iteration goes on until the next.
+        // The function returns before the work: an iteration continues until the next.
         let expected = [('+', 11), ('-', 15), ('+', 17), ('-', 27)];
         assert_edges(which, &ran, &expected);
         let said = ran.said();

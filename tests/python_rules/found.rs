@@ -1,9 +1,9 @@
-//! Functions are found before their first call, wherever they are written and however the program is
-//! started.
+//! Checks that functions are found before their first call, wherever they are defined and however the program
+//! is started.
 
 use super::*;
 
-/// The definition, the name it goes by, a statement that calls it with one launch inside.
+/// The definition, the function's name, and a statement that calls it with one launch inside.
 const KINDS: [(&str, &str, &str); 18] = [
     ("def step(): work()", "step", "step()"),
     ("step = lambda: work()", "<lambda>", "step()"),
@@ -59,7 +59,7 @@ const KINDS: [(&str, &str, &str); 18] = [
         "step",
         "step(next(n))",
     ),
-    // As torch.no_grad() and its like are.
+    // As torch.no_grad() and similar objects are.
     (
         "import functools\nclass no_grad:\n  def __enter__(self): pass\n  def __exit__(self, *a): pass\n  \
          def __call__(self, f):\n    @functools.wraps(f)\n    def w(*a):\n      with self: return f(*a)\n    \

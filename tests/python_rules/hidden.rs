@@ -1,5 +1,6 @@
-//! Functions whose calls are hard to see: code that no file has, functions that the program replaces, and other tools in
-//! the place of what calls are seen by. They count exactly, or a line says that calls may be missing.
+//! Checks functions whose calls are hard to see: code without a file, functions that the program replaces,
+//! and other tools that use the same mechanism. They count exactly, or a message says that calls may be
+//! missing.
 
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ fn run_with_engine(which: &Python, program: &str, rule: &str, settings: &[(&str,
     fixture.run()
 }
 
-/// The one line that has `text`.
+/// Returns the only line that contains `text`.
 #[track_caller]
 fn line(ran: &Ran, text: &str) -> String {
     let mut said = ran.said();
@@ -35,7 +36,7 @@ fn line(ran: &Ran, text: &str) -> String {
     said.remove(0)
 }
 
-/// Window 5-9 was captured, and nothing else is said.
+/// Asserts that window 5-9 was captured, and that nothing else is logged.
 #[track_caller]
 fn assert_only_captured(which: &Python, ran: &Ran, edges: &[(char, usize)], iterations: usize) {
     assert_edges(which, ran, edges);
@@ -51,7 +52,7 @@ fn monitored() -> impl Iterator<Item = &'static Python> {
 
 #[test]
 fn a_frozen_programs_functions_count_from_their_first_call() {
-    // Code says a relative file, the module an absolute one.
+    // The code has a relative file name, the module an absolute one.
     let program = "
 import importlib.abc, importlib.machinery, marshal, sys
 
@@ -231,6 +232,47 @@ for _ in range(12):
     }
 }
 
+/// `os._exit` skips the interpreter's end, and the last check with it: what was not checked is not called none.
+#[test]
+fn a_replacement_before_os_exit_is_not_taken_for_a_function_without_calls() {
+    let program = |made: &str, end: &str| {
+        format!(
+            "
+import eng, os, sys
+
+class Fast:
+    def __call__(self, work):
+        work()
+
+{made}
+engine = eng.Engine()
+for _ in range(12):
+    engine.step(work)
+{end}
+"
+        )
+    };
+    let unchecked = "whether it was replaced was not checked at the end, as the interpreter did not end (os._exit)";
+    for which in some() {
+        let replaced = program("eng.Engine.step = Fast()", "os._exit(0)");
+        let ran = run_with_engine(which, &replaced, RULE, &[]);
+        let said = line(&ran, "never opened");
+        let why = format!(
+            "window 5-9 never opened: 0 iterations by {RULE}; it is there, and no call of it was seen; {unchecked}; it made"
+        );
+        assert!(said.starts_with(&why), "{said}");
+        for (end, note) in [
+            ("os._exit(0)", format!("; {unchecked}")),
+            ("sys.exit(0)", String::new()),
+        ] {
+            let ran = run_with_engine(which, &program("", end), RULE, &[]);
+            let said = line(&ran, "captured");
+            let expected = format!("window 5-9 captured: 12 iterations by {RULE}{note}");
+            assert_eq!(said, expected);
+        }
+    }
+}
+
 #[test]
 fn a_function_that_gets_other_code_counts_through() {
     let program = "
@@ -403,7 +445,7 @@ work()
     for which in pythons() {
         let ran = run_with_engine(which, program, RULE, &settings);
         assert_eq!(line(&ran, "are missing"), missing);
-        // Nothing is missing where nothing is collected any more.
+        // No call is missing if nothing is collected any more.
         let none = program.replace("range(3)", "range(0)");
         let ran = run_with_engine(which, &none, RULE, &settings);
         assert!(

@@ -1,6 +1,7 @@
-/* A stand-in for libnccl.so.2: it makes communicators that do nothing, and says with which arguments it was asked. Of a communicator of 4
- * that is split by color, rank R comes to be rank R / 2 of 2: as if the others had given their rank's remainder by 2 for a color. Colors from 100 on take a while,
- * until it has been asked twice how far it is. */
+/* A stand-in for libnccl.so.2: it makes communicators that do nothing, and prints the arguments of its
+ * calls. If a communicator of 4 is split by color, rank R becomes rank R / 2 of 2: as if the others had
+ * given their rank's remainder by 2 as color. Colors from 100 on take a while, until their progress was
+ * queried twice. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Makes graph launches, and counts those that have returned in a file that outlives it:
- *   counts FILE loop THREADS CALLS END   CALLS (0: for ever) by each thread, all at once
- *   counts FILE short THREADS CALLS      by each of so many threads, of which a few live at a time
+ *   counts FILE loop THREADS CALLS END   CALLS (0: forever) by each thread, all at once
+ *   counts FILE short THREADS CALLS      by each of THREADS threads, of which a few live at a time
  *   counts FILE forks CHILDREN CALLS     by each child, and by the parent between them
  * END is how the process ends: return, _exit, crash, kill.
  * The file has a line of 64 bytes for each thread, or child: its number and its calls. */

@@ -1,4 +1,4 @@
-//! `counts.c`, and its calls held against its record.
+//! `counts.c`, and the comparison of its calls with its record.
 
 use std::cell::Cell;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::common::{
 };
 use crate::read::Read;
 
-const PATIENCE: Duration = Duration::from_secs(90);
+const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The program, in a folder of its own.
 pub struct Counts {
@@ -22,14 +22,14 @@ pub struct Counts {
     variables: Vec<(&'static str, String)>,
 }
 
-/// What one thread or child of the program made.
+/// The calls and ranges that one thread or child of the program made.
 #[derive(Debug)]
 pub struct Made {
     /// The thread's number, or the child's.
     pub number: u64,
-    /// Calls that have returned.
+    /// Number of calls that have returned.
     pub calls: u64,
-    /// Ranges that have been popped, that have ended, and marks.
+    /// Numbers of ranges that were popped, ranges that have ended, and marks.
     pub pushed: u64,
     pub started: u64,
     pub marked: u64,
@@ -47,7 +47,7 @@ pub fn run_and_kill(command: &mut Command, after: Duration) -> ExitStatus {
     child.wait().unwrap()
 }
 
-/// Moments up to 33 ms that differ from run to run, but not in what they show.
+/// Returns delays up to 33 ms that differ from run to run. The tests hold for all of them.
 pub fn moments() -> impl Iterator<Item = Duration> {
     let mut random = u64::from(std::process::id()) | 1;
     std::iter::repeat_with(move || {
@@ -58,20 +58,20 @@ pub fn moments() -> impl Iterator<Item = Duration> {
     })
 }
 
-/// Numbers rounds of kills, and the moment of each: [`kills`] of them, and later ones until `is_enough`, as on a machine that is
-/// too busy to start a program in time.
+/// Returns the rounds of kills with their numbers and delays: [`kills`] of them, and more until `is_enough`,
+/// for a machine that is too busy to start a program in time.
 pub fn rounds(is_enough: &Cell<bool>) -> impl Iterator<Item = (usize, Duration)> {
     let rounds = moments().enumerate();
     let rounds = rounds.take_while(|(round, _)| *round < kills() || !is_enough.get());
     rounds.map(|(round, moment)| (round, moment * (1 + round / kills()) as u32))
 }
 
-/// How often programs are killed: 200 times by hand, fewer in a run of all tests.
+/// Returns how many times programs are killed: 200 in a separate run, fewer in a run of all tests.
 pub fn kills() -> usize {
     std::env::var("TLLMPROF_TEST_KILLS").map_or(12, |kills| kills.parse().unwrap())
 }
 
-/// What a program says in its file that it has made (`lines.h`).
+/// Reads the calls that a program has counted in its file (`lines.h`).
 pub fn made(path: &Path) -> Vec<Made> {
     let bytes = fs::read(path).unwrap_or_default();
     let (lines, _) = bytes.as_chunks::<64>();
@@ -133,15 +133,18 @@ impl Counts {
     }
 
     pub fn run(&self, windows: &str, arguments: &[&str]) -> Output {
-        run(&mut self.command(windows, arguments), PATIENCE)
+        run(&mut self.command(windows, arguments), TEST_TIMEOUT)
     }
 
-    /// By `tllmprof run`, which sets the preload and the record; `None` where that is not built.
+    /// Runs it by `tllmprof run`, which sets the preload and the record; `None` if that is not built.
     pub fn run_by_the_command(&self, windows: &str, arguments: &[&str]) -> Option<Output> {
-        Some(run(&mut self.by_the_command(windows, arguments)?, PATIENCE))
+        Some(run(
+            &mut self.by_the_command(windows, arguments)?,
+            TEST_TIMEOUT,
+        ))
     }
 
-    /// The command that runs it so.
+    /// Returns the command that does so.
     pub fn by_the_command(&self, windows: &str, arguments: &[&str]) -> Option<Command> {
         let tllmprof = crate::common::tllmprof();
         if !tllmprof.is_file() || std::env::var_os("TLLMPROF_TEST_RUNNER").is_some() {
@@ -172,27 +175,27 @@ impl Counts {
         run_and_kill(&mut self.command(windows, arguments), after)
     }
 
-    /// Removes what earlier runs left.
+    /// Removes the files of earlier runs.
     pub fn forget(&self) {
         for entry in fs::read_dir(self.folder()).unwrap() {
             fs::remove_file(entry.unwrap().path()).unwrap();
         }
     }
 
-    /// What the program says that it has made.
+    /// Returns the calls that the program has counted.
     pub fn made(&self) -> Vec<Made> {
         made(&self.scratch.path("counts"))
     }
 
-    /// The one record that it left.
+    /// Returns the only record that it left.
     pub fn record(&self) -> Read {
         let mut records = Read::all(self.folder());
         assert_eq!(records.len(), 1, "records of one process");
         records.remove(0)
     }
 
-    /// Every call that has returned is in the record, by its thread, and no other but for `more` a
-    /// thread that were under way.
+    /// Asserts that the record has every call that has returned, by its thread, and at most `more` others per
+    /// thread, which had begun.
     pub fn assert_every_call_is_there(&self, more: u64) -> Read {
         let made = self.made();
         let mut records = Read::all(self.folder());
@@ -216,7 +219,8 @@ impl Counts {
         record
     }
 
-    /// Events that are there and those that are not are those of so many calls and their iterations.
+    /// Asserts that the recorded and the dropped events are together those of this number of calls and their
+    /// iterations.
     pub fn assert_what_is_kept_and_dropped_is_all(&self, calls: u64) {
         let record = self.record();
         assert!(record.damage.is_none(), "{}", record.damage);
@@ -224,9 +228,9 @@ impl Counts {
         let iterations = record.iterations().len() as u64;
         let dropped = record.header.counter(Counter::EventsDropped);
         assert!(launches > 1000 && iterations > 1000 && dropped > 1000);
-        // Each is an iteration, and has a GPU span but where a thread's launch comes between the two of
-        // another's. What its thread used of the machine in an iteration is one event, and where there is more to say
-        // as many as five.
+        // Each call is an iteration and has a GPU span, unless a thread's launch comes between the two events
+        // of another's. The machine's resources that its thread used in an iteration are one event, or up to
+        // five if there is more to record.
         let spans = record.gpu_spans() + record.header.counter(Counter::GpuSpansLost);
         let used = record.used();
         let all = launches + iterations + spans + used + dropped;

@@ -1,4 +1,4 @@
-//! Disks that are too small, or not to be written to.
+//! Disks that are too small or not writable.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use crate::common::{Output, run};
 use crate::counts::Counts;
 
-const PATIENCE: Duration = Duration::from_secs(90);
+const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Makes the file system at `disk`, runs the program with its records there as `run` says, and copies what was
-/// written back. `None` where file systems cannot be mounted.
+/// Creates the file system at `disk`, runs the program with its records there as `run` says, and copies the
+/// written files back. Returns `None` if file systems cannot be mounted.
 fn mounted(
     counts: &Counts,
     windows: &str,
@@ -21,7 +21,7 @@ fn mounted(
 ) -> Option<Output> {
     let mut can = Command::new("unshare");
     can.args(["--mount", "true"]);
-    if !run(&mut can, PATIENCE).status.success() {
+    if !run(&mut can, TEST_TIMEOUT).status.success() {
         return None;
     }
     let disk = counts.folder().join("disk");
@@ -35,13 +35,13 @@ fn mounted(
     shell.args(["--mount", "/bin/sh", "-c", &script, "sh"]);
     behind(&mut shell, counts, &command);
     shell.env("TLLMPROF_TRACE", "disk/%p.tllmprof");
-    let output = run(&mut shell, PATIENCE);
+    let output = run(&mut shell, TEST_TIMEOUT);
     std::fs::remove_dir(&disk).unwrap();
     assert_ne!(output.status.code(), Some(99), "{}", output.err());
     Some(output)
 }
 
-/// Gives a shell the program that it is to run, and all that belongs to it.
+/// Passes a shell the program that it runs, with all arguments.
 fn behind(shell: &mut Command, counts: &Counts, command: &Command) {
     shell
         .arg(command.get_program())
@@ -57,13 +57,13 @@ fn behind(shell: &mut Command, counts: &Counts, command: &Command) {
 
 const RUN: &str = "LD_PRELOAD=$preload \"$@\"";
 
-/// With records on a disk of `size`.
+/// Runs it with records on a disk of `size`.
 pub fn on_a_small_one(counts: &Counts, size: &str, arguments: &[&str]) -> Option<Output> {
     let mount = format!("mount -t tmpfs -o size={size} tmpfs disk");
     mounted(counts, "0-", &mount, RUN, arguments)
 }
 
-/// With records on a disk that is mounted read-only.
+/// Runs it with records on a disk that is mounted read-only.
 pub fn on_a_read_only_one(counts: &Counts, arguments: &[&str]) -> Option<Output> {
     mounted(
         counts,
@@ -74,15 +74,15 @@ pub fn on_a_read_only_one(counts: &Counts, arguments: &[&str]) -> Option<Output>
     )
 }
 
-/// A file system of 128 MiB that copies what is written again, and has quotas whatever the kernel was built with.
+/// A copy-on-write file system of 128 MiB, which has quotas whatever the kernel was built with.
 const BTRFS: &str = "truncate -s 128M image && mkfs.btrfs -q -f image && mount -o loop image disk";
 
-/// Why there is no such file system; nothing where there is one.
+/// Returns the reason why there is no such file system, or `None` if there is one.
 pub fn no_btrfs() -> Option<&'static str> {
     let has = |command: &str| {
         let mut which = Command::new("sh");
         which.args(["-c", &format!("command -v {command}")]);
-        run(&mut which, PATIENCE).status.success()
+        run(&mut which, TEST_TIMEOUT).status.success()
     };
     if !has("mkfs.btrfs") {
         return Some("no mkfs.btrfs (scripts/setup --tests)");
@@ -98,11 +98,11 @@ pub fn no_btrfs() -> Option<&'static str> {
         "-c",
         "losetup -f && { grep -q btrfs /proc/filesystems || modprobe btrfs; }",
     ]);
-    let can = run(&mut can, PATIENCE);
+    let can = run(&mut can, TEST_TIMEOUT);
     (!can.status.success()).then_some("no loop devices, or no btrfs in the kernel")
 }
 
-/// With a quota of `size` on the disk.
+/// Runs it with a quota of `size` on the disk.
 pub fn with_a_quota(counts: &Counts, size: &str, arguments: &[&str]) -> Option<Output> {
     let mount = format!("{BTRFS} && btrfs quota enable disk && btrfs qgroup limit {size} disk");
     let output = mounted(counts, "0-", &mount, RUN, arguments);
@@ -110,7 +110,7 @@ pub fn with_a_quota(counts: &Counts, size: &str, arguments: &[&str]) -> Option<O
     output
 }
 
-/// Where others fill the disk up while the program runs, which is killed then.
+/// Runs it while others fill the disk up, and kills it then.
 pub fn that_fills_up(counts: &Counts, windows: &str, arguments: &[&str]) -> Option<Output> {
     const FILL: &str = "LD_PRELOAD=$preload \"$@\" & sleep 0.5; sync; \
         for size in 64k 4k; do dd if=/dev/urandom of=disk/other-$size bs=$size 2>/dev/null; sync; done; \
@@ -120,7 +120,7 @@ pub fn that_fills_up(counts: &Counts, windows: &str, arguments: &[&str]) -> Opti
     output
 }
 
-/// With records in a folder that may not be written to.
+/// Runs it with records in a folder that is not writable.
 pub fn in_a_read_only_folder(counts: &Counts, arguments: &[&str]) -> Output {
     let command = counts.command("0-", arguments);
     let folder = counts.folder().join("folder");
@@ -139,12 +139,12 @@ pub fn in_a_read_only_folder(counts: &Counts, arguments: &[&str]) -> Output {
     shell.args(["-c", script, "sh"]);
     behind(&mut shell, counts, &command);
     shell.env("TLLMPROF_TRACE", "folder/%p.tllmprof");
-    let output = run(&mut shell, PATIENCE);
+    let output = run(&mut shell, TEST_TIMEOUT);
     std::fs::remove_dir(&folder).unwrap();
     output
 }
 
-/// Where no file may become larger than `bytes`.
+/// Runs it with a limit of `bytes` on the size of files.
 pub fn with_small_files(counts: &Counts, bytes: u64, arguments: &[&str]) -> Output {
     let mut command = counts.command("0-", arguments);
     let limit = libc::rlimit {
@@ -160,5 +160,5 @@ pub fn with_small_files(counts: &Counts, bytes: u64, arguments: &[&str]) -> Outp
             },
         );
     }
-    run(&mut command, PATIENCE)
+    run(&mut command, TEST_TIMEOUT)
 }

@@ -1,5 +1,5 @@
-//! Names and arguments that are anybody's: they do nothing to a terminal or a page, exports have them as they are,
-//! and secrets among them are not in the record.
+//! Checks names and arguments from untrusted sources: they do nothing to a terminal or a page, exports have
+//! them unchanged, and secrets among them are not in the record.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,14 +11,15 @@ use tllmprof_config::printable;
 use tllmprof_config::printable::is_hidden;
 
 use crate::common::{self, Output, command, tllmprof};
-use crate::ranges::{PATIENCE, Program};
+use crate::ranges::{Program, TEST_TIMEOUT};
 
-/// Sets a terminal's title and colour, begins a line of its own, turns the order of reading, and is markup.
+/// A name that sets a terminal's title and colour, begins a new line, reverses the reading order, and is
+/// markup.
 const NAME: &str =
     "\x1b]0;PWNED\x07\x1b[31mRED\nfake: line\u{202e}gpj\u{9b}</script><img src=x onerror=alert(1)>";
 const SECRET: &str = "SECRET123";
 
-/// The program, run, and where its record is.
+/// Runs the program. Returns its output and the path of its record.
 fn recorded(more: &[(&str, &str)]) -> (Program, Output, PathBuf) {
     let program = Program::new("record/foreign.c");
     let arguments = [
@@ -32,7 +33,7 @@ fn recorded(more: &[(&str, &str)]) -> (Program, Output, PathBuf) {
     ];
     let mut run = program.command("cudaGraphLaunch", "1-3", &arguments, more);
     let folder = run.get_current_dir().unwrap().to_owned();
-    let output = common::run(&mut run, PATIENCE);
+    let output = common::run(&mut run, TEST_TIMEOUT);
     assert_eq!(output.status.code(), Some(7), "{}", output.err());
     let files = fs::read_dir(&folder)
         .unwrap()
@@ -42,7 +43,7 @@ fn recorded(more: &[(&str, &str)]) -> (Program, Output, PathBuf) {
 }
 
 fn command_output(arguments: &[&OsStr]) -> Output {
-    let output = common::run(command(tllmprof()).args(arguments), PATIENCE);
+    let output = common::run(command(tllmprof()).args(arguments), TEST_TIMEOUT);
     assert_eq!(
         output.status.code(),
         Some(0),
@@ -53,7 +54,7 @@ fn command_output(arguments: &[&OsStr]) -> Output {
     output
 }
 
-/// Nothing acts on a terminal, and no line is another's.
+/// Asserts that nothing controls a terminal and that no line is forged.
 #[track_caller]
 fn assert_harmless(text: &str) {
     assert!(

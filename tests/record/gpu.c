@@ -1,7 +1,7 @@
 /* Steps whose GPU work is known: each begins with a graph launch.
  *   gpu HOW STEPS
- * Says, on a line of its own, which step the pieces of work belong to that the GPU was given since the
- * line before, for a test to hold against the stand-in's own account of them: `STEP PIECES`. */
+ * Prints, on a separate line, the step of the pieces of work that the GPU was given since the line
+ * before, for a test to compare with the stand-in's own log of them: `STEP PIECES`. */
 #define GPU_DRIVER
 #include "program.h"
 
@@ -17,7 +17,7 @@ enum how {
     IDLE,      /* the host is busy before it waits, while the GPU has nothing to do */
     STREAMS,   /* work in three streams at once, and a wait for the device */
     DEFAULTS,  /* in the default streams */
-    EVENTS,    /* a wait for an event behind the work */
+    EVENTS,    /* a wait for an event after the work */
     ELSEWHERE, /* the same, by another thread */
     TURNS,     /* two threads launch into one stream in turn, the other one last, before and after a wait */
     REFUSED,   /* a launch that the driver refuses, in a stream of its own and in the other */
@@ -26,7 +26,7 @@ enum how {
     ENDS,      /* a context of its own is destroyed in step 5, with work that was not waited for */
     RESETS,    /* the device is reset in step 5 */
     MANY,      /* in very many streams */
-    PIPELINED, /* nobody waits before the end */
+    PIPELINED, /* no wait before the end */
     CAPTURED,  /* another thread captures in the steps 5 to 7 */
     FORKED     /* a child in step 5 */
 };

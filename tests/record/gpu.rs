@@ -1,7 +1,7 @@
-//! GPU times in the record, held against the stand-in's own account of what its GPU did.
+//! Compares GPU times in the record with the stand-in's own log of its GPU's work.
 //!
-//! The stand-in's clock stands still here but for waits (`STANDIN_CLOCK=virtual`), so that times are the
-//! same on every machine. Handles of what is gone end a program there.
+//! The stand-in's clock here only advances in waits (`STANDIN_CLOCK=virtual`), so times are the same on every
+//! machine. Using a destroyed handle ends a program there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -38,7 +38,7 @@ fn program() -> &'static Path {
     path
 }
 
-/// What a GPU was given, in nanoseconds of its clock.
+/// A piece of a GPU's work, in nanoseconds of its clock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Piece {
     from: u64,
@@ -49,7 +49,7 @@ struct Piece {
 struct Ran {
     output: Output,
     record: Read,
-    /// Of each step and stream, the pieces of work between two lines of the program.
+    /// For each step and stream, the pieces of work between two lines of the program.
     work: BTreeMap<i64, Vec<Vec<Piece>>>,
 }
 
@@ -88,7 +88,7 @@ fn ran(how: &str, steps: u32, window: &str, variables: &[(&str, &str)]) -> Ran {
     }
 }
 
-/// The stream of a line of the log, and the piece of work.
+/// Returns the stream of a line of the log, and the piece of work.
 fn piece(line: &str) -> (String, Piece) {
     let words: Vec<_> = line.split(' ').collect();
     let number = |index: usize| words[index].parse::<u64>().unwrap();
@@ -151,7 +151,7 @@ impl Ran {
         spans(&self.record)
     }
 
-    /// The durations that the record has of a step, the shortest first.
+    /// Returns the durations that the record has for a step, the shortest first.
     fn recorded(&self, step: u64) -> Vec<u64> {
         let spans = self.spans();
         let mut durations: Vec<_> = spans
@@ -163,7 +163,7 @@ impl Ran {
         durations
     }
 
-    /// Those that the streams' work took, from the first piece to the last.
+    /// Returns the durations of the streams' work, from the first piece to the last.
     fn true_ones(&self, step: u64) -> Vec<u64> {
         let streams = &self.work[&step.try_into().unwrap()];
         let mut durations: Vec<_> = streams
@@ -199,8 +199,8 @@ fn gpu_times_are_those_of_the_gpu() {
         ("elsewhere", 3),
         ("turns", 3),
         ("refused", 3),
-        // Until the number of its launches is known, an event on the stream comes behind what the
-        // legacy stream has it wait for.
+        // Until the number of its launches is known, an event on the stream comes after the work of the
+        // legacy stream that it waits for.
         ("defaults", 5),
     ] {
         for drain in ["1", "0"] {
@@ -209,7 +209,7 @@ fn gpu_times_are_those_of_the_gpu() {
             assert_eq!(ran.lost(), 0, "{how}");
             let spans = ran.spans();
             assert!(spans.iter().all(|span| (3..=8).contains(&span.iteration)));
-            // Where no wait of the thread's shows when the work is over, until its launches are known.
+            // If no wait of the thread shows the end of the work, until its launches are known.
             let may_be_cut = matches!(how, "fresh" | "elsewhere");
             assert_eq!(spans.iter().any(|span| span.cut), may_be_cut, "{how}");
         }
@@ -218,8 +218,8 @@ fn gpu_times_are_those_of_the_gpu() {
 
 #[test]
 fn however_the_program_reaches_cuda_its_streams_are_distinguished() {
-    /// Pieces of work of a step, and those that come before its graph, where the iteration begins: the
-    /// first of them is a copy to the device, which is too small to be timed.
+    /// Number of pieces of work of a step, and number of those before its graph, where the iteration begins.
+    /// The first of them is a copy to the device, which is too small to be timed.
     const PIECES: usize = 7;
     const BEFORE: usize = 3;
     for way in [
@@ -250,7 +250,7 @@ fn however_the_program_reaches_cuda_its_streams_are_distinguished() {
             });
             assert_eq!(ran.output.status.code(), Some(0), "{}", ran.output.err());
             let work = log.lines().map(piece).map(|(_, piece)| piece);
-            // Behind what is copied in at first.
+            // After the first copy to the device.
             let work: u64 = work
                 .skip(1 + 5 * PIECES + BEFORE)
                 .take(5 * PIECES)
@@ -297,7 +297,7 @@ fn the_driver_and_the_gpu_are_recorded_once() {
 
 #[test]
 fn streams_that_work_at_once_overlap_in_the_record() {
-    // A second each: the host's own time between launches is nothing beside it.
+    // One second each: the host's own time between launches is negligible compared with it.
     let ran = ran("streams", 6, "1-4", &[("STANDIN_WORK_NS", "1000000000")]);
     ran.assert_exact(1..=4);
     let ticks = |span: &Span| span.start;
@@ -309,7 +309,7 @@ fn streams_that_work_at_once_overlap_in_the_record() {
             .collect();
         let first = spans.iter().map(ticks).min().unwrap();
         let last = spans.iter().map(ticks).max().unwrap();
-        // The record's clock has at most some ticks a nanosecond.
+        // The record's clock has at most some ticks per nanosecond.
         assert!(last - first < 1_000_000_000, "{spans:?}");
         let mut numbers: Vec<_> = spans.iter().map(|span| span.stream).collect();
         numbers.sort_unstable();
@@ -321,7 +321,7 @@ fn streams_that_work_at_once_overlap_in_the_record() {
 #[test]
 fn a_gpu_that_waits_for_its_host_is_not_at_work() {
     let ran = ran("idle", 12, "3-8", &[]);
-    // How many launches a step has shows with the first.
+    // The first step shows the number of launches of a step.
     assert_eq!(ran.recorded(3), [1_000_000]);
     ran.assert_exact(4..=8);
 }
@@ -401,7 +401,7 @@ fn what_the_program_destroys_is_not_touched_again() {
     for how in ["ends", "resets"] {
         let ran = ran(how, 12, "3-8", &[]);
         ran.assert_exact(6..=8);
-        // What was not done by then is lost, and nothing else is recorded of it.
+        // Work that was not done by then is lost, and nothing else is recorded of it.
         let (mut kept, mut all) = (0, 0);
         for step in 3..=5 {
             let wanted = ran.true_ones(step);
@@ -421,7 +421,7 @@ fn another_threads_capture_is_left_alone() {
     // Its status says that the capture is whole.
     ran.assert_exact([3, 4, 8, 9]);
     assert!(ran.recorded(6).is_empty());
-    // A capture under way when the window closes, too.
+    // A capture that is active when the window closes, too.
     let ran = self::ran("captured", 12, "3-6", &[]);
     ran.assert_exact([3, 4]);
 }

@@ -1,4 +1,4 @@
-/* What programs do that a recorder does not expect, with a window open throughout; counts its launches (lines.h):
+/* Does things that a recorder does not expect, with a window open throughout, and counts its launches (lines.h):
  *   hostile FILE signals|jumps|clone|forks|exec|closes|moves|spawns|crowd|contexts [again] */
 #define _GNU_SOURCE
 #include "../nvtx/loop.h"
@@ -76,12 +76,12 @@ static void jump(int signal)
     siglongjmp(away, 1);
 }
 
-/* Events are left in the middle, for ever. What comes behind has to be recorded again. The signal is let in again only behind the jump:
-   on a busy machine the next one is waiting by then, and handlers in handlers fill the stack. */
+/* Events are left in the middle, and never finished. Later ones have to be recorded again. The signal is unblocked only after
+   the jump: on a busy machine the next one is waiting by then, and handlers in handlers fill the stack. */
 static void jumps(void)
 {
     volatile int left = 0;
-    /* NVTX looks for its tool once, and waits for ever for who has jumped out of that. */
+    /* NVTX looks for its tool once. It would wait forever for a thread that has jumped out of that. */
     nvtxInitialize(NULL);
     handle(jump);
     atomic_store(&lines[0].number, (uint64_t)gettid());
@@ -128,7 +128,7 @@ static void *steps_of_thread(void *argument)
 /* Copies are made while other threads are in the middle of anything. */
 static void fork_it(void)
 {
-    nvtxInitialize(NULL); /* a child of a fork in its middle would wait for it for ever, whoever listens */
+    nvtxInitialize(NULL); /* the child of a fork in its middle would wait for it forever, with any tool */
     pthread_t threads[4];
     for (int i = 0; i < 4; i++)
         pthread_create(&threads[i], NULL, steps_of_thread, &lines[i]);

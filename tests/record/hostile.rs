@@ -1,4 +1,5 @@
-//! Programs that do what a recorder does not expect: they never notice it, and what is lost is counted.
+//! Checks programs that do what a recorder does not expect: they are not disturbed, and lost events are
+//! counted.
 
 use tllmprof_record::{CallKind, Counter, Ended};
 
@@ -10,7 +11,7 @@ use crate::read::Read;
 fn run(what: &str, more: &[(&str, &str)]) -> (Program, common::Output, Vec<Read>) {
     let program = Program::new("record/hostile.c");
     let mut command = program.command("cudaDeviceSynchronize", "0-", &["counts", what], more);
-    let output = common::run(&mut command, crate::ranges::PATIENCE);
+    let output = common::run(&mut command, crate::ranges::TEST_TIMEOUT);
     assert_eq!(output.status.code(), Some(7), "{what}: {}", output.err());
     assert_eq!(output.out(), "done\n", "{what}");
     let records = program.records();
@@ -24,14 +25,14 @@ fn launches(record: &Read) -> u64 {
     record.calls(CallKind::GraphLaunch).len() as u64
 }
 
-/// Calls and ranges of the program, all threads together.
+/// Returns the numbers of calls and ranges of the program, all threads together.
 fn made(program: &Program) -> (u64, u64) {
     let made = program.made();
     let sum = |of: fn(&crate::counts::Made) -> u64| made.iter().map(of).sum();
     (sum(|made| made.calls), sum(|made| made.pushed))
 }
 
-/// What is not there has been counted, and the record says in its places that it is missing.
+/// Asserts that missing events are counted, and that the record has marks where they are missing.
 fn assert_kept_and_dropped(program: &Program, record: &Read) {
     let (calls, pushed) = made(program);
     let dropped = record.header.counter(Counter::EventsDropped);
@@ -64,11 +65,12 @@ fn handlers_that_jump_away_do_not_end_the_record() {
     let (program, _, records) = run("jumps", &[]);
     let record = &records[0];
     assert_kept_and_dropped(&program, record);
-    // Behind all the jumps come 20000 steps; a writer that was left in the middle is soon free again.
+    // After all the jumps come 20000 steps. A writer that was left in the middle is soon free again.
     assert!(launches(record) > 14_000, "{}", launches(record));
 }
 
-/// A copy that was made past all handlers writes nothing into its parent's record, and nothing of its own.
+/// A copy that was made without calling any handlers writes nothing into its parent's record, and has no
+/// record of its own.
 #[test]
 fn a_copy_that_nobody_is_notified_of_leaves_the_record_alone() {
     let (program, output, records) = run("clone", &[]);
@@ -90,7 +92,7 @@ fn forks_in_the_middle_of_everything_lose_nothing() {
     assert!(ranges.iter().all(|range| range.name == "step"));
 }
 
-/// Whoever renames or removes the file takes nothing from the program.
+/// Renaming or removing the file does not affect the program.
 #[test]
 fn a_file_that_is_moved_away_is_written_to_the_end() {
     let (program, _, records) = run("moves", &[]);

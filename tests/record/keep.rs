@@ -1,4 +1,4 @@
-//! Records that keep the latest windows alone (`TLLMPROF_KEEP`).
+//! Checks records that keep only the latest windows (`TLLMPROF_KEEP`).
 
 use std::fs;
 use std::ops::RangeInclusive;
@@ -14,7 +14,7 @@ use crate::counts::{Counts, kills, moments};
 use crate::read::Read;
 
 const KEEP: u64 = 1 << 20;
-/// Iterations of a window, and from the beginning of one to the next.
+/// Number of iterations of a window, and from the begin of one to the next.
 const STEPS: u64 = 1000;
 const EVERY: u64 = 1500;
 
@@ -24,7 +24,7 @@ fn kept() -> Counts {
         .env("TLLMPROF_LOG", "warn")
 }
 
-/// So many windows.
+/// Returns the setting of `count` windows.
 fn windows(count: u64) -> String {
     let all = (0..count).map(|window| format!("{}-{}", window * EVERY, last_of(window)));
     all.collect::<Vec<_>>().join(",")
@@ -37,13 +37,13 @@ const fn last_of(window: u64) -> u64 {
 fn records(folder: &Path) -> Vec<u64> {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let files = files.filter(|file| file.path().extension().is_some_and(|it| it == "tllmprof"));
-    // A file may be renamed or removed meanwhile.
+    // A file may be renamed or removed in the meantime.
     files
         .filter_map(|file| Some(file.metadata().ok()?.len()))
         .collect()
 }
 
-/// The largest that a record in the folder is while they run.
+/// Returns the largest size of a record in the folder while they run, in bytes.
 fn largest_until_they_end(folder: &Path, mut running: Vec<Child>) -> u64 {
     let mut largest = 0;
     while !running.is_empty() {
@@ -60,8 +60,8 @@ fn largest_until_they_end(folder: &Path, mut running: Vec<Child>) -> u64 {
     largest
 }
 
-/// The record has the latest windows, all of them with all their iterations but for the last, which may be cut; the
-/// numbers of these windows.
+/// Asserts that the record has the latest windows, with all their iterations except for the last window,
+/// which may be cut. Returns the numbers of these windows.
 fn assert_the_latest_are_whole(record: &Read) -> RangeInclusive<u64> {
     assert!(record.damage.is_none(), "{}", record.damage);
     assert_eq!(record.header.counter(Counter::EventsDropped), 0);
@@ -105,7 +105,8 @@ fn the_latest_windows_stay_and_the_disk_is_bounded() {
         assert_eq!(*kept.end(), 59);
         assert!(kept.clone().count() >= 4, "{kept:?}");
         assert_eq!(record.windows().len(), kept.clone().count());
-        // A launch that another thread is in as a window opens or closes is recorded if it returns while one is open.
+        // A launch that another thread is making while a window opens or closes is recorded if it returns
+        // while one is open.
         let launches = record.calls(CallKind::GraphLaunch).len() as u64;
         let windows = kept.clone().count() as u64;
         let difference = launches.abs_diff(windows * STEPS);
@@ -113,7 +114,7 @@ fn the_latest_windows_stay_and_the_disk_is_bounded() {
             difference <= windows * (count - 1),
             "{launches} in {windows} windows"
         );
-        // What was written before all windows is there.
+        // The events that were written before all windows are there.
         assert_eq!(record.info(Info::Rule), ["cudaGraphLaunch"]);
         assert_eq!(record.header.counter(Counter::Iterations), 90_000);
     }
@@ -130,7 +131,7 @@ fn a_process_that_is_killed_leaves_its_latest_windows() {
             .spawn()
             .unwrap();
         let since = Instant::now();
-        // Room is taken before it is used: the record is full once a window is dropped.
+        // Room is allocated before it is used: the record is full once a window is dropped.
         let is_full = || {
             records(counts.folder()).contains(&KEEP)
                 && counts.record().header.counter(Counter::WindowsDropped) > 0
@@ -190,7 +191,7 @@ fn the_window_that_is_open_is_not_cut_for_itself() {
     assert!(of_it.iter().copied().eq(100..100 + of_it.len() as u64));
 }
 
-/// Anonymous memory of a process in kB, as long as it is there.
+/// Returns the anonymous memory of a process in kB, while it runs.
 fn anonymous_kb(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let line = text
@@ -199,7 +200,8 @@ fn anonymous_kb(pid: u32) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// How many events are written: fifty million, as of a day, by hand; fewer in a run of all tests.
+/// Returns the number of events to write: fifty million, as in a day, in a separate run; fewer in a run of
+/// all tests.
 fn events() -> u64 {
     std::env::var("TLLMPROF_TEST_EVENTS").map_or(1_000_000, |events| events.parse().unwrap())
 }
@@ -207,7 +209,7 @@ fn events() -> u64 {
 #[test]
 fn memory_does_not_grow_with_the_events_that_are_written() {
     const STEPS: u64 = 20_000;
-    // Of an iteration: itself, its call and what its thread used.
+    // Three events per iteration: itself, its call and the resources that its thread used.
     let count = events().div_ceil(3 * STEPS).max(10);
     let windows =
         (0..count).map(|window| format!("{}-{}", window * STEPS, (window + 1) * STEPS - 1));
@@ -227,7 +229,7 @@ fn memory_does_not_grow_with_the_events_that_are_written() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(child.wait().unwrap().code(), Some(7));
-    // The first tenth is the start; the end takes memory apart.
+    // The first tenth is the start. The end needs additional memory.
     let early = &seen[seen.len() / 10..seen.len() / 3];
     let late = &seen[seen.len() * 2 / 3..seen.len() * 9 / 10];
     let most = |part: &[u64]| part.iter().copied().max().unwrap();

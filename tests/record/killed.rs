@@ -1,5 +1,5 @@
-//! Processes that are killed at any moment, and what happens to records afterwards: each is whole or unfinished,
-//! or its damage is named.
+//! Checks processes that are killed at any moment, and later damage to records: each record is whole or
+//! unfinished, or its damage is named.
 
 use std::cell::Cell;
 use std::fs;
@@ -19,7 +19,7 @@ mod made;
 
 const THREADS: &str = "8";
 
-/// The record in a folder, if there is a file.
+/// Returns the record in a folder, if there is a file.
 fn record(folder: &Path) -> Option<PathBuf> {
     let files = fs::read_dir(folder).unwrap();
     let mut files = files.map(|entry| entry.unwrap().path());
@@ -29,7 +29,7 @@ fn record(folder: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Kills the program `after` it made its file; whether it did so.
+/// Kills the program `after` it made its file. Returns true if it made one.
 fn kill_after_it_makes_its_file(counts: &Counts, after: Duration) -> bool {
     let mut child = counts
         .command("0-", &["loop", THREADS, "0", "return"])
@@ -52,15 +52,17 @@ fn kill_after_it_makes_its_file(counts: &Counts, after: Duration) -> bool {
     is_there
 }
 
-/// Whether a folder's file system has files without a name, so that a record has its header from the start.
+/// Returns true if a folder's file system has files without a name, so that a record has its header from the
+/// start.
 fn has_unnamed_files(folder: &Path) -> bool {
     let mut options = fs::File::options();
     let opened = options.write(true).custom_flags(libc::O_TMPFILE);
     opened.open(folder).is_ok()
 }
 
-/// What a killed process left is unfinished, and each gap in its iterations is counted. How many iterations there are;
-/// `None`: it is empty, which it may be where a file has a name before its header.
+/// Asserts that the record of a killed process is unfinished, and that each gap in its iterations is counted.
+/// Returns the number of iterations; `None` if it is empty, which it may be if a file has a name before its
+/// header.
 fn check(path: &Path) -> Option<usize> {
     let reader = match Reader::open(path) {
         Ok(reader) => reader,
@@ -99,7 +101,7 @@ fn killed_while_it_is_made_a_record_is_unfinished() {
     let mut there = 0;
     for (round, delay) in moments().take(kills()).enumerate() {
         counts.forget();
-        // Up to 1 ms behind the file; every fourth at once.
+        // Up to 1 ms after the file was made; every fourth at once.
         let delay = if round % 4 == 0 {
             Duration::ZERO
         } else {
@@ -127,7 +129,7 @@ fn killed_among_eight_threads_a_record_has_no_gap_that_is_not_counted() {
     }
 }
 
-/// All that a report shows, as far as it is the record's.
+/// Returns the parts of a report that come from the record.
 fn shown(bytes: &[u8]) -> Option<(State, String)> {
     let reader = Reader::new(bytes).ok()?;
     let mut events = format!("{:?}", reader.header());
@@ -138,7 +140,7 @@ fn shown(bytes: &[u8]) -> Option<(State, String)> {
     Some((process.state(), events))
 }
 
-/// As the tests of the format do it with records that are made up.
+/// The same as the tests of the format do with artificial records.
 #[test]
 fn a_real_record_that_was_changed_never_passes_for_whole() {
     let counts = Counts::new();

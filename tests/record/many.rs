@@ -1,5 +1,5 @@
-//! Windows of steps that many threads make at once: exact by the order in which the steps begin, and each
-//! iteration is in the record or counted as missing.
+//! Checks windows of steps that many threads make at once: they are exact by the order in which the steps
+//! begin, and each iteration is in the record or counted as missing.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,15 +12,15 @@ use crate::common::python::pythons;
 use crate::common::{INEXACT, Output, Scratch, command, nvtx, repo, run, shim, standin};
 use crate::read::Read;
 
-const PATIENCE: Duration = Duration::from_secs(90);
-/// Steps of a run, of all threads together.
+const TEST_TIMEOUT: Duration = Duration::from_secs(90);
+/// Number of steps of a run, of all threads together.
 const STEPS: u64 = 960;
 
-/// What makes a step, and the rule that counts it.
+/// The program's way to make a step, and the rule that counts it.
 struct Steps {
     how: &'static str,
     rule: &'static str,
-    /// Steps an iteration.
+    /// Number of steps per iteration.
     every: u64,
 }
 
@@ -38,12 +38,12 @@ const fn steps(how: &'static str, rule: &'static str, every: u64) -> Steps {
     Steps { how, rule, every }
 }
 
-/// How often each is run: once in a run of all tests, more often by hand.
+/// Returns the number of runs of each: one in a run of all tests, more in a separate run.
 fn times() -> u64 {
     std::env::var("TLLMPROF_TEST_MANY").map_or(1, |times| times.parse().unwrap())
 }
 
-/// Windows of several sizes among so many iterations.
+/// Returns windows of several sizes among this number of iterations.
 fn windows(iterations: u64) -> Vec<(u64, u64)> {
     let sizes = [5, 1, 2, 9].into_iter().cycle();
     let mut windows = Vec::new();
@@ -63,10 +63,10 @@ struct Program {
     scratch: Scratch,
 }
 
-/// What a run showed.
+/// The results of a run.
 struct Ran {
     output: Output,
-    /// None where no window opened.
+    /// The record; `None` if no window opened.
     record: Option<Read>,
     windows: Vec<(u64, u64)>,
 }
@@ -104,7 +104,7 @@ fn run_in(scratch: &Scratch, mut program: Command, rule: &str, windows: Vec<(u64
         .env("TLLMPROF_START_STOP", texts.join(","))
         .env("TLLMPROF_STEP", rule)
         .env("TLLMPROF_TRACE", &path);
-    let output = run(&mut program, PATIENCE);
+    let output = run(&mut program, TEST_TIMEOUT);
     assert!(output.status.success(), "{}", output.err());
     Ran {
         record: path.exists().then(|| Read::open(&path)),
@@ -119,13 +119,14 @@ impl Ran {
         record.unwrap_or_else(|| panic!("no record: {}", self.output.err()))
     }
 
-    /// That no window opened, for want of a step: there is no record then, and the log says why.
+    /// Returns true if no window opened for lack of a step: there is no record then, and the log says why.
     fn learnt_nothing(&self) -> bool {
         let said = |word| self.output.err().contains(word);
         self.record.is_none() && said("never opened") && !said("captured") && !said("closed: ")
     }
 
-    /// Each iteration of a window is in the record or counted as missing, and so are those of the log.
+    /// Asserts that each iteration of a window is in the record or counted as missing, and so are those of
+    /// the log.
     fn assert_nothing_is_lost(&self, what: &str, iterations: u64) {
         let (output, record) = (&self.output, self.record());
         let counter = |counter| record.header.counter(counter);
@@ -146,7 +147,7 @@ impl Ran {
         assert_eq!(logged, held, "{what}: {}", output.err());
     }
 
-    /// How many iterations the log says each window held.
+    /// Returns the number of iterations of each window by the log.
     fn closed(&self) -> BTreeMap<String, u64> {
         let err = self.output.err();
         let closed = err.lines().filter_map(|line| {
@@ -159,7 +160,7 @@ impl Ran {
         closed.collect()
     }
 
-    /// Whether the windows are those that were asked for, with all of their iterations.
+    /// Returns true if the windows are the requested ones, with all of their iterations.
     fn is_exact(&self) -> bool {
         let wanted: Vec<u64> = self.windows.iter().flat_map(|&(a, b)| a..=b).collect();
         let held = self.windows.iter().map(|(a, b)| b + 1 - a);
@@ -169,8 +170,8 @@ impl Ran {
             && held.sum::<u64>() == self.closed().values().sum::<u64>()
     }
 
-    /// How many steps had begun where the profiler was switched, by the program's own count: of each switch that,
-    /// and how many there should have been.
+    /// Returns for each switch of the profiler the number of steps that had begun, by the program's own
+    /// count, and the right number.
     fn switches(&self, every: u64) -> Vec<(u64, u64)> {
         let out = self.output.out();
         let begun = out.lines().map(|line| {
@@ -182,8 +183,9 @@ impl Ran {
     }
 }
 
-/// Runs again, a few times, what waited too long for a window to be switched and said so: with several programs on each
-/// core, a thread may not run for that long. What was lost is counted all the same.
+/// Runs again, up to a few times, if the program waited too long for a window to be switched and logged that.
+/// With several programs on each core, a thread may not run for that long. Lost events are counted in any
+/// case.
 fn unless_too_busy(what: &str, run: impl Fn() -> Ran) -> Ran {
     for _ in 0..3 {
         let ran = run();
@@ -216,10 +218,10 @@ fn windows_of_many_threads_steps_are_exact() {
                         continue;
                     }
                     for (begun, edge) in ran.switches(steps.every) {
-                        // No step of a larger number has begun.
+                        // No step with a larger number has begun.
                         assert!(begun <= edge, "{what}: {begun} had begun at {edge}");
                         edges += 1;
-                        // Nor has one of a smaller number yet to begin, as far as the program sees that.
+                        // All steps with a smaller number have begun, as far as the program sees that.
                         let is_seen = matches!(steps.how, "range" | "started" | "function");
                         late += u64::from(is_seen && begun < edge);
                         if is_seen && begun < edge {
@@ -266,7 +268,7 @@ fn windows_of_a_python_function_that_many_threads_call_are_exact() {
     assert!(inexact.is_empty(), "{inexact:#?}");
 }
 
-/// Which steps a rule that is learnt takes for iterations depends on how the threads' calls meet.
+/// A learnt rule's iterations depend on the order of the threads' calls.
 #[test]
 fn where_the_step_is_learnt_each_iteration_of_a_window_is_kept_or_counted() {
     let program = Program::new();

@@ -1,4 +1,4 @@
-//! What happens inside Python, in records of every CPython there is, against what the programs know themselves.
+//! Checks the events inside Python in records of every available CPython, against the programs' own data.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use crate::common::torch::python_with_torch;
 use crate::common::{Output, Scratch, command, nvtx, repo, run, shim, standin};
 use crate::read::Read;
 
-const PATIENCE: Duration = Duration::from_secs(120);
-/// How far a moment of the record may be from the program's own reading of it, in nanoseconds.
-const NEAR: u64 = 50_000;
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
+/// Maximum difference between a time of the record and the program's own reading of it, in nanoseconds.
+const MAX_DIFFERENCE_NS: u64 = 50_000;
 
 fn record(
     python: &Path,
@@ -33,7 +33,7 @@ fn record(
         .env("TLLMPROF_TRACE", "%p.tllmprof")
         .envs(variables.iter().copied())
         .current_dir(scratch.folder());
-    let output = run(&mut started, PATIENCE);
+    let output = run(&mut started, TEST_TIMEOUT);
     assert!(
         output.status.success(),
         "{}: {}",
@@ -45,7 +45,7 @@ fn record(
     (output, records.remove(0))
 }
 
-/// Lines of numbers behind a word.
+/// Returns the lines of numbers after a word.
 fn numbers(output: &Output, word: &str) -> Vec<Vec<u64>> {
     let out = output.out();
     let lines = out
@@ -56,7 +56,7 @@ fn numbers(output: &Output, word: &str) -> Vec<Vec<u64>> {
         .collect()
 }
 
-/// An event of a thread: what it is, and from when to when, in nanoseconds of the monotonic clock.
+/// An event of a thread: the thread, the kind, and start and end in nanoseconds of the monotonic clock.
 type Timed = (u64, What, u64, u64);
 
 fn timed(record: &Read) -> Vec<Timed> {
@@ -73,10 +73,13 @@ fn timed(record: &Read) -> Vec<Timed> {
     record.events.iter().map(at).collect()
 }
 
-/// Those of a thread that began and ended between these times.
+/// Returns the number of events of a thread that began and ended between these times.
 fn between(events: &[Timed], thread: u64, from: u64, to: u64, is: impl Fn(What) -> bool) -> usize {
     let is_it = |event: &&Timed| {
-        event.0 == thread && is(event.1) && from <= event.2 + NEAR && event.3 <= to + NEAR
+        event.0 == thread
+            && is(event.1)
+            && from <= event.2 + MAX_DIFFERENCE_NS
+            && event.3 <= to + MAX_DIFFERENCE_NS
     };
     events.iter().filter(is_it).count()
 }
@@ -95,9 +98,9 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
         let events = timed(&record);
         let all = |is: fn(What) -> bool| events.iter().filter(|event| is(event.1)).count();
 
-        // The clock is held against time from before the program to its end.
+        // The clock is compared with the time from before the program to its end.
         let begun = numbers(&output, "begun")[0][0];
-        // What a thread used is an amount, which may be more than has passed since.
+        // A thread's use of resources is an amount, which may be more than the time that has passed since.
         let spans = events
             .iter()
             .filter(|event| !matches!(event.1, What::Used { .. }));
@@ -158,7 +161,9 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
             let &[thread, taken, has, drops, dropped] = &line[..] else {
                 panic!("{line:?}");
             };
-            let near = |time: u64, from: u64, to: u64| from <= time + NEAR && time <= to + NEAR;
+            let near = |time: u64, from: u64, to: u64| {
+                from <= time + MAX_DIFFERENCE_NS && time <= to + MAX_DIFFERENCE_NS
+            };
             let is_it = |event: &&Timed| {
                 event.0 == thread
                     && event.1 == What::GilHold
@@ -179,7 +184,7 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
             }
         }
         assert!(waited > 0, "{python}: nobody waited");
-        // Each hold that is kept was a hand-over, and so were many that are too short.
+        // Each recorded hold was a hand-over, and so were many that are too short to be recorded.
         let handoffs = record.header.counter(Counter::GilHandoffs);
         let kept = all(|what| what == What::GilHold) as u64;
         assert!(handoffs >= kept && kept >= 5, "{python}: {handoffs} {kept}");
@@ -196,7 +201,7 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
     }
 }
 
-/// Nobody listens to NVTX: the record alone has the modules' ranges.
+/// No tool listens to NVTX: only the record has the modules' ranges.
 #[test]
 fn torch_modules_are_ranges_of_ours() {
     let Some(python) = python_with_torch() else {

@@ -1,5 +1,5 @@
-/* Ranges and marks of every kind on THREADS threads at once, STEPS times (0: for ever), and how many of each kind
- * have ended:
+/* Ranges and marks of every kind on THREADS threads at once, STEPS times (0: forever), and the number of each kind
+ * that have ended:
  *   ranges FILE THREADS STEPS return|kill
  * Names are new ones each time, the same ones, and registered. */
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-//! The program's NVTX ranges and marks in its record: alone, and in front of another tool.
+//! Checks the program's NVTX ranges and marks in its record: without another tool, and with one.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::common::{Output, Scratch, command, nvtx, run, shim, standin};
 use crate::counts::{Made, made, rounds, run_and_kill};
 use crate::read::{Range, Read};
 
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A program with ranges, in a folder of its own.
 pub struct Program {
@@ -57,7 +57,10 @@ impl Program {
         more: &[(&str, &str)],
     ) -> (Output, Read) {
         self.forget();
-        let output = run(&mut self.command(rule, windows, arguments, more), PATIENCE);
+        let output = run(
+            &mut self.command(rule, windows, arguments, more),
+            TEST_TIMEOUT,
+        );
         let mut records = self.records();
         assert_eq!(records.len(), 1, "{}", output.err());
         (output, records.remove(0))
@@ -90,7 +93,7 @@ impl Program {
     }
 }
 
-/// Domain, name, kind and whether it was cut.
+/// Domain, name, kind, and true if it was cut.
 type Summary<'a> = (Option<&'a str>, &'a str, RangeKind, bool);
 
 fn summaries(ranges: &[Range]) -> Vec<Summary<'_>> {
@@ -107,7 +110,8 @@ fn summaries(ranges: &[Range]) -> Vec<Summary<'_>> {
         .collect()
 }
 
-/// Each way to open a range, with a tool behind us and without: a window of the ranges themselves holds exactly its own.
+/// Each way to open a range, with another tool and without: a window by the ranges themselves has exactly its
+/// own.
 #[test]
 fn ranges_are_kept_by_their_names_and_domains() {
     use RangeKind::{PushPop, StartEnd};
@@ -179,7 +183,7 @@ fn ranges_are_kept_by_their_names_and_domains() {
     }
 }
 
-/// With nothing but launches to go by, a window opens and closes in the middle of ranges.
+/// If only launches are counted, a window opens and closes in the middle of ranges.
 #[test]
 fn ranges_are_cut_where_the_window_closes_and_left_out_where_it_opens() {
     let program = Program::new("record/ranges.c");
@@ -222,7 +226,7 @@ fn without_ranges_in_nvtx_or_windows_there_are_none() {
     assert!(record.ranges().is_empty() && record.marks().is_empty());
 }
 
-/// The tool behind us gets what it gets without us, and the record has it, too.
+/// The other tool gets the same as without the library, and the record has it, too.
 #[test]
 fn a_tool_behind_the_record_gets_every_event() {
     let program = Program::new("record/ranges.c");
@@ -235,12 +239,12 @@ fn a_tool_behind_the_record_gets_every_event() {
     let arguments = ["counts", "4", "300", "return"];
     let mut plain = program.command("cudaGraphLaunch", "0-", &arguments, &[(variable, &tool)]);
     plain.env_remove("LD_PRELOAD");
-    let plain = run(&mut plain, PATIENCE);
+    let plain = run(&mut plain, TEST_TIMEOUT);
     for windows in ["0-", "1000000"] {
         let mut recorded = program.command("cudaGraphLaunch", windows, &arguments, &[]);
         recorded.env(variable, &tool);
         program.forget();
-        let output = run(&mut recorded, PATIENCE);
+        let output = run(&mut recorded, TEST_TIMEOUT);
         let [seen] = &tools(&output)[..] else {
             panic!("{}", output.err());
         };
@@ -283,7 +287,7 @@ fn sixty_four_threads_at_once_lose_nothing() {
     assert_eq!(output.status.code(), Some(7), "{}", output.err());
     assert_every_range_is_there(&record, &program.made(), 0);
     let steps = record.ranges();
-    // New names each time: each is written once, whoever was first.
+    // New names each time: each is written once, whichever thread was first.
     for n in 0..200 {
         let name = format!("step {n}");
         assert_eq!(steps.iter().filter(|range| range.name == name).count(), 64);
@@ -318,8 +322,9 @@ fn killed_at_any_moment_every_range_that_ended_is_there() {
     }
 }
 
-/// Every range that has ended is in the record, by the thread that ended it, and every mark; no others but for `more` a
-/// thread of each kind that were under way. Those that are there lie within each other as they were opened.
+/// Asserts that the record has every range that has ended, by the thread that ended it, and every mark. It
+/// has at most `more` others per thread and kind, which had begun. The recorded ranges are nested as they
+/// were opened.
 fn assert_every_range_is_there(record: &Read, made: &[Made], more: u64) {
     assert!(record.damage.is_none(), "{}", record.damage);
     assert_eq!(record.header.counter(Counter::EventsDropped), 0);
@@ -348,7 +353,7 @@ fn assert_every_range_is_there(record: &Read, made: &[Made], more: u64) {
         let marks = record.marks();
         let marks = marks.iter().filter(|mark| mark.0 == thread);
         is_so_many(marks.count(), made.marked, "marks");
-        // Each step ends behind what is inside it.
+        // Each step ends after the ranges inside it.
         for (n, pair) in pushed.chunks(2).enumerate() {
             assert_eq!(
                 (pair[0].name.as_str(), pair[0].domain.as_deref()),

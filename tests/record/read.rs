@@ -1,4 +1,4 @@
-//! A record, read by the reader that the command uses.
+//! A record, read by the command's reader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use tllmprof_record::{
 pub struct Range {
     pub thread: u32,
     pub kind: RangeKind,
-    /// `None`: the default one.
+    /// The domain; `None` for the default one.
     pub domain: Option<String>,
     pub name: String,
     pub start: u64,
@@ -22,10 +22,10 @@ pub struct Range {
     pub cut: bool,
 }
 
-/// All that a record holds.
+/// The contents of a record.
 pub struct Read {
     pub header: Header,
-    /// By thread, in the order of the file.
+    /// The events with their threads, in the order of the file.
     pub events: Vec<(u32, Event)>,
     pub strings: Strings,
     pub damage: Damage,
@@ -59,8 +59,8 @@ impl Read {
         }
     }
 
-    /// The records in a folder, without the empty one of a process that was killed while it made it, before
-    /// its first call.
+    /// Returns the records in a folder. The empty record of a process that was killed while making it, before
+    /// its first call, is left out.
     pub fn all(folder: &Path) -> Vec<Self> {
         let files = fs::read_dir(folder)
             .unwrap()
@@ -75,7 +75,7 @@ impl Read {
             .collect()
     }
 
-    /// What a process leaves that has done nothing.
+    /// Returns the record of a process that has done nothing.
     pub fn nothing() -> Self {
         let bytes =
             tllmprof_record::builder::Builder::new(1, tllmprof_record::ClockKind::Monotonic)
@@ -97,7 +97,7 @@ impl Read {
         }
     }
 
-    /// Calls of a kind.
+    /// Returns the calls of a kind.
     pub fn calls(&self, kind: CallKind) -> Vec<Event> {
         let events = self.events.iter().map(|(_, event)| *event);
         events
@@ -105,7 +105,7 @@ impl Read {
             .collect()
     }
 
-    /// How many spans of GPU work it has.
+    /// Returns the number of spans of GPU work.
     pub fn gpu_spans(&self) -> u64 {
         let is_span = |event: &Event| matches!(event.what, What::GpuSpan { .. });
         let spans = self.events.iter().filter(|(_, event)| is_span(event));
@@ -122,7 +122,7 @@ impl Read {
         by_thread
     }
 
-    /// What the header says of calls of a kind.
+    /// Returns the header's number of calls of a kind.
     pub fn counted(&self, kind: CallKind, inside: bool) -> u64 {
         let rows = self.rows.iter().filter(|(_, known)| **known == kind);
         rows.map(|(row, _)| match inside {
@@ -132,7 +132,7 @@ impl Read {
         .sum()
     }
 
-    /// Threads that made calls.
+    /// Returns the threads that made calls.
     pub fn threads(&self) -> BTreeSet<u32> {
         let calls = self
             .events
@@ -141,7 +141,7 @@ impl Read {
         calls.map(|(thread, _)| *thread).collect()
     }
 
-    /// NVTX ranges, in the order of the file.
+    /// Returns the NVTX ranges, in the order of the file.
     pub fn ranges(&self) -> Vec<Range> {
         let ranges = self
             .events
@@ -161,7 +161,7 @@ impl Read {
         ranges.collect()
     }
 
-    /// NVTX marks: their threads and names.
+    /// Returns the NVTX marks: their threads and names.
     pub fn marks(&self) -> Vec<(u32, &str)> {
         let marks = self
             .events
@@ -173,7 +173,7 @@ impl Read {
         marks.collect()
     }
 
-    /// Events that the record says are missing in their places.
+    /// Returns the number of events that the record says are missing in their places.
     pub fn reported_missing(&self) -> u64 {
         let missing = self.events.iter().map(|(_, event)| match event.what {
             What::Dropped { events } => events,
@@ -182,7 +182,7 @@ impl Read {
         missing.sum()
     }
 
-    /// How many events say what iterations used of the machine.
+    /// Returns the number of events with the resources that iterations used.
     pub fn used(&self) -> u64 {
         let events = self.events.iter();
         let used = events.filter(|(_, event)| matches!(event.what, What::Used { .. }));
@@ -211,7 +211,8 @@ impl Read {
             .collect()
     }
 
-    /// How many iterations the windows held. One whose close is cut has none: its first never ended.
+    /// Returns the number of iterations in the windows. A window whose close is cut has none: its first
+    /// iteration never ended.
     pub fn held(&self) -> u64 {
         let all: u64 = self.windows().iter().map(|(a, b)| b + 1 - a).sum();
         let is_empty = |event: &Event| {
@@ -222,7 +223,7 @@ impl Read {
         all - empty.count() as u64
     }
 
-    /// When each window opened and closed, and with which iteration.
+    /// Returns the times at which each window opened and closed, each with its iteration.
     pub fn window_events(&self) -> Vec<((u64, u64), (u64, u64))> {
         let edges = |wanted: Edge| {
             self.events
@@ -256,7 +257,7 @@ impl Read {
         }
     }
 
-    /// What is recorded of the process, in the order it was recorded.
+    /// Returns the recorded facts about the process, in the order of recording.
     pub fn info(&self, wanted: Info) -> Vec<String> {
         self.infos(wanted)
             .map(|value| self.strings.get(value as u32).to_owned())

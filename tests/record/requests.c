@@ -1,4 +1,4 @@
-/* Steps with ranges whose names are never used again, as those of requests, on two threads, STEPS of them (0: for ever),
+/* Steps with ranges whose names are never used again, as those of requests, on two threads, STEPS of them (0: forever),
  * with a PAUSE in microseconds:
  *   requests STEPS PAUSE
  * A range of each step has a registered name, in a domain. */

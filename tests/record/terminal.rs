@@ -1,5 +1,5 @@
-//! `tllmprof run` as a job of a shell, on a terminal: it is stopped, goes on and is interrupted with the program, ends
-//! as the program does, and says what the record holds all the same.
+//! Checks `tllmprof run` as a job of a shell, on a terminal: it is stopped, continued and interrupted with the program,
+//! ends as the program does, and still prints the summary of the record.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::common::{self, command};
 use crate::counts::Counts;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP: &str = "\x1a";
 const INTERRUPT: &str = "\x03";
 
@@ -65,10 +65,10 @@ impl Shell {
         }
     }
 
-    /// Waits until the shell, or what runs in it, has said `text`; what was said before is forgotten.
+    /// Waits until the shell, or a program in it, has printed `text`. Earlier output is discarded.
     #[track_caller]
     fn expect(&mut self, text: &str) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
             self.look();
             if let Some(at) = self.said.find(text) {
@@ -101,14 +101,14 @@ fn calls(counts: &Counts) -> u64 {
 
 #[track_caller]
 fn wait_for_calls(counts: &Counts, more_than: u64) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while calls(counts) <= more_than {
         assert!(Instant::now() < deadline, "the program makes no calls");
         sleep(Duration::from_millis(2));
     }
 }
 
-/// The command line, for a shell; none where there is no command.
+/// Returns the command line, for a shell; `None` if there is no command.
 fn line(counts: &Counts) -> Option<String> {
     let by_the_command = counts.by_the_command("5-9", &["loop", "1", "0", "return"])?;
     let variables = by_the_command.get_envs().filter_map(|(name, value)| {
@@ -138,11 +138,11 @@ fn it_stops_goes_on_and_is_interrupted_as_a_job() {
     };
     shell.types(&format!("{line}\n"));
     wait_for_calls(&counts, 100);
-    // Again and again, as soon as it goes on.
+    // Repeatedly, as soon as it continues.
     for _ in 0..20 {
         shell.types(STOP);
         shell.expect("Stopped");
-        // A call that was under way when it was stopped is not counted by then.
+        // A call that had begun when it was stopped is not counted by then.
         let stopped = calls(&counts);
         sleep(Duration::from_millis(20));
         assert_eq!(calls(&counts), stopped, "the program runs on");
@@ -157,7 +157,7 @@ fn it_stops_goes_on_and_is_interrupted_as_a_job() {
     wait_for_calls(&counts, stopped);
     shell.types("fg\n");
     shell.expect("'return'");
-    // The shell says so just before it gives the terminal away.
+    // The shell prints this just before it gives the terminal away.
     for _ in 0..20 {
         shell.types(INTERRUPT);
         sleep(Duration::from_millis(200));
@@ -180,14 +180,14 @@ fn signals_go_through_to_the_program() {
     };
     for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129), ("USR1", 138)] {
         counts.forget();
-        // A shell that controls jobs leaves signals alone in what it starts behind itself.
+        // A shell with job control does not change signals for background jobs.
         shell.types(&format!("{line} &\n"));
         wait_for_calls(&counts, 100);
         shell.types(&format!("kill -{signal} $!; wait $!; echo status=$?\n"));
         shell.expect("window 5-9: 5 iterations");
         shell.expect(&format!("status={status}"));
     }
-    // Stopped and sent on by their numbers, as a scheduler does it.
+    // Stopped and continued by their numbers, as a scheduler does it.
     counts.forget();
     shell.types(&format!("{line} &\n"));
     wait_for_calls(&counts, 100);

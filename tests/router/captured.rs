@@ -1,5 +1,5 @@
-//! Layers that are balanced in captured graphs and in models that are compiled whole: what proves them, and what becomes
-//! of one that disobeys.
+//! Checks layers that are balanced in captured graphs and in models that are compiled as a whole: their proof, and the
+//! treatment of a layer that does not follow the table.
 
 use std::path::Path;
 
@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 
 use crate::common::torch::python_with_transformers;
 use crate::common::{run, shim, standin};
-use crate::{PATIENCE, program, said};
+use crate::{TEST_TIMEOUT, program, said};
 
-/// What `captured.py` printed a step, and what was said, in windows of steps 2 to 3 and 6 to 7 of 10.
+/// Returns the output of `captured.py` for each step, and the messages, in windows of steps 2 to 3 and 6 to 7
+/// of 10.
 fn captured(python: &Path, words: &[&str], is_shimmed: bool) -> (Vec<Value>, Vec<String>) {
     let mut program = program(python, "captured.py");
     program.args(words).env("LD_LIBRARY_PATH", standin());
@@ -20,7 +21,7 @@ fn captured(python: &Path, words: &[&str], is_shimmed: bool) -> (Vec<Value>, Vec
             .env("TLLM_PROFILE_START_STOP", "2-3,6-7")
             .env("TLLMPROF_PERFECT_ROUTER", "window");
     }
-    let output = run(&mut program, PATIENCE);
+    let output = run(&mut program, TEST_TIMEOUT);
     assert!(output.status.success(), "{}", output.err());
     let out = output.out();
     let steps: Vec<Value> = out
@@ -31,7 +32,8 @@ fn captured(python: &Path, words: &[&str], is_shimmed: bool) -> (Vec<Value>, Vec
     (steps, said(&output))
 }
 
-/// In what stands for a captured graph: three models of two layers, and in each the second may go its own way.
+/// The layers in the substitute for a captured graph: three models of two layers. The second of each may not
+/// follow the table.
 const LAYERS: [&str; 6] = [
     "MixtralSparseMoeBlock.gate 0",
     "MixtralSparseMoeBlock.gate 1",
@@ -76,7 +78,7 @@ fn layers_in_captured_graphs_are_proved_when_the_window_closes() {
     }
 }
 
-/// What the last line says where each layer's router stays.
+/// Asserts the last message if each layer's router stays.
 fn assert_three_are_left(said: &[String]) {
     let last = said
         .iter()
@@ -96,7 +98,8 @@ fn a_layer_that_disobeys_in_a_captured_graph_is_named_and_learned_from_then_on()
     let (plain, _) = captured(&python, &["disobeys"], false);
     let (steps, said) = captured(&python, &["disobeys"], true);
     for (n, (plain, step)) in plain.iter().zip(&steps).enumerate() {
-        // The same graph: all its layers are switched in the first window, those that obey in the second.
+        // The same graph: all its layers are switched in the first window, and only those that follow the
+        // table in the second.
         let is_table = |layer: usize| is_inside(n) && (n < 4 || layer.is_multiple_of(2));
         let wanted: Vec<bool> = (0..6).map(is_table).collect();
         assert_eq!(step["tables"], json!(wanted), "step {n}");
@@ -134,7 +137,7 @@ fn layers_of_a_model_that_is_compiled_whole_are_proved_and_refused() {
     };
     let (steps, said) = captured(&python, &["compiled", "disobeys"], true);
     for (n, step) in steps.iter().enumerate() {
-        // The operators see for themselves, in the first balanced call.
+        // The operators check this themselves, in the first balanced call.
         let is_table = |layer: usize| is_inside(n) && layer.is_multiple_of(2);
         let tables = step["tables"].as_array().unwrap();
         for (layer, table) in tables.iter().enumerate() {

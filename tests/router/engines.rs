@@ -1,4 +1,4 @@
-//! Balanced routers in releases of vLLM and SGLang: their own source, under stand-ins for all that it imports.
+//! Checks balanced routers in releases of vLLM and SGLang: their own source, with fakes for all imports.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,9 +8,10 @@ use serde_json::Value;
 
 use crate::common::torch::python_with_transformers;
 use crate::common::{repo, run, shim, skipped};
-use crate::{PATIENCE, numbers, program};
+use crate::{TEST_TIMEOUT, numbers, program};
 
-/// Releases of engines whose own source runs here, and of how many ways through them the choice cannot be seen.
+/// Releases of engines whose own source runs here, each with the number of ways through it in which the
+/// choice cannot be seen.
 const RELEASES: [(&str, &str, usize); 11] = [
     ("vllm", "0.16.0", 2),
     ("vllm", "0.18.0", 2),
@@ -25,21 +26,21 @@ const RELEASES: [(&str, &str, usize); 11] = [
     ("sglang", "0.5.23", 2),
 ];
 
-/// A release of an engine, what of its source is changed, and what of it runs, all of it where nothing is named.
+/// A release of an engine, the changes to its source, and the parts that run; all run if none is named.
 type Job<'a> = (&'a str, &'a str, Vec<&'a str>);
 
-/// What a job found of each way, and the library's lines.
+/// The results of a job for each way, and the library's messages.
 type Found = (BTreeMap<String, Value>, Vec<String>);
 
 /// Runs the engines' source.
 fn engines(python: &Path, jobs: &[Job<'_>], variables: &[(&str, &str)]) -> Option<Vec<Found>> {
-    // With the variable that says where they are kept.
+    // With the variable of the folder in which they are kept.
     let mut get = Command::new(python);
     get.arg(repo().join("scripts/get-engine-sources")).args(
         jobs.iter()
             .map(|(name, version, _)| format!("{name}=={version}")),
     );
-    let got = run(&mut get, PATIENCE);
+    let got = run(&mut get, TEST_TIMEOUT);
     if !got.status.success() {
         skipped(got.err().trim());
         return None;
@@ -51,7 +52,7 @@ fn engines(python: &Path, jobs: &[Job<'_>], variables: &[(&str, &str)]) -> Optio
         job.extend(words);
         program.arg(serde_json::to_string(&job).unwrap());
     }
-    let output = run(program.envs(variables.iter().copied()), PATIENCE);
+    let output = run(program.envs(variables.iter().copied()), TEST_TIMEOUT);
     assert!(output.status.success(), "{}", output.err());
     let (out, err) = (output.out(), output.err());
     let mut found = Vec::new();
@@ -73,7 +74,7 @@ fn engines(python: &Path, jobs: &[Job<'_>], variables: &[(&str, &str)]) -> Optio
     Some(found)
 }
 
-/// Each token's experts, in order.
+/// Returns each token's experts, in order.
 fn experts(way: &Value) -> Vec<Vec<u64>> {
     let mut experts: Vec<_> = way["ids"].as_array().unwrap().iter().map(numbers).collect();
     experts

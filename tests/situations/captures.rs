@@ -1,4 +1,4 @@
-//! Stream captures: what is launched under one is no iteration, and none is spoilt.
+//! Checks stream captures: launches under one are no iterations, and no capture is invalidated.
 
 use super::twice::{Both, Situation, count, start, stop, workers};
 
@@ -189,7 +189,7 @@ fn a_window_opens_and_closes_while_another_thread_captures() {
                     [start(5, 5), stop(10, 10)],
                     "{program} {mode} by {step}\n{said}"
                 );
-                // Waiting for the device would have spoilt the capture.
+                // Waiting for the device would have invalidated the capture.
                 assert_eq!(count(&both.log, "cuCtxSynchronize"), 0);
                 assert_captures_held(&both);
                 assert_eq!(both.total(), 40);

@@ -1,4 +1,4 @@
-//! Processes that make others.
+//! Checks processes that start others.
 
 use super::twice::{Situation, of_process, processes, start, stop, switches};
 

@@ -1,4 +1,4 @@
-//! Calls that do not simply return.
+//! Checks calls that do not simply return.
 
 use super::twice::{Situation, start, stop};
 
@@ -78,7 +78,7 @@ fn longjmp_leaves_a_wait() {
 
 #[test]
 fn an_exception_leaves_a_launch() {
-    // Launches 7 and 15 have no wait behind them.
+    // Launches 7 and 15 have no wait after them.
     let expected = [start(5, 5), stop(10, 9), start(17, 15), stop(19, 17)];
     left(
         "throw",

@@ -1,8 +1,8 @@
-//! Ranges around the intercepted calls themselves (`TLLM_NVTX_DEBUG`).
+//! Checks ranges around the intercepted calls themselves (`TLLM_NVTX_DEBUG`).
 
 use crate::common::{Fixture, Ran, Scratch, Switch, nvtx};
 
-/// What the tool says at the end: the number behind `what=`.
+/// Returns the tool's count at the end: the number after `what=`.
 fn counted(ran: &Ran, what: &str) -> usize {
     let error = ran.output.err();
     let line = error
@@ -37,7 +37,7 @@ fn calls(ran: &Ran) -> usize {
 
 #[test]
 fn every_call_of_the_program_has_one_and_counts_as_before() {
-    // The stand-in's log has no copies: the program makes as many, however it is linked.
+    // The stand-in's log has no copies: the program makes the same number with any linkage.
     let mut copies = None;
     for program in [
         "steps_static",

@@ -1,11 +1,11 @@
-//! Standard error that is closed, dead, or something else by now.
+//! Checks standard error that is closed, broken, or replaced by something else.
 
 use std::fs;
 
 use super::twice::{Both, Situation, start, stop};
 use crate::common::{Scratch, can_exec, repo};
 
-/// What the program wrote into its own file, without and with the shim.
+/// Asserts the program's output in its own file, without and with the shim.
 #[track_caller]
 fn file_of(how: &str) -> (String, Both) {
     let scratch = Scratch::new("descriptor");

@@ -1,4 +1,4 @@
-//! Drivers that lack functions.
+//! Checks drivers that lack functions.
 
 use super::twice::{Situation, start, stop};
 use crate::common::standin;

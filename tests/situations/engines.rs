@@ -1,4 +1,4 @@
-//! Engines that know how to profile themselves.
+//! Checks engines that profile themselves.
 
 use super::twice::{Both, Situation, start, stop};
 use crate::common::standin;

@@ -1,4 +1,4 @@
-//! Engines whose step is no plain launch and wait: `auto` finds it, and opens windows on nothing else.
+//! Checks engines whose step is not a plain launch and wait: `auto` finds it, and opens windows only on it.
 
 use super::twice::{Both, Situation};
 
@@ -45,7 +45,12 @@ fn another_thread_waits_one_step_late() {
         let switched = switched_at(&both);
         assert_eq!(switched[1] - switched[0], 20, "{:#?}", both.said());
         assert!((100..=101).contains(&switched[0]), "{switched:?}");
-        assert!(both.said()[0].contains("on another thread than the launches'"));
+        // The launches are steadier than reads that may come late.
+        assert!(
+            both.said()[0].contains("iteration = the launch of "),
+            "{:#?}",
+            both.said()
+        );
     }
 }
 
@@ -80,13 +85,14 @@ fn graphs_were_captured_before() {
 
 #[test]
 fn the_pattern_changes_and_is_learnt_again() {
-    for both in run("changes", "80-89,200-209") {
+    // A step that the machine's load makes far longer is no evidence: there are many before each window.
+    for both in run("changes", "380-389,700-709") {
         let said = both.said();
         let switched = switched_at(&both);
-        assert_eq!(switched[..2], [80, 90], "{said:#?}");
-        // What passed while the new pattern was learnt is counted in hindsight.
+        assert_eq!(switched[..2], [380, 390], "{said:#?}");
+        // The steps made while the new pattern was learnt are counted in hindsight.
         assert_eq!(switched[3] - switched[2], 10, "{said:#?}");
-        assert!((195..=205).contains(&switched[2]), "{switched:?} {said:#?}");
+        assert!((695..=705).contains(&switched[2]), "{switched:?} {said:#?}");
     }
 }
 

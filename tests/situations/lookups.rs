@@ -1,4 +1,4 @@
-//! Programs that ask whether there is CUDA, where there is none.
+//! Checks programs that look for CUDA where there is none.
 
 use super::twice::Situation;
 

@@ -1,4 +1,4 @@
-//! Another preloaded library that interposes the same functions.
+//! Checks another preloaded library that interposes the same functions.
 
 use super::twice::{Both, Situation, start, stop};
 use crate::common::standin;
@@ -7,7 +7,7 @@ fn interposer() -> String {
     standin().join("bin/interposer.so").display().to_string()
 }
 
-/// The program with the other library behind the shim, and in front of it.
+/// Returns the program with the other library after the shim, and before it.
 fn in_both_orders(situation: &Situation) -> [Both; 2] {
     let behind = situation.clone().preload_after_shim(interposer()).run();
     let in_front = situation.clone().preload_before_shim(interposer()).run();

@@ -1,10 +1,10 @@
-//! Windows of some ranks only.
+//! Checks windows of some ranks only.
 
 use tllmprof_config::RANK_VARIABLES;
 
 use super::twice::{Both, Situation, start, stop};
 
-/// No rank but what a test sets, whatever started the tests.
+/// Returns the program with only the rank that a test sets, whatever started the tests.
 fn without_rank(program: &str) -> Situation {
     RANK_VARIABLES
         .into_iter()

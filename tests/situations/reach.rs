@@ -1,4 +1,4 @@
-//! Ways in which a program reaches CUDA.
+//! Checks the ways in which a program reaches CUDA.
 
 use super::twice::{Both, Situation, count, start, stop};
 use crate::common::{skipped, standin};

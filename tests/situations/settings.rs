@@ -1,4 +1,4 @@
-//! Variables that change how windows are switched and logged.
+//! Checks variables that change how windows are switched and logged.
 
 use super::twice::{Situation, count, start, stop, workers};
 

@@ -1,4 +1,4 @@
-//! Many threads, and threads that wait for each other.
+//! Checks many threads, and threads that wait for each other.
 
 use std::collections::BTreeSet;
 
@@ -39,8 +39,8 @@ fn sixty_four_threads_launch_at_once() {
             assert_eq!(ran.output.status, plain.output.status);
             assert_eq!(total(&ran.said()), 6400, "{program}");
             let (first, end) = edges(&ran);
-            // Each other thread may have a launch on its way whose number is lower, or one that was
-            // let go on.
+            // Each other thread may have a launch on its way whose number is lower, or one that was allowed
+            // to continue.
             assert!(
                 first.abs_diff(3000) <= THREADS,
                 "{program}: Start after {first} launches"
@@ -220,7 +220,7 @@ fn a_step_waits_for_another_threads_launch() {
 
 #[test]
 fn the_device_becomes_idle_only_by_another_threads_launch() {
-    // That launch must not be held up by the closing that waits for it.
+    // That launch must not be blocked by the closing that waits for it.
     let both = Situation::new("two_threads")
         .args("drain-needs-launch")
         .window("5-9", "cudaGraphLaunch")

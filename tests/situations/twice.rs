@@ -1,4 +1,4 @@
-//! A program twice, as it is and under the shim, and how the two runs compare.
+//! Runs a program twice, without and with the shim, and compares the runs.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -6,7 +6,7 @@ use std::ops::Deref;
 
 use crate::common::{Fixture, Ran, Record, Switch, shim};
 
-/// A program and what it is run with.
+/// A program with its arguments and variables.
 #[derive(Clone)]
 pub struct Situation {
     program: String,
@@ -92,8 +92,8 @@ impl Situation {
         self.fixture(Some(shim().display().to_string())).run()
     }
 
-    /// Both. The output and the status are the same, and the shim adds nothing to standard error
-    /// but lines of its own. The driver refuses none of our calls.
+    /// Runs both. The output and the status must be the same, the shim may add only its own messages to
+    /// standard error, and the driver must refuse none of the library's calls.
     #[track_caller]
     pub fn run(&self) -> Both {
         let both = Both {
@@ -133,8 +133,8 @@ impl Situation {
 }
 
 impl Both {
-    /// The program's calls came to the driver in the same order, as the same functions, by the same
-    /// runtimes and with the same success. For programs whose order of calls is certain.
+    /// Asserts that the program's calls reached the driver in the same order, as the same functions, by the
+    /// same runtimes and with the same success. For programs whose order of calls is certain.
     #[track_caller]
     pub fn assert_same_calls(&self) -> &Self {
         assert_eq!(
@@ -146,7 +146,8 @@ impl Both {
         self
     }
 
-    /// Exactly so many lines of our own; each holds what is wanted of it.
+    /// Asserts that the library logged exactly as many messages as `wanted` has, and that each contains its
+    /// text.
     #[track_caller]
     pub fn assert_said(&self, wanted: &[&str]) -> &Self {
         let said = self.said();
@@ -157,7 +158,7 @@ impl Both {
         self
     }
 
-    /// Nothing of ours in the log and nothing on standard error.
+    /// Asserts that the library is not in the log and wrote nothing on standard error.
     #[track_caller]
     pub fn assert_untouched(&self) -> &Self {
         assert_eq!(self.said(), Vec::<String>::new());
@@ -165,7 +166,7 @@ impl Both {
         self
     }
 
-    /// The number of iterations in the last line.
+    /// Returns the number of iterations in the last line.
     #[track_caller]
     pub fn total(&self) -> u64 {
         total(&self.said())
@@ -207,7 +208,7 @@ pub fn of_process(log: &[Record], pid: u32) -> Vec<Record> {
         .collect()
 }
 
-/// Where the profiler was switched: after how many graph launches and how many waits that returned.
+/// Returns where the profiler was switched: after how many graph launches and how many waits that returned.
 pub fn switches(log: &[Record]) -> Vec<Switch> {
     let workers = workers(log);
     let (mut launches, mut waits) = (0, 0);
@@ -224,8 +225,8 @@ pub fn switches(log: &[Record]) -> Vec<Switch> {
     switches
 }
 
-/// Threads that only wait for the device and switch the profiler: ours, as no fixture has such a
-/// one.
+/// Returns the threads that only wait for the device and switch the profiler: the library's, as no fixture
+/// has such a thread.
 pub fn workers(log: &[Record]) -> BTreeSet<u32> {
     let ours = |record: &Record| {
         let name = record.function.as_str();
@@ -240,7 +241,7 @@ pub fn workers(log: &[Record]) -> BTreeSet<u32> {
     &all - &busy
 }
 
-/// The program's own calls, but those that switch the profiler.
+/// Returns the program's own calls, without those that switch the profiler.
 fn calls(log: &[Record]) -> Vec<String> {
     let workers = workers(log);
     let own = |record: &&Record| {
@@ -257,7 +258,7 @@ fn word(record: &Record) -> String {
     format!("{} {} via={}", record.mark, record.function, record.via)
 }
 
-/// How often the driver got a function.
+/// Returns the number of the driver's calls of a function.
 pub fn count(log: &[Record], function: &str) -> usize {
     log.iter()
         .filter(|record| record.function == function)

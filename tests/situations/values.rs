@@ -1,4 +1,4 @@
-//! Values that do not parse: one line, and the program as if the shim were not there.
+//! Checks values that do not parse: one message, and the program behaves as without the shim.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -8,7 +8,7 @@ use tllmprof_config::variable_names;
 
 use super::twice::Situation;
 
-/// Every variable with values that mean nothing.
+/// Every variable with invalid values.
 const BAD: &[(&str, &[&[u8]])] = &[
     (
         "TLLMPROF_START_STOP",
@@ -34,7 +34,10 @@ const BAD: &[(&str, &[&[u8]])] = &[
     ("TLLMPROF_WHERE_SPLIT", &[b"often", b"1"]),
     ("TLLMPROF_AFTER_SECCOMP", &[b"often"]),
     ("TLLMPROF_WHEN", &[b"iteration", b"gc>5", b"gpu>1ms"]),
-    ("TLLMPROF_WHEN_AT_MOST", &[b"10001/1h", b"x/1h", b"3/often"]),
+    (
+        "TLLMPROF_WHEN_AT_MOST",
+        &[b"10001/1h", b"0", b"x/1h", b"3/often"],
+    ),
     ("TLLMPROF_WHEN_STEPS", &[b"0", b"many"]),
     ("TLLMPROF_FLIGHT", &[b"-1", b"all"]),
     (
@@ -52,6 +55,7 @@ const BAD: &[(&str, &[&[u8]])] = &[
             b"cudaMalloc",
             b"cudaProfilerStart",
             b"cudaGraphLaunch/0",
+            b"auto/2",
             b"cudaGraphLaunch/x",
             b"sum:f",
             b"sym:(f",
@@ -94,7 +98,7 @@ const BAD: &[(&str, &[&[u8]])] = &[
 
 fn with_bad(program: &str, name: &str, value: &[u8]) -> Situation {
     let mut situation = Situation::new(program);
-    // A window and a rule that would open, but where the bad value takes their place.
+    // A window and a rule that would open, unless the bad value replaces them.
     if !name.ends_with("_START_STOP") {
         situation = situation.env("TLLM_PROFILE_START_STOP", "5-9");
     }

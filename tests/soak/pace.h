@@ -1,4 +1,4 @@
-/* Tickets: so many, spread evenly over so many seconds, and each taken by one thread. */
+/* Tickets: a number of them, spread evenly over a number of seconds, and each taken by one thread. */
 #ifndef PACE_H
 #define PACE_H
 

@@ -51,7 +51,7 @@ bool has_current_context(void)
     return current_context() != NULL;
 }
 
-/* With the lock held: what belongs to the context goes with it. */
+/* With the lock held. Ends all objects of the context. */
 static void end_all_of(CUcontext context)
 {
     end_streams_of(context);
@@ -313,7 +313,8 @@ CUresult cuModuleUnload(CUmodule module)
     return CUDA_SUCCESS;
 }
 
-/* Every kernel does the same here (see run_kernel): a function is a name, kept for good. With the lock held. */
+/* Returns a kernel's function. Every kernel does the same here (see run_kernel), so a function is only a
+ * name, which is kept. With the lock held. */
 CUfunction kept_function(const char *name)
 {
     static struct CUfunc_st *functions;

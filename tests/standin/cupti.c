@@ -1,7 +1,7 @@
-/* CUPTI, as far as kernels, copies and memsets go: buffers that the client gives, filled by the
- * threads that launch and handed back by one of its own, records laid out as in NVIDIA's
- * cupti_activity.h (12 and 13), one subscriber, and cuptiFinalize, which no call survives that the
- * driver is in. What it was asked and what it handed out goes to STANDIN_CUPTI_LOG. */
+/* CUPTI for kernels, copies and memsets only. The client gives buffers, which the launching threads fill
+ * and a thread of this library returns. Records are laid out as in NVIDIA's cupti_activity.h (12 and 13).
+ * There is one subscriber. cuptiFinalize breaks every call that is in the driver. STANDIN_CUPTI_LOG logs
+ * the requests and the records returned. */
 #define _GNU_SOURCE
 #define STANDIN_SOURCE
 #include "standin_driver.h"
@@ -148,7 +148,7 @@ static void on_work(const struct standin_work *work)
     pthread_mutex_unlock(&lock);
 }
 
-/* Records of work that the GPU has not done: a forced flush hands them over without times. */
+/* Clears the times of work that the GPU has not done: a forced flush returns such records without times. */
 static void take_times_away(struct buffer *buffer)
 {
     uint64_t at = now();
@@ -230,7 +230,7 @@ CUptiResult cuptiSubscribe(void **subscriber, void *callback, void *argument)
     void *driver = find_driver();
     if (driver == NULL)
         return NOT_INITIALIZED;
-    /* As the real one does, which looks the driver's functions up and calls them. */
+    /* As in the real one, which looks the driver's functions up and calls them. */
     CUresult (*is_there)(CUcontext *) = NULL;
     *(void **)&is_there = dlsym(driver, "cuCtxGetCurrent");
     CUcontext context;
@@ -267,8 +267,8 @@ CUptiResult cuptiGetGraphExecId(CUgraphExec exec, uint32_t *id)
     return SUCCESS;
 }
 
-/* The driver's lock goes to whoever asks first: where other threads are in the driver all the time,
- * this one has no turn. */
+/* Waits for a turn. The driver's lock goes to the first to ask, so this thread gets none while other
+ * threads are always in the driver. */
 static void take_turn(void)
 {
     const char *looks = getenv("STANDIN_CUPTI_TURN"), *ms = getenv("STANDIN_CUPTI_TAKES_MS");
@@ -368,7 +368,7 @@ CUptiResult cuptiFinalize(void)
     return SUCCESS;
 }
 
-/* What PyTorch is linked with besides, so that it loads with this library. */
+/* Other functions that PyTorch is linked with, so that it loads with this library. */
 #define NOT_SUPPORTED_HERE(name) \
     CUptiResult name(void);      \
     CUptiResult name(void) { return NOT_SUPPORTED; }

@@ -1,5 +1,5 @@
-/* What the parts of the stand-in driver share. One lock guards all of it, the
- * log included, so that the log's order is the order in which calls arrived. */
+/* Declarations that the parts of the stand-in driver share. One lock guards everything, including the log,
+ * so the log has the calls in the order in which they arrived. */
 #ifndef DRIVER_H
 #define DRIVER_H
 
@@ -89,24 +89,25 @@ CUresult driver_state(void);
 /* With the lock held: logs a table call and returns success, or logs why it is refused. */
 enum need { NEEDS_DRIVER, NEEDS_CONTEXT };
 CUresult call_admit(const char *function, const void *first, enum need need);
-/* Without the lock, last thing before a table function returns. */
+/* Without the lock, the last call of a table function. */
 CUresult call_end(const char *function, CUresult result);
-/* Without the lock: waits for that moment of the GPU's clock, and STANDIN_WAIT_US. */
+/* Without the lock: waits until that time of the GPU's clock, and STANDIN_WAIT_US. */
 void host_wait(uint64_t until);
-/* The error that STANDIN_FAILS wants of this function. */
+/* Returns the error that STANDIN_FAILS sets for this function. */
 CUresult injected(const char *function);
 _Noreturn void use_after_end(const char *function, const char *what);
 
 /* context.c; with the lock held. */
 CUfunction kept_function(const char *name);
 
-/* tool.c: what a profiler in the driver sees, and suffers. */
+/* tool.c: the effects of a profiler in the driver. */
 void tool_enter(void);
 void tool_leave(void);
 bool tool_has_destroyed(void);
-/* With the lock held: the GPU does this now. `exec`: the executable graph's number, `node`: its own there; else 0. */
+/* With the lock held: the GPU starts this work now. `exec` is the executable graph's number and `node` the
+ * node's number there, or both are 0. */
 void tool_run(CUstream stream, const struct node *work, unsigned int exec, unsigned int node);
-/* Until the GPU has done all that it was given. */
+/* Waits until the GPU has done all its work. */
 void tool_wait(void);
 
 /* log.c, with the lock held */
@@ -123,8 +124,8 @@ void end_events_of(CUcontext context);
 /* gpu.c, with the lock held but for the last */
 uint64_t now(void);
 void pass_call(void);
-void work(CUstream stream);     /* the stream is given a piece of work */
-uint64_t mark(CUstream stream); /* when it comes to what it is given now */
+void work(CUstream stream);     /* gives the stream a piece of work */
+uint64_t mark(CUstream stream); /* the time when it reaches work that is given now */
 uint64_t done_at(CUcontext context, CUstream stream); /* no stream: all of the context's */
 void sleep_until(uint64_t until);
 
@@ -136,9 +137,9 @@ extern CUstream all_streams;
 CUstream stream_of(CUstream handle, bool per_thread);
 bool is_legacy(CUstream stream);
 void end_streams_of(CUcontext context);
-/* With the lock held: refuse what a capture forbids of threads that have not said otherwise. */
+/* With the lock held: refuse calls that a capture forbids for threads in the strict modes. */
 CUresult refuse_unsafe(const char *function, const void *first);
-/* With the lock held: refuse work for the legacy stream beside a capture of a blocking one. */
+/* With the lock held: refuse work for the legacy stream during a capture of a blocking one. */
 CUresult refuse_implicit(const char *function, const void *first, CUstream stream);
 /* With the lock held: refuse a call that no capture allows, and invalidate the captures. */
 CUresult refuse_under_capture(const char *function, const void *first, CUstream stream);

@@ -1,12 +1,12 @@
-/* Events: moments of a stream. What is refused under captures is as CUDA's programming guide and the
- * documentation of cudaThreadExchangeStreamCaptureMode have it. */
+/* Events: points in a stream. Calls are refused under captures as CUDA's programming guide and the
+ * documentation of cudaThreadExchangeStreamCaptureMode say. */
 #include "driver.h"
 
 #include <stdlib.h>
 
 static CUevent all;
 
-/* The real driver may do anything with what is gone. Here it is reported, and the program ends. */
+/* The real driver may do anything with a destroyed event. Here it is reported, and the program ends. */
 static void want_alive(const char *function, CUevent event)
 {
     if (event->gone)

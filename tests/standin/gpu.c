@@ -1,8 +1,8 @@
 /* The GPU's time: each stream does its work in order, one piece after the other.
  *
- * The clock is the host's (CLOCK_MONOTONIC), or with STANDIN_CLOCK=virtual one that stands still but
- * for waits, which move it to the end of what they wait for, for STANDIN_CALL_NS at each call that
- * enqueues work, and for standin_pass(). */
+ * The clock is the host's (CLOCK_MONOTONIC), or with STANDIN_CLOCK=virtual a virtual one. That one only
+ * advances by waits, to the end of the work that they wait for, by STANDIN_CALL_NS at each call that
+ * enqueues work, and by standin_pass(). */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -42,7 +42,7 @@ uint64_t now(void)
     return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
 }
 
-/* The host is about something else for so long. */
+/* Advances the clock by `ns`, as if the host did other work. */
 void standin_pass(unsigned long ns)
 {
     driver_lock();
@@ -59,7 +59,7 @@ void pass_call(void)
         ;
 }
 
-/* Without the lock: returns when the time has come. */
+/* Without the lock: sleeps until that time. */
 void sleep_until(uint64_t until)
 {
     driver_lock();
@@ -68,7 +68,7 @@ void sleep_until(uint64_t until)
     driver_unlock();
     int saved_errno = errno;
     for (uint64_t at = now(); at < until; at = now()) {
-        uint64_t left = until - at; /* of one reading: a second one may lie behind it */
+        uint64_t left = until - at; /* from one reading: a second one may be later */
         struct timespec time = {(time_t)(left / 1000000000), (long)(left % 1000000000)};
         nanosleep(&time, NULL);
     }
@@ -80,8 +80,8 @@ static uint64_t later(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* When all that the stream has been given is done; of the legacy stream, which waits for the blocking
- * ones of its context, all of theirs. */
+/* Returns the time when the stream has done all its work. For the legacy stream, which waits for the
+ * blocking streams of its context, their work is included. */
 static uint64_t busy_until(CUstream stream)
 {
     uint64_t until = stream->busy_until;

@@ -1,7 +1,8 @@
-/* Graphs: their nodes, how they are copied and made executable, and what runs of them.
+/* Graphs: their nodes, copies, instantiation and execution.
  *
- * Nodes are numbered in the order in which they were made, behind those of a graph come those of each graph in its
- * nodes, with all that is in it. An executable graph has a number of its own, and CUPTI gets that number and the node's: as on an H200 with driver 580. */
+ * Nodes are numbered in the order of their creation. After the nodes of a graph come those of each graph
+ * in its nodes, with everything in it. An executable graph has a number of its own. CUPTI gets that number
+ * and the node's, as on an H200 with driver 580. */
 #include "driver.h"
 
 #include <stdatomic.h>
@@ -48,7 +49,7 @@ static void clear(CUgraph graph)
     *graph = (struct CUgraph_st){0};
 }
 
-/* A node as this one, with graphs of its own. */
+/* Makes a copy of a node, with copies of its graphs. */
 static CUresult copy_node(struct node *to, const struct node *from)
 {
     CUresult result = CUDA_SUCCESS;
@@ -169,7 +170,7 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode of, CUDA_KERNEL_NODE_PARAMS *
     return CUDA_SUCCESS;
 }
 
-/* A condition is its value, and a little more, so that it is not 0. */
+/* A condition is its value plus an offset, so that it is not 0. */
 CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *handle, CUgraph graph, CUcontext context,
                                         unsigned int value, unsigned int flags)
 {
@@ -178,7 +179,7 @@ CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *handle, CUgrap
     return CUDA_SUCCESS;
 }
 
-/* Conditional nodes alone. */
+/* Only for conditional nodes. */
 static CUresult add_node(CUgraphNode *node, CUgraph graph, CUgraphNodeParams *params)
 {
     if (params->type != CU_GRAPH_NODE_TYPE_CONDITIONAL || params->conditional.size - 1 > 1)
@@ -294,7 +295,7 @@ unsigned int standin_exec_number(CUgraphExec exec)
     return exec->number;
 }
 
-/* The nodes of a graph by STANDIN_NODE_SHIFT, for tests of what happens where numbers mean something else. */
+/* Shifts the number of a node by STANDIN_NODE_SHIFT, for tests in which numbers have another meaning. */
 static unsigned int shifted(size_t node)
 {
     const char *shift = getenv("STANDIN_NODE_SHIFT");

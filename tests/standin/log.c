@@ -1,5 +1,5 @@
-/* The log: one line a call, one write(2) a line, on a descriptor that stays out
- * of the way of the program's own (and of 0-2, which it may have closed). */
+/* The log: one line per call, one write(2) per line. Its descriptor does not collide with the program's
+ * own, nor with 0-2, which the program may have closed. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -17,8 +17,8 @@ static int descriptor = -1;
 static unsigned long sequence;
 static __thread const char *via = "-";
 
-/* Says which runtime the calling thread is in; returns what it said before. The
- * names are kept here, as the runtime that gave one may be unloaded. */
+/* Sets the runtime that the calling thread is in and returns the previous one. The names are copied, as
+ * the runtime may be unloaded. */
 const char *standin_via(const char *name)
 {
     static const char *const known[] = {"cudart12", "cudart13", "cudart_static", "-"};

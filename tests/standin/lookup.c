@@ -1,8 +1,7 @@
 /* cuGetProcAddress, in both ABIs.
  *
- * A name, the version that introduced it (as NVIDIA's cudaTypedefs.h says) and
- * the kind of default stream choose a function: the newest form that the asked
- * version knows. Names carry no suffix. */
+ * A name, the version that introduced it (by NVIDIA's cudaTypedefs.h) and the kind of default stream
+ * select a function: the newest form that the requested version has. Names have no suffix. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -116,7 +115,7 @@ static const struct row rows[] = {
 #endif
 };
 
-/* Whether STANDIN_LACKS, a comma list, names the function or the form it is the twin of. */
+/* Returns true if STANDIN_LACKS, a comma-separated list, names the function or the form whose twin it is. */
 static bool lacks(const char *exported)
 {
     const char *list = getenv("STANDIN_LACKS");

@@ -1,4 +1,4 @@
-/* Device memory, which is host memory here, and what a kernel does to it. */
+/* Device memory, which is host memory here, and the effect of a kernel on it. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -270,8 +270,8 @@ CUresult cuMemcpyDtoHAsync_v2_ptsz(void *to, CUdeviceptr from, size_t bytes, CUs
     return copy_out_async("cuMemcpyDtoHAsync_v2_ptsz", to, from, bytes, stream_of(stream, true));
 }
 
-/* The forms of CUDA 2 and 3 take 32-bit addresses, under which nothing lies here:
- * they are logged, and may copy nothing. */
+/* The forms of CUDA 2 and 3 take 32-bit addresses, at which there is no memory here: they are logged, and
+ * may copy nothing. */
 static CUresult copy_out_v1(const char *function, const void *to, size_t bytes, bool waits)
 {
     tool_enter();

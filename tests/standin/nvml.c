@@ -6,13 +6,13 @@
  * The n-th GPM sample of GPU d, against the one before, has for metric id m the value
  * 100 * d + m + n / 8, n from 1. GPU 0 has the higher PCI address. GPU 1 has no NVLink (ids 60, 61).
  * STANDIN_NVML, a comma list:
- *   no-gpm       it is no Hopper
- *   gpm-denied   its counters are for root alone
- *   gpm-ends     so they are from the fourth sample on
- *   denied       so is NVML as a whole
+ *   no-gpm       the GPU is not a Hopper
+ *   gpm-denied   only root may read its counters
+ *   gpm-ends     only root may read them from the fourth sample on
+ *   denied       only root may use NVML
  *   mixed        the GPUs are of different kinds
  *   none         there is no GPU
- *   hangs        nothing comes back from the first look at a GPU's power
+ *   hangs        the first query of a GPU's power never returns
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -90,7 +90,7 @@ static nvmlReturn_t text(char *to, unsigned int length, const char *from) {
 }
 
 nvmlReturn_t nvmlInit_v2(void) {
-    /* Whatever NVML prints must not come to the program's output. */
+    /* Output of NVML must not reach the program's output. */
     puts("the stand-in for NVML");
     fflush(stdout);
     return is("denied") ? NVML_ERROR_NO_PERMISSION : NVML_SUCCESS;

@@ -50,7 +50,7 @@ __attribute__((destructor)) static void on_exit_of_process(void)
     driver_unlock();
 }
 
-/* What a newer driver asks the loader and itself as it is initialised: its own functions, by any handle. */
+/* The lookups that a newer driver makes while it is initialised: its own functions, by any handle. */
 static void *look_around(void *unused)
 {
     static const char *const names[] = {"cuInit",         "cuDriverGetVersion", "cuGetExportTable", "cuGetProcAddress_v2",
@@ -122,7 +122,7 @@ CUresult call_admit(const char *function, const void *first, enum need need)
     return result;
 }
 
-/* STANDIN_FAILS is a comma list of FUNCTION=ERROR. */
+/* STANDIN_FAILS is a comma-separated list of FUNCTION=ERROR. */
 CUresult injected(const char *function)
 {
     const char *at = getenv("STANDIN_FAILS");

@@ -1,5 +1,5 @@
-/* Checks that the stand-in is what its README says, above all that it refuses what
- * the real driver refuses: tests lean on that to prove that nobody asked for it. */
+/* Checks that the stand-in behaves as its README says. Above all, it must refuse what the real driver
+ * refuses: tests rely on that to prove that no such call was made. */
 #define _GNU_SOURCE
 #define STANDIN_SOURCE
 #include "standin_driver.h"
@@ -24,7 +24,7 @@ static int failures;
 
 static char log_path[] = "/tmp/standin_selftest.XXXXXX";
 
-/* Whether the log's last line names this: "cuGraphLaunch" or "ILLEGAL cuGraphLaunch". */
+/* Returns 1 if the log's last line names this: "cuGraphLaunch" or "ILLEGAL cuGraphLaunch". */
 static int last_is(const char *wanted)
 {
     static char text[1 << 16];
@@ -115,14 +115,14 @@ static void check_captures(void)
     WANT(cuStreamCreate(&other, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
     WANT(cuEventCreate(&event, 0) == CUDA_SUCCESS);
 
-    /* Left alone, and beside waits on other streams, a capture succeeds. */
+    /* Without waits, and with waits on other streams, a capture succeeds. */
     WANT(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
     WANT(cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status == 1);
     WANT(cuStreamSynchronize(other) == CUDA_SUCCESS && last_is("cuStreamSynchronize_end"));
     WANT(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS && graph != NULL);
     WANT(cuGraphDestroy(graph) == CUDA_SUCCESS);
 
-    /* Every wait that reaches it spoils it. */
+    /* Every wait that reaches it invalidates it. */
     for (int wait = 0; wait < 4; wait++) {
         WANT(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
         switch (wait) {
@@ -198,7 +198,7 @@ static void check_events(void)
     WANT(cuEventElapsedTime(&ms, moments[1], moments[0]) == CUDA_SUCCESS && ms <= 0);
     WANT(cuEventElapsedTime(&ms, moments[0], timeless) == CUDA_ERROR_INVALID_HANDLE);
 
-    /* Beside a capture in global mode no thread may ask, but one that has said that it knows. */
+    /* During a capture in global mode, only a thread in relaxed mode may make unsafe calls. */
     for (is_relaxed = 0; is_relaxed < 2; is_relaxed++) {
         pthread_t thread;
         WANT(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
@@ -249,8 +249,8 @@ static void count_work(const struct standin_work *work)
     seen_works++;
 }
 
-/* A profiler sees the work, and the context does not survive a call while it is taken out. The last
- * check: nothing works afterwards. */
+/* A profiler sees the work, and a call during its removal destroys the context. This is the last check, as
+ * nothing works afterwards. */
 static void check_tool(void)
 {
     CUdeviceptr words = 0;

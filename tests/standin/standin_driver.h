@@ -101,7 +101,7 @@ typedef enum CUgraphNodeType_enum {
 typedef cuuint64_t CUgraphConditionalHandle;
 enum { CU_GRAPH_COND_TYPE_IF = 0, CU_GRAPH_COND_TYPE_WHILE = 1, CU_GRAPH_COND_ASSIGN_DEFAULT = 1 };
 
-/* Of a conditional node: the rest is as long as of any other. */
+/* Parameters of a conditional node. The rest is as long as for any other. */
 typedef struct CUgraphNodeParams_st {
     CUgraphNodeType type;
     int reserved0[3];
@@ -275,13 +275,14 @@ struct standin_work {
     unsigned int grid[3];
 };
 void standin_set_tool(void (*tool)(const struct standin_work *));
-/* A profiler is being taken out of the driver: whoever is in it, or comes into it before the end,
- * destroys the context, and every call fails from then on. Returns how many were in. */
+/* Begins the removal of a profiler from the driver. A thread that is in the driver, or enters it before
+ * the end, destroys the context, and every call fails from then on. Returns the number of threads that
+ * were in the driver. */
 int standin_begin_removal(void);
 int standin_end_removal(void);
-/* How CUPTI calls an executable graph. */
+/* Returns CUPTI's number of an executable graph. */
 unsigned int standin_exec_number(CUgraphExec exec);
-/* How many removals have begun. */
+/* Returns the number of removals that have begun. */
 unsigned int standin_removals(void);
 void standin_set_callback(void (*callback)(const char *function));
 const char *standin_via(const char *via);

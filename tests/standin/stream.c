@@ -1,9 +1,8 @@
 /* Streams, host waits and stream captures.
  *
- * Waits while a capture is under way are refused, logged as ILLEGAL, and spoil
- * the capture, as CUDA's programming guide has it ("Prohibited and Unhandled
- * Operations"): on the capturing stream, on an event recorded there, on the
- * legacy stream beside a blocking one, and on the whole context in any mode. */
+ * Waits during a capture are refused, logged as ILLEGAL, and invalidate the capture, as CUDA's programming
+ * guide says ("Prohibited and Unhandled Operations"): on the capturing stream, on an event recorded there,
+ * on the legacy stream during a capture of a blocking one, and on the whole context in any mode. */
 #include "driver.h"
 
 #include <stdatomic.h>
@@ -51,7 +50,7 @@ static CUstream legacy(void)
     return &context->legacy;
 }
 
-/* What a handle means to a function of the legacy or the per-thread kind. */
+/* Returns the stream of a handle, for a function of the legacy or the per-thread kind. */
 CUstream stream_of(CUstream handle, bool per_thread)
 {
     enum { CONTEXTS = 4 };
@@ -135,7 +134,7 @@ CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
     return *stream == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-/* It stays as a thing that is known to be gone. */
+/* The object is kept and marked as destroyed. */
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
     if (stream == NULL || stream->capture != CU_STREAM_CAPTURE_STATUS_NONE)
@@ -383,7 +382,7 @@ CUresult cuStreamGetCaptureInfo_v3_ptsz(INFO_3)
     return capture_info(stream_of(stream, true), status, id, graph, dependencies, count);
 }
 
-/* A stream that waits for an event of one that is captured joins that capture. */
+/* A stream that waits for an event of a captured stream joins that capture. */
 static CUresult wait_event(CUstream stream, CUevent event)
 {
     driver_lock();

@@ -1,5 +1,5 @@
-/* A profiler in the driver: it is notified of all work, and the context does not survive that it is
- * taken out while a call is in the driver. The GPU does one thing after the other. */
+/* A profiler in the driver. It is notified of all work. Its removal while a call is in the driver destroys
+ * the context. The GPU does one thing at a time. */
 #define _GNU_SOURCE
 #include "driver.h"
 

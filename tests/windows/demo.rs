@@ -1,4 +1,4 @@
-//! `tllmprof demo`, on the stand-in: the profiler is on for the iterations of the window, and for no others.
+//! Checks `tllmprof demo`, on the stand-in: the profiler is on only for the iterations of the window.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is said of windows: the lines of the log, and what the report says of the same.
+//! Checks the messages about windows, and the report of the same.
 
 use std::time::Duration;
 
@@ -199,7 +199,7 @@ fn a_window_that_nobody_records_is_reported_once() {
     }
 }
 
-/// A record that was asked for and could not be written is none, and no variable is missing.
+/// A record that was requested and could not be written is no record, and no variable is missing.
 #[test]
 fn a_window_whose_record_could_not_be_written() {
     let ran = Fixture::new("steps_shared12")
@@ -224,15 +224,15 @@ fn a_window_whose_record_could_not_be_written() {
     assert!(ran.said()[3].starts_with("window 5-9 closed: 5 iterations in "));
 }
 
-/// What the log and the report say of a window.
+/// The log's and the report's figures of a window.
 #[derive(Debug)]
 struct Said {
-    /// Of the log: its iterations, its time in milliseconds, and what else.
+    /// From the log: its iterations, its time in milliseconds, and the rest.
     logged: u64,
     took: f64,
     more: String,
-    /// Of the report: all iterations, the milliseconds from the first one's start to the last one's end, and why some do
-    /// not count.
+    /// From the report: all iterations, the milliseconds from the first one's start to the last one's end,
+    /// and why some do not count.
     all: u64,
     lasted: f64,
     counted: u64,

@@ -1,4 +1,5 @@
-//! The modules of another process, read from its memory: what is loaded is what counts, whatever became of the files.
+//! The modules of another process, read from its memory. The loaded modules count, whatever has happened to their
+//! files.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,11 +10,11 @@ const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
-/// The kind of a symbol.
+/// The type of an indirect function's symbol.
 const IFUNC: u8 = 10;
 
-/// No more is read of a table, whatever its headers say.
-const MOST: usize = 64 << 20;
+/// Limit for the bytes or entries of a table, whatever its headers say.
+const MAX_TABLE_SIZE: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug)]
 struct Header {
@@ -32,24 +33,24 @@ pub struct Symbol {
     pub is_ifunc: bool,
 }
 
-/// A module as it is loaded.
+/// A loaded module.
 pub struct Module {
     pub path: String,
-    /// Its address in memory less that in its file.
+    /// Its address in memory minus its address in the file.
     pub base: u64,
     pub range: Range<u64>,
     headers: Vec<Header>,
     dynamic: HashMap<u64, u64>,
     needed: Vec<u64>,
-    /// Where its table for unwinding lies.
+    /// The address of its table for unwinding.
     pub eh_frame_hdr: Option<u64>,
     has_interpreter: bool,
 }
 
-/// All modules that are loaded.
+/// Returns all loaded modules.
 pub fn modules(memory: &Memory, maps: &[Mapping]) -> Vec<Module> {
     let first = maps.iter().filter(|mapping| {
-        // Others are no code, and devices may not like to be read.
+        // Other mappings are not code, and reading a device may have side effects.
         mapping.offset == 0 && (mapping.path.starts_with('/') || mapping.path == "[vdso]")
     });
     first
@@ -126,7 +127,8 @@ impl Module {
         })
     }
 
-    /// Whether its code is where its headers say. A file may be mapped for its contents, too, as for symbols.
+    /// Returns true if its code is where its headers say. A file may also be mapped only for its contents, such as
+    /// its symbols.
     fn is_code(&self, maps: &[Mapping]) -> bool {
         let mut code = self
             .headers
@@ -151,12 +153,13 @@ impl Module {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Whether it is loaded by a loader, as programs are that are not static.
+    /// Returns true if a loader loads it, as it does programs that are not static.
     pub const fn has_interpreter(&self) -> bool {
         self.has_interpreter
     }
 
-    /// What a word of its dynamic section leads to. glibc has made these words addresses, but for the vDSO's.
+    /// Returns the address in a word of its dynamic section. glibc has converted these words to addresses, except
+    /// the vDSO's.
     fn table(&self, tag: u64) -> Option<u64> {
         let value = *self.dynamic.get(&tag)?;
         Some(match value < self.base {
@@ -168,7 +171,7 @@ impl Module {
     fn text(&self, memory: &Memory, offset: u64) -> Option<String> {
         const DT_STRTAB: u64 = 5;
         let address = self.table(DT_STRTAB)? + offset;
-        // It may end at the end of what is mapped.
+        // The text may end at the end of a mapping.
         let mut text = Vec::new();
         while text.len() < 4096 {
             match memory.bytes::<1>(address + text.len() as u64)? {
@@ -179,7 +182,7 @@ impl Module {
         String::from_utf8(text).ok()
     }
 
-    /// The names of the libraries that it needs.
+    /// Returns the names of the libraries that it needs.
     pub fn needed(&self, memory: &Memory) -> Vec<String> {
         let texts = self.needed.iter();
         texts
@@ -187,13 +190,13 @@ impl Module {
             .collect()
     }
 
-    /// The newest of the versions that it defines whose names are `prefix` and two numbers.
+    /// Returns the newest of the versions that it defines whose names are `prefix` and two numbers.
     pub fn newest(&self, memory: &Memory, prefix: &str) -> Option<(u32, u32)> {
         const DT_VERDEF: u64 = 0x6fff_fffc;
-        const MOST: usize = 1000;
+        const MAX_VERSIONS: usize = 1000;
         let mut entry = self.table(DT_VERDEF)?;
         let mut newest = None;
-        for _ in 0..MOST {
+        for _ in 0..MAX_VERSIONS {
             let bytes: [u8; 20] = memory.bytes(entry)?;
             let word = |at: usize| {
                 let word = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
@@ -202,7 +205,7 @@ impl Module {
             let name = u32::from_le_bytes(memory.bytes(entry + word(12))?);
             let version = self.text(memory, name.into()).and_then(|name| {
                 let (major, minor) = name.strip_prefix(prefix)?.split_once('.')?;
-                // A third number is of no interest: GLIBC_2.2.5.
+                // A third number does not matter: GLIBC_2.2.5.
                 let minor = minor.split('.').next()?;
                 Some((major.parse().ok()?, minor.parse().ok()?))
             });
@@ -215,14 +218,14 @@ impl Module {
         newest
     }
 
-    /// The functions among `names` that it defines for others.
+    /// Returns the functions among `names` that it exports.
     pub fn functions<'a>(&self, memory: &Memory, names: &[&'a str]) -> HashMap<&'a str, Symbol> {
         const FUNC: u8 = 2;
         let found = self.look_up(memory, names, &[FUNC, IFUNC]);
         found.unwrap_or_default()
     }
 
-    /// The address of the variable that it defines for others.
+    /// Returns the address of a variable that it exports.
     pub fn variable(&self, memory: &Memory, name: &str) -> Option<u64> {
         const OBJECT: u8 = 1;
         let found = self.look_up(memory, &[name], &[OBJECT])?;
@@ -243,7 +246,7 @@ impl Module {
         let count = self.symbols(memory)?;
         let symbols = memory.some(self.table(DT_SYMTAB)?, count.checked_mul(SYMBOL)?)?;
         let size = usize::try_from(*self.dynamic.get(&DT_STRSZ)?).ok()?;
-        let strings = memory.some(self.table(DT_STRTAB)?, size.min(MOST))?;
+        let strings = memory.some(self.table(DT_STRTAB)?, size.min(MAX_TABLE_SIZE))?;
         let versions = self.table(VERSYM);
         let versions = versions.and_then(|versions| memory.some(versions, count * 2));
         let mut found = HashMap::new();
@@ -255,7 +258,7 @@ impl Module {
             if !is_defined || !kinds.contains(&kind) {
                 continue;
             }
-            // An old version of a function is not the one that programs get today.
+            // An old version of a function is not the one that programs link to today.
             let version = versions
                 .as_ref()
                 .and_then(|all| all.get(index * 2..index * 2 + 2));
@@ -276,7 +279,7 @@ impl Module {
         Some(found)
     }
 
-    /// How many symbols its table has, by its hash table.
+    /// Returns the number of symbols in its table, from its hash table.
     fn symbols(&self, memory: &Memory) -> Option<usize> {
         const DT_HASH: u64 = 4;
         const DT_GNU_HASH: u64 = 0x6fff_fef5;
@@ -290,7 +293,7 @@ impl Module {
             (Some(hash), _) => {
                 let (buckets, first, words) = (number(hash)?, number(hash + 4)?, number(hash + 8)?);
                 let at = hash + 16 + 8 * words as u64;
-                let all = memory.some(at, buckets.min(MOST) * 4)?;
+                let all = memory.some(at, buckets.min(MAX_TABLE_SIZE) * 4)?;
                 let last = all.chunks_exact(4).map(|bucket| {
                     u32::from_le_bytes([bucket[0], bucket[1], bucket[2], bucket[3]]) as usize
                 });
@@ -305,11 +308,11 @@ impl Module {
                 last + 1
             }
         };
-        (count < MOST / 24).then_some(count)
+        (count < MAX_TABLE_SIZE / 24).then_some(count)
     }
 
-    /// What is mapped behind the file's own bytes of a segment that nobody writes to, up to the end of its page; and
-    /// whether it can be executed.
+    /// Returns the bytes that are mapped after the file's own bytes of each segment that is not written to, up to
+    /// the end of the page, and true if they are executable.
     pub fn slack(&self) -> impl Iterator<Item = (Range<u64>, bool)> + '_ {
         const PAGE: u64 = 4096;
         let loads = self
@@ -319,7 +322,7 @@ impl Module {
         loads.filter_map(move |header| {
             let end = self.base.wrapping_add(header.address) + header.file_size;
             let is_whole = header.file_size == header.memory_size && header.file_size > 0;
-            // Another segment of the same page is not behind this one.
+            // Segments may share a page of the file, but not one of memory.
             is_whole.then_some((end..end.next_multiple_of(PAGE), header.flags & 1 != 0))
         })
     }
@@ -335,7 +338,7 @@ pub mod tests {
     use super::*;
     use crate::memory;
 
-    /// The memory and the modules of this process.
+    /// Returns the memory and the modules of this process.
     pub fn here() -> (Memory, Vec<Module>) {
         let pid = std::process::id().cast_signed();
         let memory = Memory::open(pid).unwrap();
@@ -365,10 +368,10 @@ pub mod tests {
             .iter()
             .find(|module| module.file_name().starts_with("libc.so"))
             .unwrap();
-        // SAFETY: the function returns a terminated string that stays.
+        // SAFETY: the function returns a zero-terminated string that stays.
         let version = unsafe { core::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
         let newest = libc.newest(&memory, "GLIBC_").unwrap();
-        // A version without new functions defines none.
+        // A glibc version without new functions defines no symbol version.
         let (major, minor) = version.to_str().unwrap().split_once('.').unwrap();
         assert_eq!(newest.0, major.parse::<u32>().unwrap());
         let minor: u32 = minor.parse().unwrap();
@@ -394,7 +397,7 @@ pub mod tests {
     fn a_file_that_is_mapped_for_its_contents_is_no_module() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let length = file.metadata().unwrap().len() as usize;
-        // SAFETY: a new mapping, which replaces none, and is only read.
+        // SAFETY: this is a new mapping, which replaces none, and it is only read.
         let place = unsafe {
             let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
             let (rights, flags) = (libc::PROT_READ, libc::MAP_PRIVATE);

@@ -1,12 +1,13 @@
-//! All threads of another process, stopped at the same time.
+//! Stops all threads of another process at the same time.
 //!
-//! As with one thread ([`crate::traced`]), whoever stops them does it on a thread of its own: what has not been let go goes
-//! on when that ends, or when the command is killed.
+//! As for one thread ([`crate::traced`]), the threads are stopped from a separate thread of the command. Threads
+//! that are still stopped continue when that thread ends, or when the command is killed.
 //!
-//! The end of a child is a signal that most programs ignore. The kernel drops it, but not where the thread that has made the
-//! child is traced, or blocks signals, as in `fork`: then it wakes a thread for it, and where that one is stopped, another. A
-//! wait of one that runs ends by that. So those with children are stopped last, those in `fork` are let go first, and all others
-//! behind them, at once, which the end of their tracer does.
+//! When a child ends, its parent gets a signal that most programs ignore. The kernel normally drops it. But if the
+//! thread that made the child is traced, or blocks signals as in `fork`, the kernel wakes a thread for the signal;
+//! if that one is stopped, it wakes another. This ends a wait of a running thread early. So threads with children
+//! are stopped last, threads in `fork` continue first, and all others continue after them at the same moment, when
+//! their tracer ends.
 
 #[cfg(test)]
 mod tests;
@@ -21,17 +22,18 @@ use crate::memory::Memory;
 use crate::process;
 use crate::traced::{NotStopped, Stopped, Stopping, has_made_process, was_cut_short};
 
-/// Between two looks at those that have not stopped yet.
-const LOOK: Duration = Duration::from_micros(30);
-/// Between two looks at those in uninterruptible sleep, in which a page is read or memory is mapped.
-const SLEEPERS_LOOK: Duration = Duration::from_millis(1);
-/// How long a thread that was stopped in `fork` may take to unblock signals, before the others go on.
-const FORKING: Duration = Duration::from_millis(1);
-/// A thread's stack is looked at as far as that.
-const DEEPEST: u64 = 8 << 20;
-/// Of a thread that is on another stack than its own, so much is looked at there, and so much of its own.
-const OTHER: u64 = 1 << 20;
-const OWN: u64 = 256 << 10;
+/// Interval between two polls of threads that have not stopped yet.
+const POLL_INTERVAL: Duration = Duration::from_micros(30);
+/// Interval between two polls of threads in uninterruptible sleep, in which a page is read or memory is mapped.
+const SLEEPERS_POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Limit for how long a thread that was stopped in `fork` may take to unblock signals, before the others continue.
+const FORK_TIMEOUT: Duration = Duration::from_millis(1);
+/// Limit for the bytes of a thread's stack that are searched.
+const MAX_STACK: u64 = 8 << 20;
+/// Limits for a thread that is not on its own stack: for the bytes that are searched on the other stack, and on
+/// its own.
+const MAX_OTHER_STACK: u64 = 1 << 20;
+const MAX_OWN_STACK: u64 = 256 << 10;
 
 pub struct Everyone<'a> {
     pid: i32,
@@ -41,18 +43,18 @@ pub struct Everyone<'a> {
 }
 
 impl<'a> Everyone<'a> {
-    /// Stops all threads by the deadline, `patience` after the first was stopped.
+    /// Stops all threads by the deadline, `patience` after the first one was stopped.
     ///
     /// # Errors
-    /// Why they are not, and for how long some were.
+    /// Returns the reason why they are not all stopped, and for how long some were.
     pub fn stop(
         pid: i32,
         memory: &'a Memory,
         patience: Duration,
     ) -> Result<Self, (NotStopped, Duration)> {
         let (mut known, mut stopping) = (Vec::new(), Vec::new());
-        // Nobody is stopped by being traced. The more are, the fewer come while the others are stopped. Those with children
-        // come last.
+        // Tracing itself stops no thread. Tracing them all first means fewer new threads appear during the stop.
+        // Threads with children are stopped last.
         loop {
             match seize_new(pid, true, &mut known, &mut stopping) {
                 Ok(true) => {}
@@ -80,7 +82,8 @@ impl<'a> Everyone<'a> {
                         let tid = thread.tid();
                         stopping.swap_remove(index);
                         if let Some(registers) = stopped.registers() {
-                            // At once: should the command be killed, it goes on with these.
+                            // This is done at once: if the command is killed, the thread continues with these
+                            // registers.
                             if was_cut_short(&registers) {
                                 stopped.make_again(registers);
                             }
@@ -92,7 +95,8 @@ impl<'a> Everyone<'a> {
                 }
             }
             if stopping.is_empty() {
-                // Those with children, and one that was just created by a thread that has stopped since.
+                // These are threads with children, and a thread that was just created by one that has stopped
+                // since.
                 match seize_new(pid, false, &mut known, &mut stopping) {
                     Ok(false) => return Ok(everyone),
                     Ok(true) => stopping.iter().for_each(Stopping::interrupt),
@@ -101,43 +105,44 @@ impl<'a> Everyone<'a> {
             } else if since.elapsed() > patience {
                 return Err((NotStopped::Late, everyone.give_up(stopping)));
             } else if stopping.len() == before {
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
     }
 
-    /// For how long the first has been stopped.
+    /// Returns the time since the first thread was stopped.
     pub fn elapsed(&self) -> Duration {
         self.since.elapsed()
     }
 
-    /// Any of them.
+    /// Returns any of the threads.
     pub fn one(&self) -> Option<&Stopped> {
         self.threads.first().map(|(_, stopped, _)| stopped)
     }
 
-    /// Calls `visit` with each address where a thread may go on: where it was stopped, and all that its stack holds. A
-    /// handler's stack holds where the signal has interrupted the thread. `stack`: the end of the first thread's.
+    /// Calls `visit` with each address where a thread may continue: its current instruction, and all words on its
+    /// stack. In a signal handler, the stack holds the address where the signal interrupted the thread. `stack` is
+    /// the end of the first thread's stack.
     pub fn each_address(&self, stack: u64, mut visit: impl FnMut(u64)) {
         for (tid, _, registers) in &self.threads {
             visit(registers.rip);
             let end = match *tid == self.pid {
                 true => stack,
-                // The C library keeps what it knows of a thread at the end of its stack.
+                // The C library stores its data about a thread at the end of the thread's stack.
                 false => registers.fs_base,
             };
             let top = registers.rsp & !7;
             match end.checked_sub(top) {
-                Some(depth) if depth <= DEEPEST => self.words(top..end, &mut visit),
+                Some(depth) if depth <= MAX_STACK => self.words(top..end, &mut visit),
                 _ => {
-                    self.words(top..top.saturating_add(OTHER), &mut visit);
-                    self.words(end.saturating_sub(OWN) & !7..end, &mut visit);
+                    self.words(top..top.saturating_add(MAX_OTHER_STACK), &mut visit);
+                    self.words(end.saturating_sub(MAX_OWN_STACK) & !7..end, &mut visit);
                 }
             }
         }
     }
 
-    /// The words of a range, up to where nothing is mapped.
+    /// Visits the words of a range, up to the first that is not mapped.
     fn words(&self, range: Range<u64>, visit: &mut impl FnMut(u64)) {
         const CHUNK: u64 = 64 << 10;
         let mut buffer = vec![0; CHUNK as usize];
@@ -155,8 +160,9 @@ impl<'a> Everyone<'a> {
         }
     }
 
-    /// Lets all go on, and those that are `stopping`, when they stop; for how long the first was stopped. Not at once, as these
-    /// may take long: first those whose waits cannot end by a child's end.
+    /// Resumes all threads, and those that are `stopping` once they stop. Returns for how long the first one was
+    /// stopped. Stopping threads may take long, so they are not resumed together: threads whose waits cannot end
+    /// early by a child's end are resumed first.
     fn give_up(mut self, stopping: Vec<Stopping>) -> Duration {
         self.threads
             .sort_by_key(|(.., registers)| was_cut_short(registers));
@@ -170,7 +176,8 @@ impl<'a> Everyone<'a> {
         stopped
     }
 
-    /// Lets all go on when the thread that has stopped them ends, which it is to do now; for how long the first was stopped.
+    /// Resumes all threads when the thread that has stopped them ends, which must be now. Returns for how long the
+    /// first one was stopped.
     pub fn release(self) -> Duration {
         let threads = self.threads.into_iter();
         let (forking, others): (Vec<_>, Vec<_>) =
@@ -184,8 +191,8 @@ impl<'a> Everyone<'a> {
             .collect();
         let let_go = Instant::now();
         for tid in forking {
-            while process::blocks(tid, libc::SIGCHLD) && let_go.elapsed() < FORKING {
-                std::thread::sleep(LOOK);
+            while process::blocks(tid, libc::SIGCHLD) && let_go.elapsed() < FORK_TIMEOUT {
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
         for (_, stopped, registers) in &others {
@@ -195,7 +202,8 @@ impl<'a> Everyone<'a> {
     }
 }
 
-/// Begins to trace the threads that are not `known`, only those without children where it `spares` others; whether there were any.
+/// Begins to trace the threads that are not `known`; if `spares` is true, only those without children. Returns
+/// true if there were any.
 fn seize_new(
     pid: i32,
     spares: bool,
@@ -219,15 +227,15 @@ fn seize_new(
     Ok(has_new)
 }
 
-/// Waits until no thread is in uninterruptible sleep; false where one still is after `timeout`. The others would be stopped
-/// until it wakes.
+/// Waits until no thread is in uninterruptible sleep. Returns false if one still is after `timeout`. With such a
+/// thread, the others would stay stopped until it wakes.
 pub fn await_interruptible(pid: i32, timeout: Duration) -> bool {
     let since = Instant::now();
     while is_any_uninterruptible(pid) {
         if since.elapsed() > timeout {
             return false;
         }
-        std::thread::sleep(SLEEPERS_LOOK);
+        std::thread::sleep(SLEEPERS_POLL_INTERVAL);
     }
     true
 }
@@ -237,7 +245,8 @@ fn is_any_uninterruptible(pid: i32) -> bool {
     threads.any(|tid| state(pid, tid) == Some('D'))
 }
 
-/// Whether a thread has ended and is still listed, as the first of a process whose others go on.
+/// Returns true if a thread has ended but is still listed, like the first thread of a process whose other threads
+/// still run.
 fn has_ended(pid: i32, tid: i32) -> bool {
     matches!(state(pid, tid), None | Some('Z' | 'X'))
 }

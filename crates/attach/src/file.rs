@@ -1,8 +1,9 @@
-//! The library in a process with another root file system, where its path leads nowhere.
+//! Loads the library into a process with another root file system, in which its path does not exist.
 //!
-//! The thread that the stub creates makes a file in memory (`memfd_create`). The command writes the library into it, and
-//! the path by which the process opens it, `/proc/thread-self/fd/N`, into the stub's region. Then the thread loads it and closes
-//! the descriptor. The process's file systems are not written to, and the file is gone with its last mapping.
+//! The thread that the stub creates makes a file in memory (`memfd_create`). The command writes the library into
+//! the file, and writes the path under which the process opens it, `/proc/thread-self/fd/N`, into the stub's
+//! region. Then the thread loads the library and closes the descriptor. The process's file systems are not written
+//! to, and the file is freed with its last mapping.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -16,21 +17,23 @@ use crate::process;
 use crate::refusal::Refusal;
 use crate::stub::{self, MADE};
 
-/// From where the library is loaded.
+/// The source of the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// By its path.
+    /// Its path.
     Path,
-    /// From a file that is made for it.
+    /// A file in memory that is made for it.
     File,
-    /// It is there, from such a file: the address of its `tllmprof_attach`.
+    /// It is already loaded from such a file. This is the address of its `tllmprof_attach`.
     Loaded(u64),
 }
 
 impl Source {
+    /// Selects the source for a process.
+    ///
     /// # Errors
-    /// Why there is none.
-    pub fn of(
+    /// Returns the reason why there is none.
+    pub fn select(
         pid: i32,
         memory: &Memory,
         modules: &[Module],
@@ -54,17 +57,18 @@ impl Source {
     }
 }
 
-/// Whether a module was loaded from a copy of the file. Its first page has the number of its build.
+/// Returns true if a module was loaded from a copy of the file. Its first page contains the build id.
 fn is_copy(memory: &Memory, module: &Module, library: &Path) -> bool {
     let mut page = [0; 4096];
     let read = File::open(library).and_then(|file| file.read_exact_at(&mut page, 0));
     read.is_ok() && memory.bytes(module.range.start) == Some(page)
 }
 
-/// Writes the library into the file that a process has made, once it is there; whether it was.
+/// Writes the library into the file that the process has made, once that exists. Returns false if it does not
+/// exist yet.
 ///
 /// # Errors
-/// Why it is not written. The process has been informed then, and closes it.
+/// Returns the reason why it is not written. The process has been informed then, and closes the file.
 pub fn write(pid: i32, memory: &Memory, region: u64, library: &Path) -> Result<bool, Refusal> {
     let descriptor = match memory.word(region + stub::FILE).map(u64::cast_signed) {
         None | Some(0) => return Ok(false),
@@ -98,7 +102,8 @@ pub fn write(pid: i32, memory: &Memory, region: u64, library: &Path) -> Result<b
 
 fn fill(pid: i32, descriptor: i64, library: &Path) -> io::Result<()> {
     let path = process::folder(pid).join(format!("fd/{descriptor}"));
-    // The program may have another file there by now. That one must be neither opened by a way that waits, nor written to.
+    // The program may have another file under that descriptor by now. Opening it must not block, and nothing must
+    // be written to it.
     let is_made = |path: &Path| fs::read_link(path).is_ok_and(|name| name == Path::new(MADE));
     let changed = || io::Error::other("the process has closed it");
     if !is_made(&path) {

@@ -1,18 +1,19 @@
-//! What a thread's filters of system calls (seccomp) do: the thread that the stub creates has them, too.
+//! Examines a thread's system call filters (seccomp). The thread that the stub creates inherits them.
 //!
-//! A container has such filters as a rule. Those of the usual runtimes let calls fail that they do not permit, which is harmless; others
-//! end the process. So each filter is looked through for each system call, with arguments of any value.
+//! Containers usually have such filters. Those of the common runtimes make forbidden calls fail, which is
+//! harmless; others end the process. So each filter is evaluated for each system call, with all possible
+//! arguments.
 
 use std::collections::HashSet;
 
 use crate::traced::{Instruction, Stopped};
 
-/// System calls have numbers up to this one.
-const LAST: u32 = 480;
-/// A process has no more filters that are looked at.
-const MOST: usize = 64;
+/// The highest number of a system call.
+const LAST_CALL: u32 = 480;
+/// Limit for the filters of a process that are examined.
+const MAX_FILTERS: usize = 64;
 
-/// System calls without which the library cannot be loaded or listen.
+/// The system calls without which the library cannot be loaded or listen.
 const NEEDED: [libc::c_long; 15] = [
     libc::SYS_mmap,
     libc::SYS_mprotect,
@@ -31,9 +32,10 @@ const NEEDED: [libc::c_long; 15] = [
     libc::SYS_accept4,
 ];
 
-/// Whether a stopped thread's filters end nothing and permit what the library needs; not where they cannot be read.
+/// Returns true if a stopped thread's filters end nothing and permit the calls that the library needs; false if
+/// the filters cannot be read.
 pub fn are_harmless(thread: &Stopped) -> bool {
-    for index in 0..MOST {
+    for index in 0..MAX_FILTERS {
         match thread.filter(index) {
             Ok(Some(filter)) if is_harmless(&filter) => {}
             Ok(None) => return index > 0,
@@ -44,7 +46,7 @@ pub fn are_harmless(thread: &Stopped) -> bool {
 }
 
 fn is_harmless(filter: &[Instruction]) -> bool {
-    (0..=LAST).all(|number| {
+    (0..=LAST_CALL).all(|number| {
         let is_needed = NEEDED.contains(&number.into());
         match outcomes(filter, number) {
             Some(outcomes) => !is_needed || outcomes.permits,
@@ -57,14 +59,15 @@ struct Outcomes {
     permits: bool,
 }
 
-/// What may become of a system call with this number; nothing where it may end the process, or it is not known.
+/// Returns the possible outcomes of a system call with this number, or `None` if it may end the process or an
+/// outcome is unknown.
 fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
     const ARCHITECTURE: u32 = 0xc000_003e;
     const ERRNO: u32 = 0x0005_0000;
     const LOG: u32 = 0x7ffc_0000;
     const ALLOW: u32 = 0x7fff_0000;
     let mut outcomes = Outcomes { permits: false };
-    // Where it may be, and the accumulator if that is known.
+    // The reachable positions, with the accumulator if it is known.
     let mut open = vec![(0, Some(0u32))];
     let mut seen = HashSet::new();
     while let Some(state @ (at, value)) = open.pop() {
@@ -97,13 +100,13 @@ fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
                 open.push((next, loaded));
             }
             0x00 => open.push((next, Some(k))),
-            // ld of its memory and of the length, txa
+            // ld from its memory and ld of the length, txa
             0x60 | 0x80 | 0x87 => open.push((next, None)),
-            // ldx, st, stx, tax: neither the index nor the memory is followed.
+            // ldx, st, stx, tax: the index and the memory are not tracked.
             0x01 | 0x61 | 0x81 | 0x02 | 0x03 | 0x07 => open.push((next, value)),
             // and
             0x54 => open.push((next, value.map(|value| value & k))),
-            // Other arithmetic.
+            // other arithmetic
             code if code & 7 == 4 => open.push((next, None)),
             // ja
             0x05 => open.push((next.checked_add(usize::try_from(k).ok()?)?, value)),
@@ -142,7 +145,8 @@ mod tests {
         }
     }
 
-    /// Another architecture ends; one system call has an answer, by its first argument; the others have another.
+    /// Returns a filter that ends the process for another architecture. One system call gets `answer` or `others`,
+    /// by its first argument; all others get `others`.
     fn filter(call: libc::c_long, answer: u32, others: u32) -> Vec<Instruction> {
         vec![
             instruction(0x20, 0, 0, 4),
@@ -164,7 +168,7 @@ mod tests {
         assert!(is_harmless(&filter(ptrace, ERRNO, ALLOW)));
         assert!(!is_harmless(&filter(ptrace, KILL, ALLOW)));
         for other in [0, 0x0003_0000, 0x7fc0_0000, 0x7ff0_0000] {
-            // Its thread, a signal, a supervisor, a tracer.
+            // These end the thread, send a signal, ask a supervisor, or ask a tracer.
             assert!(!is_harmless(&filter(ptrace, other, ALLOW)), "{other:x}");
         }
     }
@@ -183,7 +187,7 @@ mod tests {
         let ret_a = [instruction(0x16, 0, 0, 0)];
         let beyond = [instruction(0x05, 0, 0, 7)];
         assert!(!is_harmless(&ret_a) && !is_harmless(&beyond) && !is_harmless(&[]));
-        // By the index, and with arithmetic, everything may be.
+        // With the index or with arithmetic, every jump is possible.
         let any = |end| {
             [
                 instruction(0x20, 0, 0, 0),

@@ -1,4 +1,4 @@
-//! Stops threads until one is at a safe point, gives that one its new registers, and waits for what becomes of it.
+//! Stops threads until one is at a safe point, sets that one's registers, and waits for the result.
 
 use std::path::Path;
 use std::thread;
@@ -15,21 +15,21 @@ use crate::stub::{self, Constants};
 use crate::traced::{NotStopped, Stopped, resumed, was_cut_short};
 use crate::{process, safe, unwind};
 
-/// How long a thread may take to stop.
-const STOPPING: Duration = Duration::from_millis(20);
-/// How long a safe point is waited for.
-const SAFE: Duration = Duration::from_secs(5);
-/// How long one without children is looked for: the end of a child of a stopped thread ends waits of others (see
-/// [`crate::everyone`]).
-const CHILDLESS: Duration = Duration::from_secs(2);
-/// How long the stub may take: it runs when its thread does.
-const RUNNING: Duration = Duration::from_secs(5);
-/// How long the loader and the library may take.
-const STARTING: Duration = Duration::from_secs(20);
-/// Between two rounds of tries.
-const PAUSE: Duration = Duration::from_millis(3);
+/// Limit for how long a thread may take to stop.
+const STOP_TIMEOUT: Duration = Duration::from_millis(20);
+/// Limit for the search for a safe point.
+const SAFE_POINT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit for the search among threads without children: the end of a stopped thread's child may end waits of other
+/// threads early (see [`crate::everyone`]).
+const CHILDLESS_TIMEOUT: Duration = Duration::from_secs(2);
+/// Limit for how long the stub may take. It runs when its thread is scheduled.
+const STUB_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit for how long the loader and the library may take.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// Pause between two rounds of attempts.
+const RETRY_INTERVAL: Duration = Duration::from_millis(3);
 
-/// What is known of the process before anything of it is stopped.
+/// The facts about the process that are collected before any of its threads is stopped.
 struct Target {
     pid: i32,
     memory: Memory,
@@ -37,15 +37,15 @@ struct Target {
     modules: Vec<Module>,
     places: Places,
     source: Source,
-    /// Where the stub and the texts go.
+    /// The addresses for the stub and for the texts.
     room: (u64, u64),
     texts: Vec<u8>,
-    /// Where the variables begin in them.
+    /// The offset of the variables in the texts.
     variables: u64,
 }
 
 enum Tried {
-    /// It goes on at the stub, whose region is here.
+    /// The thread continues at the stub, whose region has this address.
     Injected(u64),
     NotSafe(safe::Why),
     NotStopped(NotStopped),
@@ -54,11 +54,11 @@ enum Tried {
 
 pub fn inject(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
     match stub::state() {
-        Some(size) if size <= stub::LARGEST_STATE => {}
+        Some(size) if size <= stub::MAX_STATE => {}
         _ => return Err(Refusal::NoXsave),
     }
     await_others(pid)?;
-    let target = Target::of(pid, library)?;
+    let target = Target::new(pid, library)?;
     let mut attached = Attached {
         stopped: Duration::ZERO,
         tries: 0,
@@ -69,14 +69,14 @@ pub fn inject(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
     Ok(attached)
 }
 
-/// What can be executed: where all frames are.
+/// Returns the executable mappings, which contain the code of all frames.
 fn code_of(maps: &[Mapping]) -> Vec<Mapping> {
     let code = maps.iter().filter(|mapping| mapping.is_executable);
     code.cloned().collect()
 }
 
 impl Target {
-    fn of(pid: i32, library: Library<'_>) -> Result<Self, Refusal> {
+    fn new(pid: i32, library: Library<'_>) -> Result<Self, Refusal> {
         let system = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::PermissionDenied => process::not_permitted(),
             _ => Refusal::System(format!("/proc/{pid}: {error}")),
@@ -85,13 +85,13 @@ impl Target {
         let maps = memory::maps(pid).map_err(system)?;
         let program = std::fs::read_link(process::folder(pid).join("exe")).map_err(system)?;
         let modules = elf::modules(&memory, &maps);
-        let places = Places::of(&memory, &modules, &program.to_string_lossy())?;
+        let places = Places::find(&memory, &modules, &program.to_string_lossy())?;
         if let (Some(has), Some(needs)) = (places.glibc, library.glibc)
             && has < needs
         {
             return Err(Refusal::OldGlibc { has, needs });
         }
-        let source = Source::of(pid, &memory, &modules, library.path)?;
+        let source = Source::select(pid, &memory, &modules, library.path)?;
         let mut texts = Vec::new();
         if source == Source::Path {
             texts.extend(library.path.as_os_str().as_encoded_bytes());
@@ -123,7 +123,8 @@ impl Target {
         })
     }
 
-    /// Tries one thread after another, again and again; where the region of the one that goes on at the stub will be.
+    /// Tries one thread after another, repeatedly. Returns the address of the region of the one that continues at
+    /// the stub.
     fn try_all(&self, attached: &mut Attached) -> Result<u64, Refusal> {
         let since = Instant::now();
         let (mut why, mut late) = ("it has none", true);
@@ -134,12 +135,12 @@ impl Target {
             }
             let is_alone = threads.len() == 1;
             for tid in threads {
-                let spares = !is_alone && since.elapsed() < CHILDLESS;
+                let spares = !is_alone && since.elapsed() < CHILDLESS_TIMEOUT;
                 if is_own(self.pid, tid) || spares && process::has_children(self.pid, tid) {
                     continue;
                 }
                 attached.tries += 1;
-                // What that thread traces goes on when it ends.
+                // The threads that this thread traces continue when it ends.
                 let tried = thread::scope(|scope| scope.spawn(|| self.try_one(tid)).join());
                 let Ok((tried, stopped)) = tried else {
                     return Err(Refusal::System(
@@ -155,7 +156,7 @@ impl Target {
                     Tried::NotStopped(NotStopped::ByASignal) => return Err(Refusal::Stopped),
                     Tried::NotStopped(NotStopped::Gone | NotStopped::Late) => {}
                 }
-                if since.elapsed() > SAFE {
+                if since.elapsed() > SAFE_POINT_TIMEOUT {
                     let tries = attached.tries;
                     return Err(match late {
                         true => Refusal::Uninterruptible,
@@ -163,11 +164,11 @@ impl Target {
                     });
                 }
             }
-            thread::sleep(PAUSE);
+            thread::sleep(RETRY_INTERVAL);
         }
     }
 
-    /// Somebody may have begun to trace it meanwhile.
+    /// Returns the reason why tracing is not permitted; another process may have begun to trace it meanwhile.
     fn not_permitted(&self) -> Refusal {
         let path = process::folder(self.pid);
         match process::Status::read(&path) {
@@ -176,12 +177,12 @@ impl Target {
         }
     }
 
-    /// Tries one thread: what came of it, and for how long it was stopped.
+    /// Tries one thread. Returns the result, and for how long the thread was stopped.
     fn try_one(&self, tid: i32) -> (Tried, Duration) {
-        // Where many threads wait for a processor, the stopped one is not to wait for this one. It takes root.
-        // SAFETY: takes numbers, and concerns this thread alone.
+        // If many threads wait for a processor, the stopped one must not wait for this one. This needs root.
+        // SAFETY: the arguments are numbers, and only this thread is affected.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
-        let stopped = match Stopped::stop(tid, STOPPING) {
+        let stopped = match Stopped::stop(tid, STOP_TIMEOUT) {
             Ok(stopped) => stopped,
             Err(why) => return (Tried::NotStopped(why), Duration::ZERO),
         };
@@ -199,7 +200,7 @@ impl Target {
         (tried, stopped.detach())
     }
 
-    /// Gives the stopped thread its new registers if it is at a safe point.
+    /// Sets the stopped thread's registers if it is at a safe point.
     fn examine(&self, stopped: &Stopped, registers: libc::user_regs_struct) -> Tried {
         const CODE_64: u64 = 0x33;
         if registers.cs != CODE_64 {
@@ -208,7 +209,8 @@ impl Target {
         let Ok(maps) = memory::maps(self.pid) else {
             return Tried::NotStopped(NotStopped::Gone);
         };
-        // Modules come and go. Those that stay are where they were, unless it is another program by now.
+        // Modules may be loaded and unloaded. Those that stay have not moved, unless the process runs another
+        // program by now.
         let code = code_of(&maps);
         let changed;
         let modules = match code == self.code {
@@ -246,7 +248,7 @@ impl Target {
         let written = stopped
             .write(texts, &self.texts)
             .and_then(|()| stopped.write(stub, &bytes));
-        // What was written is what will be executed.
+        // The bytes in memory must be those that will be executed.
         let is_there = written.is_some()
             && self.memory.some(stub, bytes.len()) == Some(bytes)
             && self.memory.some(texts, self.texts.len()).as_ref() == Some(&self.texts);
@@ -257,7 +259,7 @@ impl Target {
         }
         let mut new = registers;
         new.rip = stub;
-        // It is in no system call, so the kernel changes nothing more.
+        // It is in no system call, so the kernel does not change the registers further.
         new.orig_rax = u64::MAX;
         match stopped.set_registers(new) {
             Some(()) => Tried::Injected(region),
@@ -265,7 +267,7 @@ impl Target {
         }
     }
 
-    /// Whether what the stub calls and lies in is where it was.
+    /// Returns true if the code that the stub calls, and the code that it is placed after, has not moved.
     fn stays(&self, code: &[Mapping]) -> bool {
         let (stub, _) = self.room;
         let addresses = [
@@ -326,7 +328,7 @@ impl Target {
         }
     }
 
-    /// Waits until the stub has run, and the library has started; what that answered.
+    /// Waits until the stub has run and the library has started. Returns the library's answer.
     fn await_answer(&self, region: u64, library: &Path) -> Result<i32, Refusal> {
         let word = |offset| self.memory.word(region + offset);
         let since = Instant::now();
@@ -353,43 +355,43 @@ impl Target {
                 return Err(Refusal::Ended);
             }
             match is_created {
-                false if since.elapsed() > RUNNING => return Err(Refusal::NotRun),
-                true if since.elapsed() > STARTING => return Err(Refusal::NotStarted),
+                false if since.elapsed() > STUB_TIMEOUT => return Err(Refusal::NotRun),
+                true if since.elapsed() > START_TIMEOUT => return Err(Refusal::NotStarted),
                 _ => thread::sleep(Duration::from_millis(1)),
             }
         }
     }
 
-    /// The loader's message.
+    /// Returns the loader's message.
     fn text(&self, region: u64) -> String {
         let bytes = self
             .memory
-            .some(region + stub::TEXT, stub::LONGEST_TEXT as usize);
+            .some(region + stub::TEXT, stub::MAX_TEXT as usize);
         let bytes = bytes.unwrap_or_default();
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(0);
         String::from_utf8_lossy(&bytes[..end]).into_owned()
     }
 }
 
-/// Whether a thread is the library's own.
+/// Returns true if a thread is the library's own.
 fn is_own(pid: i32, tid: i32) -> bool {
     process::thread_name(pid, tid).starts_with("tllmprof")
 }
 
-/// Waits until a thread has ended that another command has left there. Two of them could load the library twice, from a file
-/// each.
+/// Waits until a thread that another command has created has ended. Otherwise the two could load the library
+/// twice, each from its own file.
 fn await_others(pid: i32) -> Result<(), Refusal> {
     let since = Instant::now();
     while process::is_being_attached(pid) {
-        if since.elapsed() > STARTING {
+        if since.elapsed() > START_TIMEOUT {
             return Err(Refusal::NotStarted);
         }
-        thread::sleep(PAUSE);
+        thread::sleep(RETRY_INTERVAL);
     }
     Ok(())
 }
 
-/// The registers by the numbers that tables for unwinding give them.
+/// Returns the registers in the order of the tables for unwinding.
 fn dwarf(registers: &libc::user_regs_struct) -> unwind::Registers {
     [
         registers.rax,

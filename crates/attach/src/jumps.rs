@@ -1,19 +1,20 @@
-//! Writes the jumps at the entries of the driver's functions that the library has got ready.
+//! Writes the prepared jumps at the entries of the driver's functions.
 //!
-//! All threads are stopped for it, and a jump is written where none of them is within the instructions that it takes the
-//! place of: it may be in front of them. None returns there, as none of them calls. A signal's handler does: what it returns
-//! to lies on a stack, and so a jump waits as long as any word there could mean one of those instructions.
+//! All threads are stopped for this. A jump is written only if no thread is inside the instructions that it
+//! replaces; a thread may be at the first of them. No function returns into them, as they contain no call. But a
+//! signal handler may return there: its return address is on a stack. So a jump waits while any word on a stack
+//! could be the address of one of those instructions.
 //!
-//! **Killing the command is harmless.** A jump is written by one system call, within a page: the kernel makes it whole or not
-//! at all, and lets the threads go on after it. Each jump is complete by itself, and calls go on as they should with any of
-//! them there, since what the jumps lead to was there before the first.
+//! **Killing the command is harmless.** Each jump is written by one system call, within a page: the kernel writes
+//! it completely or not at all, and then resumes the threads. Each jump is complete by itself, and calls work with
+//! any set of them, since the targets of the jumps existed before the first one.
 
 use std::mem::offset_of;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tllmprof_control::jumps::{Jump, Jumps, LAYOUT, MOST, SYMBOL};
+use tllmprof_control::jumps::{Jump, Jumps, LAYOUT, MAX_JUMPS, SYMBOL};
 
 use crate::elf;
 use crate::everyone::{Everyone, await_interruptible};
@@ -23,21 +24,22 @@ use crate::process;
 use crate::stub::MADE;
 use crate::traced::NotStopped;
 
-/// How long the threads may be stopped before the first jump is written; otherwise they are stopped again later.
-const PATIENCE: Duration = Duration::from_millis(10);
-/// How often all threads are stopped at most, and for how long they run in between.
-const ROUNDS: u32 = 40;
-const PAUSE: Duration = Duration::from_millis(25);
-/// How many rounds may end without a jump since a thread did not stop in time, and the pause before the second; each later
-/// one is longer by as much.
-const LATE: u32 = 20;
-const LONG_PAUSE: Duration = Duration::from_millis(100);
-/// How long a round waits for threads in uninterruptible sleep. Nothing is stopped meanwhile.
+/// Limit for how long the threads may be stopped before the first jump is written. After that, they are resumed
+/// and stopped again later.
+const STOP_TIMEOUT: Duration = Duration::from_millis(10);
+/// Limit for the rounds in which all threads are stopped, and the time between them.
+const MAX_ROUNDS: u32 = 40;
+const ROUND_PAUSE: Duration = Duration::from_millis(25);
+/// Limit for the rounds that may end without a jump because a thread did not stop in time, and the pause after the
+/// first of them. The pause grows by the same amount each time.
+const MAX_LATE_ROUNDS: u32 = 20;
+const LATE_PAUSE: Duration = Duration::from_millis(100);
+/// Limit for how long a round waits for threads in uninterruptible sleep. No thread is stopped during that.
 const ASLEEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// What is said then.
+/// The reason that is reported then.
 const IS_LATE: Why = "its threads did not stop at the same time";
 
-/// A jump that is not there yet.
+/// A jump that has not been written yet.
 struct Wanted {
     at: u64,
     length: u64,
@@ -48,24 +50,24 @@ struct Wanted {
 struct Entries {
     pid: i32,
     memory: Memory,
-    /// Where the library's [`Jumps`] are.
+    /// The address of the library's [`Jumps`].
     jumps: u64,
     /// The end of the first thread's stack.
     stack: u64,
 }
 
-/// Why the rest was not written.
+/// The reason why the rest was not written.
 pub type Why = &'static str;
 
-/// Writes what is not there yet.
+/// Writes the jumps that have not been written yet.
 ///
 /// # Errors
-/// Why nothing can be known of them.
+/// Returns the reason why nothing is known about them.
 pub fn write(pid: i32, library: &Path) -> Result<Hooked, Why> {
     let entries = Entries::find(pid, library).ok_or("the library's own data was not found")?;
     let mut hooked = Hooked::default();
     let (mut why, mut late, mut tries) = (None, 0, 0);
-    while tries < ROUNDS && late < LATE {
+    while tries < MAX_ROUNDS && late < MAX_LATE_ROUNDS {
         let wanted = entries.wanted().ok_or("its memory cannot be read")?;
         if wanted.is_empty() {
             why = None;
@@ -73,9 +75,9 @@ pub fn write(pid: i32, library: &Path) -> Result<Hooked, Why> {
         }
         if tries > 0 {
             thread::sleep(if why == Some(IS_LATE) {
-                LONG_PAUSE * late
+                LATE_PAUSE * late
             } else {
-                PAUSE
+                ROUND_PAUSE
             });
         }
         tries += 1;
@@ -84,7 +86,7 @@ pub fn write(pid: i32, library: &Path) -> Result<Hooked, Why> {
             break;
         }
         hooked.rounds += 1;
-        // What that thread traces goes on when it ends.
+        // The threads that this thread traces continue when it ends.
         let round = || (entries.round(&wanted), Instant::now());
         let round = thread::scope(|scope| scope.spawn(round).join());
         let Ok(((result, stopped), ended)) = round else {
@@ -131,9 +133,10 @@ impl Entries {
         self.memory.word(self.jumps + offset as u64)
     }
 
-    /// The jumps that are not there yet. Where something else lies than the library has seen there, none is wanted.
+    /// Returns the jumps that have not been written yet, without those whose instructions differ from the ones
+    /// that the library has seen.
     fn wanted(&self) -> Option<Vec<Wanted>> {
-        let count = self.word(offset_of!(Jumps, count))?.min(MOST as u64);
+        let count = self.word(offset_of!(Jumps, count))?.min(MAX_JUMPS as u64);
         let mut wanted = Vec::new();
         for index in 0..count as usize {
             let row = offset_of!(Jumps, all) + index * size_of::<Jump>();
@@ -152,12 +155,13 @@ impl Entries {
         Some(wanted)
     }
 
-    /// Stops all threads once and writes what can be written then; for how long they were stopped.
+    /// Stops all threads once and writes the jumps that are possible then. Returns for how long the threads were
+    /// stopped.
     fn round(&self, wanted: &[Wanted]) -> (Result<(), Why>, Duration) {
-        // Where many threads wait for a processor, the stopped ones are not to wait for this one. It takes root.
-        // SAFETY: takes numbers, and concerns this thread alone.
+        // If many threads wait for a processor, the stopped ones must not wait for this one. This needs root.
+        // SAFETY: the arguments are numbers, and only this thread is affected.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
-        let everyone = match Everyone::stop(self.pid, &self.memory, PATIENCE) {
+        let everyone = match Everyone::stop(self.pid, &self.memory, STOP_TIMEOUT) {
             Ok(everyone) => everyone,
             Err((why, stopped)) => {
                 let why = match why {
@@ -185,7 +189,7 @@ impl Entries {
                 is_busy[index] = true;
             }
         });
-        if everyone.elapsed() > PATIENCE {
+        if everyone.elapsed() > STOP_TIMEOUT {
             return (
                 Err("its threads' stacks take too long to look at"),
                 everyone.release(),

@@ -1,15 +1,16 @@
-//! Loads the library into a process that runs without it, and starts it there.
+//! Loads the library into a process that is already running without it, and starts it there.
 //!
 //! ```text
-//! checks ──▶ a thread is stopped ──▶ is it at a safe point? ──▶ its registers are set, once ──▶ it goes on
+//! checks ──▶ a thread is stopped ──▶ is it at a safe point? ──▶ its registers are set, once ──▶ it continues
 //! ```
 //!
-//! The stopped thread is given one new set of registers and goes on at a stub. The stub saves the processor's state,
-//! creates a thread, restores all registers and jumps back. The new thread calls `dlopen` and the library's
-//! `tllmprof_attach`, so the program's own threads wait for neither. No state between these needs this command: it can
-//! be killed at any moment, and the kernel then lets the stopped thread go on, with its old registers or with the stub's.
+//! The stopped thread gets a new set of registers once and continues at a stub. The stub saves the processor's
+//! state, creates a thread, restores all registers and jumps back. The new thread calls `dlopen` and the library's
+//! `tllmprof_attach`, so the program's own threads wait for neither. None of the states in between needs this
+//! command: if it is killed at any moment, the kernel resumes the stopped thread, with its old registers or with
+//! the stub's.
 //!
-//! `docs/attach.md` says what is checked, and what is refused.
+//! `docs/attach.md` describes the checks and the refusals.
 
 mod library;
 mod process;
@@ -46,14 +47,14 @@ pub use refusal::Refusal;
 
 use std::path::Path;
 
-/// Loads the library into the process `pid`. The caller has the [`Turn`], also while it writes the jumps.
+/// Loads the library into the process `pid`. The caller holds the [`Turn`], also while it writes the jumps.
 ///
 /// # Errors
-/// Why it is not loaded, or why it is not known whether it is.
+/// Returns the reason why it is not loaded, or why it is not known whether it is.
 pub fn attach(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
     load(pid, library).map_err(|refusal| match refusal {
         Refusal::NoProcess | Refusal::Zombie | Refusal::Kernel => refusal,
-        // What was read of a process that ends says nothing.
+        // Data that was read from a process that is ending means nothing.
         _ if process::is_ending(pid) => Refusal::Ended,
         _ => refusal,
     })
@@ -67,11 +68,11 @@ fn load(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
     Err(Refusal::Architecture)
 }
 
-/// Writes the jumps that the library, which is in the process, has got ready at the entries of the driver's functions, but
-/// for those that are there.
+/// Writes the jumps that the library in the process has prepared at the entries of the driver's functions, except
+/// those that are already written.
 ///
 /// # Errors
-/// Why none of them is known.
+/// Returns the reason why nothing is known about them.
 pub fn write_jumps(pid: i32, library: &Path) -> Result<Hooked, &'static str> {
     #[cfg(target_arch = "x86_64")]
     return jumps::write(pid, library);

@@ -1,40 +1,40 @@
-//! What is asked for, and what came of it.
+//! The request to attach, and its result.
 
 use std::path::Path;
 use std::time::Duration;
 
-/// What is loaded, and what it is given.
+/// The library to load, and its arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Library<'a> {
-    /// Its absolute path, here.
+    /// Its absolute path outside the process.
     pub path: &'a Path,
     /// The newest glibc whose functions it uses, such as (2, 34).
     pub glibc: Option<(u32, u32)>,
-    /// The variables that it reads, as `NAME=VALUE`.
+    /// The variables for it, as `NAME=VALUE`.
     pub variables: &'a [String],
 }
 
-/// How the attach went.
+/// The result of attaching.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attached {
-    /// For how long the thread was stopped.
+    /// Longest time for which a thread was stopped.
     pub stopped: Duration,
-    /// How often a thread was stopped until one was at a safe point.
+    /// Number of stops until a thread was at a safe point.
     pub tries: u32,
-    /// What the library's `tllmprof_attach` returned: 0 if it started.
+    /// The result of the library's `tllmprof_attach`: 0 if it started.
     pub answer: i32,
 }
 
-/// How many functions of the driver lead to the library by their entries.
+/// The driver functions that are hooked at their entries.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Hooked {
-    /// Functions that matter; 0 where the process had not loaded the driver.
+    /// Number of functions that matter; 0 if the process had not loaded the driver.
     pub known: u64,
-    /// Those whose calls are seen, whoever makes them.
+    /// Number of functions whose calls are seen, whichever module makes them.
     pub seen: u64,
-    /// How often all threads were stopped, and for how long at most.
+    /// Number of times that all threads were stopped, and the longest of these times.
     pub rounds: u32,
     pub stopped: Duration,
-    /// Why others of them were not patched that can be.
+    /// The reason why other functions were not patched that could be.
     pub why: Option<&'static str>,
 }

@@ -1,4 +1,4 @@
-//! The memory of another process, and what is mapped in it.
+//! The memory of another process, and its mappings.
 
 use std::fs::{self, File};
 use std::io;
@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt;
 
 use crate::process;
 
-/// Reads the memory of a process. A process that becomes another program keeps the old one's here, which reads as nothing.
+/// Reads the memory of a process. If the process executes another program, this keeps the old program's memory,
+/// which reads as empty.
 pub struct Memory(File);
 
 impl Memory {
@@ -14,12 +15,12 @@ impl Memory {
         File::open(process::folder(pid).join("mem")).map(Self)
     }
 
-    /// Fills `buffer`; whether all of it is there.
+    /// Fills `buffer`. Returns true if all of it is mapped.
     pub fn read(&self, address: u64, buffer: &mut [u8]) -> bool {
         self.0.read_exact_at(buffer, address).is_ok()
     }
 
-    /// Fills `buffer` as far as something is mapped; how far.
+    /// Fills `buffer` as far as memory is mapped. Returns the number of bytes.
     pub fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let mut read = 0;
         while let Some(rest) = buffer.get_mut(read..).filter(|rest| !rest.is_empty()) {
@@ -40,7 +41,7 @@ impl Memory {
         self.bytes(address).map(u64::from_le_bytes)
     }
 
-    /// Up to `length` bytes; none where nothing is mapped.
+    /// Returns `length` bytes, or `None` if not all of them are mapped.
     pub fn some(&self, address: u64, length: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; length];
         self.read(address, &mut bytes).then_some(bytes)
@@ -55,7 +56,7 @@ pub struct Mapping {
     pub offset: u64,
     pub is_executable: bool,
     pub is_writable: bool,
-    /// Empty for memory without a name.
+    /// The path, which is empty for memory without a name.
     pub path: String,
 }
 
@@ -77,21 +78,21 @@ impl Mapping {
     }
 }
 
-/// All that is mapped, by address.
+/// Returns all mappings, in the order of their addresses.
 pub fn maps(pid: i32) -> io::Result<Vec<Mapping>> {
     let text = fs::read(process::folder(pid).join("maps"))?;
     let text = String::from_utf8_lossy(&text);
     Ok(text.lines().filter_map(Mapping::parse).collect())
 }
 
-/// A place for `size` bytes where nothing is mapped: in the largest gap, and not at its edges, where stacks and the heap
-/// grow.
+/// Returns an address for `size` unmapped bytes. It is in the middle of the largest gap, as stacks and the heap
+/// grow at the edges.
 pub fn free(maps: &[Mapping], size: u64) -> Option<u64> {
     const PAGE: u64 = 4096;
     let gaps = maps
         .windows(2)
         .map(|pair| (pair[0].end, pair[1].start))
-        // What is above belongs to the kernel.
+        // Addresses above belong to the kernel.
         .filter(|(_, end)| *end < 1 << 47);
     let (start, end) = gaps.max_by_key(|(start, end)| end.saturating_sub(*start))?;
     let middle = start + (end - start) / 2;

@@ -1,4 +1,4 @@
-//! What is needed of a process's modules: its C library, and room behind code that stays.
+//! Finds the C library in a process's modules, and room after the code of modules that stay loaded.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use crate::memory::Memory;
 use crate::refusal::Refusal;
 use crate::stub::MADE;
 
-/// glibc's parts, of which old ones have several files, called by their version: `libpthread-2.31.so`.
+/// The file names of glibc's parts. Old versions have several files, named by their version: `libpthread-2.31.so`.
 const C_LIBRARY: [&str; 8] = [
     "libc.so",
     "libpthread.so",
@@ -20,7 +20,7 @@ const C_LIBRARY: [&str; 8] = [
     "librt-2",
 ];
 
-/// Functions of the C library that wait and do nothing else that matters here.
+/// Functions of the C library that only wait.
 const WAITS: [&str; 33] = [
     "poll",
     "ppoll",
@@ -57,7 +57,7 @@ const WAITS: [&str; 33] = [
     "syscall",
 ];
 
-/// What is called in the process.
+/// The functions that are called in the process.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Functions {
     pub pthread_create: u64,
@@ -68,22 +68,22 @@ pub struct Functions {
     pub dlerror: u64,
 }
 
-/// Which of the modules are what.
+/// The roles of the modules.
 pub struct Places {
     pub functions: Functions,
-    /// Functions in which threads wait and hold no lock of the C library's.
+    /// Functions in which threads wait without a lock of the C library.
     pub waits: Vec<Range<u64>>,
     pub c_library: Vec<Range<u64>>,
     pub loader: Vec<Range<u64>>,
-    /// Libraries that bring `malloc`, other than the C library.
+    /// Libraries that define `malloc`, except the C library.
     pub allocators: Vec<Range<u64>>,
-    /// `exit`, which runs what the program has registered.
+    /// `exit`, which runs the program's exit handlers.
     pub exit: Vec<Range<u64>>,
-    /// The library itself, which is there already.
+    /// The library itself, if it is already loaded.
     pub ours: Vec<Range<u64>>,
     /// The version of the C library.
     pub glibc: Option<(u32, u32)>,
-    /// Which modules stay loaded for as long as the process lives, by their index.
+    /// Indices of the modules that stay loaded for the life of the process.
     stay: Vec<usize>,
 }
 
@@ -103,9 +103,11 @@ fn is_ours(module: &Module) -> bool {
 }
 
 impl Places {
+    /// Finds the roles of a process's modules.
+    ///
     /// # Errors
-    /// What the process lacks, or has that makes it unsafe.
-    pub fn of(memory: &Memory, modules: &[Module], program: &str) -> Result<Self, Refusal> {
+    /// Returns what the process lacks, or what makes it unsafe.
+    pub fn find(memory: &Memory, modules: &[Module], program: &str) -> Result<Self, Refusal> {
         let main = modules.iter().find(|module| module.path == program);
         let main = main.ok_or_else(|| {
             Refusal::System(
@@ -128,7 +130,8 @@ impl Places {
         names.extend(WAITS);
         for module in modules.iter().filter(|module| is_c_library(module)) {
             for (name, symbol) in module.functions(memory, &names) {
-                // The first has what programs use: with old versions libpthread has some of the same names.
+                // The first definition is the one that programs use: in old versions, libpthread defines some of
+                // the same names.
                 functions.entry(name).or_insert(symbol);
             }
         }
@@ -206,7 +209,8 @@ impl Places {
         })
     }
 
-    /// Room for the code and for the texts: bytes behind modules that stay, which are all 0 and which no program can mean.
+    /// Returns room for the code and for the texts: bytes after modules that stay loaded. They are all 0, and no
+    /// program uses them.
     pub fn room(
         &self,
         memory: &Memory,
@@ -227,7 +231,7 @@ impl Places {
             let mut places = free
                 .iter_mut()
                 .filter(|(range, executable)| (*executable || !needs_executable) && fits(range));
-            // Texts leave what can be executed to code, where they can.
+            // Texts use memory that is not executable if possible, and leave executable memory to code.
             let place = match needs_executable {
                 true => places.next(),
                 false => places.min_by_key(|(_, executable)| *executable),
@@ -242,7 +246,7 @@ impl Places {
     }
 }
 
-/// Where the zeros of a range begin that nobody has used, with some room behind what is used.
+/// Returns the address of the unused zeros in a range, some bytes after the used ones.
 fn unused(memory: &Memory, range: &Range<u64>) -> Option<u64> {
     let length = usize::try_from(range.end.saturating_sub(range.start)).ok()?;
     let bytes = memory.some(range.start, length)?;
@@ -253,7 +257,7 @@ fn unused(memory: &Memory, range: &Range<u64>) -> Option<u64> {
 
 #[cfg(test)]
 impl Places {
-    /// With a C library, a loader and a library that brings `malloc`, and one function that waits.
+    /// Returns a C library, a loader and a library that defines `malloc`, with one function that waits.
     pub fn made(ranges: [Range<u64>; 3], waits: Range<u64>) -> Self {
         let [c_library, loader, allocators] = ranges.map(|range| vec![range]);
         Self {
@@ -283,7 +287,9 @@ mod tests {
     #[test]
     fn the_functions_are_those_that_this_process_would_call() {
         let (memory, modules) = here();
-        let functions = Places::of(&memory, &modules, &program()).unwrap().functions;
+        let functions = Places::find(&memory, &modules, &program())
+            .unwrap()
+            .functions;
         assert_eq!(functions.dlopen, libc::dlopen as *const () as u64);
         assert_eq!(functions.dlsym, libc::dlsym as *const () as u64);
         assert_eq!(
@@ -295,7 +301,7 @@ mod tests {
     #[test]
     fn room_is_unused_and_code_has_room_that_can_be_executed() {
         let (memory, modules) = here();
-        let places = Places::of(&memory, &modules, &program()).unwrap();
+        let places = Places::find(&memory, &modules, &program()).unwrap();
         let (code, texts) = places.room(&memory, &modules, 200, 40).unwrap();
         assert_eq!(memory.some(code, 200), Some(vec![0; 200]));
         assert_eq!(memory.some(texts, 40), Some(vec![0; 40]));
@@ -306,7 +312,7 @@ mod tests {
     #[test]
     fn a_program_that_is_not_there_is_refused() {
         let (memory, modules) = here();
-        let places = Places::of(&memory, &modules, "/no/such/program");
+        let places = Places::find(&memory, &modules, "/no/such/program");
         assert!(matches!(places.err(), Some(Refusal::System(_))));
     }
 }

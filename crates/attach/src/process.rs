@@ -1,4 +1,4 @@
-//! What `/proc` says about a process, and what is checked there before anything is stopped.
+//! Facts from `/proc` about a process, and the checks before any thread is stopped.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -20,25 +20,27 @@ use crate::refusal::Refusal;
 #[derive(Debug, Default)]
 pub struct Status {
     pub state: char,
-    /// The process that it is, or that it is a thread of.
+    /// The process's number; for a thread, that of its process.
     pub process: i32,
     tracer: i32,
-    /// The real, the effective, the saved and the file system's.
+    /// The real, effective, saved and file system user ids.
     users: Vec<u32>,
     seccomp: u32,
     filters: Option<u32>,
 }
 
 impl Status {
-    /// The process that traces it, 0 for none.
+    /// Returns the process that traces it; 0 for none.
     #[cfg(target_arch = "x86_64")]
     pub const fn tracer(&self) -> i32 {
         self.tracer
     }
 
+    /// Reads the status of a process or thread.
+    ///
     /// # Errors
-    /// Where there is no process or thread of this number, or another user's is hidden.
-    pub fn of(pid: i32) -> io::Result<Self> {
+    /// Returns an error if there is no process or thread with this number, or if it is another user's and hidden.
+    pub fn from_pid(pid: i32) -> io::Result<Self> {
         Self::read(&folder(pid))
     }
 
@@ -69,17 +71,17 @@ impl Status {
     }
 }
 
-/// Keeps other commands from attaching to a process until it is dropped, or this command ends.
+/// A lock that keeps other commands from attaching to a process until it is dropped, or this command ends.
 #[derive(Debug)]
 pub struct Turn {
     _lock: Option<Flock<fs::File>>,
 }
 
 impl Turn {
-    /// Of a process that is not there it is nobody's.
+    /// Takes the lock. For a process that does not exist, it locks nothing.
     ///
     /// # Errors
-    /// Another command has it.
+    /// Returns an error if another command holds it.
     pub fn take(pid: i32) -> Result<Self, Refusal> {
         let lock = match fs::File::open(folder(pid)) {
             Ok(folder) => {
@@ -92,22 +94,22 @@ impl Turn {
     }
 }
 
-/// The mode of seccomp in which a process can do next to nothing.
+/// The strict mode of seccomp, in which a process can do almost nothing.
 const STRICT: u32 = 1;
 
-/// Whether a thread has filters of system calls that this process has not.
+/// Returns true if a thread has system call filters that this process does not have.
 #[cfg(target_arch = "x86_64")]
 pub fn is_filtered(tid: i32) -> bool {
     let own = Status::read(Path::new("/proc/self")).unwrap_or_default();
-    Status::of(tid).is_ok_and(|status| status.has_more_filters(&own))
+    Status::from_pid(tid).is_ok_and(|status| status.has_more_filters(&own))
 }
 
-/// The folder of a process.
+/// Returns the folder of a process.
 pub fn folder(pid: i32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
-/// Its threads.
+/// Returns its threads.
 #[cfg(target_arch = "x86_64")]
 pub fn threads(pid: i32) -> Vec<i32> {
     let entries = fs::read_dir(folder(pid).join("task"))
@@ -119,54 +121,56 @@ pub fn threads(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Waits until nobody traces the process: the kernel lets go what a thread has traced some time after that could be joined.
+/// Waits until the process is not traced any more: the kernel releases a thread's tracees some time after the
+/// thread could be joined.
 #[cfg(target_arch = "x86_64")]
 pub fn await_untraced(pid: i32) {
-    const PATIENCE: Duration = Duration::from_secs(1);
-    const LOOK: Duration = Duration::from_micros(30);
+    const TIMEOUT: Duration = Duration::from_secs(1);
+    const POLL_INTERVAL: Duration = Duration::from_micros(30);
     let since = Instant::now();
-    while Status::of(pid).is_ok_and(|status| status.tracer != 0) && since.elapsed() < PATIENCE {
-        thread::sleep(LOOK);
+    while Status::from_pid(pid).is_ok_and(|status| status.tracer != 0) && since.elapsed() < TIMEOUT
+    {
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Whether a thread has made processes that it has not waited for.
+/// Returns true if a thread has child processes that it has not waited for.
 #[cfg(target_arch = "x86_64")]
 pub fn has_children(pid: i32, tid: i32) -> bool {
     let path = folder(pid).join(format!("task/{tid}/children"));
     fs::read(path).is_ok_and(|children| !children.is_empty())
 }
 
-/// Whether a thread that a command has had created is still at its work: that command may have been killed.
+/// Returns true if a thread that a command has created is still at work, even if that command was killed.
 #[cfg(target_arch = "x86_64")]
 pub fn is_being_attached(pid: i32) -> bool {
     let mut threads = threads(pid).into_iter();
     threads.any(|tid| thread_name(pid, tid).trim_end() == "tllmprof-attach")
 }
 
-/// As `/proc` has it: empty where the thread has ended.
+/// Returns the thread's name from `/proc`; empty if the thread has ended.
 #[cfg(target_arch = "x86_64")]
 pub fn thread_name(pid: i32, tid: i32) -> String {
     let path = folder(pid).join(format!("task/{tid}/comm"));
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Whether a signal waits for a thread that does not block it; also where that cannot be known. One that the process ignores
-/// waits only for a thread that is traced.
+/// Returns true if a signal is pending for a thread that does not block it, or if that cannot be known. A signal
+/// that the process ignores is pending only for a traced thread.
 #[cfg(target_arch = "x86_64")]
 pub fn has_signal(pid: i32, tid: i32) -> bool {
     let path = folder(pid).join(format!("task/{tid}/status"));
     fs::read_to_string(path).map_or(true, |text| is_pending(&text).unwrap_or(true))
 }
 
-/// Whether a signal does nothing to a thread that is not traced, and would not even wake it.
+/// Returns true if a signal would do nothing to a thread that is not traced, and would not even wake it.
 #[cfg(target_arch = "x86_64")]
 pub fn ignores(tid: i32, signal: i32) -> bool {
     let ignored = status_of(tid).and_then(|text| ignored(&text));
     ignored.is_some_and(|ignored| (1..=64).contains(&signal) && ignored & 1 << (signal - 1) != 0)
 }
 
-/// Whether a thread blocks a signal.
+/// Returns true if a thread blocks a signal.
 #[cfg(target_arch = "x86_64")]
 pub fn blocks(tid: i32, signal: i32) -> bool {
     let blocked = status_of(tid).and_then(|text| mask(&text, "SigBlk:"));
@@ -184,7 +188,7 @@ fn is_pending(status: &str) -> Option<bool> {
     Some(pending & !mask(status, "SigBlk:")? & !ignored(status)? != 0)
 }
 
-/// The signals that are ignored: by the process, or by default where it has no handler.
+/// Returns the ignored signals: by the process, or by default if it has no handler.
 #[cfg(target_arch = "x86_64")]
 fn ignored(status: &str) -> Option<u64> {
     const BY_DEFAULT: [i32; 4] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT];
@@ -200,13 +204,13 @@ fn mask(status: &str, name: &str) -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// What can be known without stopping it.
+/// Checks everything that can be known without stopping the process.
 ///
 /// # Errors
-/// Why it cannot be attached to.
+/// Returns the reason why it cannot be attached to.
 pub fn check(pid: i32, library: &Path) -> Result<(), Refusal> {
     let folder = folder(pid);
-    let status = Status::of(pid).map_err(|_| Refusal::NoProcess)?;
+    let status = Status::from_pid(pid).map_err(|_| Refusal::NoProcess)?;
     if status.process != pid {
         return Err(Refusal::Thread(status.process));
     }
@@ -230,7 +234,7 @@ pub fn check(pid: i32, library: &Path) -> Result<(), Refusal> {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(not_permitted()),
         Err(error) => return Err(Refusal::System(format!("/proc/{pid}/maps: {error}"))),
     };
-    // Who is root and has no filters can read those of others.
+    // Root without filters can read the filters of other processes.
     let own = Status::read(Path::new("/proc/self")).unwrap_or_default();
     let is_read = us.is_root() && own.seccomp == 0;
     if status.seccomp == STRICT || status.has_more_filters(&own) && !is_read {
@@ -244,7 +248,7 @@ pub fn check(pid: i32, library: &Path) -> Result<(), Refusal> {
     other_library(&maps, library)
 }
 
-/// Why the system refuses, as far as that can be known.
+/// Returns the reason why the system refuses, as far as that can be known.
 pub fn not_permitted() -> Refusal {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let scope = scope.and_then(|text| text.trim().parse().ok());
@@ -254,7 +258,7 @@ pub fn not_permitted() -> Refusal {
     }
 }
 
-/// Whether the program is one for this processor.
+/// Checks that the program is built for this processor.
 fn check_machine(folder: &Path) -> Result<(), Refusal> {
     const X86_64: [u8; 2] = [62, 0];
     const I386: [u8; 2] = [3, 0];
@@ -275,7 +279,7 @@ fn check_machine(folder: &Path) -> Result<(), Refusal> {
     }
 }
 
-/// Whether the process would open the same file under this name: it may have another root.
+/// Returns true if the process would open the same file under this name, as it may have another root.
 #[cfg(target_arch = "x86_64")]
 pub fn has_file(pid: i32, library: &Path) -> bool {
     let relative = library.strip_prefix("/").unwrap_or(library);
@@ -287,7 +291,7 @@ pub fn has_file(pid: i32, library: &Path) -> bool {
     theirs.is_some() && theirs == identity(library)
 }
 
-/// Whether the process sees `/proc`, where it opens a file by its descriptor.
+/// Returns true if `/proc` is mounted for the process, where it opens a file by its descriptor.
 #[cfg(target_arch = "x86_64")]
 pub fn has_proc(pid: i32) -> bool {
     let proc = folder(pid).join("root/proc");
@@ -295,7 +299,7 @@ pub fn has_proc(pid: i32) -> bool {
         .is_ok_and(|status| status.filesystem_type() == nix::sys::statfs::PROC_SUPER_MAGIC)
 }
 
-/// Whether another file of the library is loaded.
+/// Checks that no other file of the library is loaded.
 fn other_library(maps: &[u8], library: &Path) -> Result<(), Refusal> {
     let real = fs::canonicalize(library).unwrap_or_else(|_| library.to_owned());
     let name = b"libtllmprof.so";
@@ -313,13 +317,13 @@ fn other_library(maps: &[u8], library: &Path) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether a process of this number is there, and has not ended.
+/// Returns true if a process with this number exists and has not ended.
 #[must_use]
 pub fn is_there(pid: i32) -> bool {
-    Status::of(pid).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))
+    Status::from_pid(pid).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))
 }
 
-/// Whether a process has ended, or is about to: its memory is gone first.
+/// Returns true if a process has ended, or is about to: its memory is freed first.
 pub fn is_ending(pid: i32) -> bool {
     !is_there(pid) || fs::read(folder(pid).join("maps")).is_ok_and(|maps| maps.is_empty())
 }

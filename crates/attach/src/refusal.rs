@@ -1,25 +1,25 @@
-//! Why a process is not attached to.
+//! Reasons why a process cannot be attached to.
 
 use std::fmt;
 
-/// Each is the rest of a line that begins with the process's number.
+/// A reason. Its text follows the process's number in a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
     NoProcess,
     /// A kernel thread, or a process that has ended.
     Zombie,
-    /// It is a thread of this process.
+    /// A thread of this process, not a process.
     Thread(i32),
     Kernel,
     Stopped,
     Uninterruptible,
-    /// The process of this number traces it.
+    /// A process with this number traces it.
     Traced(i32),
-    /// It belongs to this user.
+    /// The process belongs to this user.
     AnotherUser(u32),
-    /// `kernel.yama.ptrace_scope` forbids it.
+    /// `kernel.yama.ptrace_scope` with this value forbids it.
     Yama(u32),
-    /// The system refuses, with this error.
+    /// The system refuses with this error.
     NotPermitted(String),
     Architecture,
     Bits32,
@@ -27,26 +27,26 @@ pub enum Refusal {
     CLibrary(&'static str),
     Allocator,
     Sanitizer(&'static str),
-    /// Another command attaches to it at this moment.
+    /// Another command is attaching to it.
     Busy,
-    /// It has another root, in which `/proc` is not mounted.
+    /// It has another root, without a mounted `/proc`.
     NoProc,
-    /// No file could be made in it for the library: the error.
+    /// No file could be made in it for the library, with this error.
     NoFile(i32),
     /// The file that was made could not be written, for this reason.
     NotWritten(String),
-    /// The versions of its C library, and of the one that the library needs.
+    /// The versions of its C library, and of the C library that the library needs.
     OldGlibc {
         has: (u32, u32),
         needs: (u32, u32),
     },
-    /// It has more filters of system calls than this command.
+    /// It has more system call filters than this command.
     Seccomp,
     /// Another file of the library is loaded.
     AnotherLibrary(String),
     NoXsave,
     NoRoom,
-    /// No thread was at a safe point; why the last was not.
+    /// No thread was at a safe point, with the reason for the last one.
     NeverSafe {
         tries: u32,
         why: &'static str,
@@ -58,7 +58,7 @@ pub enum Refusal {
     NoThread(i32),
     /// `dlopen` or `dlsym` failed with this text.
     NotLoaded(String),
-    /// The library is loaded, and its thread has not started it in time.
+    /// The library is loaded, but its thread has not started it in time.
     NotStarted,
     TooLong,
     System(String),

@@ -1,16 +1,16 @@
-//! Whether a stopped thread may create another where it is.
+//! Decides whether a stopped thread may create another thread at its current point.
 //!
-//! `pthread_create` takes locks of the C library's: of its stacks, of `malloc`, of the loader. A thread that holds one, or is
-//! in the middle of what one protects, must not be made to call it. So a thread is at a safe point if all its frames are
-//! known and
+//! `pthread_create` takes locks of the C library: of its stacks, of `malloc`, of the loader. A thread must not be
+//! made to call it if it holds one, or is inside code that one protects. So a thread is at a safe point if all its
+//! frames are known and
 //!
-//! - none of them is in the loader, in a library that brings `malloc`, or in this library,
-//! - the innermost is not in the C library, or is in one of its functions that wait ([`Places::waits`]) and in a system call that
-//!   waits,
-//! - no other is in the C library but the outermost ones, which call `main` or a thread's function.
+//! - none of them is in the loader, in a library that defines `malloc`, or in this library,
+//! - the innermost frame is not in the C library, or it is in one of its functions that wait ([`Places::waits`])
+//!   and in a system call that waits,
+//! - no other frame is in the C library except the outermost ones, which call `main` or a thread's function.
 //!
-//! A thread that waits for a lock of `malloc`'s waits by the same system call as one that waits for a condition. That is
-//! why it is the function that counts, too.
+//! A thread that waits for a lock of `malloc` uses the same system call as one that waits for a condition. So the
+//! function must be checked, too.
 
 use std::ops::Range;
 
@@ -43,13 +43,14 @@ const CALLS: [libc::c_long; 23] = [
     libc::SYS_ioctl,
 ];
 
-/// What keeps a thread from being at a safe point.
+/// The reason why a thread is not at a safe point.
 pub type Why = &'static str;
 
-/// Whether a thread with these `frames`, the innermost first, is at a safe point; `call`: the system call that it is in.
+/// Checks that a thread with these `frames`, the innermost first, is at a safe point. `call` is the system call
+/// that it is in.
 ///
 /// # Errors
-/// Why it is not.
+/// Returns the reason why it is not.
 pub fn check(places: &Places, frames: &[u64], call: Option<i64>) -> Result<(), Why> {
     let is_in = |ranges: &[Range<u64>], frame: &u64| ranges.iter().any(|r| r.contains(frame));
     let any = |ranges: &[Range<u64>]| frames.iter().any(|frame| is_in(ranges, frame));
@@ -71,7 +72,7 @@ pub fn check(places: &Places, frames: &[u64], call: Option<i64>) -> Result<(), W
         return Err("a thread was in the C library alone");
     }
     let outer = frames.iter().rev().take_while(is_c).count();
-    // The program's own first code has called the C library, which calls `main`.
+    // The program's start code has called the C library, which calls `main`.
     let below = frames.len().saturating_sub(outer.max(1));
     let started = frames[inner..below].iter().rev().take_while(is_c).count();
     let middle = &frames[inner..below.saturating_sub(started).max(inner)];
@@ -109,7 +110,7 @@ mod tests {
 
     #[test]
     fn code_of_the_program_is_safe_wherever_it_was_called_from() {
-        // main and a thread's function.
+        // The outermost frames are those of `main`, and those of a thread's function.
         assert!(checked(&[PROGRAM, PROGRAM + 1, C, C + 1, START], None));
         assert!(checked(&[PROGRAM, C, C + 1], None));
         assert!(

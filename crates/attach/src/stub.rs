@@ -1,64 +1,63 @@
-//! The code that a stopped thread goes on at, and what it is given.
+//! The code at which a stopped thread continues, and its data.
 //!
-//! The stub lies behind the code of a module, where nothing can be written: it reads [`Constants`] that lie behind it and
-//! writes into memory that it maps first, its region, whose address was chosen for it. Until then it uses registers
-//! alone, and changes no flag; the thread's own stack is not used.
+//! The stub is placed after the code of a module, in memory that is not writable: it reads [`Constants`] that
+//! follow it, and writes only into its region, which it maps first, at an address that was chosen for it. Until
+//! then it uses only registers, and changes no flag. It does not use the thread's own stack.
 
 use core::arch::global_asm;
 
 /// Bytes of the region.
 pub const REGION: u64 = 256 << 10;
-/// Where the processor's state is kept in it: 64-byte-aligned, all of it 0, up to the words below.
+/// The offset of the saved processor state: 64-byte-aligned, all zeros, up to the words below.
 const STATE: u64 = 0;
-/// The most that the processor's state takes.
-pub const LARGEST_STATE: u64 = 64 << 10;
-/// Words of the region.
-const MASK: u64 = LARGEST_STATE;
-const THREAD: u64 = LARGEST_STATE + 8;
-/// How far the stub is: [`CREATED`].
-pub const STUB: u64 = LARGEST_STATE + 16;
-/// What `pthread_create` returned.
-pub const ERROR: u64 = LARGEST_STATE + 24;
-/// How far the new thread is: [`FAILED`] or [`ANSWERED`].
-pub const STARTED: u64 = LARGEST_STATE + 32;
-/// What the library answered.
-pub const ANSWER: u64 = LARGEST_STATE + 40;
-/// The loader's message, with its end.
-pub const TEXT: u64 = LARGEST_STATE + 48;
-pub const LONGEST_TEXT: u64 = 512;
-/// The file that the new thread has made for the library: its descriptor and 1, or a negated error.
-pub const FILE: u64 = TEXT + LONGEST_TEXT;
-/// What has become of that file, by the command: [`WRITTEN`], or anything else where it was not written.
+/// The maximum size of the processor state.
+pub const MAX_STATE: u64 = 64 << 10;
+/// Offsets of words in the region.
+const MASK: u64 = MAX_STATE;
+const THREAD: u64 = MAX_STATE + 8;
+/// The progress of the stub: [`CREATED`].
+pub const STUB: u64 = MAX_STATE + 16;
+/// The result of `pthread_create`.
+pub const ERROR: u64 = MAX_STATE + 24;
+/// The progress of the new thread: [`FAILED`] or [`ANSWERED`].
+pub const STARTED: u64 = MAX_STATE + 32;
+/// The library's answer.
+pub const ANSWER: u64 = MAX_STATE + 40;
+/// The loader's message, zero-terminated.
+pub const TEXT: u64 = MAX_STATE + 48;
+pub const MAX_TEXT: u64 = 512;
+/// The file that the new thread has made for the library: its descriptor plus 1, or a negated error.
+pub const FILE: u64 = TEXT + MAX_TEXT;
+/// The command's result for that file: [`WRITTEN`], or another value if it was not written.
 pub const READY: u64 = FILE + 8;
-/// The path of the file, by the command.
+/// The path of the file, which the command writes.
 pub const PATH: u64 = FILE + 16;
-pub const LONGEST_PATH: u64 = 64;
-/// Two `struct stat`: of the file when it was made, and of what has its descriptor when that is closed.
-const STATUS: u64 = PATH + LONGEST_PATH;
+pub const MAX_PATH: u64 = 64;
+/// Two `struct stat`: of the file when it was made, and of the descriptor's file when that is closed.
+const STATUS: u64 = PATH + MAX_PATH;
 const STATUS_SIZE: u64 = 144;
 
-/// Values of [`STUB`] and [`STARTED`].
-/// Nothing else that could lie at these addresses is likely to hold them.
+/// Values of [`STUB`] and [`STARTED`]. Unrelated data at these addresses is unlikely to have them.
 pub const CREATED: u64 = 0x5471_0001;
 pub const FAILED: u64 = 0x5471_0002;
 pub const ANSWERED: u64 = 0x5471_0003;
 /// Values of [`READY`].
 pub const WRITTEN: u64 = 1;
 pub const GIVEN_UP: u64 = 2;
-/// For how many milliseconds, at least, the new thread waits for its file to be written.
+/// Minimum time for which the new thread waits for its file to be written, in milliseconds.
 const WRITING_MS: u64 = 10_000;
 
-/// How the loader calls the library where it came from a file that was made for it: by no path that can be opened.
+/// The loader's name for a library from a file that was made for it. It is not a path that can be opened.
 const RENAMED: &str = "/memfd:libtllmprof.so";
-/// How the kernel calls that file.
+/// The kernel's name for that file.
 pub const MADE: &str = "/memfd:libtllmprof.so (deleted)";
 
-/// What the stub is given, in the order in which it lies behind it.
+/// The stub's data, in the order in which it follows the stub.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Constants {
     pub region: u64,
-    /// The address, negated.
+    /// The region's address, negated.
     pub negated: u64,
     pub pthread_create: u64,
     pub pthread_detach: u64,
@@ -66,12 +65,12 @@ pub struct Constants {
     pub dlopen: u64,
     pub dlsym: u64,
     pub dlerror: u64,
-    /// The path of the library; 0 where a file is to be made for it first, at whose [`PATH`] it is.
+    /// The path of the library; 0 if a file is to be made first, whose path is at [`PATH`].
     pub path: u64,
-    /// `tllmprof_attach`, where the library is loaded already; 0 elsewhere.
+    /// `tllmprof_attach` if the library is already loaded, otherwise 0.
     pub entry: u64,
     pub variables: u64,
-    // What the registers are in the end.
+    // The final values of the registers.
     pub rax: u64,
     pub rbx: u64,
     pub rcx: u64,
@@ -96,7 +95,7 @@ const COUNT: usize = size_of::<Constants>() / 8;
 
 impl Constants {
     fn words(&self) -> [u64; COUNT] {
-        // SAFETY: the structure is `COUNT` words, without padding, and nothing else.
+        // SAFETY: the structure is `COUNT` words without padding, and nothing else.
         unsafe { core::mem::transmute_copy(self) }
     }
 }
@@ -120,7 +119,7 @@ global_asm!(
     "mov r8, -1",
     "mov r9d, 0",
     "syscall",
-    // No flag is changed before they can be restored.
+    // No flag is changed before the flags can be restored.
     "mov rcx, qword ptr [rip + 99f + {negated}]",
     "lea rcx, [rcx + rax]",
     "jrcxz 2f",
@@ -135,7 +134,7 @@ global_asm!(
     "popfq",
     "fninit",
     "ldmxcsr dword ptr [rip + 7f]",
-    // rt_sigprocmask(SIG_BLOCK, …): the new thread is to run none of the program's handlers.
+    // rt_sigprocmask(SIG_BLOCK, …): the new thread must not run the program's handlers.
     "mov eax, 14",
     "xor edi, edi",
     "lea rsi, [rip + 6f]",
@@ -183,17 +182,17 @@ global_asm!(
     "mov r15, qword ptr [rip + 99f + {r15}]",
     "mov rsp, qword ptr [rip + 99f + {rsp}]",
     "jmp qword ptr [rip + 99f + {rip}]",
-    // The new thread. rdi: the region.
+    // The new thread begins here. rdi: the region.
     "10:",
     "push rbx",
     "push r12",
     "push r13",
     "mov rbx, rdi",
-    // The descriptor of the file.
+    // The file's descriptor; -1 for none.
     "mov r12d, -1",
     "mov rdi, qword ptr fs:[0x10]",
     "call qword ptr [rip + 99f + {pthread_detach}]",
-    // prctl(PR_SET_NAME, …): by this name the library knows that it is attached.
+    // prctl(PR_SET_NAME, …): the library recognizes by this name that it is attached.
     "mov eax, 157",
     "mov edi, 15",
     "lea rsi, [rip + 12f]",
@@ -211,7 +210,7 @@ global_asm!(
     "syscall",
     "test eax, eax",
     "js 23f",
-    // fcntl(…, F_DUPFD_CLOEXEC, 64): lower numbers are those that the program expects to get.
+    // fcntl(…, F_DUPFD_CLOEXEC, 64): the program expects to get lower numbers itself.
     "mov r12d, eax",
     "mov edi, eax",
     "mov eax, 72",
@@ -260,7 +259,8 @@ global_asm!(
     "mov r13, rax",
     "test rax, rax",
     "jz 14f",
-    // Its name in the loader's list must not lead to another file once the descriptor is closed (link_map.l_name).
+    // The loader's name for the library (link_map.l_name) must not lead to another file once the descriptor is
+    // closed.
     "test r12d, r12d",
     "js 27f",
     "mov rdi, qword ptr [rax + 8]",
@@ -292,7 +292,7 @@ global_asm!(
     "jz 16f",
     "mov rsi, rax",
     "lea rdi, [rbx + {TEXT}]",
-    "mov ecx, {LONGEST_TEXT} - 1",
+    "mov ecx, {MAX_TEXT} - 1",
     "15:",
     "lodsb",
     "test al, al",
@@ -309,7 +309,7 @@ global_asm!(
     "pop r12",
     "pop rbx",
     "ret",
-    // Closes the file, unless the program has closed it and has another there.
+    // Closes the file, unless the program has closed it and opened another one under its descriptor.
     "30:",
     "test r12d, r12d",
     "js 31f",
@@ -319,7 +319,7 @@ global_asm!(
     "syscall",
     "test eax, eax",
     "jnz 31f",
-    // Device and inode.
+    // compare device and inode
     "mov rax, qword ptr [rbx + {STATUS}]",
     "cmp rax, qword ptr [rbx + {STATUS} + {STATUS_SIZE}]",
     "jne 31f",
@@ -332,7 +332,7 @@ global_asm!(
     "31:",
     "ret",
     "6:",
-    // All signals but the two that the C library sends to its threads.
+    // All signals except the two that the C library sends to its threads.
     ".quad 0xfffffffe7fffffff",
     "7:",
     ".long 0x1f80",
@@ -359,7 +359,7 @@ global_asm!(
     STARTED = const STARTED,
     ANSWER = const ANSWER,
     TEXT = const TEXT,
-    LONGEST_TEXT = const LONGEST_TEXT,
+    MAX_TEXT = const MAX_TEXT,
     FILE = const FILE,
     READY = const READY,
     PATH = const PATH,
@@ -408,26 +408,27 @@ unsafe extern "C" {
     static tllmprof_stub_end: u8;
 }
 
-/// The stub's instructions, which can lie anywhere.
+/// Returns the stub's instructions, which are position-independent.
 fn code() -> &'static [u8] {
     let (start, end) = (&raw const tllmprof_stub_start, &raw const tllmprof_stub_end);
-    // SAFETY: the two are the bounds of constant bytes that the assembler above has put in one section.
+    // SAFETY: the two are the bounds of constant bytes that the assembler above has placed in one section.
     unsafe { core::slice::from_raw_parts(start, end.offset_from_unsigned(start)) }
 }
 
-/// Bytes that the stub takes.
+/// Returns the bytes of the stub with its constants.
 pub fn size() -> usize {
     code().len() + size_of::<Constants>()
 }
 
-/// The stub with what it is given.
+/// Returns the stub with its constants.
 pub fn assemble(constants: &Constants) -> Vec<u8> {
     let words = constants.words();
     let words = words.iter().flat_map(|word| word.to_le_bytes());
     code().iter().copied().chain(words).collect()
 }
 
-/// Bytes that this processor's state takes with all that the system has switched on; nothing where there is no XSAVE.
+/// Returns the bytes of this processor's state with all features that the system has enabled, or `None` without
+/// XSAVE.
 pub fn state() -> Option<u64> {
     use core::arch::x86_64::{__cpuid, __cpuid_count};
     const OSXSAVE: u32 = 1 << 27;
@@ -444,7 +445,7 @@ mod tests {
         let mut places = code.windows(name.len());
         assert!(places.any(|place| place == name.as_bytes()));
         assert!(MADE.starts_with(RENAMED));
-        // The new name takes the place of this one.
+        // The new name replaces this one.
         assert!("/proc/thread-self/fd/0".len() >= RENAMED.len());
     }
 

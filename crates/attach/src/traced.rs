@@ -1,7 +1,7 @@
-//! One thread of another process, stopped.
+//! Stops one thread of another process.
 //!
-//! The kernel lets a stopped thread go when the thread that traces it ends. So whoever stops one does it on a thread of
-//! its own, which ends soon whatever happens, also where the thread has not stopped in time and stops later.
+//! When the thread that traces ends, the kernel resumes the threads that it has stopped. So they are stopped from a
+//! separate thread of the command, which always ends soon. This also resumes a thread that stops too late.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,22 +14,22 @@ use nix::unistd::Pid;
 use crate::memory::Memory;
 use crate::process;
 
-/// Between two looks whether a thread has stopped.
-const LOOK: Duration = Duration::from_micros(50);
+/// Interval between two polls of a thread that is stopping.
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Why there is none.
+/// The reason why a thread is not stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotStopped {
-    /// It has ended.
+    /// The thread has ended.
     Gone,
-    /// It did not stop in time, as in uninterruptible sleep.
+    /// The thread did not stop in time, for example in uninterruptible sleep.
     Late,
-    /// The whole process is stopped by a signal.
+    /// A signal has stopped the whole process.
     ByASignal,
     NotPermitted,
 }
 
-/// An instruction of a filter of system calls, as the kernel has it (`struct sock_filter`).
+/// An instruction of a system call filter, in the kernel's layout (`struct sock_filter`).
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Instruction {
@@ -46,14 +46,14 @@ impl Stopping {
     /// Begins to trace a thread.
     ///
     /// # Errors
-    /// Why that is not possible.
+    /// Returns the reason why that is not possible.
     pub fn seize(thread: i32) -> Result<Self, NotStopped> {
         let pid = Pid::from_raw(thread);
         let refused = |error| match error {
             Errno::EPERM => NotStopped::NotPermitted,
             _ => NotStopped::Gone,
         };
-        // No option: above all none that ends the process when this one ends.
+        // Options stay empty; above all, none may end the process when this one ends.
         ptrace::seize(pid, Options::empty()).map_err(refused)?;
         Ok(Self(pid))
     }
@@ -62,15 +62,15 @@ impl Stopping {
         self.0.as_raw()
     }
 
-    /// Has it stop soon. One that has ended says so when it is looked at.
+    /// Requests a stop. The end of a thread is noticed at the next poll.
     pub fn interrupt(&self) {
         let _ = ptrace::interrupt(self.0);
     }
 
-    /// Lets it go on. It stops first, as it was interrupted, so that it does not see that.
+    /// Resumes the thread. It was interrupted, so it stops first; this way it does not notice the interruption.
     pub fn go_on(self) {
-        const PATIENCE: Duration = Duration::from_secs(1);
-        let deadline = Instant::now() + PATIENCE;
+        const TIMEOUT: Duration = Duration::from_secs(1);
+        let deadline = Instant::now() + TIMEOUT;
         while let Ok(stopped) = self.poll()
             && Instant::now() < deadline
         {
@@ -80,18 +80,18 @@ impl Stopping {
                 }
                 return;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Whether it has stopped by now.
+    /// Returns the stopped thread if it has stopped by now.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Returns the reason why it does not stop.
     pub fn poll(&self) -> Result<Option<Stopped>, NotStopped> {
         let thread = self.tid();
         let mut status = 0;
-        // SAFETY: the place for the status is a local.
+        // SAFETY: the room for the status is a local.
         let waited =
             unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL | libc::WNOHANG) };
         if waited == 0 {
@@ -112,8 +112,8 @@ impl Stopping {
                 stopped.detach();
                 Err(NotStopped::ByASignal)
             }
-            // A signal that is about to be delivered: it goes on with that. One that is ignored has woken the thread only
-            // because it is traced.
+            // A signal is about to be delivered: the thread continues with it. An ignored signal has woken the
+            // thread only because it is traced.
             (false, _) => {
                 if let Some(registers) = stopped.registers()
                     && was_cut_short(&registers)
@@ -139,7 +139,7 @@ impl Stopped {
     /// Stops a thread.
     ///
     /// # Errors
-    /// Why it has not stopped.
+    /// Returns the reason why it has not stopped.
     pub fn stop(thread: i32, patience: Duration) -> Result<Self, NotStopped> {
         let thread = Stopping::seize(thread)?;
         thread.interrupt();
@@ -151,7 +151,7 @@ impl Stopped {
                     thread.go_on();
                     return Err(NotStopped::Late);
                 }
-                None => std::thread::sleep(LOOK),
+                None => std::thread::sleep(POLL_INTERVAL),
             }
         }
     }
@@ -169,7 +169,7 @@ impl Stopped {
         ptrace::setregs(self.thread, registers).ok()
     }
 
-    /// Writes where the process itself can only read. The length is rounded up with zeros.
+    /// Writes to memory, even if the process itself can only read it. The length is rounded up with zeros.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Option<()> {
         for (index, chunk) in bytes.chunks(8).enumerate() {
             let mut word = [0; 8];
@@ -180,7 +180,7 @@ impl Stopped {
         Some(())
     }
 
-    /// Whether it is within a sequence that the kernel would have to start again (rseq).
+    /// Returns true if it is inside a restartable sequence (rseq), which the kernel would have to restart.
     pub fn is_in_sequence(&self, memory: &Memory, rip: u64) -> bool {
         const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
         let mut found = [0u64; 3];
@@ -207,15 +207,17 @@ impl Stopped {
         sequence != 0 && range().is_none_or(|range| range.contains(&rip))
     }
 
-    /// One of its filters of system calls, the latest first; none behind the last.
+    /// Returns one of its system call filters, the latest first, or `None` after the last one.
     ///
     /// # Errors
-    /// They cannot be read: it takes CAP_SYS_ADMIN, and that this process has no filters itself.
+    /// Returns an error if they cannot be read: that needs CAP_SYS_ADMIN, and that this process itself has no
+    /// filters.
     pub fn filter(&self, index: usize) -> io::Result<Option<Vec<Instruction>>> {
         const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
         let get = |into: *mut Instruction| {
-            // SAFETY: the kernel writes as many instructions as it says when there is no place for them. That is a place of
-            // this size, or none. The filters of a stopped thread stay as they are.
+            // SAFETY: without a buffer, the kernel returns the number of instructions, and writes none. With one,
+            // it writes that number, for which the buffer has room, as the filters of a stopped thread do not
+            // change.
             let count = unsafe {
                 libc::ptrace(PTRACE_SECCOMP_GET_FILTER, self.thread.as_raw(), index, into)
             };
@@ -231,13 +233,14 @@ impl Stopped {
         Ok(Some(filter))
     }
 
-    /// Lets it go on as if it had not been stopped, with `registers` that it has; for how long it was.
+    /// Resumes the thread as if it had not been stopped. `registers` are its current ones. Returns for how long it
+    /// was stopped.
     pub fn go_on(self, registers: Registers) -> Duration {
         self.settle(registers);
         self.detach()
     }
 
-    /// When it is let go it goes on as if it had not been stopped, with `registers` that it has.
+    /// Prepares the thread to continue as if it had not been stopped. `registers` are its current ones.
     pub fn settle(&self, registers: Registers) {
         let tid = self.thread.as_raw();
         if was_cut_short(&registers) {
@@ -248,24 +251,24 @@ impl Stopped {
         }
     }
 
-    /// Has it make its system call again that was cut short. It does not see that.
+    /// Makes the thread repeat its system call that was cut short. It does not notice that.
     pub fn make_again(&self, registers: Registers) {
         let mut again = resumed(registers);
-        // It is in no system call, so the kernel changes nothing more.
+        // It is in no system call, so the kernel does not change the registers further.
         again.orig_rax = u64::MAX;
         self.set_registers(again);
     }
 
-    /// Lets it go on; for how long it was stopped.
+    /// Resumes the thread. Returns for how long it was stopped.
     pub fn detach(self) -> Duration {
         let _ = ptrace::detach(self.thread, None);
         self.since.elapsed()
     }
 }
 
-/// Lets a thread go on with a signal of any number.
+/// Resumes a thread with a signal of any number.
 fn go_on(thread: i32, signal: i32) -> io::Result<()> {
-    // SAFETY: the request takes a number for its data and no address.
+    // SAFETY: the request has a number as data, and no address.
     let result = unsafe { libc::ptrace(libc::PTRACE_CONT, thread, 0, i64::from(signal)) };
     match result {
         0 => Ok(()),
@@ -273,8 +276,8 @@ fn go_on(thread: i32, signal: i32) -> io::Result<()> {
     }
 }
 
-/// System calls that the kernel does not make again after a stop, but ends with EINTR, as if a handler had run. They have
-/// taken nothing then, so they can be made again.
+/// System calls that the kernel does not restart after a stop, but ends with EINTR as if a handler had run. They
+/// have consumed nothing then, so they can be repeated.
 const CUT_SHORT: [libc::c_long; 20] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
@@ -298,13 +301,14 @@ const CUT_SHORT: [libc::c_long; 20] = [
     libc::SYS_io_uring_enter,
 ];
 
-/// Whether a thread's system call has ended because it was stopped, if no signal is pending that it ended for.
+/// Returns true if a thread's system call has ended because the thread was stopped, provided that no signal is
+/// pending that may have ended it.
 pub fn was_cut_short(registers: &Registers) -> bool {
     registers.rax.cast_signed() == i64::from(-libc::EINTR)
         && CUT_SHORT.contains(&registers.orig_rax.cast_signed())
 }
 
-/// Whether a thread was stopped in the system call in which it has made a process or a thread.
+/// Returns true if a thread was stopped in the system call in which it has made a process or a thread.
 pub fn has_made_process(registers: &Registers) -> bool {
     let calls = [
         libc::SYS_clone,
@@ -315,20 +319,21 @@ pub fn has_made_process(registers: &Registers) -> bool {
     calls.contains(&registers.orig_rax.cast_signed())
 }
 
-/// What the registers of a thread have to be for it to go on as the kernel would have it go on: a system call that was
-/// interrupted is made again.
+/// Returns the registers with which a thread continues as the kernel would continue it: an interrupted system call
+/// is repeated.
 pub fn resumed(registers: Registers) -> Registers {
     const ERESTARTSYS: i64 = -512;
     const ERESTARTNOINTR: i64 = -513;
     const ERESTARTNOHAND: i64 = -514;
     const ERESTART_RESTARTBLOCK: i64 = -516;
-    /// Of the `syscall` instruction.
+    /// Bytes of the `syscall` instruction.
     const LENGTH: u64 = 2;
     let mut resumed = registers;
     if registers.orig_rax.cast_signed() >= 0 {
         let again = match registers.rax.cast_signed() {
             ERESTARTSYS | ERESTARTNOINTR | ERESTARTNOHAND => Some(registers.orig_rax),
-            // It goes on with what is left of its time. A handler that has run meanwhile makes that an EINTR, as ever.
+            // The call continues with the rest of its time. If a handler runs in between, it ends with EINTR, as
+            // it always does.
             ERESTART_RESTARTBLOCK => Some(libc::SYS_restart_syscall.cast_unsigned()),
             _ if was_cut_short(&registers) => Some(registers.orig_rax),
             _ => None,
@@ -346,7 +351,7 @@ mod tests {
     use super::*;
 
     fn made(rax: i64, orig_rax: i64) -> Registers {
-        // SAFETY: the structure is of integers alone.
+        // SAFETY: the structure consists only of integers.
         let mut registers: Registers = unsafe { core::mem::zeroed() };
         registers.rax = rax.cast_unsigned();
         registers.orig_rax = orig_rax.cast_unsigned();

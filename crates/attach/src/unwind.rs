@@ -1,5 +1,5 @@
-//! Who called whom on a stopped thread, by its modules' tables for unwinding and by nothing else: where a frame has no
-//! entry there, the answer is that it is not known.
+//! Finds the callers on a stopped thread, only by its modules' tables for unwinding: if a frame has no entry
+//! there, the callers are unknown.
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EndianSlice, Evaluation, EvaluationResult, Expression,
@@ -9,12 +9,12 @@ use gimli::{
 use crate::elf::Module;
 use crate::memory::Memory;
 
-/// A thread has no more frames that are looked at.
-const MOST: usize = 4096;
-/// An entry is no longer.
-const LONGEST: u32 = 1 << 20;
+/// Limit for the frames of a thread that are followed.
+const MAX_FRAMES: usize = 4096;
+/// Limit for the bytes of an entry.
+const MAX_ENTRY_BYTES: u32 = 1 << 20;
 
-/// The registers that tables speak of, by their number there: the 16 general ones, then the return address.
+/// The registers in the tables, by their number there: the 16 general ones, then the return address.
 pub type Registers = [Option<u64>; 17];
 
 const RSP: usize = 7;
@@ -22,13 +22,13 @@ const RIP: usize = 16;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// The code that each frame is in, the innermost first: where it was interrupted, or where it is returned to. Nothing
-/// where that cannot be known to the end.
+/// Returns the code address of each frame, the innermost first: the interrupted instruction, and then the return
+/// addresses. Returns `None` if they are not known up to the end.
 pub fn frames(memory: &Memory, modules: &[Module], mut registers: Registers) -> Option<Vec<u64>> {
     let mut frames = vec![registers[RIP]?];
-    // A return address may lie behind a call that is the last of its function.
+    // If the call is the last instruction of its function, the return address is after the function.
     let mut is_return = false;
-    while frames.len() < MOST {
+    while frames.len() < MAX_FRAMES {
         let address = registers[RIP]?.checked_sub(u64::from(is_return))?;
         let module = modules.iter().find(|module| module.contains(address))?;
         let step = step(memory, module, address, &registers)?;
@@ -46,8 +46,8 @@ pub fn frames(memory: &Memory, modules: &[Module], mut registers: Registers) -> 
     None
 }
 
-/// The registers of the caller of the code at `address`, and whether that was interrupted by a signal; nothing within
-/// where it has no caller.
+/// Returns the registers of the caller of the code at `address`, and true if a signal interrupted the caller. The
+/// outer `None` means unknown, the inner one that there is no caller.
 #[allow(
     clippy::type_complexity,
     reason = "the two answers differ: not known, and none"
@@ -87,12 +87,12 @@ fn step(
     };
     let mut next: Registers = [None; 17];
     for (number, place) in next.iter_mut().enumerate() {
-        // What a function need not keep is not known in its caller.
-        const KEPT: [usize; 6] = [3, 6, 12, 13, 14, 15];
+        // A register that a function need not preserve is unknown in its caller.
+        const PRESERVED: [usize; 6] = [3, 6, 12, 13, 14, 15];
         let register = Register(u16::try_from(number).ok()?);
         *place = match row.register(register) {
             None if number == RSP => Some(cfa),
-            None | Some(RegisterRule::SameValue) if KEPT.contains(&number) || is_signal => {
+            None | Some(RegisterRule::SameValue) if PRESERVED.contains(&number) || is_signal => {
                 registers[number]
             }
             Some(RegisterRule::Offset(offset)) => {
@@ -149,18 +149,20 @@ fn evaluate(
     }
 }
 
-/// The entry of a table for the code at an address, with what it refers to before it: a section of its own.
+/// The entry of a table for the code at an address, together with the entry before it that it refers to, as a
+/// separate section.
 struct Entry {
     bytes: Vec<u8>,
-    /// Where the entry itself begins in it.
+    /// The offset of the entry itself.
     fde: usize,
-    /// The address that makes what the entry says of places relative to itself right.
+    /// The address for which the entry's relative addresses are right.
     address: u64,
 }
 
 impl Entry {
     fn find(memory: &Memory, module: &Module, address: u64) -> Option<Self> {
-        // Version 1; an encoded pointer; a count and a sorted table, whose words are relative to the header.
+        // The supported format: version 1; an encoded pointer; a count and a sorted table, whose words are
+        // relative to the header.
         const KNOWN: [u8; 2] = [0x03, 0x3b];
         let header = module.eh_frame_hdr?;
         let [version, pointer, count, table] = memory.bytes(header)?;
@@ -173,7 +175,7 @@ impl Entry {
             let relative = |bytes| header.wrapping_add_signed(i32::from_le_bytes(bytes).into());
             Some((relative([a, b, c, d]), relative([e, f, g, h])))
         };
-        // The last row whose code does not begin behind the address.
+        // Searches for the last row whose code does not begin after the address.
         let (mut low, mut high) = (0, count);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -198,10 +200,10 @@ impl Entry {
     }
 }
 
-/// The entry at an address, with its length.
+/// Returns the entry at an address, with its length.
 fn whole(memory: &Memory, at: u64) -> Option<Vec<u8>> {
     let length = u32::from_le_bytes(memory.bytes(at)?);
-    (8..LONGEST).contains(&length).then_some(())?;
+    (8..MAX_ENTRY_BYTES).contains(&length).then_some(())?;
     memory.some(at, length as usize + 4)
 }
 
@@ -212,7 +214,7 @@ mod tests {
     use super::*;
     use crate::elf::tests::here;
 
-    /// The registers that a caller's are found from.
+    /// Returns the registers from which a caller's are found.
     #[inline(always)]
     fn own() -> Registers {
         let mut registers = [None; 17];
@@ -249,7 +251,7 @@ mod tests {
         std::hint::black_box(deep(depth - 1, act)) + 1
     }
 
-    /// How often the code that is returned to most is returned to.
+    /// Returns how often the most frequent return address occurs.
     fn recursion(frames: &[u64]) -> usize {
         let count = |frame| frames.iter().filter(|other| *other == frame).count();
         frames.iter().map(count).max().unwrap()
@@ -270,7 +272,7 @@ mod tests {
             let (memory, modules) = here();
             *FOUND.lock().unwrap() = frames(&memory, &modules, own());
         }
-        // SAFETY: the signal is sent by this thread to itself, which holds no lock then.
+        // SAFETY: this thread sends the signal to itself, and holds no lock then.
         unsafe {
             libc::signal(libc::SIGURG, handler as *const () as usize);
             deep(3, &mut || {

@@ -1,10 +1,10 @@
-//! `memcpy`, `memmove`, `memset`, `memcmp`, `bcmp` and `strlen`, for the preloaded library alone.
+//! `memcpy`, `memmove`, `memset`, `memcmp`, `bcmp` and `strlen`, only for the preloaded library.
 //!
-//! The compiler calls these functions wherever it likes, and so do `core` and `std`. Through the PLT such
-//! a call reaches whatever the host has under the name: a sanitizer's function before the sanitizer is
-//! initialised, or an interposer that looks the real function up with `dlsym`, where the `dlsym` door makes
-//! the call again. Here the names are hidden symbols: each reference in the library is bound to them when
-//! it is linked, and the host never sees them.
+//! The compiler may call these functions anywhere, and so do `core` and `std`. Through the PLT such a call
+//! reaches the host's function of that name: a sanitizer's function before the sanitizer is initialised, or
+//! an interposer that looks up the real function with `dlsym`, where the `dlsym` door makes the call again.
+//! Here the names are hidden symbols: each reference in the library is bound to them when it is linked, and
+//! the host never sees them.
 //!
 //! The crate is `no_builtins`, so that the compiler does not turn the loops of these functions into calls of
 //! the functions themselves. Such a crate takes no part in link-time optimization.
@@ -14,7 +14,7 @@
 
 use core::ffi::c_int;
 
-/// What is copied at once.
+/// The unit that is copied by one load and store.
 type Word = u128;
 const WORD: usize = size_of::<Word>();
 
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn copy(to: *mut u8, from: *const u8, length: usize) -> *m
             4..8 => ends::<u32>(to, from, length),
             8..WORD => ends::<u64>(to, from, length),
             WORD..=32 => ends::<Word>(to, from, length),
-            // Where the target begins inside the source, the end goes first.
+            // If the target begins inside the source, the copy starts at the end.
             _ if to.addr().wrapping_sub(from.addr()) < length => backwards(to, from, length),
             _ => forwards(to, from, length),
         }
@@ -63,8 +63,8 @@ pub unsafe extern "C" fn copy(to: *mut u8, from: *const u8, length: usize) -> *m
 unsafe fn forwards(to: *mut u8, from: *const u8, length: usize) {
     let last = length - WORD;
     let mut at = 0;
-    // SAFETY: within the two areas of `length`. What a store overwrites of the source has been loaded: it
-    // lies before the next load, or in the last word, which is loaded first.
+    // SAFETY: within the two areas of `length`. Each part of the source is loaded before a store overwrites
+    // it: it lies before the next load, or in the last word, which is loaded first.
     unsafe {
         let end = load::<Word>(from.add(last));
         while at < last {
@@ -81,8 +81,8 @@ unsafe fn forwards(to: *mut u8, from: *const u8, length: usize) {
 /// As `memmove`; `length` exceeds [`WORD`], and `to` lies inside the source.
 unsafe fn backwards(to: *mut u8, from: *const u8, length: usize) {
     let mut at = length;
-    // SAFETY: within the two areas of `length`. What a store overwrites of the source has been loaded: it
-    // lies behind the next load, or in the first word, which is loaded first.
+    // SAFETY: within the two areas of `length`. Each part of the source is loaded before a store overwrites
+    // it: it lies after the next load, or in the first word, which is loaded first.
     unsafe {
         let first = load::<Word>(from);
         while at > WORD {
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn compare(one: *const u8, other: *const u8, length: usize
         while at + 8 <= length {
             let [one, other] = [load::<u64>(one.add(at)), load::<u64>(other.add(at))];
             if one != other {
-                // The first byte that differs decides: it becomes the highest.
+                // The first byte that differs decides: it becomes the highest byte.
                 return if one.to_be() < other.to_be() { -1 } else { 1 };
             }
             at += 8;
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn compare(one: *const u8, other: *const u8, length: usize
     0
 }
 
-/// `strlen`. By bytes: nothing behind the end is read, which memory checkers would report.
+/// `strlen`. It reads byte by byte: memory checkers would report a read after the end.
 ///
 /// # Safety
 /// As `strlen`.
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn length(text: *const u8) -> usize {
 /// The bytes of a `T`, an integer, may be read there.
 #[inline(always)]
 unsafe fn load<T: Copy>(from: *const u8) -> T {
-    // SAFETY: the caller may read so many bytes, and any bytes are an integer.
+    // SAFETY: the caller may read that many bytes, and any bytes are an integer.
     unsafe { from.cast::<T>().read_unaligned() }
 }
 
@@ -184,11 +184,11 @@ unsafe fn load<T: Copy>(from: *const u8) -> T {
 /// The bytes of a `T` may be written there.
 #[inline(always)]
 unsafe fn store<T: Copy>(to: *mut u8, value: T) {
-    // SAFETY: the caller may write so many bytes.
+    // SAFETY: the caller may write that many bytes.
     unsafe { to.cast::<T>().write_unaligned(value) }
 }
 
-// What the compiler and C call them. Hidden, and so in no list of what the library exports.
+// The names by which the compiler and C call them. They are hidden, so the library does not export them.
 #[cfg(not(test))]
 macro_rules! names {
     ($($name:literal = $function:ident;)*) => {
@@ -261,7 +261,7 @@ mod tests {
         for length in LENGTHS {
             let (one, mut other) = (numbered(), numbered());
             let order = |one: &[u8], other: &[u8]| {
-                // SAFETY: both have so many bytes.
+                // SAFETY: both have that many bytes.
                 unsafe { compare(one.as_ptr(), other.as_ptr(), length) }.signum()
             };
             other[length] ^= 1;
@@ -280,7 +280,7 @@ mod tests {
         for wanted in LENGTHS {
             let mut text = vec![b'a'; wanted];
             text.extend([0, b'b', 0]);
-            // SAFETY: it ends.
+            // SAFETY: the text ends.
             assert_eq!(unsafe { length(text.as_ptr()) }, wanted);
         }
     }

@@ -1,4 +1,5 @@
-//! Prints every symbol of the table, one a line. `scripts/check-library` compares the library's exports with them.
+//! Prints every symbol of the table, one per line. `scripts/check-library` compares the library's exports with
+//! them.
 
 use tllmprof_calls::{CALLS, CUPTI_CALLS, CallInfo, LOOK_UPS, NCCL_CALLS};
 

@@ -1,15 +1,17 @@
-//! What calls do, and where they name their stream.
+//! The purpose of calls, and the position of their stream argument.
 
-/// What a call does.
+/// The purpose of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Launches a CUDA graph: opens an iteration when entered.
     GraphLaunch,
-    /// Launches a kernel, whose handle is the argument of this index: opens an iteration when entered.
+    /// Launches a kernel. `handle` is the index of the argument with the kernel's handle. Opens an iteration when
+    /// entered.
     KernelLaunch { handle: u8 },
     /// Enqueues a copy and may return before it is done: opens an iteration when entered.
     AsyncCopy(Direction),
-    /// Copies within devices or sets memory, and may return before it is done: no step, and a node of a graph in a capture.
+    /// Copies within devices or sets memory, and may return before it is done. Not a step, but a node of a graph
+    /// in a capture.
     DeviceWork(DeviceWork),
     /// Waits on the device: closes an iteration when it returns.
     Wait(Wait),
@@ -17,110 +19,110 @@ pub enum Kind {
     CaptureBegin,
     /// Ends a stream capture; its first argument is the stream.
     CaptureEnd,
-    /// Takes or gives back memory: no step, and may make the device idle.
+    /// Allocates or frees memory. Not a step, and may make the device idle.
     Memory,
     /// The program's own profiler control, passed through.
     Profiler,
-    /// Ends the life of what its first argument names, with all that belongs to it.
+    /// Destroys the object in its first argument, with everything that belongs to it.
     Destroys(Destroyed),
-    /// Makes, changes or destroys a graph: no step.
+    /// Makes, changes or destroys a graph. Not a step.
     Graph(GraphCall),
 }
 
-/// What a call does with graphs, and where its arguments name them.
+/// The effect of a call on graphs, with the positions of the graphs in its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GraphCall {
-    /// Makes an executable graph, whose place the first argument points to, of the graph that the second names.
+    /// Makes an executable graph from the graph in the second argument, and stores it where the first argument
+    /// points.
     Instantiate,
-    /// Copies the graph that the second argument names to the place that the first points to.
+    /// Copies the graph in the second argument, and stores the copy where the first argument points.
     Clone,
-    /// Changes the executable graph that the first argument names to what the graph is that the second names.
+    /// Updates the executable graph in the first argument to the graph in the second argument.
     Update,
-    /// Adds a node to the graph that the second argument names, and writes it to the place that the first points to.
+    /// Adds a node to the graph in the second argument, and stores the node where the first argument points.
     AddNode,
-    /// As `AddNode`; the node is a copy of the graph that the fifth argument names.
+    /// Adds a node as `AddNode` does. The node is a copy of the graph in the fifth argument.
     AddChild,
-    /// Changes a graph within the executable graph that the first argument names.
+    /// Changes a graph within the executable graph in the first argument.
     SetChild,
-    /// Destroys the graph that the first argument names.
+    /// Destroys the graph in the first argument.
     Destroy,
-    /// Destroys the executable graph that the first argument names.
+    /// Destroys the executable graph in the first argument.
     DestroyExec,
 }
 
-/// Which way a copy goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     ToHost,
     ToDevice,
-    /// Any, or within devices.
+    /// Any direction, or within devices.
     Other,
 }
 
-/// What a call does within devices.
+/// The work of a call within devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceWork {
     Copy,
     Set,
 }
 
-/// What a call waits for.
+/// The object of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Wait {
-    /// All that a stream has to do.
+    /// All work in a stream.
     Stream,
     /// An event, which may have been recorded long before the end of its stream.
     Event,
-    /// All that a context or a device has to do.
+    /// All work in a context or on a device.
     Context,
-    /// A copy to the host, which the call has made itself.
+    /// A copy to the host, which the call itself has started.
     CopyToHost,
 }
 
-/// What a call destroys.
+/// The object that a call destroys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Destroyed {
     Stream,
     Context,
-    /// The primary context of a device. The runtime's function takes no argument, and means the
-    /// current device.
+    /// The primary context of a device. The runtime's function has no argument, and means the current device.
     Primary,
 }
 
-/// Where the argument is that names the stream.
+/// The position of the stream argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stream {
-    /// There is none.
+    /// The call has no stream.
     None,
-    /// It is the word of this index; structures that are passed by value may take several.
+    /// The word with this index; structures that are passed by value may take several words.
     Word(u8),
-    /// It is in the configuration that the first word points to, behind so many bytes.
+    /// The configuration that the first word points to, at this offset in bytes.
     Configured(u8),
 }
 
 impl Kind {
-    /// Whether a call of this kind can be a step rule.
+    /// Returns true if a call of this kind can be a step rule.
     #[must_use]
     #[inline]
     pub const fn counts(self) -> bool {
         self.enqueues() || self.waits()
     }
 
-    /// Whether the call enqueues work, and may return before it is done.
+    /// Returns true if the call enqueues work and may return before that is done.
     #[must_use]
     #[inline]
     pub const fn enqueues(self) -> bool {
         self.launches() || matches!(self, Self::AsyncCopy(_))
     }
 
-    /// Whether the call enqueues work for the compute units (what `auto` calls a launch).
+    /// Returns true if the call enqueues work for the compute units (a launch, for `auto`).
     #[must_use]
     #[inline]
     pub const fn launches(self) -> bool {
         matches!(self, Self::GraphLaunch | Self::KernelLaunch { .. })
     }
 
-    /// Whether the call makes a node of a graph, if its stream is captured, that runs on the GPU.
+    /// Returns true if the call makes a graph node that runs on the GPU if its stream is captured.
     #[must_use]
     #[inline]
     pub const fn makes_node(self) -> bool {
@@ -130,14 +132,14 @@ impl Kind {
         )
     }
 
-    /// Whether the call waits on the device.
+    /// Returns true if the call waits on the device.
     #[must_use]
     #[inline]
     pub const fn waits(self) -> bool {
         matches!(self, Self::Wait(_))
     }
 
-    /// What the call waits for.
+    /// Returns the object that the call waits for.
     #[must_use]
     #[inline]
     pub const fn waits_for(self) -> Option<Wait> {
@@ -147,14 +149,14 @@ impl Kind {
         }
     }
 
-    /// Whether the call begins or ends a stream capture.
+    /// Returns true if the call begins or ends a stream capture.
     #[must_use]
     #[inline]
     pub const fn captures(self) -> bool {
         matches!(self, Self::CaptureBegin | Self::CaptureEnd)
     }
 
-    /// Whether the call gives the GPU work, waited for or not.
+    /// Returns true if the call gives the GPU work, whether it waits for that or not.
     #[must_use]
     #[inline]
     pub const fn gives_work(self) -> bool {

@@ -1,16 +1,17 @@
-//! The CUDA calls that tllmprof knows, and all that it knows of them.
+//! The CUDA calls that tllmprof knows, with all facts about them.
 //!
-//! A row of the [table](CALLS) is one *call*: the driver's and the runtime's names of the same thing,
-//! legacy and per-thread-stream (`_ptsz`, `_ptds`) forms alike. The preloaded library exports every
-//! name of every row and recognises them in `dlsym` and `cuGetProcAddress`; the step rules accept
-//! them; what recorded calls mean is looked up here. Whoever wants to know something of a call asks its
-//! row: a new call is a new row in `table.rs`, and touches no other file.
+//! A row of the [table](CALLS) is one *call*: the driver's and the runtime's names for the same function,
+//! including the legacy and per-thread-stream (`_ptsz`, `_ptds`) forms. The preloaded library exports every name
+//! of every row and recognizes them in `dlsym` and `cuGetProcAddress`; the step rules accept them; the meaning of
+//! recorded calls is looked up here. Each fact about a call is in its row: a new call is a new row in `table.rs`,
+//! and changes no other file.
 
 #![forbid(unsafe_code)]
 
 mod kind;
 mod table;
 
+use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt;
 
@@ -27,51 +28,51 @@ pub enum Library {
 }
 
 impl Call {
-    /// This call's row.
+    /// Returns this call's row.
     #[must_use]
     #[inline]
     pub const fn info(self) -> &'static CallInfo {
         &CALLS[self as usize]
     }
 
-    /// What it does.
+    /// Returns its purpose.
     #[must_use]
     #[inline]
     pub const fn kind(self) -> Kind {
         self.info().kind
     }
 
-    /// Where a function of it has the stream.
+    /// Returns the position of the stream in this library's function.
     #[must_use]
     #[inline]
     pub const fn stream(self, library: Library) -> Stream {
         self.info().stream[library as usize]
     }
 
-    /// The row's index in [`CALLS`].
+    /// Returns the row's index in [`CALLS`].
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// The driver's name for it.
+    /// Returns the driver's name for it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.info().driver[0]
     }
 
-    /// The call that `name` is one of the names of.
+    /// Returns the call with this name.
     ///
-    /// The suffixes that the headers hide (`_ptsz`, `_ptds`, `_v2` …) may be left out, as
-    /// `cuGetProcAddress` callers do.
+    /// The suffixes that the headers hide (`_ptsz`, `_ptds`, `_v2` …) may be left out, as callers of
+    /// `cuGetProcAddress` do.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::and_library(name).map(|(call, _)| call)
     }
 
-    /// The call that `name` is one of the names of, and whose name that is.
+    /// Returns the call with this name, and the library that the name belongs to.
     #[must_use]
-    #[inline(never)] // for look-ups alone: once in the library
+    #[inline(never)] // only for look-ups, so once in the library
     pub fn and_library(name: &str) -> Option<(Self, Library)> {
         let is_it = |known: &&str| *known == name || base(known) == name;
         let row = CALLS
@@ -85,21 +86,21 @@ impl Call {
     }
 }
 
-/// How the functions of a library beside CUDA are looked up in its table.
+/// Defines look-ups in the table of a library other than CUDA.
 macro_rules! looked_up {
     ($($of:ident in $table:ident;)+) => {
         $(
             impl $of {
-                /// The one that the function of this name is.
+                /// Returns the call with this function name.
                 #[must_use]
                 pub fn by_name(name: &str) -> Option<Self> {
                     let mut calls = $table.iter();
                     calls.find_map(|(call, names)| names.contains(&name).then_some(*call))
                 }
 
-                /// The one that `as` makes this number of.
+                /// Returns the call with this number, as a cast with `as` gives it.
                 #[must_use]
-                pub fn of(number: u8) -> Option<Self> {
+                pub fn from_number(number: u8) -> Option<Self> {
                     let mut calls = $table.iter().map(|(call, _)| *call);
                     calls.find(|call| *call as u8 == number)
                 }
@@ -112,9 +113,11 @@ looked_up! {
     NcclCall in NCCL_CALLS;
 }
 
-/// What the function of this name does, of those that are known: intercepted or not.
+/// Returns the purpose of the function with this name, if it is known, intercepted or not. Functions of HIP have the
+/// purpose of CUDA's.
 #[must_use]
 pub fn kind_of(name: &str) -> Option<Kind> {
+    let name = &*cuda_name(name);
     let other = || {
         let name = base(name);
         let mut others = table::OTHERS.iter();
@@ -123,7 +126,25 @@ pub fn kind_of(name: &str) -> Option<Kind> {
     Call::by_name(name).map(Call::kind).or_else(other)
 }
 
-/// Whether a function of the driver, by its name, may give the GPU work: one that is not known does.
+/// Returns the name of the CUDA function that does the same as a function of HIP, or as one that CUDA no longer has.
+#[must_use]
+pub fn cuda_name(name: &str) -> Cow<'_, str> {
+    let known = table::SAME.iter().find(|(other, _)| *other == name);
+    if let Some((_, same)) = known {
+        return Cow::Borrowed(same);
+    }
+    let Some(rest) = name.strip_prefix("hip") else {
+        return Cow::Borrowed(name);
+    };
+    // HIP's names follow the runtime's, or the driver's where the runtime has no such function.
+    let driver = format!("cu{rest}");
+    match Call::by_name(&driver).filter(|_| Call::by_name(&format!("cuda{rest}")).is_none()) {
+        Some(_) => Cow::Owned(driver),
+        None => Cow::Owned(format!("cuda{rest}")),
+    }
+}
+
+/// Returns true if the driver function with this name may give the GPU work. Unknown functions may.
 #[must_use]
 pub fn may_give_work(name: &str) -> bool {
     match Call::by_name(name) {
@@ -132,8 +153,8 @@ pub fn may_give_work(name: &str) -> bool {
     }
 }
 
-/// Whether `name` may be a function of the driver that is called in a context: not one of another
-/// library (`cublas…`), and none of [`table::WITHOUT_CONTEXT`].
+/// Returns true if `name` may be a driver function that is called in a context: not a function of another library
+/// (`cublas…`), and not one of [`table::WITHOUT_CONTEXT`].
 #[must_use]
 pub fn is_called_in_context(name: &CStr) -> bool {
     let name = name.to_bytes();
@@ -154,7 +175,7 @@ impl Calls {
     /// Every call.
     pub const ALL: Self = Self(u64::MAX);
 
-    /// The calls that `belongs` says yes to.
+    /// Returns the calls for which `belongs` is true.
     pub fn which(belongs: impl Fn(Call) -> bool) -> Self {
         let bits = CALLS
             .iter()
@@ -163,19 +184,19 @@ impl Calls {
         Self(bits.sum())
     }
 
-    /// Whether `call` is one of them.
+    /// Returns true if the set contains `call`.
     #[must_use]
     pub const fn contains(self, call: Call) -> bool {
         self.0 & 1 << call.index() != 0
     }
 
-    /// The set as a number, for an atomic.
+    /// Returns the set as a number, for an atomic.
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// The set that [`Calls::bits`] gave.
+    /// Returns the set for a result of [`Calls::bits`].
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -190,7 +211,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// Whether stream 0 is the calling thread's own to the function of this name.
+/// Returns true if stream 0 means the calling thread's own stream for the function with this name.
 #[must_use]
 pub fn is_per_thread(symbol: &CStr) -> bool {
     let symbol = symbol.to_bytes();
@@ -199,10 +220,10 @@ pub fn is_per_thread(symbol: &CStr) -> bool {
         .any(|suffix| symbol.ends_with(suffix.as_bytes()))
 }
 
-/// What the names of functions end in to which stream 0 is the calling thread's own.
+/// Suffixes of functions for which stream 0 means the calling thread's own stream.
 const PER_THREAD: [&str; 2] = ["_ptsz", "_ptds"];
 
-/// A symbol without the suffixes that `cuda.h` adds behind its users' backs.
+/// Returns a symbol without the suffixes that `cuda.h` adds with macros.
 #[must_use]
 pub fn base(symbol: &str) -> &str {
     let plain = PER_THREAD
@@ -253,26 +274,26 @@ mod tests {
     #[test]
     fn functions_of_cuptis_are_no_calls_of_cuda() {
         for (call, names) in CUPTI_CALLS {
-            assert_eq!(CuptiCall::of(*call as u8), Some(*call));
+            assert_eq!(CuptiCall::from_number(*call as u8), Some(*call));
             for name in *names {
                 assert_eq!(CuptiCall::by_name(name), Some(*call), "{name}");
                 assert_eq!(Call::by_name(name), None, "{name}");
             }
         }
-        assert_eq!(CuptiCall::of(CUPTI_CALLS.len() as u8), None);
+        assert_eq!(CuptiCall::from_number(CUPTI_CALLS.len() as u8), None);
         assert_eq!(CuptiCall::by_name("cuptiActivityEnable"), None);
     }
 
     #[test]
     fn functions_of_nccl_are_no_calls_of_cuda() {
         for (call, names) in NCCL_CALLS {
-            assert_eq!(NcclCall::of(*call as u8), Some(*call));
+            assert_eq!(NcclCall::from_number(*call as u8), Some(*call));
             for name in *names {
                 assert_eq!(NcclCall::by_name(name), Some(*call), "{name}");
                 assert_eq!(Call::by_name(name), None, "{name}");
             }
         }
-        assert_eq!(NcclCall::of(NCCL_CALLS.len() as u8), None);
+        assert_eq!(NcclCall::from_number(NCCL_CALLS.len() as u8), None);
         assert_eq!(NcclCall::by_name("ncclCommDestroy"), None);
     }
 
@@ -310,11 +331,30 @@ mod tests {
         let copy = Some(Kind::AsyncCopy(Direction::Other));
         assert_eq!(kind_of("cuMemcpy2DAsync_v2_ptsz"), copy);
         assert_eq!(kind_of("cudaMallocManaged"), Some(Kind::Memory));
-        assert_eq!(kind_of("cudaMemcpyToSymbol"), None);
+        assert_eq!(kind_of("cudaMemcpy3D"), None);
         let mut seen = std::collections::HashSet::new();
         for name in table::OTHERS.iter().flat_map(|(_, names)| *names) {
             assert!(seen.insert(name), "{name} twice");
             assert_eq!(base(name), *name);
+            assert_eq!(Call::by_name(name), None, "{name} has a row");
+        }
+    }
+
+    #[test]
+    fn functions_of_hip_and_of_old_cuda_do_what_those_of_cuda_do() {
+        let launch = kind_of("cudaLaunchKernel");
+        for name in ["hipLaunchKernel", "hipExtModuleLaunchKernel", "cudaLaunch"] {
+            assert_eq!(kind_of(name), launch, "{name}");
+        }
+        let wait = |name| kind_of(name).and_then(Kind::waits_for);
+        assert_eq!(wait("hipStreamSynchronize"), Some(Wait::Stream));
+        assert_eq!(wait("hipEventSynchronize"), Some(Wait::Event));
+        assert_eq!(wait("hipMemcpyWithStream"), Some(Wait::CopyToHost));
+        assert_eq!(kind_of("hipMemcpyDtoH"), kind_of("cuMemcpyDtoH"));
+        assert_eq!(kind_of("hipGetDevice"), None);
+        assert_eq!(kind_of("hip"), None);
+        for (name, same) in table::SAME {
+            assert!(kind_of(same).is_some(), "{name}");
             assert_eq!(Call::by_name(name), None, "{name} has a row");
         }
     }

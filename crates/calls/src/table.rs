@@ -1,4 +1,4 @@
-//! The table.
+//! The table of calls.
 
 use crate::kind::Destroyed::{Context, Primary};
 use crate::kind::Direction::{Other, ToDevice, ToHost};
@@ -12,38 +12,38 @@ use crate::kind::{Destroyed, DeviceWork, GraphCall, Kind, Stream, Wait};
 /// One row of the table.
 #[derive(Debug)]
 pub struct CallInfo {
-    /// The row.
+    /// The call.
     pub call: Call,
-    /// What it does.
+    /// Its purpose.
     pub kind: Kind,
-    /// Symbols of libcuda, the one that messages use first.
+    /// Symbols of libcuda. Messages use the first one.
     pub driver: &'static [&'static str],
-    /// Symbols of libcudart, the one that messages use first.
+    /// Symbols of libcudart. Messages use the first one.
     pub runtime: &'static [&'static str],
-    /// The stream, in the driver's function and in the runtime's. What has one and enqueues work is
-    /// timed on the GPU.
+    /// The position of the stream in the driver's function and in the runtime's. Calls with a stream that enqueue
+    /// work are timed on the GPU.
     pub stream: [Stream; 2],
-    /// The word that holds the number of bytes of a copy which programs make so small, and so often,
-    /// that timing the small ones would take longer than they do. Of the driver's function.
+    /// Index of the word with the number of bytes, in the driver's function. It is set for copies that programs
+    /// often make so small that timing them would take longer than the copy.
     pub small_by: Option<u8>,
-    /// The runtime function has a `cudaMemcpyKind` as its fourth argument, and belongs to the row only
-    /// with `cudaMemcpyDeviceToHost`.
+    /// True if the runtime function has a `cudaMemcpyKind` as its fourth argument, and belongs to the row only for
+    /// `cudaMemcpyDeviceToHost`.
     pub device_to_host_only: bool,
 }
 
 impl CallInfo {
-    /// Every symbol of the row.
+    /// Returns every symbol of the row.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
         self.driver.iter().chain(self.runtime).copied()
     }
 }
 
-/// Expands `$then!` with the functions that look others up, those of CUPTI and those of NCCL, each in brackets, and every row:
-/// `Variant = kind, [driver's names] [runtime's names] { what else the row says of itself };`.
+/// Expands `$then!` with the look-up functions, the functions of CUPTI and those of NCCL, each list in brackets,
+/// and with every row: `Variant = kind, [driver's names] [runtime's names] { other fields };`.
 ///
-/// The fields are those of [`CallInfo`](crate::CallInfo); what is left out is as in [`PLAIN`]. The first
-/// name of each list is the one that messages use. Copies to the device are the driver's alone: the
-/// runtime's functions lead there, and the direction that `cudaMemcpyDefault` takes shows only there.
+/// The fields are those of [`CallInfo`](crate::CallInfo), with [`PLAIN`] as default. Messages use the first name
+/// of each list. Copies to the device have only the driver's names: the runtime's functions call these, and only
+/// there the direction of `cudaMemcpyDefault` is known.
 #[macro_export]
 macro_rules! cuda_calls {
     ($then:ident) => {
@@ -174,10 +174,10 @@ macro_rules! cuda_calls {
     };
 }
 
-/// The stream of `cudaLaunchKernel`: a `dim3` takes two words.
+/// The stream of `cudaLaunchKernel`, in which each `dim3` takes two words.
 const DIM3_DIM3: Stream = Word(7);
 
-/// A row that says nothing but its names.
+/// A row with nothing but names.
 const PLAIN: CallInfo = CallInfo {
     call: Call::GraphLaunch,
     kind: Memory,
@@ -217,10 +217,10 @@ macro_rules! table {
             },)*
         ];
 
-        /// The functions of the driver that hand out others: intercepted for what they return.
+        /// The driver functions that return other functions. They are intercepted for their results.
         pub const LOOK_UPS: &[&str] = &[$(stringify!($look_up)),*];
 
-        /// A function by which a profiler takes CUPTI, or gives it back.
+        /// A function with which a profiler takes or releases CUPTI.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
         #[allow(missing_docs)] // the variants are named after the functions
@@ -228,11 +228,11 @@ macro_rules! table {
             $($cupti,)*
         }
 
-        /// The functions of CUPTI that are intercepted, since CUPTI serves one profiler at a time.
+        /// The CUPTI functions that are intercepted, since CUPTI serves one profiler at a time.
         pub const CUPTI_CALLS: &[(CuptiCall, &[&str])] =
             &[$((CuptiCall::$cupti, &[$(stringify!($cupti_name)),*])),*];
 
-        /// A function by which a program makes communicators of NCCL.
+        /// A function with which a program makes NCCL communicators.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
         #[allow(missing_docs)] // the variants are named after the functions
@@ -240,17 +240,17 @@ macro_rules! table {
             $($nccl,)*
         }
 
-        /// The functions of NCCL that are intercepted, for the ranks that they are given.
+        /// The NCCL functions that are intercepted, for the ranks in their arguments.
         pub const NCCL_CALLS: &[(NcclCall, &[&str])] =
             &[$((NcclCall::$nccl, &[$(stringify!($nccl_name)),*])),*];
     };
 }
 cuda_calls!(table);
 
-/// What is not intercepted, but known where another tool has recorded it: names without `_v2` and the
-/// suffixes for the thread's own stream.
+/// Functions that are not intercepted, but known if another tool has recorded them: names without `_v2` and
+/// without the suffixes for the thread's own stream.
 ///
-/// Source: `cuda.h` and `cuda_runtime_api.h` of CUDA 13.2 and, for what that leaves out, of CUDA 12.
+/// Source: `cuda.h` and `cuda_runtime_api.h` of CUDA 13.2 and, for functions that it no longer has, of CUDA 12.
 pub const OTHERS: &[(Kind, &[&str])] = &[
     (
         AsyncCopy(Other),
@@ -302,8 +302,21 @@ pub const OTHERS: &[(Kind, &[&str])] = &[
     ),
 ];
 
-/// Parts of the names of those of the driver's functions that give the GPU no work: they ask, wait or
-/// keep books. What has no row here is judged by these, and so are those that a later release of CUDA brings.
+/// Functions of HIP whose names do not follow CUDA's, functions that CUDA no longer has, and copies that wait for no
+/// other work, each with the function of CUDA that does the same.
+pub const SAME: &[(&str, &str)] = &[
+    ("cudaLaunch", "cudaLaunchKernel"),
+    ("cudaMemcpyFromSymbol", "cudaMemcpy"),
+    ("cudaMemcpyToSymbol", "cuMemcpyHtoD"),
+    ("hipExtLaunchKernel", "cudaLaunchKernel"),
+    ("hipExtModuleLaunchKernel", "cuLaunchKernel"),
+    ("hipHccModuleLaunchKernel", "cuLaunchKernel"),
+    ("hipMemcpyWithStream", "cudaMemcpy"),
+    ("hipModuleLaunchKernel", "cuLaunchKernel"),
+];
+
+/// Parts of the names of driver functions that give the GPU no work: queries, waits and bookkeeping. Functions
+/// without a row, including those of later CUDA releases, are judged by these.
 pub const WITHOUT_WORK: &[&str] = &[
     "Get",
     "Query",
@@ -316,8 +329,8 @@ pub const WITHOUT_WORK: &[&str] = &[
     "cuPointer",
 ];
 
-/// What the names of those of the driver's functions begin with that are called without a context. (The
-/// last have more arguments than a gate passes on.)
+/// Prefixes of the names of driver functions that are called without a context. (The last of them have more
+/// arguments than a gate passes on.)
 pub const WITHOUT_CONTEXT: &[&str] = &[
     "cuGetProcAddress",
     "cuGetExportTable",

@@ -1,36 +1,36 @@
-//! What is switched with a window beside the profiler.
+//! Interface of the components, other than the profiler, that are switched on and off with a window.
 
 use tllmprof_config::Window;
 use tllmprof_session::Place;
 
-/// What else is switched with a window: the PyTorch profiler, the routers.
+/// A component that is switched with each window, such as the PyTorch profiler or the routers.
 ///
-/// Called on the thread that switches, with nothing of this crate's locked.
+/// Its methods run on the thread that switches, without a lock of this crate.
 pub trait AddOn: Sync {
-    /// A window is about to open: nothing has been switched on.
+    /// Called before a window opens: nothing has been switched on.
     fn window_opens(&self, _: &Place<'_>) {}
-    /// The window that was asked for has been opened.
+    /// Called after the requested window has been opened.
     fn window_is_open(&self, _: Window, _: &Place<'_>) {}
-    /// An iteration begins on the calling thread, inside a window or outside. Waits for nothing.
+    /// Called when an iteration begins on the calling thread, inside a window or outside. Must not wait.
     fn iteration_begins(&self) {}
-    /// The window closes: the device has been waited for, unless a stream capture is under way, and
-    /// nothing has been switched off.
+    /// Called when the window closes. The device is idle, unless a stream capture is under way, and nothing has been
+    /// switched off yet.
     fn window_closes(&self, _: &Place<'_>) {}
-    /// The window has closed.
+    /// Called after the window has closed.
     fn window_is_closed(&self, _: &Place<'_>) {}
-    /// The process ends: nothing more is recorded. Neither waits nor allocates.
+    /// Called when the process ends: nothing more is recorded. Must neither wait nor allocate.
     fn process_ends(&self) {}
-    /// Whether windows are for this, too: it records them, or does something else with them.
+    /// Returns true if the component uses windows, for example to record them.
     fn takes_windows(&self) -> bool {
         false
     }
-    /// The process ends with a window open: what is lost by that.
+    /// Returns what is lost if the process ends with a window open.
     fn loses(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// What else is switched, in the order in which it is: one list.
+/// All components, in the order in which they are switched: one list.
 #[linkme::distributed_slice]
 pub static ADD_ONS: [&'static [&'static dyn AddOn]];
 

@@ -1,4 +1,4 @@
-//! What is switched on for a window, and off after it.
+//! Switches on and off what a window needs: the profiler, NVTX ranges, CUPTI, and the recorder.
 
 mod add_on;
 mod cupti;
@@ -32,14 +32,14 @@ use tllmprof_steps::trigger::Spent;
 use tllmprof_steps::window::Edge as Switched;
 use tllmprof_steps::window::Point;
 use tllmprof_sync::Lock;
-use window::{Capture, DRAIN};
+use window::{Capture, DRAIN_TIMEOUT};
 use worker::Job;
 
-/// How long closing a window may hold up the end of a process.
-const LAST: Duration = Duration::from_secs(3);
+/// Longest time that closing a window may delay the end of a process.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long a window's opening waits for the events that GPU times are taken with.
-const EVENTS: Duration = Duration::from_millis(3);
+/// Longest time that a window's opening waits for the driver events with which GPU times are measured.
+const EVENTS_TIMEOUT: Duration = Duration::from_millis(3);
 
 lifecycle::global! {
     stage: Sinks;
@@ -47,15 +47,15 @@ lifecycle::global! {
     #[fork(by = in_child)]
     #[exit = "the window is closed and the device waited for"]
     static STATE: Lock<Capture> = Lock::new(Capture::new());
-    /// Iterations have NVTX ranges.
+    /// True if iterations have NVTX ranges.
     #[fork(keep = "the tool is inherited")]
     static HAS_RANGES: AtomicBool = AtomicBool::new(false);
 }
 
-/// Gets ready for a process that has begun to use CUDA.
+/// Prepares for a process that has begun to use CUDA.
 fn start(settings: &'static Settings) {
     recorder::set_helper(worker::ask_for_room);
-    // Loads the tool: nothing is locked meanwhile.
+    // This loads the tool, without a lock.
     let wanted = settings.nvtx && injection::has_tool();
     let ranges = wanted.then(|| Ranges::new(&settings.nvtx_name));
     if wanted {
@@ -69,10 +69,10 @@ fn start(settings: &'static Settings) {
     state.ranges = ranges;
 }
 
-/// Moves from one iteration to the next.
+/// Switches from one iteration to the next.
 ///
-/// One thread at a time; may take long, as profilers do. The PyTorch profiler is the last to be
-/// started and the first to be stopped; it waits for the GIL, so nothing is locked meanwhile.
+/// Runs on one thread at a time. It may take long, as profilers do. The PyTorch profiler is started last and stopped
+/// first; it waits for the GIL, so no lock is held meanwhile.
 fn switch(place: &Place<'_>, edge: Switched) {
     let mut state = STATE.lock();
     let closing = edge.close.map(|window| (window, Instant::now()));
@@ -81,22 +81,25 @@ fn switch(place: &Place<'_>, edge: Switched) {
         ranges.end_iteration();
     }
     if let Some((window, ended)) = closing {
-        // The one figure for what the window held, in the log and in the record: others may have
-        // begun by now.
+        // One figure for the length of the window, for the log and for the record: more iterations may have begun by
+        // now.
         let over = window.over(place.point.over());
         cupti::window_closes(over);
         recorder::window_closes(over);
         recorder::gpu::work_ends(place.capturing);
-        // The program may have another context by now than where the window opened.
+        // The program may have another context by now than when the window opened.
         if let Some(driver) = Driver::get() {
             driver.remember_context();
         }
         let drained = place.capturing || !state.drains || drain();
         recorder::gpu::end();
+        if let Some(settings) = state.settings.filter(|_| !window.on_demand) {
+            recorder::watch::planned_has_closed(settings);
+        }
         drop(state);
         cupti::window_has_closed(over, place.capturing);
         add_ons().for_each(|add_on| add_on.window_closes(place));
-        STATE.lock().close(over, ended, drained, window.goes_on);
+        STATE.lock().close(over, ended, drained, Some(window));
         add_ons().for_each(|add_on| add_on.window_is_closed(place));
         state = STATE.lock();
     }
@@ -105,15 +108,22 @@ fn switch(place: &Place<'_>, edge: Switched) {
         add_ons().for_each(|add_on| add_on.window_opens(place));
         state = STATE.lock();
         worker::start(work);
+        if let Some(settings) = state.settings.filter(|_| !window.on_demand) {
+            recorder::planned_opens(settings);
+        }
         state.open(window, place);
         drop(state);
-        cupti::window_opens(place.kernels);
+        cupti::may_take(place.kernels);
         add_ons().for_each(|add_on| add_on.window_is_open(window.asked, place));
+        state = STATE.lock();
+    } else if edge.kernels {
+        drop(state);
+        cupti::may_take(place.kernels);
         state = STATE.lock();
     } else if let Some(open) = &mut state.open
         && !open.profiling
     {
-        // There was no context, maybe, where the window opened.
+        // There may have been no context when the window opened.
         open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
     }
     if let Point::In(iteration) = place.point {
@@ -126,9 +136,15 @@ fn switch(place: &Place<'_>, edge: Switched) {
         if edge.open.is_some() {
             recorder::gpu::window_opens(place.capturing);
             if recorder::gpu::wants_events() && !place.capturing {
-                let _ = worker::run(Job::Events, EVENTS);
+                let _ = worker::run(Job::Events, EVENTS_TIMEOUT);
             }
             recorder::window_opens(iteration, place.past);
+            let is_steady = |settings: &Settings| settings.windows.is_steady();
+            if edge.open.is_some_and(|window| !window.on_demand)
+                && state.settings.is_some_and(is_steady)
+            {
+                recorder::write_before();
+            }
         }
         if begins {
             cupti::write_edge(Edge::Open, iteration);
@@ -147,12 +163,12 @@ fn switch(place: &Place<'_>, edge: Switched) {
     }
 }
 
-/// Closes what is open at the end of the process, after `iterations`.
+/// Closes everything that is open at the end of the process, after `iterations`.
 ///
-/// The work is done on a thread of its own with a time limit: the process may be ending because
-/// the device hangs, or from a signal handler that interrupted the driver.
+/// The work is done on a thread of its own with a time limit: the process may be ending because the device hangs, or
+/// from a signal handler that interrupted the driver.
 ///
-/// `drain`: the device may be waited for. `here`: without a worker, ranges may be ended on the
+/// `drain` is true if the device may be waited for. `here` is true if, without a worker, ranges may be ended on the
 /// calling thread.
 fn finish(iterations: u64, drain: bool, here: bool) {
     for lost in add_ons().filter_map(|add_on| add_on.loses()) {
@@ -162,29 +178,29 @@ fn finish(iterations: u64, drain: bool, here: bool) {
         if here {
             close_all(iterations, false);
         }
-    } else if !worker::run(Job::Close { iterations, drain }, LAST)
+    } else if !worker::run(Job::Close { iterations, drain }, EXIT_TIMEOUT)
         && STATE.try_lock().is_none_or(|state| state.open.is_some())
     {
         log::say!(
             Warn,
-            "the window could not be closed within {LAST:?} at the end"
+            "the window could not be closed within {EXIT_TIMEOUT:?} at the end"
         );
     }
 }
 
-/// Whether anybody wants to know what is in a batch now.
+/// Returns true if the content of batches is needed now.
 #[inline]
 pub fn wants_batches() -> bool {
     recorder::is_keeping() || HAS_RANGES.load(Ordering::Relaxed)
 }
 
-/// What is in the batch of `iteration`, or else of the one that is open: keeps it where anybody wants it, and begins its
+/// Keeps the content of the batch of `iteration`, or of the open iteration if `None`, for its users, and begins its
 /// range.
 pub fn keep_batch(iteration: Option<u64>, batch: Batch) {
     if let Some(iteration) = iteration.or_else(recorder::open_iteration) {
         recorder::batch(iteration, batch);
     }
-    // Nothing is waited for: the thread has the GIL, and another may be switching.
+    // This must not wait: the thread holds the GIL, and another may be switching.
     if HAS_RANGES.load(Ordering::Relaxed)
         && let Some(mut state) = STATE.try_lock()
         && let Some(ranges) = &mut state.ranges
@@ -193,24 +209,25 @@ pub fn keep_batch(iteration: Option<u64>, batch: Batch) {
     }
 }
 
-/// Whether kernels are to be taken.
+/// Returns true if kernels must be recorded.
 pub fn takes_kernels(settings: &Settings) -> bool {
     cupti::is_wanted(settings)
 }
 
-/// Another profiler in this process calls this function of CUPTI's, which serves one.
+/// Releases CUPTI, which serves one profiler at a time, if another one in this process is about to take it with this
+/// call.
 pub fn cupti_is_called(call: CuptiCall) {
     cupti::is_called(call);
 }
 
-/// That call has returned.
+/// Notes that that call has returned.
 pub fn cupti_was_called(call: CuptiCall, succeeded: bool) {
     cupti::was_called(call, succeeded);
 }
 
 /// Ends ranges and closes the window; for [`finish`].
 fn close_all(iterations: u64, drain: bool) {
-    let drains = STATE.lock_for(LAST).is_some_and(|mut state| {
+    let drains = STATE.lock_for(EXIT_TIMEOUT).is_some_and(|mut state| {
         if let Some(ranges) = &mut state.ranges {
             ranges.end_iteration();
         }
@@ -221,15 +238,15 @@ fn close_all(iterations: u64, drain: bool) {
         drain_here();
     }
     recorder::gpu::end();
-    if let Some(mut state) = STATE.lock_for(LAST) {
+    if let Some(mut state) = STATE.lock_for(EXIT_TIMEOUT) {
         let ended = state.ended.unwrap_or_else(Instant::now);
-        state.close(iterations, ended, true, false);
+        state.close(iterations, ended, true, None);
     }
 }
 
-/// Waits for the device, for a bounded time; false if it is still busy, or the worker thread is.
+/// Waits for the device, for a bounded time. Returns false if it is still busy, or the worker thread is.
 fn drain() -> bool {
-    worker::run(Job::Drain, DRAIN)
+    worker::run(Job::Drain, DRAIN_TIMEOUT)
 }
 
 /// Does a job, on the worker's thread.
@@ -242,14 +259,14 @@ fn work(job: Job) {
     }
 }
 
-/// Waits for the device. On the worker's thread.
+/// Waits for the device. Runs on the worker's thread.
 fn drain_here() {
     if let Some(driver) = Driver::get() {
         driver.synchronize_all();
     }
 }
 
-/// The profiler, the ranges and the record, for the session.
+/// The profiler, the ranges and the record, as the session's sink.
 pub struct Profilers;
 
 impl tllmprof_session::Sink for Profilers {
@@ -310,7 +327,7 @@ impl tllmprof_session::Sink for Profilers {
     }
 
     fn ends(&self, iterations: u64, capturing: bool, by: End) {
-        if let Some(mut state) = STATE.lock_for(LAST) {
+        if let Some(mut state) = STATE.lock_for(EXIT_TIMEOUT) {
             state.ended = Some(Instant::now());
             let is_cut = recorder::open_iteration().is_some_and(|open| open < iterations);
             state.parts.cut_by = is_cut.then_some(by);
@@ -325,8 +342,16 @@ impl tllmprof_session::Sink for Profilers {
     }
 
     fn is_unheard(&self) -> bool {
-        let state = STATE.lock_for(LAST);
+        let state = STATE.lock_for(EXIT_TIMEOUT);
         state.is_some_and(|state| state.unheard > 0 && state.heard == 0)
+    }
+
+    fn plans_none(&self, settings: &Settings) {
+        recorder::plans_none(settings);
+    }
+
+    fn latest_left(&self) -> u64 {
+        recorder::latest_left()
     }
 
     fn finish_record(&self, in_order: bool) {

@@ -1,4 +1,4 @@
-//! What the unit tests of this crate share: settings, and a record of the test process.
+//! Helpers that the unit tests of this crate share: settings, and a record of the test process.
 
 use std::fs::File;
 
@@ -7,7 +7,7 @@ use tllmprof_record::contents::Record;
 use tllmprof_recorder as recorder;
 use tllmprof_session::Facts;
 
-/// Settings by these variables.
+/// Returns settings with these variables.
 pub fn settings(variables: &[(&str, &str)]) -> Settings {
     let value = |name: &str| {
         let found = variables.iter().find(|(is, _)| *is == name);
@@ -16,12 +16,12 @@ pub fn settings(variables: &[(&str, &str)]) -> Settings {
     Settings::from_env(value).unwrap()
 }
 
-/// The record, which the first test begins.
+/// Returns the record, which the first test begins.
 pub fn record() -> Record {
     Record::of_process(begin_here)
 }
 
-/// Begins the record in a temporary folder, of which the file alone is left.
+/// Begins the record in a temporary folder, and returns its open file; the folder is removed.
 fn begin_here() -> File {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("record.tlm");

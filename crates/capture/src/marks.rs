@@ -1,6 +1,6 @@
-//! NVTX ranges and marks of what happens inside the program: collections, the GIL, functions.
+//! NVTX ranges and marks for events inside the program: collections, the GIL, functions.
 //!
-//! In the domain `tllmprof`, like the iterations, with names that are registered once.
+//! They are in the domain `tllmprof`, like the iterations, with names that are registered once.
 
 use core::mem::ManuallyDrop;
 use std::ffi::CString;
@@ -19,16 +19,16 @@ use tllmprof_recorder::What;
 use tllmprof_scopes as scopes;
 use tllmprof_sync::Published;
 
-/// What ranges and marks are called.
+/// The name of ranges and marks.
 #[derive(Clone, Copy)]
 pub struct Name {
-    /// None where no NVTX tool listens.
+    /// `None` if no NVTX tool is attached.
     nvtx: Option<&'static Text>,
-    /// What the record has of pushed ranges; nothing where something else goes there for them.
+    /// The form in which the record keeps pushed ranges; `None` if it does not keep them under this name.
     kept: Option<Kept>,
 }
 
-/// What a range is in the record.
+/// The kind of event that a range is in the record.
 #[derive(Clone, Copy)]
 enum Kept {
     Function(&'static Label),
@@ -55,36 +55,35 @@ impl Kept {
     }
 }
 
-/// A range that a thread began, which the same thread ends.
+/// A range that a thread began, and that the same thread ends.
 pub struct Pushed {
     name: Name,
     shown: Shown,
-    /// The record's window that it began in, and when, in ticks; 0 where it is not recorded.
+    /// The record's window in which it began, and the time in ticks; 0 if it is not recorded.
     window: u32,
     since: u64,
-    /// It is part of the thread's scope.
+    /// True if it is part of the thread's scope.
     is_scope: bool,
 }
 
-/// What an NVTX tool has of a [`Pushed`] range.
+/// The NVTX range that a tool was given for a [`Pushed`] range.
 enum Shown {
     Nothing,
-    /// It is on the thread's stack of ranges, which end in the reverse order of their beginnings.
+    /// A range on the thread's stack of ranges, which end in the reverse order of their beginnings.
     Nested(#[expect(dead_code, reason = "it is dropped")] LocalRange<'static>),
-    /// It may end before ranges that began later.
+    /// A range that may end before ranges that began later.
     Apart(#[expect(dead_code, reason = "it is dropped")] Range<'static>),
 }
 
-/// A range that may end on another thread, and beside others.
+/// A range that may end on another thread, and may overlap others.
 pub struct Started(Option<Range<'static>>);
 
-/// A range that was pushed once. All of them are alike: what a range on a thread's stack refers to
-/// is the domain alone.
+/// A range that was pushed once. All such ranges are alike: a range on a thread's stack only refers to the domain.
 struct AnyPushed(ManuallyDrop<LocalRange<'static>>);
 
 // SAFETY: it is never dropped, so it ends no range on another thread; it is only copied.
 unsafe impl Send for AnyPushed {}
-// SAFETY: it is not used but to make copies of it, which any thread may do at once.
+// SAFETY: it is only used to make copies of it, which any thread may do at once.
 unsafe impl Sync for AnyPushed {}
 
 lifecycle::global! {
@@ -94,38 +93,38 @@ lifecycle::global! {
     static ANY_PUSHED: Published<AnyPushed> = Published::none();
 }
 
-/// Ends the range that the thread has begun last, by [`Name::push_until_pop`].
+/// Ends the thread's most recent range of [`Name::push_until_pop`].
 pub fn pop() {
     if let Some(any) = ANY_PUSHED.get() {
-        // SAFETY: the value is never dropped itself and owns no memory: dropping a copy of it pops
-        // one range off the calling thread's stack, which the caller has pushed.
+        // SAFETY: the value is never dropped itself and owns no memory: dropping a copy of it pops one range off the
+        // calling thread's stack, which the caller has pushed.
         drop(unsafe { core::ptr::read(&raw const *any.0) });
     }
 }
 
-/// Whether anybody listens, so that names are worth registering.
+/// Returns true if an NVTX tool is attached, so that names are worth registering.
 ///
-/// Ask once something is to be marked, not earlier: a profiler that is preloaded, too, sets its
-/// variables in its constructor.
+/// Call it when something must be marked, not earlier: another preloaded profiler sets its variables in its
+/// constructor.
 pub fn are_wanted() -> bool {
     tllmprof_session::activity::settings().is_some_and(|settings| settings.nvtx)
         && injection::has_tool()
 }
 
 impl Name {
-    /// Registers `text`, for which the tool is loaded if it is not there yet: not for a hook.
-    /// None where nobody listens.
+    /// Registers `text`. Loads the tool if it is not loaded yet, so a hook must not call this. Returns `None` if no
+    /// tool is attached.
     pub fn new(text: &str) -> Option<Self> {
         let text = CString::new(text).ok()?;
         are_wanted().then(|| Self::register(text))
     }
 
-    /// As [`Name::new`], for functions that the record keeps by this name, too.
+    /// Does the same as [`Name::new`], for functions that the record also keeps by this name.
     pub fn of_function(text: &str) -> Option<Self> {
         Self::kept_as(text, Kept::Function)
     }
 
-    /// As [`Name::new`], for ranges that the record keeps as such, too.
+    /// Does the same as [`Name::new`], for ranges that the record also keeps.
     pub fn of_range(text: &str) -> Option<Self> {
         Self::kept_as(text, Kept::Range)
     }
@@ -136,7 +135,7 @@ impl Name {
         (nvtx.is_some() || kept.is_some()).then_some(Self { nvtx, kept })
     }
 
-    /// As [`Name::new`], whether anybody listens or not.
+    /// Does the same as [`Name::new`], whether a tool is attached or not.
     pub fn register(text: CString) -> Self {
         Self {
             nvtx: Some(Text::register(text)),
@@ -144,19 +143,20 @@ impl Name {
         }
     }
 
-    /// What the record keeps it by, if it does.
+    /// Returns the text that the record keeps, if it does.
     pub fn text(&self) -> Option<&'static [u8]> {
         let (Kept::Function(label) | Kept::Range(label)) = self.kept?;
         Some(label.text())
     }
 
-    /// Begins a range that ends on this thread, before what was pushed earlier ends.
+    /// Begins a range that ends on this thread, before any range that was pushed earlier.
     #[must_use = "the range ends when it is dropped"]
     pub fn push(self) -> Pushed {
         self.begin(self.nested())
     }
 
-    /// As [`Name::push`], where it may end before ranges that began later: an NVTX tool gets it as a start/end range.
+    /// Does the same as [`Name::push`], for a range that may end before ranges that began later. An NVTX tool gets it
+    /// as a start/end range.
     #[must_use = "the range ends when it is dropped"]
     pub fn push_apart(self) -> Pushed {
         let range = self.nvtx.map(|name| domain().range(name.get()));
@@ -179,7 +179,7 @@ impl Name {
         }
     }
 
-    /// Makes it a part of the thread's scope, where scopes are followed; whether it is.
+    /// Makes it part of the thread's scope, if scopes are followed. Returns true if it is.
     fn begin_scope(self) -> bool {
         match self.kept {
             Some(Kept::Function(label) | Kept::Range(label)) if scopes::are_on() => {
@@ -197,7 +197,7 @@ impl Name {
         ANY_PUSHED.get_or(|| AnyPushed(range));
     }
 
-    /// Begins a range that may cross others, with a number if that is not 0.
+    /// Begins a range that may overlap others, with a number if that is not 0.
     #[must_use = "the range ends when it is dropped"]
     pub fn start(self, payload: u64) -> Started {
         Started(self.nvtx.map(|name| {
@@ -224,13 +224,13 @@ impl Name {
 }
 
 impl Pushed {
-    /// Gives the range up without ending it: it is another process's.
+    /// Drops the range without ending it: it belongs to another process.
     pub fn forget(self) {
         let _range = ManuallyDrop::new(self);
     }
 
-    /// Takes the range off the thread's stack, where it is the last, so that one that began before it can end. The
-    /// record does not notice.
+    /// Pops the range off the thread's stack if it is the last, so that a range that began before it can end. The
+    /// record is not changed.
     pub fn interrupt(&mut self) {
         self.end_scope();
         if let Shown::Nested(_) = self.shown {
@@ -238,7 +238,7 @@ impl Pushed {
         }
     }
 
-    /// Puts the range on the thread's stack again, after [`Pushed::interrupt`].
+    /// Pushes the range on the thread's stack again, after [`Pushed::interrupt`].
     pub fn resume(&mut self) {
         if let Shown::Nothing = self.shown {
             self.shown = self.name.nested();
@@ -266,7 +266,7 @@ impl Drop for Pushed {
 }
 
 impl Started {
-    /// As [`Pushed::forget`].
+    /// Does the same as [`Pushed::forget`].
     pub fn forget(self) {
         let _range = ManuallyDrop::new(self.0);
     }

@@ -1,7 +1,7 @@
 //! Ranges in the NVTX domain `tllmprof`.
 //!
-//! Start/end ranges, which belong to the process: an iteration may end on another thread than it
-//! began on. The domain keeps them apart from the program's own. They are made where a tool listens
+//! They are start/end ranges, which belong to the process: an iteration may end on another thread than it began on. The
+//! domain separates them from the program's own ranges. They are made if a tool is attached
 //! ([`tllmprof_platform::injection`]).
 
 use core::mem::ManuallyDrop;
@@ -15,10 +15,10 @@ use tllmprof_config::NvtxName;
 use tllmprof_recorder::Batch;
 use tllmprof_sync::Published;
 
-/// The domain, which is registered with the tool at the first call: that loads the tool.
+/// Returns the domain, which the first call registers with the tool. That loads the tool.
 ///
-/// A forked process registers its own: nsys begins anew there, and would take the parent's for the first domain that is
-/// registered in the child.
+/// A forked process registers its own domain: nsys starts anew there, and would take the parent's for the first domain
+/// that is registered in the child.
 pub fn domain() -> &'static Domain {
     lifecycle::global! {
         stage: Sinks;
@@ -29,7 +29,7 @@ pub fn domain() -> &'static Domain {
     DOMAIN.get_or(|| Domain::new(c"tllmprof"))
 }
 
-/// A text that is registered in the domain: once in each process.
+/// A text that is registered in the domain, once in each process.
 pub struct Text {
     text: CString,
     registered: Published<Registered>,
@@ -40,13 +40,13 @@ struct Registered {
     domain: &'static Domain,
 }
 
-// SAFETY: a registered string is a handle of the tool's, which is good in any thread.
+// SAFETY: a registered string is a handle of the tool's, which is valid in any thread.
 unsafe impl Send for Registered {}
-// SAFETY: a registered string is never changed, and the tool takes it from any thread.
+// SAFETY: a registered string is never changed, and the tool accepts it from any thread.
 unsafe impl Sync for Registered {}
 
 impl Text {
-    /// Registers `text`, for as long as the process lives.
+    /// Registers `text`, for the life of the process.
     pub fn register(text: CString) -> &'static Self {
         let new = Self {
             text,
@@ -56,7 +56,7 @@ impl Text {
         Box::leak(Box::new(new))
     }
 
-    /// The string to be used in this process.
+    /// Returns the string for use in this process.
     pub fn get(&self) -> RegisteredString<'static> {
         let domain = domain();
         let known = self.registered.get();
@@ -72,16 +72,16 @@ impl Text {
     }
 }
 
-/// The ranges that are open, and what is needed to open more.
+/// The open ranges, and the data to open more.
 pub struct Ranges {
     capture: &'static Text,
     name: NvtxName,
     text: String,
     window: Option<Range<'static>>,
     iteration: Option<Range<'static>>,
-    /// The number of the iteration that is open.
+    /// The number of the open iteration.
     number: Option<u64>,
-    /// What is in its batch.
+    /// The range with the content of its batch.
     batch: Option<Range<'static>>,
 }
 
@@ -102,7 +102,7 @@ impl Ranges {
     /// Opens the range of iteration `n`.
     pub fn begin_iteration(&mut self, n: u64) {
         self.text.clear();
-        // A String takes all that is written to it.
+        // Writing to a String cannot fail.
         let _ = self.name.write(n, &mut self.text);
         let domain = domain();
         let attributes = domain
@@ -116,8 +116,8 @@ impl Ranges {
         self.number = Some(n);
     }
 
-    /// Opens the range of what is in the batch of `iteration`, if that is open, or else of the one that is. It
-    /// ends with the iteration, and has its number.
+    /// Opens the range with the content of a batch, for `iteration` if that is open, or for the open iteration if
+    /// `None`. It ends with the iteration, and has its number.
     pub fn begin_batch(&mut self, iteration: Option<u64>, batch: Batch) {
         let Some(open) = self.number else { return };
         if iteration.is_some_and(|iteration| iteration != open) {
@@ -150,7 +150,7 @@ impl Ranges {
         self.window = None;
     }
 
-    /// Gives the open ranges up without ending them: they are another process's.
+    /// Drops the open ranges without ending them: they belong to another process.
     pub fn forget(&mut self) {
         let _window = ManuallyDrop::new(self.window.take());
         let _iteration = ManuallyDrop::new(self.iteration.take());

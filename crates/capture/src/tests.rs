@@ -1,4 +1,4 @@
-//! Windows as the session has them switched, with a record of this very process and the worker.
+//! Tests with windows that are switched as the session does, with a record of the test process and the worker.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Once;
@@ -15,7 +15,7 @@ use crate::cupti::PLAN;
 use crate::cupti::plan::Event;
 use crate::made::{record, settings};
 
-/// How many jobs the worker has done.
+/// Number of jobs that the worker has done.
 static DONE: AtomicU32 = AtomicU32::new(0);
 
 /// Starts the worker of the test process, which does all jobs and counts them.
@@ -41,10 +41,10 @@ const ASKED: Window = Window {
     last: Some(6),
 };
 
-/// The window 5-6, taken from iteration `first` on.
+/// Returns the window 5-6, opened from iteration `first` on.
 fn taken(first: u64) -> Taken {
     let last = Some(first + 1);
-    Taken::of(ASKED, Window { first, last })
+    Taken::new(ASKED, Window { first, last })
 }
 
 fn place(point: Point) -> Place<'static> {
@@ -64,12 +64,22 @@ fn place(point: Point) -> Place<'static> {
 }
 
 fn reach(point: Point, close: Option<Taken>, open: Option<Taken>) {
-    Profilers.switch(&place(point), Switched { close, open });
+    Profilers.switch(
+        &place(point),
+        Switched {
+            close,
+            open,
+            kernels: false,
+        },
+    );
 }
 
-/// What a thread wrote, without what its iterations used of the machine.
+/// Returns the events that a thread wrote, without those about the machine use of its iterations.
 fn events(contents: &Contents, thread: u32) -> Vec<What> {
-    let all = contents.of(thread).into_iter().map(|event| event.what);
+    let all = contents
+        .find_events(thread)
+        .into_iter()
+        .map(|event| event.what);
     all.filter(|what| !matches!(what, What::Used { .. }))
         .collect()
 }
@@ -155,7 +165,7 @@ fn one_window_closes_where_the_next_opens() {
     });
     let contents = record.read();
     let edges = contents
-        .of(thread)
+        .find_events(thread)
         .into_iter()
         .filter_map(|event| match event.what {
             What::Window { edge, iteration } => Some((edge, iteration)),
@@ -226,7 +236,7 @@ fn ranges_of_the_librarys_own_are_in_the_record() {
     });
     let contents = record.read();
     let text = |id| contents.strings.get(id);
-    let events = contents.of(thread);
+    let events = contents.find_events(thread);
     let names = events.iter().filter_map(|event| match event.what {
         What::Function { name } => Some(text(name).to_owned()),
         What::Range { domain, name, .. } => Some(format!("{}@{}", text(name), text(domain))),

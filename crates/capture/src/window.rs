@@ -1,4 +1,4 @@
-//! The window that is open: what was switched on with it, and what is logged of it.
+//! The open window: what was switched on with it, and the log lines about it.
 
 use core::fmt;
 use core::time::Duration;
@@ -15,45 +15,46 @@ use super::add_on::add_ons;
 use super::nvtx::Ranges;
 use super::{cupti, worker};
 
-/// How long the device may take to become idle at the end of a window.
-pub const DRAIN: Duration = Duration::from_secs(5);
+/// Longest time to wait for the device to become idle at the end of a window.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is switched on.
+/// The open window, the settings, and the totals for the log.
 pub struct Capture {
     pub ranges: Option<Ranges>,
     pub open: Option<Open>,
-    /// Of the window that is open or was the last.
+    /// Totals of the window that is open or was the last.
     pub parts: Parts,
     pub drains: bool,
     pub settings: Option<&'static Settings>,
-    /// A profiler has started the process, or listens in it.
+    /// True if a profiler has started the process, or is attached in it.
     pub has_profiler: bool,
-    /// Windows that were recorded or that a profiler was there for, and those that nothing is known to have recorded.
+    /// Number of windows that were recorded or for which a profiler was attached, and number of those that nothing is
+    /// known to have recorded.
     pub heard: u64,
     pub unheard: u64,
-    /// The process ends since then: its last iteration does, too.
+    /// Time at which the process began to end: its last iteration ends then, too.
     pub ended: Option<Instant>,
 }
 
-/// A window under way.
+/// An open window.
 pub struct Open {
-    /// As it was asked for, which is how messages name it.
+    /// The window as it was requested, which is how messages name it.
     pub window: Window,
     pub iteration: u64,
-    /// When its first iteration began, as the record has it.
+    /// Time at which its first iteration began, as in the record.
     pub since: Instant,
     pub profiling: bool,
-    /// It opened by itself to sample kernels, as one does again and again.
+    /// Set if the window opened by itself to sample kernels, which happens again and again.
     pub sampled: Option<KernelSamples>,
 }
 
-/// What the parts of a window held that have closed; most windows have one.
+/// Totals of the closed parts of a window; most windows have one part.
 #[derive(Default)]
 pub struct Parts {
     pub count: u64,
     pub iterations: u64,
     pub elapsed: Duration,
-    /// This cut its last iteration off, which the record's figures leave out.
+    /// Set if the end of the process cut its last iteration off, which the record's figures leave out.
     pub cut_by: Option<End>,
 }
 
@@ -92,7 +93,7 @@ impl Capture {
         }
     }
 
-    /// The window opens.
+    /// Opens the window.
     pub fn open(&mut self, taken: Taken, place: &Place<'_>) {
         let window = taken.asked;
         let iteration = place.point.over();
@@ -138,9 +139,16 @@ impl Capture {
         }
     }
 
-    /// The window has closed before iteration `over`, its last one at `ended`. `goes_on`: it opens again later.
-    pub fn close(&mut self, over: u64, ended: Instant, drained: bool, goes_on: bool) {
-        let Some(open) = self.open.take() else { return };
+    /// Closes the window before iteration `over`; its last iteration ended at `ended`. `taken` is the window if the
+    /// session has closed it, and `None` at the end of the process.
+    pub fn close(&mut self, over: u64, ended: Instant, drained: bool, taken: Option<Taken>) {
+        let Some(mut open) = self.open.take() else {
+            return;
+        };
+        if let Some(taken) = taken {
+            // Its final length may be known only now.
+            open.window = taken.asked;
+        }
         if let Some(ranges) = &mut self.ranges {
             ranges.end_window();
         }
@@ -154,7 +162,7 @@ impl Capture {
             if worker::is_there() {
                 log::say!(
                     Warn,
-                    "window {window}: waiting for the device took over {DRAIN:?}: its last work may be missing"
+                    "window {window}: waiting for the device took over {DRAIN_TIMEOUT:?}: its last work may be missing"
                 );
             } else {
                 log::say!(
@@ -173,7 +181,7 @@ impl Capture {
                 open.window
             );
         }
-        if goes_on {
+        if taken.is_some_and(|taken| taken.goes_on) {
             log::say!(Debug, "window {} closed in between", open.window);
             return;
         }

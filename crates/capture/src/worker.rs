@@ -1,11 +1,11 @@
-//! A thread for what must not hold its caller up for ever.
+//! A thread for work that must not block its caller for ever.
 //!
-//! Waiting for the device and closing a window at the end of a process may take long or, on a
-//! device that hangs, never end. The worker does them; whoever wants them done waits with a limit
-//! and goes on. It is started with the first window and sleeps until it is needed: starting a
-//! thread in a process that is being ended would be too late.
+//! Waiting for the device and closing a window at the end of a process may take long or, on a device that hangs, never
+//! end. The worker does such jobs. The thread that requests one waits for a limited time and continues. The worker is
+//! started with the first window and sleeps until it is needed: it is too late to start a thread in a process that is
+//! ending.
 //!
-//! It must not be what keeps the process from ending ([`own_threads`]).
+//! The worker must not keep the process from ending ([`own_threads`]).
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,33 +22,33 @@ use tllmprof_platform::system::name_thread;
 use tllmprof_platform::thread::uncounted;
 use tllmprof_sync::{wait, wait_until_woken, wake};
 
-/// What the worker can do.
+/// A job that the worker can do.
 #[derive(Clone, Copy)]
 pub enum Job {
     /// Wait for the device.
     Drain,
     /// Close everything at the end of the process.
     Close {
-        /// Iterations that there were.
+        /// Number of iterations that there were.
         iterations: u64,
-        /// Whether to wait for the device first.
+        /// True if the device must be waited for first.
         drain: bool,
     },
-    /// Make events that GPU times are taken with.
+    /// Make the driver events with which GPU times are measured.
     Events,
-    /// What has to do with CUPTI.
+    /// Do a job for CUPTI.
     Cupti(CuptiJob),
 }
 
-/// What is done with CUPTI.
+/// A job for CUPTI.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub enum CuptiJob {
     Attach = 0,
     Leave = 1,
-    /// The process ends.
+    /// Flush at the end of the process.
     Flush = 2,
-    /// Another profiler takes CUPTI.
+    /// Release CUPTI for another profiler.
     Release = 3,
 }
 
@@ -59,15 +59,15 @@ const CLOSING: u32 = 3;
 const CLOSING_AFTER_DRAIN: u32 = 4;
 const MAKING_ROOM: u32 = 5;
 const MAKING_EVENTS: u32 = 6;
-/// The thread is to end.
+/// The thread must end.
 const ENDING: u32 = 7;
-/// And what of CUPTI's.
-const CUPTI: u32 = 8;
+/// First code of the CUPTI jobs.
+const FIRST_CUPTI_CODE: u32 = 8;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// What the worker is about; it goes back to sleep when it is done.
+    /// The code of the worker's current job; back to `ASLEEP` when it is done.
     #[fork(reset)]
     static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
     #[fork(keep = "stored with each job")]
@@ -75,20 +75,20 @@ lifecycle::global! {
 }
 
 lifecycle::global! {
-    /// What does a job, on the worker's thread.
+    /// The function that does a job, on the worker's thread.
     #[fork(keep = "it is the same function")]
     static DO: OnceBox<fn(Job)> = OnceBox::new();
 }
 
-/// How often the worker looks whether it is alone, once the main thread has left.
-const LOOK_CLOSELY: Duration = Duration::from_millis(5);
+/// Interval at which the worker checks whether it is the only thread, once the main thread has left.
+const ALONE_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Wakes all that sleep for the word: the worker, to look whether it is alone.
+/// Wakes all threads that wait for the word. The worker then checks whether it is the only thread.
 fn wake_all() {
     wake(&WORD, i32::MAX);
 }
 
-/// Has the worker end, if it has nothing to do. Waits for nothing.
+/// Requests that the worker ends, if it has nothing to do. Does not wait.
 pub fn ends() {
     let is_idle = WORD.compare_exchange(ASLEEP, ENDING, Ordering::AcqRel, Ordering::Relaxed);
     if is_idle.is_ok() {
@@ -97,10 +97,10 @@ pub fn ends() {
     }
 }
 
-/// A profiler's code runs on this stack, too.
-const STACK: usize = 1 << 20;
+/// Stack size of the worker in bytes. A profiler's code runs on it, too.
+const STACK_BYTES: usize = 1 << 20;
 
-/// Starts the worker, if it is not there. It does each job by `act`.
+/// Starts the worker, if it does not run yet. It does each job by calling `act`.
 pub fn start(act: fn(Job)) {
     let _ = DO.set(Box::new(act));
     if WORD
@@ -109,12 +109,12 @@ pub fn start(act: fn(Job)) {
     {
         return;
     }
-    if !own_threads::start(Kind::Worker, STACK, main) {
+    if !own_threads::start(Kind::Worker, STACK_BYTES, main) {
         WORD.store(NO_THREAD, Ordering::Release);
     }
 }
 
-/// Whether there is a worker.
+/// Returns true if the worker runs.
 pub fn is_there() -> bool {
     !matches!(WORD.load(Ordering::Acquire), NO_THREAD | ENDING)
 }
@@ -126,12 +126,12 @@ impl Job {
             Self::Close { drain: false, .. } => CLOSING,
             Self::Close { drain: true, .. } => CLOSING_AFTER_DRAIN,
             Self::Events => MAKING_EVENTS,
-            Self::Cupti(job) => CUPTI + job as u32,
+            Self::Cupti(job) => FIRST_CUPTI_CODE + job as u32,
         }
     }
 
-    /// The job of this code, if it is one of [`Job::code`].
-    fn of(code: u32) -> Option<Self> {
+    /// Returns the job with this code, if it is one of [`Job::code`].
+    fn decode(code: u32) -> Option<Self> {
         let close = |drain| Self::Close {
             iterations: ITERATIONS.load(Ordering::Relaxed),
             drain,
@@ -154,12 +154,12 @@ impl Job {
     }
 }
 
-/// Whether the worker is about this job.
+/// Returns true if the worker is doing this job.
 pub fn is_about(job: Job) -> bool {
     WORD.load(Ordering::Acquire) == job.code()
 }
 
-/// Has the worker do `job`; false if it was not done within `patience`, or there is no worker.
+/// Makes the worker do `job`. Returns false if it was not done within `patience`, or there is no worker.
 pub fn run(job: Job, patience: Duration) -> bool {
     let code = job.code();
     if let Job::Close { iterations, .. } = job {
@@ -183,7 +183,7 @@ pub fn run(job: Job, patience: Duration) -> bool {
     true
 }
 
-/// Waits until the worker has nothing to do; false if that was not so within `patience`.
+/// Waits until the worker has nothing to do. Returns false if that takes longer than `patience`, or there is no worker.
 pub fn await_rest(patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     loop {
@@ -196,7 +196,7 @@ pub fn await_rest(patience: Duration) -> bool {
     }
 }
 
-/// Has the worker make room in the record; false if it is busy. Waits for nothing.
+/// Requests that the worker makes room in the record. Returns false if it is busy. Does not wait.
 pub fn ask_for_room() -> bool {
     let asked = WORD
         .compare_exchange(ASLEEP, MAKING_ROOM, Ordering::AcqRel, Ordering::Relaxed)
@@ -207,7 +207,7 @@ pub fn ask_for_room() -> bool {
     asked
 }
 
-/// Sleeps while the worker is about `code`; false when the deadline has passed.
+/// Sleeps while the worker's code is `code`. Returns false when the deadline has passed.
 fn sleep(code: u32, deadline: Instant) -> bool {
     let left = deadline.saturating_duration_since(Instant::now());
     if !left.is_zero() {
@@ -233,12 +233,12 @@ fn work() {
             return;
         }
         if code == ASLEEP {
-            match own_threads::look_after(LOOK_CLOSELY) {
+            match own_threads::look_after(ALONE_CHECK_INTERVAL) {
                 Some(patience) => wait(&WORD, ASLEEP, patience),
                 None => wait_until_woken(&WORD, ASLEEP),
             }
             if WORD.load(Ordering::Acquire) == ASLEEP && own_threads::are_alone() {
-                // As the last thread to return, this one ends the process.
+                // This is the last thread: when it returns, the process ends.
                 WORD.store(NO_THREAD, Ordering::Release);
                 return;
             }
@@ -249,7 +249,7 @@ fn work() {
         {
             driver.adopt_context();
         }
-        match (Job::of(code), DO.get()) {
+        match (Job::decode(code), DO.get()) {
             (Some(job), Some(act)) => contained((), || act(job)),
             _ => contained((), tllmprof_recorder::make_room),
         }
@@ -279,10 +279,10 @@ mod tests {
             Job::Cupti(CuptiJob::Release),
         ];
         let codes = jobs.map(Job::code);
-        let again = codes.map(|code| Job::of(code).map(Job::code));
+        let again = codes.map(|code| Job::decode(code).map(Job::code));
         assert_eq!(again, codes.map(Some));
-        for code in [NO_THREAD, ASLEEP, MAKING_ROOM, ENDING, CUPTI + 4] {
-            assert!(Job::of(code).is_none() && !codes.contains(&code));
+        for code in [NO_THREAD, ASLEEP, MAKING_ROOM, ENDING, FIRST_CUPTI_CODE + 4] {
+            assert!(Job::decode(code).is_none() && !codes.contains(&code));
         }
     }
 }

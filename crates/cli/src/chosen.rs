@@ -1,23 +1,23 @@
-//! A record of which some windows alone are of interest.
+//! A record of which only some windows are used.
 
 use std::io;
 
 use tllmprof_record::{Damage, Edge, Entry, Event, Header, What};
-use tllmprof_report::Recording;
+use tllmprof_report::{Origin, Recording};
 
-/// A recording without what happened in other windows than those that begin with the chosen iterations.
+/// A recording without the events of the other windows: those that do not begin with a chosen iteration.
 pub struct Chosen<R> {
     recording: R,
-    /// From and until when the others were open, in ticks.
+    /// Start and end of each of the other windows, in ticks.
     others: Vec<(u64, u64)>,
 }
 
 impl<R: Recording> Chosen<R> {
-    /// The windows that begin with the iterations `firsts` and, where their `past` is wanted, too, those that end right
-    /// before them.
+    /// Keeps the windows that begin with the iterations `firsts`, and with `past` also those that end right before
+    /// them.
     ///
     /// # Errors
-    /// Where the recording cannot be read.
+    /// The recording cannot be read.
     pub fn new(recording: R, firsts: &[u64], past: bool) -> io::Result<Self> {
         let mut edges = Vec::new();
         recording.read(|entry| {
@@ -59,6 +59,10 @@ impl<R: Recording> Chosen<R> {
 impl<R: Recording> Recording for Chosen<R> {
     fn header(&self) -> &Header {
         self.recording.header()
+    }
+
+    fn origin(&self) -> Origin {
+        self.recording.origin()
     }
 
     fn read(&self, mut each: impl FnMut(Entry<'_>)) -> io::Result<Damage> {

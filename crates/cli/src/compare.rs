@@ -1,55 +1,226 @@
-//! Two runs side by side.
+//! Two runs side by side, or several of each.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Args;
-use tllmprof_report::{Comparison, Report};
+use clap::{Args, ValueEnum};
+use tllmprof_config::Step;
+use tllmprof_config::error::shown;
+use tllmprof_report::{Asked, Comparison, Condition, Met, Process, Report};
 
-use crate::{manners, output, processes, runs};
+use crate::failure::usage;
+use crate::processes::Reading;
+use crate::{baseline, manners, output, processes, runs};
+
+/// The exit status when a condition is exceeded, and when the runs do not decide it.
+const EXCEEDED: u8 = 3;
+const CANNOT_TELL: u8 = 4;
 
 #[derive(Args)]
 #[command(
-    after_help = "Intervals hold the true difference between these two runs 95 times in a hundred. \
-                  Repeat the baseline to measure run-to-run variance."
+    override_usage = "tllmprof compare [OPTIONS] <BASE>... [--] <OTHER>...\n       tllmprof compare [OPTIONS] --baseline <DIR> <OTHER>...",
+    after_help = "Intervals hold the true difference 95 times in a hundred. With several runs a side, what differs from run \
+                  to run is in them."
 )]
 pub struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print text, the same as --json, CSV, Markdown, or JUnit's XML
+    #[arg(long, value_name = "FORMAT", conflicts_with = "json")]
+    format: Option<Format>,
+    /// Take runs that differ by no more than this for equal
+    #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
+    within: f64,
+    /// End with status 3 if this is exceeded, with 4 if the runs do not say: NAME > +N% or NAME < -N%, where NAME is rate,
+    /// mean, p50, p90, p99, gpu, busy, launches, kernel:NAME or layer:NAME; may be repeated
+    #[arg(long, value_name = "CONDITION", value_parser = Condition::parse)]
+    fail_if: Vec<Condition>,
+    /// Compare with the runs in this folder, and keep the new ones there if the status is 0
+    #[arg(long, value_name = "DIR", conflicts_with = "other")]
+    baseline: Option<PathBuf>,
+    /// With --baseline: how many of the runs that were kept stay there, of which the oldest are removed; 0 keeps none and
+    /// removes none
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "baseline")]
+    keep: usize,
     /// Treat the records of several runs in a folder as one run
     #[arg(long)]
     merge: bool,
-    /// A record, an nsys export, or a folder of those of several ranks
-    #[arg(value_name = "BASE")]
-    base: PathBuf,
-    /// The run to compare with BASE; the same kinds
-    #[arg(value_name = "OTHER")]
-    other: PathBuf,
+    /// For traces of other profilers: what an iteration is (nvtx:REGEX, py:MODULE:QUALNAME, a CUDA call, auto)
+    #[arg(long, value_name = "RULE", value_parser = processes::step)]
+    step: Option<Step>,
+    /// Runs: each a record, a trace of nsys or of the PyTorch profiler, or a folder of those of several ranks
+    #[arg(value_name = "BASE", required = true)]
+    base: Vec<PathBuf>,
+    /// Runs to compare with them
+    #[arg(value_name = "OTHER", last = true)]
+    other: Vec<PathBuf>,
+}
+
+/// The format of a printed comparison.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+    Csv,
+    Markdown,
+    Junit,
+}
+
+/// Parses a percentage into a share of 1.
+pub fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim();
+    let percent = number
+        .parse::<f64>()
+        .ok()
+        .filter(|percent| *percent > 0.0 && *percent <= 100.0);
+    let percent = percent.ok_or("wanted: a percentage above 0, such as 2%")?;
+    Ok(percent / 100.0)
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (Some(base), Some(other)) = (
-        read(&arguments.base, arguments.merge)?,
-        read(&arguments.other, arguments.merge)?,
-    ) else {
-        return Ok(ExitCode::FAILURE);
+    let Some(folder) = &arguments.baseline else {
+        let (base, other) = sides(arguments)?;
+        return show(base, other, arguments);
     };
-    let comparison = Comparison::of(&base.processes, &other.processes);
-    if arguments.json {
-        output::write(|to| comparison.json(to))?;
-    } else {
-        output::text(&comparison.styled(manners::stdout()))?;
+    let new = &arguments.base[..];
+    baseline::check_apart(folder, new)?;
+    let kept = baseline::runs(folder)?;
+    let status = match &kept[..] {
+        [] => {
+            output::say(format_args!(
+                "--baseline {}: it has no run yet, so there is nothing to compare with",
+                folder.display()
+            ));
+            check_readable(new, arguments)?
+        }
+        kept => show(kept, new, arguments)?,
+    };
+    if status == ExitCode::SUCCESS && arguments.keep > 0 {
+        baseline::keep(folder, new, arguments.keep)?;
     }
-    let all = base.processes.iter().chain(&other.processes);
-    Ok(processes::status(false, all))
+    Ok(status)
 }
 
-/// A run; `None`, after an error was logged, if one of its files cannot be read.
-fn read(path: &Path, merge: bool) -> Result<Option<Report>> {
-    let (processes, failed) = processes::read_all(&processes::of_run(path)?, None);
+/// Returns the exit status of a comparison for runs that have nothing to be compared with.
+fn check_readable(runs: &[PathBuf], arguments: &Arguments) -> Result<ExitCode> {
+    for run in runs {
+        let files = processes::find_files(run)?;
+        let reading = Reading::with_step(arguments.step.as_ref(), &files)?;
+        if read(run, &files, reading, arguments.merge)?.is_none() {
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the runs of both sides.
+fn sides(arguments: &Arguments) -> Result<(&[PathBuf], &[PathBuf])> {
+    match (&arguments.base[..], &arguments.other[..]) {
+        ([base, other], []) => Ok((std::slice::from_ref(base), std::slice::from_ref(other))),
+        ([.., last], []) => {
+            let last = shown(last.as_os_str());
+            let wanted = "(wanted: BASE OTHER, or BASE... -- OTHER...)";
+            Err(match arguments.base.len() {
+                1 => usage(format_args!(
+                    "{last}: there is no run to compare it with {wanted}"
+                )),
+                _ => usage(format_args!(
+                    "{last}: one argument too many, or -- is missing {wanted}"
+                )),
+            })
+        }
+        (base, other) => Ok((base, other)),
+    }
+}
+
+/// Compares and prints; the exit status.
+fn show(base: &[PathBuf], other: &[PathBuf], arguments: &Arguments) -> Result<ExitCode> {
+    let wanted = Wanted {
+        step: arguments.step.as_ref(),
+        merge: arguments.merge,
+        asked: Asked {
+            within: arguments.within,
+            conditions: arguments.fail_if.clone(),
+        },
+    };
+    let Some(Compared { comparison, status }) = compare(base, other, &wanted)? else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let format = arguments.format.unwrap_or(match arguments.json {
+        true => Format::Json,
+        false => Format::Text,
+    });
+    match format {
+        Format::Text => output::text(&comparison.styled(manners::stdout()))?,
+        Format::Json => output::write(|to| comparison.json(to))?,
+        Format::Csv => output::write(|to| comparison.csv(to))?,
+        Format::Markdown => output::text(&comparison.markdown())?,
+        Format::Junit => output::write(|to| comparison.junit(to))?,
+    }
+    let results = comparison.conditions.iter().map(|checked| checked.result);
+    Ok(match results.max() {
+        Some(Met::Exceeded) => ExitCode::from(EXCEEDED),
+        Some(Met::CannotTell) => ExitCode::from(CANNOT_TELL),
+        Some(Met::Kept) | None => status,
+    })
+}
+
+/// Options for reading and comparing runs.
+pub struct Wanted<'a> {
+    /// The rule for iterations in traces of other profilers.
+    pub step: Option<&'a Step>,
+    /// True if the records of several runs in a folder count as one run.
+    pub merge: bool,
+    pub asked: Asked,
+}
+
+/// A comparison, and the exit status by the state of its records.
+pub struct Compared {
+    pub comparison: Comparison,
+    pub status: ExitCode,
+}
+
+/// Compares the runs of two sides. Returns `None`, after an error was logged, if a file cannot be read.
+///
+/// # Errors
+/// A folder has no record, or records of several runs; or the rule of `--step` cannot be used.
+pub fn compare(
+    base: &[PathBuf],
+    other: &[PathBuf],
+    wanted: &Wanted<'_>,
+) -> Result<Option<Compared>> {
+    let files_of = |runs: &[PathBuf]| -> Result<Vec<_>> {
+        runs.iter().map(|run| processes::find_files(run)).collect()
+    };
+    let files = [files_of(base)?, files_of(other)?];
+    let all: Vec<_> = files.iter().flatten().flatten().cloned().collect();
+    let reading = Reading::with_step(wanted.step, &all)?;
+    let read_all = |runs: &[PathBuf], files: &[Vec<PathBuf>]| -> Result<Option<Vec<_>>> {
+        let runs = runs.iter().zip(files);
+        runs.map(|(run, files)| read(run, files, reading, wanted.merge))
+            .collect()
+    };
+    let (Some(base), Some(other)) = (read_all(base, &files[0])?, read_all(other, &files[1])?)
+    else {
+        return Ok(None);
+    };
+    Ok(Some(Compared {
+        comparison: Comparison::of_runs(&base, &other, &wanted.asked),
+        status: processes::status(false, base.iter().chain(&other).flatten()),
+    }))
+}
+
+/// The processes of a run; `None`, after an error was logged, if one of its files cannot be read.
+fn read(
+    path: &Path,
+    files: &[PathBuf],
+    reading: Reading<'_>,
+    merge: bool,
+) -> Result<Option<Vec<Process>>> {
+    let (processes, failed) = processes::read_all(files, reading);
     let groups = runs::apart(processes, merge);
-    let processes = runs::one(groups, &path.display().to_string())?;
-    Ok((!failed).then(|| Report::new(processes)))
+    let processes = runs::expect_one(groups, &path.display().to_string())?;
+    Ok((!failed).then(|| Report::new(processes).processes))
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use tllmprof_config::error::shown;
 use tllmprof_config::{Windows, variable, variable_names};
 use tllmprof_report::Report;
 
@@ -15,9 +16,11 @@ use crate::profiler::NSYS;
 use crate::supervised::{self, Held};
 use crate::{library, manners, output, processes};
 
-/// What the example's device is called where there is no GPU.
+/// The default window.
+const WINDOW: &str = "5-9";
+/// The name of the example's device on machines without a GPU.
 const STAND_IN: &str = "stand-in for CUDA";
-/// How long a wait takes on it, in microseconds: its work takes no time.
+/// Duration of a wait on the stand-in, in microseconds. Its work itself takes no time.
 const STAND_IN_WAIT: &str = "1000";
 
 #[derive(clap::Args)]
@@ -27,11 +30,11 @@ of the window shows.
 Exit status: 0 if exactly the window was captured.")]
 pub struct Arguments {
     /// Iterations of the example
-    #[arg(long, value_name = "N", default_value_t = 40)]
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = crate::live::count)]
     steps: u64,
-    /// Windows of iterations
-    #[arg(long, value_name = "W", default_value = "5-9")]
-    window: String,
+    /// Windows of iterations [default: 5-9]
+    #[arg(long, value_name = "W")]
+    window: Option<String>,
 }
 
 struct Demo {
@@ -42,13 +45,14 @@ struct Demo {
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let windows = Windows::parse(&arguments.window)
-        .map_err(|problem| usage(problem.in_variable("--window", arguments.window.as_ref())))?;
-    if windows.is_empty() || windows.steady_iterations().is_some() {
+    let window = arguments.window.as_deref().unwrap_or(WINDOW);
+    let typed = shown(window.as_ref());
+    let windows = Windows::parse(window)
+        .map_err(|problem| usage(format_args!("--window \"{typed}\": {problem}")))?;
+    if windows.is_empty() || windows.is_steady() {
         return Err(usage(format_args!(
-            "--window=\"{}\": the demo compares what was captured with their numbers (wanted: A-B, N, A- \
-             or all, or a comma list of them)",
-            arguments.window
+            "--window \"{typed}\": the demo compares what was captured with their numbers (wanted: A-B, N, A- \
+             or all, or a comma list of them)"
         )));
     }
     let reached = windows
@@ -57,18 +61,24 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         .filter(|w| w.first < arguments.steps)
         .count();
     if reached < windows.as_slice().len() {
-        return Err(usage(format_args!(
-            "--window=\"{}\": the example ends after iteration {} (wanted: windows that begin \
-             before that, or more --steps)",
-            arguments.window,
-            arguments.steps.saturating_sub(1)
-        )));
+        let last = arguments.steps.saturating_sub(1);
+        return Err(match arguments.window {
+            Some(_) => usage(format_args!(
+                "--window \"{typed}\": the example ends after iteration {last} (wanted: windows that begin \
+                 before that, or more --steps)"
+            )),
+            None => usage(format_args!(
+                "--steps \"{}\": the example ends after iteration {last}, before window {WINDOW} (wanted: more steps, or \
+                 another --window)",
+                arguments.steps
+            )),
+        });
     }
     library::find()?;
     let demo = Demo {
         engine: find_engine()?,
         steps: arguments.steps,
-        window: arguments.window.clone(),
+        window: window.to_owned(),
         windows,
     };
     match demo.run() {
@@ -99,7 +109,7 @@ impl Demo {
         }
     }
 
-    /// The device that the example runs on as things are, if it runs at all.
+    /// The device that the example runs on in this environment; `None` if it does not run.
     fn device(&self) -> Option<String> {
         let mut probe = Command::new(&self.engine);
         probe
@@ -119,20 +129,20 @@ impl Demo {
         output.status.success().then(|| device.to_owned())
     }
 
-    /// The command line that somebody would type, ready to run.
+    /// The command line that a user would type, ready to run.
     fn command(&self, options: &[&str]) -> Result<Command> {
         let mut command = Command::new(env::current_exe()?);
         command.args(["run", "--window", &self.window, "--step", "cudaGraphLaunch"]);
         command.args(options).arg("--").arg(&self.engine);
         command.args(["--steps", &self.steps.to_string()]);
-        // What is set here is for other programs than the example.
+        // Variables that are set here are meant for other programs than the example.
         for name in variable_names().filter(|name| *name != variable::log) {
             command.env_remove(name);
         }
         Ok(command)
     }
 
-    /// On the stand-in in that folder, or on the one that is found anyway.
+    /// Runs the example on the stand-in in that folder, or on the one that the loader finds by itself.
     fn on_the_stand_in(&self, scratch: &Scratch, folder: Option<PathBuf>) -> Result<()> {
         let paths = folder.map(|folder| {
             let rest = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
@@ -153,7 +163,7 @@ impl Demo {
         )
     }
 
-    /// Runs the example, and ends with what the record of the windows shows.
+    /// Runs the example and shows the record of its windows.
     fn record(
         &self,
         scratch: &Scratch,
@@ -252,7 +262,7 @@ fn folder_of_this_executable() -> Result<PathBuf> {
         .to_owned())
 }
 
-/// A child was ended by a signal that is sent to the whole terminal or to this command.
+/// A child was ended by a signal that was sent to the whole terminal or to this command.
 #[derive(Debug)]
 struct Interrupted(i32);
 
@@ -264,8 +274,8 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// A folder that goes when the demo ends, also when it is interrupted: signals go to the child that runs,
-/// and else come when the folder is gone.
+/// A folder that is removed when the demo ends, also after an interrupt: signals are held back while a child runs,
+/// which gets them itself, and are delivered once the folder is removed.
 struct Scratch {
     folder: PathBuf,
     // Dropped last.

@@ -1,4 +1,4 @@
-//! Records for other tools.
+//! `tllmprof export`: converts records for other tools.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -90,13 +90,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let written = write(&records);
     let read = records.len();
-    // The bar goes before anything is said.
+    // The progress bar is removed before any message.
     drop(records);
     if let Some(signal) = stopped.signal() {
         return Err(end_by(signal, Some(&out)));
     }
     let exported = match written {
-        // A reader that has seen enough is no error.
+        // A reader that closes the pipe early is not an error.
         Err(error) if to_stdout && is_broken_pipe(&error) => return Ok(status),
         written => written?,
     };
@@ -116,10 +116,34 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// Writes records to where they are to go.
+/// Writes the tables of records as Parquet into a folder; the exit status, or `None` if there is no record.
+///
+/// # Errors
+/// They are of several runs that are not to be merged, or cannot be written.
+pub fn tables(files: &[PathBuf], merge: bool, folder: &Path) -> Result<Option<ExitCode>> {
+    let stopped = Stopped::on_signals()?;
+    let (records, status) = open(files, &stopped);
+    let records = runs::without_copies(records, |record| &record.process);
+    if !merge {
+        runs::are_one(records.iter().map(|record| &record.process), "--query")?;
+    }
+    let writers = FORMATS.iter().map(|format| &format.write);
+    for writer in writers.filter(|_| !records.is_empty()) {
+        if let Writer::Folder(write) = writer {
+            let written = write(&records, folder);
+            if let Some(signal) = stopped.signal() {
+                return Err(end_by(signal, None));
+            }
+            written.with_context(|| folder.display().to_string())?;
+        }
+    }
+    Ok((!records.is_empty()).then_some(status))
+}
+
+/// A function that writes records to their target.
 type Writing = Box<dyn FnOnce(&[Record]) -> Result<Exported>>;
 
-/// How records are written to a file, a folder or standard output.
+/// Returns the function that writes records to a file, a folder or standard output.
 fn to_file(
     format: &'static Format,
     output: &Path,
@@ -150,7 +174,7 @@ fn to_file(
             )));
         }
         (Writer::File(write), None) => {
-            Box::new(move |records| Ok(write(records, &mut io::stdout(), gzip)?))
+            Box::new(move |records| Ok(write(records, &mut output::stdout()?, gzip)?))
         }
         (Writer::File(write), Some(target)) => Box::new(move |records| {
             let exported = write(records, &mut target.file()?, gzip)?;
@@ -166,7 +190,7 @@ fn to_file(
     Ok(Box::new(move |records| write(records).with_context(|| out)))
 }
 
-/// How their spans are sent.
+/// Returns the function that sends spans of records to a collector.
 fn to_collector(collector: &Uri) -> Writing {
     let collector = collector.clone();
     Box::new(move |records| {
@@ -178,7 +202,7 @@ fn to_collector(collector: &Uri) -> Writing {
     })
 }
 
-/// Opens records. A file that is not a record is logged, as is one that is not whole; what there is is exported.
+/// Opens records. A file that is not a record, or an incomplete one, is logged; everything readable is exported.
 fn open(files: &[PathBuf], stopped: &Stopped) -> (Vec<Record>, ExitCode) {
     let length = |file: &PathBuf| fs::metadata(file).map_or(0, |status| status.len());
     let total = files.iter().map(length).sum::<u64>();
@@ -192,7 +216,7 @@ fn open(files: &[PathBuf], stopped: &Stopped) -> (Vec<Record>, ExitCode) {
             if is_set.load(Ordering::Relaxed) {
                 return Err(io::Error::other("interrupted"));
             }
-            // Nobody panics while holding it.
+            // No thread panics while holding the lock.
             if let Ok(mut progress) = progress.lock() {
                 progress.advance(bytes);
             }
@@ -210,8 +234,12 @@ fn open(files: &[PathBuf], stopped: &Stopped) -> (Vec<Record>, ExitCode) {
             }
             Err(_) if stopped.signal().is_some() => return (Vec::new(), ExitCode::FAILURE),
             Err(error) => {
-                let why = if processes::is_of_nsys(file).is_ok_and(|is_one| is_one) {
+                let is = |known: io::Result<bool>| known.is_ok_and(|is_one| is_one);
+                let why = if is(processes::is_of_nsys(file)) {
                     "it is an nsys report, which nsys exports itself (wanted: a tllmprof record)"
+                        .to_owned()
+                } else if is(processes::is_json(file)) {
+                    "it is JSON, as traces are that other tools read already (wanted: a tllmprof record)"
                         .to_owned()
                 } else {
                     worded(&error.to_string())
@@ -230,7 +258,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     cause.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Whether somebody wants it to end: what is there by then is removed.
+/// A request to stop: the output is removed.
 struct Stopped {
     is_set: Arc<AtomicBool>,
     signal: Arc<AtomicUsize>,
@@ -244,7 +272,7 @@ impl Stopped {
         };
         let heard = |signal: &i32| !inherited::is_ignored(*signal);
         for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(heard) {
-            // The second one ends it at once.
+            // The second signal ends the process at once.
             flag::register_conditional_default(signal, Arc::clone(&new.is_set))?;
             flag::register_usize(signal, Arc::clone(&new.signal), signal as usize)?;
             flag::register(signal, Arc::clone(&new.is_set))?;
@@ -258,7 +286,7 @@ impl Stopped {
     }
 }
 
-/// Ends as a program that a signal ends; comes back where that cannot be.
+/// Ends the process by this signal; returns an error if that is not possible.
 fn end_by(signal: i32, output: Option<&str>) -> anyhow::Error {
     if let Some(output) = output {
         output::say(format_args!("interrupted: {output} is not written"));

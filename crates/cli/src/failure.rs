@@ -1,4 +1,4 @@
-//! Which exit status an error ends with, and how it is said.
+//! Exit statuses and texts of errors.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ pub struct Failure {
     message: String,
 }
 
-/// The command line or a variable is wrong.
+/// An error with status 2: the command line or a variable is wrong.
 pub fn usage(message: impl fmt::Display) -> anyhow::Error {
     with_status(2, message)
 }
@@ -23,13 +23,13 @@ pub fn with_status(status: u8, message: impl fmt::Display) -> anyhow::Error {
     .into()
 }
 
-/// An error with its causes, in our words where the system's have a number behind them.
+/// An error with its causes. System errors are shown in our words, without their number.
 pub fn text(error: &anyhow::Error) -> String {
     let causes = error.chain().map(|cause| worded(&cause.to_string()));
     causes.collect::<Vec<_>>().join(": ")
 }
 
-/// What an error says without the system's number.
+/// The text of an error without the system's number.
 pub fn worded(said: &str) -> String {
     let said = match said.rsplit_once(" (os error ") {
         Some((said, number)) if number.ends_with(')') => said,

@@ -1,7 +1,7 @@
-//! What this process inherited, and a program that it starts is to inherit as if it had been started in its place: the
-//! signals that are ignored and blocked, the descriptors that are open, the variables in their order, timers.
+//! The state that this process inherited and that the program has to inherit as if it had been started directly:
+//! ignored and blocked signals, open descriptors, the order of the variables, timers.
 //!
-//! Rust's runtime changes some of that before `main` and, in `Command`, between fork and exec.
+//! Rust's runtime changes some of it before `main` and, in `Command`, between fork and exec.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
@@ -14,34 +14,38 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Signals whose being ignored this process changes for itself: the runtime ignores SIGPIPE, and who ignores SIGCHLD cannot
-/// wait for its children.
+use crate::which::{Found, line_of_script, which};
+
+/// Signals whose ignored state changes in this process: the runtime ignores SIGPIPE, and a process that ignores
+/// SIGCHLD cannot wait for its children.
 const CHANGED: [i32; 2] = [libc::SIGPIPE, libc::SIGCHLD];
 
 static IGNORES: [AtomicBool; CHANGED.len()] = [const { AtomicBool::new(false) }; CHANGED.len()];
 static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 static BLOCKED: OnceLock<libc::sigset_t> = OnceLock::new();
 
-/// Variables by which a service manager names the process that they are for.
+/// Variables in which a service manager names the process that they are meant for.
 const PROCESS_VARIABLES: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
-/// The same process by another number, which a child cannot know before it starts.
+/// Identifies the same process by the inode of its pidfd, which a child cannot know before it starts.
 const LISTEN_PIDFD: &str = "LISTEN_PIDFDID";
-/// Digits of the largest process number, and the zero at the end.
+/// Length of the largest process number in digits, with the terminating zero.
 const LONGEST_NUMBER: usize = 11;
 
 const TIMERS: [libc::c_int; 3] = [libc::ITIMER_REAL, libc::ITIMER_VIRTUAL, libc::ITIMER_PROF];
 
-// SAFETY: the loader calls what stands in this section before `main`; the function takes no
-// notice of the arguments that it gets.
+// SAFETY: the loader calls the pointers in this section before `main`; the function ignores its arguments.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = note;
 
 extern "C" fn note() {
     for (descriptor, closed) in (0..).zip(&CLOSED) {
-        // SAFETY: F_GETFD reads a flag of a descriptor's and changes nothing, also where it is not open.
+        // SAFETY: F_GETFD reads a flag of a descriptor and changes nothing; a closed descriptor is allowed.
         let is_closed = unsafe { libc::fcntl(descriptor, libc::F_GETFD) } == -1;
         closed.store(is_closed, Ordering::Relaxed);
+        if is_closed {
+            occupy();
+        }
     }
     for (signal, ignores) in CHANGED.into_iter().zip(&IGNORES) {
         ignores.store(is_ignored(signal), Ordering::Relaxed);
@@ -51,9 +55,25 @@ extern "C" fn note() {
     let _ = BLOCKED.set(blocked());
 }
 
-/// Whether this process takes no notice of a signal.
+/// Opens a file under the lowest free number. Rust's runtime ends a process without standard input or output in which it cannot
+/// open `/dev/null`, as in a container without that; reading and writing fails here, as with a closed one.
+fn occupy() {
+    // SAFETY: the paths are zero-terminated; a descriptor that is opened stays open, and belongs to nothing else.
+    unsafe {
+        if libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) == -1 {
+            libc::open(c"/".as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY);
+        }
+    }
+}
+
+/// Returns true if this process had no standard output when it started. Another file is open in its place.
+pub fn has_no_output() -> bool {
+    CLOSED[1].load(Ordering::Relaxed)
+}
+
+/// Returns whether this process ignores a signal.
 pub fn is_ignored(signal: i32) -> bool {
-    // SAFETY: all zeros are a sigaction, and it is only written to.
+    // SAFETY: all zeros are a valid sigaction, and the call only writes to it.
     unsafe {
         let mut now: libc::sigaction = core::mem::zeroed();
         libc::sigaction(signal, core::ptr::null(), &raw mut now) == 0
@@ -63,7 +83,7 @@ pub fn is_ignored(signal: i32) -> bool {
 
 /// The signals that the calling thread has blocked.
 fn blocked() -> libc::sigset_t {
-    // SAFETY: all zeros are a signal set; without a new mask the old one is only written.
+    // SAFETY: all zeros are a signal set; without a new mask the call only writes the old one.
     unsafe {
         let mut now = core::mem::zeroed();
         libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), &raw mut now);
@@ -71,13 +91,26 @@ fn blocked() -> libc::sigset_t {
     }
 }
 
-/// Runs `command` in this process's place, as it would run had it been started instead of us.
-/// Returns only if that fails.
+/// Replaces this process by `command`, as if the command had been started instead of us. Returns only if that fails.
 pub fn exec(command: &mut Command) -> io::Error {
     match hand_on(command, Heir::ThisProcess) {
         Ok(()) => command.exec(),
         Err(error) => error,
     }
+}
+
+/// Returns true if a child could not be started because processes, descriptors or memory are used up. The program may still run
+/// in this process's place, by [`exec_instead`].
+pub fn is_shortage(error: &io::Error) -> bool {
+    let shortages = [libc::EAGAIN, libc::EMFILE, libc::ENFILE, libc::ENOMEM];
+    error
+        .raw_os_error()
+        .is_some_and(|it| shortages.contains(&it))
+}
+
+/// Runs a command in this process's place that was to be a child. Returns only if that fails.
+pub fn exec_instead(command: &mut Command) -> io::Error {
+    command.exec()
 }
 
 /// The process that a program runs in.
@@ -87,7 +120,7 @@ pub enum Heir {
     Child,
 }
 
-/// Has `command` inherit what this process did.
+/// Makes `command` inherit the state that this process inherited.
 ///
 /// # Errors
 /// An argument or a variable has a zero byte.
@@ -100,7 +133,7 @@ pub fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
         Heir::Child => TIMERS.map(running),
     };
     let is_reaper = is_subreaper();
-    // SAFETY: the closure makes system calls alone, and writes to memory of its own; it may run between fork and exec.
+    // SAFETY: the closure makes only system calls, and writes to memory of its own; it may run between fork and exec.
     unsafe {
         command.pre_exec(move || {
             for (signal, ignores) in CHANGED.into_iter().zip(&IGNORES) {
@@ -113,20 +146,21 @@ pub fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
                     libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC);
                 }
             }
-            if heir == Heir::Child {
+            // A child that could not be started leaves the program to this process.
+            if libc::getpid() != wrapper {
                 for (timer, left) in TIMERS.into_iter().zip(&timers) {
                     if let Some(left) = left {
                         libc::setitimer(timer, left, ptr::null_mut());
                     }
                 }
                 libc::prctl(libc::PR_SET_CHILD_SUBREAPER, libc::c_ulong::from(is_reaper));
-                // Whoever kills us means the program.
+                // A SIGKILL for this process is meant for the program.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 if libc::getppid() != wrapper {
                     libc::_exit(128 | libc::SIGKILL);
                 }
             }
-            // The last, as signals that came meanwhile may end the process now.
+            // This comes last, because a signal that arrived meanwhile may end the process here.
             if let Some(blocked) = &blocked {
                 libc::pthread_sigmask(libc::SIG_SETMASK, blocked, ptr::null_mut());
             }
@@ -136,7 +170,7 @@ pub fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
     Ok(())
 }
 
-/// What remains of a timer, if it runs.
+/// The remaining time of a timer, if it runs.
 fn running(timer: libc::c_int) -> Option<libc::itimerval> {
     // SAFETY: all zeros are an itimerval, which the call only writes to.
     let (result, left) = unsafe {
@@ -147,9 +181,9 @@ fn running(timer: libc::c_int) -> Option<libc::itimerval> {
     (result == 0 && runs).then_some(left)
 }
 
-/// Stops the timers that a child of ours has got.
+/// Stops the timers that were handed to a child.
 pub fn stop_timers() {
-    // SAFETY: all zeros are a timer that does not run, and no old value is asked for.
+    // SAFETY: all zeros are a stopped timer, and the old value is not requested.
     unsafe {
         let none: libc::itimerval = core::mem::zeroed();
         for timer in TIMERS {
@@ -160,17 +194,17 @@ pub fn stop_timers() {
 
 fn is_subreaper() -> bool {
     let mut is_one: libc::c_int = 0;
-    // SAFETY: writes the local.
+    // SAFETY: the call writes only the local.
     unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut is_one) };
     is_one != 0
 }
 
-/// Closes the pipes and sockets that this process inherited: the program has them, and whoever is at the other end waits for
-/// the program to close them. Standard error stays, where messages go. (Files stay, too: to close one gives up the locks on
-/// it.)
+/// Closes the pipes and sockets that this process inherited. The program has them, and the process at the other end
+/// waits for the program to close them. Standard error stays open for messages. Files stay open too, because closing
+/// one releases its locks.
 pub fn release() {
     let is_stream = |descriptor: RawFd| {
-        // SAFETY: all zeros are a stat, which is written to; the descriptor need not be open.
+        // SAFETY: all zeros are a stat, which the call writes to; the descriptor need not be open.
         let (result, status) = unsafe {
             let mut status: libc::stat = core::mem::zeroed();
             (libc::fstat(descriptor, &raw mut status), status)
@@ -187,8 +221,8 @@ pub fn release() {
         }
     }
     for descriptor in open_descriptors() {
-        // SAFETY: F_GETFD reads a flag. What this process opened has it set; what it inherited has not, and nothing here uses
-        // that.
+        // SAFETY: F_GETFD reads a flag. Descriptors that this process opened have it set. Inherited ones do not, and
+        // nothing here uses them.
         unsafe {
             let flags = libc::fcntl(descriptor, libc::F_GETFD);
             if descriptor > libc::STDERR_FILENO && flags == 0 && is_stream(descriptor) {
@@ -213,31 +247,40 @@ unsafe extern "C" {
     static mut environ: *const *const libc::c_char;
 }
 
-/// A program, its arguments and variables, as the kernel takes them.
+/// A program, its arguments and variables, in the form that the kernel takes.
 struct Image {
+    /// The file, if it is binary: if the kernel does not know its format, no shell must try to read it.
+    binary: Option<*const libc::c_char>,
     arguments: Vec<*const libc::c_char>,
     variables: Vec<*const libc::c_char>,
-    /// Where the child writes its own number.
+    /// The places into which the child writes its own number.
     numbers: Vec<*mut libc::c_char>,
-    /// The memory that all these point to.
+    /// The memory that all these pointers point to.
     _strings: Vec<CString>,
 }
 
-// SAFETY: the pointers lead to memory that the value owns and nobody else uses.
+// SAFETY: the pointers lead to memory that only this value owns and uses.
 unsafe impl Send for Image {}
-// SAFETY: a shared reference reads nothing through the pointers; what they lead to is the value's own.
+// SAFETY: a shared reference reads nothing through the pointers; they lead to memory of this value.
 unsafe impl Sync for Image {}
 
 impl Image {
-    /// The variables are those of this process, as they are: in their order, also without a `=`, also twice.
+    /// The variables are exactly those of this process: in their order, including entries without a `=` and
+    /// duplicates.
     fn new(command: &Command, heir: Heir) -> io::Result<Self> {
         let mut strings = Vec::new();
         let mut add = |bytes: Vec<u8>| -> io::Result<*mut libc::c_char> {
-            // Moved into the list as it is: its memory stays where it is.
+            // The string is moved into the list; its memory stays in place.
             strings.push(CString::new(bytes)?);
             Ok(strings
                 .last()
                 .map_or(ptr::null_mut(), |string| string.as_ptr().cast_mut()))
+        };
+        let binary = match which(command.get_program()) {
+            Found::Program(path) if matches!(line_of_script(&path), Ok(None)) => {
+                Some(add(path.into_os_string().into_vec())?.cast_const())
+            }
+            _ => None,
         };
         let mut arguments = Vec::new();
         for argument in [command.get_program()]
@@ -257,7 +300,7 @@ impl Image {
                 .iter()
                 .position(|change| change.0.as_bytes() == name)
             {
-                // What comes first counts.
+                // The first of several entries counts.
                 if let Some(value) = changes[place].1.take() {
                     variables.push(add([name, b"=", value.as_bytes()].concat())?.cast_const());
                 }
@@ -269,7 +312,7 @@ impl Image {
             if heir == Heir::Child && is_number && value.get(1..) == Some(own.as_bytes()) {
                 let start = [name, b"="].concat();
                 let at = start.len();
-                // Other bytes than zeros, which a string cannot have within.
+                // Filled with blanks, because a string cannot contain zeros.
                 let place = add([start, vec![b' '; LONGEST_NUMBER]].concat())?;
                 variables.push(place.cast_const());
                 numbers.push(place.wrapping_add(at));
@@ -286,6 +329,7 @@ impl Image {
         arguments.push(ptr::null());
         variables.push(ptr::null());
         Ok(Self {
+            binary,
             arguments,
             variables,
             numbers,
@@ -293,10 +337,11 @@ impl Image {
         })
     }
 
-    /// Becomes the program, as `execvp` finds and runs it; the error if that fails. For one thread, between fork and exec.
+    /// Becomes the program, finding it like `execvp`. Unlike `execvp`, binary files of an unknown format are not given
+    /// to a shell. Returns the error if that fails. Requires a single thread, between fork and exec.
     fn exec(&mut self) -> io::Error {
-        // SAFETY: the lists end with a null pointer, and each number has LONGEST_NUMBER bytes and a zero behind them. Nobody
-        // else reads the environment: this process has one thread, and ends or becomes another program.
+        // SAFETY: the lists end with a null pointer, and each number has LONGEST_NUMBER bytes and a zero after them.
+        // Nothing else reads the environment: this process has one thread, and ends or becomes another program.
         unsafe {
             let mut digits = [0_u8; LONGEST_NUMBER];
             let digits = decimal(libc::getpid().unsigned_abs(), &mut digits);
@@ -306,14 +351,17 @@ impl Image {
             }
             let before = environ;
             environ = self.variables.as_ptr();
-            libc::execvp(self.arguments[0], self.arguments.as_ptr());
+            match self.binary {
+                Some(file) => libc::execv(file, self.arguments.as_ptr()),
+                None => libc::execvp(self.arguments[0], self.arguments.as_ptr()),
+            };
             environ = before;
         }
         io::Error::last_os_error()
     }
 }
 
-/// A number in digits, without an allocation.
+/// Writes a number in decimal digits, without allocating.
 fn decimal(mut number: u32, digits: &mut [u8; LONGEST_NUMBER]) -> &[u8] {
     let mut at = digits.len();
     loop {
@@ -326,7 +374,7 @@ fn decimal(mut number: u32, digits: &mut [u8; LONGEST_NUMBER]) -> &[u8] {
     }
 }
 
-/// This process's variables, as they were handed to it.
+/// This process's variables, as they were passed to it.
 fn own_variables() -> impl Iterator<Item = Vec<u8>> {
     let mut list = Vec::new();
     // SAFETY: the list ends with a null pointer, its entries with a zero; nothing here changes variables.
@@ -340,12 +388,13 @@ fn own_variables() -> impl Iterator<Item = Vec<u8>> {
     list.into_iter()
 }
 
-/// Whether a service manager expects notices of this process (`sd_notify`). By default it takes them from the process that
-/// it started alone, which it asks the kernel for.
+/// Returns whether a service manager expects notices from this process (`sd_notify`). By default it only accepts them
+/// from the process that it started, which it identifies by asking the kernel.
 pub fn notices_are_expected() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value: OsString| !value.is_empty());
     let own = std::process::id().to_string().into_bytes();
-    // A manager that says which process it started, and another one, whose variables have leaked.
+    // The manager names the process that it started; if that is another one, the variables were inherited from further
+    // up.
     let other = std::env::var_os("SYSTEMD_EXEC_PID").map(OsString::into_vec);
     is_set("NOTIFY_SOCKET") && other.is_none_or(|process| process == own)
 }

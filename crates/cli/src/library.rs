@@ -1,4 +1,4 @@
-//! Where the preloaded library is.
+//! Finds the preloaded library.
 
 use std::collections::HashSet;
 use std::env;
@@ -12,8 +12,8 @@ use anyhow::Result;
 use crate::failure::usage;
 use crate::output;
 
-const NAME: &str = "libtllmprof.so";
-/// Folders that hold it, from the folder of this executable: beside it, in an installation, in the
+pub const NAME: &str = "libtllmprof.so";
+/// Folders that may hold the library, relative to the folder of this executable: the same folder, an installation, the
 /// other half of a build folder.
 const FOLDERS: [&str; 6] = [
     ".",
@@ -23,14 +23,14 @@ const FOLDERS: [&str; 6] = [
     "../release",
     "../debug",
 ];
-/// Where packages have what the command uses, from its folder. The second is the wheel's: `pip install --target` leaves out
-/// what a wheel has in a folder `lib`.
+/// Folders of packaged files that the command uses, relative to its own folder. The second is for the wheel: `pip
+/// install --target` drops a wheel's folder `lib`.
 pub const PACKAGED: [&str; 2] = ["../lib/tllmprof", "../libexec/tllmprof"];
 
-/// The library's absolute path, fit for `LD_PRELOAD`.
+/// The library's absolute path, in a form that LD_PRELOAD accepts.
 ///
 /// # Errors
-/// There is none, or its path cannot be written in `LD_PRELOAD`.
+/// The library was not found, or its path cannot be written in `LD_PRELOAD`.
 pub fn find() -> Result<PathBuf> {
     let found = match env::var_os("TLLMPROF_LIB").filter(|path| !path.is_empty()) {
         Some(given) => {
@@ -57,7 +57,7 @@ fn search() -> Result<PathBuf> {
         .iter()
         .map(|folder| tidy(&beside.join(folder)).join(NAME))
         .collect();
-    // One half of a build folder is the one that this executable is in.
+    // One half of a build folder is the folder of this executable.
     let mut seen = HashSet::new();
     candidates.retain(|candidate| seen.insert(candidate.clone()));
     match candidates.iter().find(|candidate| candidate.is_file()) {
@@ -72,10 +72,10 @@ fn search() -> Result<PathBuf> {
     }
 }
 
-/// `tllmprof --lib`.
+/// Prints the path for `tllmprof --lib`.
 ///
 /// # Errors
-/// As of `find`; standard output cannot be written.
+/// Those of [`find`], or standard output cannot be written.
 pub fn print() -> Result<ExitCode> {
     let mut line = find()?.into_os_string().into_vec();
     line.push(b'\n');
@@ -83,7 +83,7 @@ pub fn print() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The path without `.` and `..`. The executable's own path has no links to go astray with.
+/// The path without `.` and `..`. That is safe because the executable's own path has no symbolic links.
 pub fn tidy(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
@@ -98,7 +98,7 @@ pub fn tidy(path: &Path) -> PathBuf {
     out
 }
 
-/// Refuses what the dynamic linker would read as several paths or as a token.
+/// Refuses a path that the dynamic linker would read as several paths or as a token.
 fn check(library: &Path) -> Result<()> {
     let bytes = library.as_os_str().as_bytes();
     match bytes.iter().find(|byte| b" :$".contains(byte)) {
@@ -112,7 +112,7 @@ fn check(library: &Path) -> Result<()> {
     }
 }
 
-/// `LD_PRELOAD` with the library before whatever is preloaded already.
+/// The value of `LD_PRELOAD` with the library before all other entries.
 pub fn preload(library: &Path, existing: Option<OsString>) -> OsString {
     let mut value = library.as_os_str().to_owned();
     let Some(existing) = existing else {
@@ -132,7 +132,7 @@ pub fn preload(library: &Path, existing: Option<OsString>) -> OsString {
     value
 }
 
-/// `LD_PRELOAD` without the library, wherever it lies.
+/// The value of `LD_PRELOAD` without the library, in whatever folder it is.
 pub fn without(existing: &OsStr) -> OsString {
     let is_other = |entry: &&[u8]| {
         !entry.is_empty()

@@ -1,9 +1,10 @@
 //! The tllmprof command.
 //!
-//! Results go to standard output, everything else to standard error. Exit statuses: 0 done, 1 the
-//! work failed, 2 the command line or a variable is wrong; `run` ends as its program does.
+//! Results go to standard output, everything else to standard error. Exit statuses: 0 for success, 1 if the work
+//! failed, 2 if the command line or a variable is wrong. `run` ends with the status of its program.
 
 mod background;
+mod baseline;
 mod chosen;
 mod compare;
 mod demo;
@@ -16,6 +17,7 @@ mod library;
 mod live;
 mod manners;
 mod manual;
+mod mcp;
 mod metrics;
 mod mistyped;
 mod options;
@@ -23,9 +25,11 @@ mod otlp;
 mod output;
 mod page;
 mod parallel;
+mod process_status;
 mod processes;
 mod profiler;
 mod progress;
+mod query;
 mod quote;
 mod records;
 mod report;
@@ -34,6 +38,10 @@ mod runs;
 mod streams;
 mod supervised;
 mod symbols;
+#[cfg(test)]
+mod tests;
+mod traces;
+mod unreached;
 mod which;
 mod witness;
 
@@ -89,6 +97,8 @@ enum Verb {
     Top(live::top::Arguments),
     /// Serve figures of processes that run to Prometheus
     ServeMetrics(live::metrics::Arguments),
+    /// Answer questions of assistants about runs, by the Model Context Protocol
+    Mcp(mcp::Arguments),
     /// Check a program before a run: what would be intercepted, and what would not
     Doctor(doctor::Arguments),
     /// Replay recorded call streams through the step learner (for developers)
@@ -106,24 +116,34 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
+    output::survive_size_limits();
     let command = Arguments::command().color(manners::help_colour(std::env::args_os()));
-    let arguments = command
-        .try_get_matches()
-        .and_then(|matches| Arguments::from_arg_matches(&matches))
-        .unwrap_or_else(|error| mistyped::refuse(&error));
+    let mut command = mistyped::prepare(command);
+    let matches = command
+        .try_get_matches_from_mut(std::env::args_os())
+        .unwrap_or_else(|error| mistyped::refuse(&error, &command));
+    let arguments = Arguments::from_arg_matches(&matches)
+        .unwrap_or_else(|error| mistyped::refuse(&error, &command));
     arguments.manners.heed();
-    let result = match (arguments.verb, arguments.lib) {
-        (Some(verb), false) => perform(&verb),
-        (None, true) => library::print(),
-        (Some(_), true) => Err(failure::usage("--lib: it stands alone (wanted: no verb)")),
-        (None, false) => Err(failure::usage(
-            "a verb is missing (tllmprof --help lists them)",
-        )),
+    let result = match mistyped::find_empty_value(&matches, &command) {
+        Some(problem) => Err(failure::usage(problem)),
+        None => act(&arguments),
     };
     result.unwrap_or_else(|error| {
         output::say(format_args!("{}", failure::text(&error)));
         failure::status(&error)
     })
+}
+
+fn act(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    match (&arguments.verb, arguments.lib) {
+        (Some(verb), false) => perform(verb),
+        (None, true) => library::print(),
+        (Some(_), true) => Err(failure::usage("--lib: it stands alone (wanted: no verb)")),
+        (None, false) => Err(failure::usage(
+            "a verb is missing (tllmprof --help lists them)",
+        )),
+    }
 }
 
 fn perform(verb: &Verb) -> anyhow::Result<ExitCode> {
@@ -140,6 +160,7 @@ fn perform(verb: &Verb) -> anyhow::Result<ExitCode> {
         Verb::Detach(arguments) => live::detach::run(arguments),
         Verb::Top(arguments) => live::top::run(arguments),
         Verb::ServeMetrics(arguments) => live::metrics::run(arguments),
+        Verb::Mcp(arguments) => mcp::run(arguments),
         Verb::Doctor(arguments) => doctor::run(arguments),
         Verb::Streams(arguments) => streams::run(arguments),
         Verb::Symbols(arguments) => symbols::run(arguments),

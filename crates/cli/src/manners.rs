@@ -1,12 +1,14 @@
-//! What every verb heeds: `--color`, `--quiet` and `--verbose`, and what the terminal can show.
+//! The options of every verb: `--color`, `--quiet` and `--verbose`; and the capabilities of the terminal.
 
 use std::borrow::Cow;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
 use clap::{Args, ColorChoice, ValueEnum};
+use tllmprof_config::error::shown;
 use tllmprof_report::Style;
 
 #[derive(Args, Clone, Copy, Default, Debug)]
@@ -34,7 +36,7 @@ enum Colour {
 static MANNERS: OnceLock<Manners> = OnceLock::new();
 
 impl Manners {
-    /// Heeds these until the end. Only the first call counts.
+    /// Makes these options the ones of this process. Only the first call counts.
     pub fn heed(self) {
         let _ = MANNERS.set(self);
     }
@@ -52,7 +54,7 @@ pub fn is_verbose() -> bool {
     manners().verbose
 }
 
-/// The library's log level, where `--quiet` or `--verbose` asks for one.
+/// The library's log level, if `--quiet` or `--verbose` asks for one.
 pub fn log() -> Option<&'static str> {
     match manners() {
         Manners { quiet: true, .. } => Some("warn"),
@@ -61,46 +63,69 @@ pub fn log() -> Option<&'static str> {
     }
 }
 
-/// How text looks on standard output, or on standard error.
+/// The style of text on standard output, or on standard error.
 pub fn style(stream: &impl IsTerminal) -> Style {
     let is_terminal = stream.is_terminal();
     let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
+    let base = match is_terminal {
+        true => Style::default(),
+        false => Style::whole(),
+    };
     Style {
-        is_whole: !is_terminal,
         is_coloured: match manners().color {
             Colour::Auto => is_terminal && !is_set("NO_COLOR") && !is_dumb,
             Colour::Always => true,
             Colour::Never => false,
         },
+        ..base
     }
 }
 
-/// The same for standard output.
+/// The style of text on standard output.
 pub fn stdout() -> Style {
     style(&io::stdout())
 }
 
-/// What `--color` in a command line asks of help texts and of errors in the command line itself, which come before it
-/// is parsed.
+/// The colour setting for help texts and for errors in the command line itself, which are printed before the line is
+/// parsed.
 pub fn help_colour(arguments: impl Iterator<Item = OsString>) -> ColorChoice {
-    let mut words = arguments.skip(1).take_while(|word| word != "--").peekable();
-    while let Some(word) = words.next() {
-        let value = match word.to_str().and_then(|word| word.strip_prefix("--color")) {
-            Some("") => words.peek().and_then(|next| next.to_str()),
-            Some(rest) => rest.strip_prefix('='),
-            None => continue,
-        };
-        match value {
-            Some("always") => return ColorChoice::Always,
-            Some("never") => return ColorChoice::Never,
-            _ => {}
-        }
-    }
-    ColorChoice::Auto
+    let words: Vec<_> = arguments.skip(1).collect();
+    let asked = colour_values(&words).find_map(|value| match value.to_str() {
+        Some("always") => Some(ColorChoice::Always),
+        Some("never") => Some(ColorChoice::Never),
+        _ => None,
+    });
+    asked.unwrap_or(ColorChoice::Auto)
 }
 
-/// Whether the locale's text is UTF-8.
+const COLOUR: &str = "--color";
+
+/// The fault of the value of `--color`, which may be the verb that was meant to follow it; `None` if the value is
+/// valid.
+pub fn bad_colour(words: &[OsString]) -> Option<String> {
+    let names = Colour::value_variants()
+        .iter()
+        .filter_map(ValueEnum::to_possible_value);
+    let names: Vec<_> = names.map(|value| value.get_name().to_owned()).collect();
+    let value =
+        colour_values(words).find(|value| !names.iter().any(|name| *value == name.as_str()))?;
+    let (value, wanted) = (shown(value), names.join(", "));
+    Some(format!("{COLOUR} \"{value}\": wanted: {wanted}"))
+}
+
+/// The values of `--color` among the words of a command line.
+fn colour_values(words: &[OsString]) -> impl Iterator<Item = &OsStr> {
+    let own = words.iter().take_while(|word| *word != "--").enumerate();
+    own.filter_map(
+        |(place, word)| match word.as_bytes().strip_prefix(COLOUR.as_bytes())? {
+            [] => words.get(place + 1).map(OsString::as_os_str),
+            rest => rest.strip_prefix(b"=").map(OsStr::from_bytes),
+        },
+    )
+}
+
+/// Returns whether the locale's encoding is UTF-8.
 fn is_utf8() -> bool {
     static IS_UTF8: OnceLock<bool> = OnceLock::new();
     *IS_UTF8.get_or_init(|| {
@@ -115,7 +140,7 @@ fn names_utf8(locale: &OsStr) -> bool {
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// What is spelled with other letters where the locale has no UTF-8: µs is us there.
+/// Characters that are replaced if the locale is not UTF-8; µs becomes us.
 const SPELLED: [(char, &str); 6] = [
     ('µ', "u"),
     ('−', "-"),
@@ -125,7 +150,7 @@ const SPELLED: [(char, &str); 6] = [
     ('×', "x"),
 ];
 
-/// A text as this locale spells it. Names of the program are left as they are.
+/// A text in the locale's spelling. Names of the program are left as they are.
 pub fn spelled(text: &str) -> Cow<'_, str> {
     match is_utf8() {
         true => Cow::Borrowed(text),

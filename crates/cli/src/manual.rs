@@ -1,4 +1,4 @@
-//! What packages have besides the command: completions and manual pages, made from its own options.
+//! Files for packages that are generated from the command's own options: completions and manual pages.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -34,11 +34,11 @@ pub fn completions(arguments: &Completions, mut command: Command) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// A page for the command, and one for each verb that is shown.
+/// Writes a page for the command, and one for each visible verb.
 pub fn run(arguments: &Arguments, mut command: Command) -> Result<ExitCode> {
     fs::create_dir_all(&arguments.folder)
         .with_context(|| arguments.folder.display().to_string())?;
-    // Names of verbs become those that are typed.
+    // Building the command replaces the names of verbs by those that are typed.
     command.build();
     let verbs: Vec<_> = command.get_subcommands().cloned().collect();
     for (page, of) in std::iter::once(("tllmprof".to_owned(), command)).chain(

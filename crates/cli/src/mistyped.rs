@@ -1,23 +1,180 @@
-//! What is wrong with a command line, in one line: clap's own text has several, with the usage behind them.
+//! Errors of the command line, in one line each; clap's own text has several lines and the usage.
 
 use std::env;
 use std::error::Error as _;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 
 use clap::error::{ContextKind, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
 use tllmprof_config::error::shown;
 
-use crate::output;
+use crate::failure::worded;
+use crate::{manners, output};
 
-/// Ends with what is wrong with the command line, or with the help that was asked for.
-pub fn refuse(error: &clap::Error) -> ! {
+/// Names of values that are numbers and times, which users may type with a minus sign.
+const NUMBERS: [&str; 5] = ["N", "W", "LIST", "SIZE", "TIME"];
+/// Names of values that are paths.
+const PATHS: [&str; 6] = ["BINARY", "DIR", "FILE", "OUT", "PATH", "RECORD"];
+/// The name of values that may be empty, for no arguments.
+const MAY_BE_EMPTY: &str = "ARGS";
+
+/// Lets options with numbers take values that begin with a minus sign, so that their own parsers report the error.
+pub fn prepare(command: Command) -> Command {
+    let command = command.mut_args(|argument| {
+        let is_number = NUMBERS.contains(&value_name(&argument).as_str());
+        match is_number && !argument.is_positional() && !argument.is_require_equals_set() {
+            true => argument.allow_hyphen_values(true),
+            false => argument,
+        }
+    });
+    command.mut_subcommands(prepare)
+}
+
+fn value_name(argument: &Arg) -> String {
+    let names = argument.get_value_names().unwrap_or_default();
+    names.first().map(ToString::to_string).unwrap_or_default()
+}
+
+/// Describes the first empty value, such as that of a shell variable that is not set.
+pub fn find_empty_value(matches: &ArgMatches, command: &Command) -> Option<String> {
+    let problem = command.get_arguments().find_map(|argument| {
+        let id = argument.get_id().as_str();
+        let is_typed = matches.value_source(id) == Some(ValueSource::CommandLine);
+        let wanted = value_name(argument);
+        if !is_typed || wanted == MAY_BE_EMPTY || !argument.get_action().takes_values() {
+            return None;
+        }
+        // The arguments of a program can be empty, but not its name.
+        let values = matches.get_raw(id)?;
+        let count = if argument.is_trailing_var_arg_set() {
+            1
+        } else {
+            usize::MAX
+        };
+        let is_blank = |value: &OsStr| match argument.is_positional() {
+            true => value.is_empty(),
+            false => value.as_bytes().trim_ascii().is_empty(),
+        };
+        let value = values.take(count).find(|value| is_blank(value))?;
+        let name = argument
+            .get_long()
+            .map_or(wanted.clone(), |long| format!("--{long}"));
+        Some(describe_empty(&name, value, &wanted))
+    });
+    problem.or_else(|| {
+        let (name, matches) = matches.subcommand()?;
+        find_empty_value(matches, command.find_subcommand(name)?)
+    })
+}
+
+fn describe_empty(name: &str, value: &OsStr, wanted: &str) -> String {
+    let what = if PATHS.contains(&wanted) {
+        "path"
+    } else {
+        "value"
+    };
+    let value = shown(value);
+    format!("{name} \"{value}\": an empty {what} (wanted: {wanted})")
+}
+
+/// Prints the error of the command line, or the help that was asked for, and ends the process.
+pub fn refuse(error: &clap::Error, command: &Command) -> ! {
     use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     let kind = error.kind();
     if let DisplayHelp | DisplayHelpOnMissingArgumentOrSubcommand | DisplayVersion = kind {
+        if !error.use_stderr() {
+            let printed = output::stdout().and_then(|_| error.print());
+            match printed.and_then(|()| io::stdout().flush()) {
+                Err(problem) if problem.kind() != io::ErrorKind::BrokenPipe => {
+                    output::say(format_args!("{}", worded(&problem.to_string())));
+                    std::process::exit(1);
+                }
+                _ => std::process::exit(0),
+            }
+        }
         error.exit();
     }
-    output::say(format_args!("{}", line(error)));
+    let words: Vec<_> = env::args_os().skip(1).collect();
+    output::say(format_args!("{}", describe(error, command, &words)));
     std::process::exit(error.exit_code())
+}
+
+/// Describes the fault of these words, in one line.
+pub fn describe(error: &clap::Error, command: &Command, words: &[OsString]) -> String {
+    in_context(error, command, words).unwrap_or_else(|| line(error))
+}
+
+/// Describes errors for which clap names a correct word, or a value without its option.
+fn in_context(error: &clap::Error, command: &Command, words: &[OsString]) -> Option<String> {
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => manners::bad_colour(words),
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
+            let text = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+            let argument = text(ContextKind::InvalidArg);
+            let name = name(&argument);
+            let is_empty = |word: &OsString| {
+                word.is_empty()
+                    || word.to_str().and_then(|word| word.strip_suffix('=')) == Some(name)
+            };
+            let is_typed = text(ContextKind::InvalidValue).is_empty() && words.iter().any(is_empty);
+            let wanted = argument.split(['<', '>']).nth(1).unwrap_or(name);
+            is_typed.then(|| describe_empty(name, OsStr::new(""), wanted))
+        }
+        ErrorKind::InvalidUtf8 => {
+            let place = words.iter().position(|word| word.to_str().is_none())?;
+            let (option, value) = match with_equals(&words[place]) {
+                Some(both) => both,
+                None => (
+                    option_before(words, place, command)?,
+                    words[place].as_os_str(),
+                ),
+            };
+            let value = shown(value);
+            Some(format!(
+                "{option} \"{value}\": it is not UTF-8 (wanted: plain text)"
+            ))
+        }
+        ErrorKind::UnknownArgument => {
+            let typed = error.get(ContextKind::InvalidArg)?.to_string();
+            let digit = typed.as_bytes().get(1).filter(|_| typed.starts_with('-'))?;
+            let place = words
+                .iter()
+                .position(|word| word.as_bytes().starts_with(typed.as_bytes()))?;
+            let option = option_before(words, place, command).filter(|_| digit.is_ascii_digit())?;
+            let value = shown(&words[place]);
+            Some(format!(
+                "{option} \"{value}\": it begins with a dash (wanted: {option}={value} if it is meant)"
+            ))
+        }
+        _ => None,
+    }
+}
+
+/// The option and the value of a word that has both.
+fn with_equals(word: &OsStr) -> Option<(String, &OsStr)> {
+    let at = word.as_bytes().iter().position(|byte| *byte == b'=')?;
+    let (option, value) = word.as_bytes().split_at(at);
+    let option = str::from_utf8(option).ok()?;
+    option
+        .starts_with("--")
+        .then(|| (option.to_owned(), OsStr::from_bytes(&value[1..])))
+}
+
+/// The option before this word, if it takes a value as a separate word.
+fn option_before(words: &[OsString], place: usize, command: &Command) -> Option<String> {
+    let option = words.get(place.checked_sub(1)?)?.to_str()?;
+    let long = option.strip_prefix("--")?;
+    let verb = words.iter().find_map(|word| command.find_subcommand(word));
+    let takes_value = |argument: &&Arg| {
+        argument.get_long() == Some(long)
+            && argument.get_action().takes_values()
+            && !argument.is_require_equals_set()
+    };
+    let mut arguments = verb.unwrap_or(command).get_arguments();
+    arguments.find(takes_value).map(|_| option.to_owned())
 }
 
 fn line(error: &clap::Error) -> String {
@@ -104,7 +261,7 @@ fn line(error: &clap::Error) -> String {
     }
 }
 
-/// What an argument is called, without its value: `--to` of `--to <FORMAT>`, `PID` of `[PID]...`.
+/// The name of an argument without its value: `--to` of `--to <FORMAT>`, `PID` of `[PID]...`.
 fn name(argument: &str) -> &str {
     match argument.starts_with('-') {
         true => argument.split([' ', '[', '=']).next().unwrap_or(argument),

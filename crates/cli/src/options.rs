@@ -1,22 +1,23 @@
-//! Options that stand for variables, made from the table of settings: those of `run` and `env`, and those of `attach`.
+//! Options that set variables, generated from the table of settings: those of `run` and `env`, and those of `attach`.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use tllmprof_config::error::{BadValue, shown};
-use tllmprof_config::{Ranked, SETTINGS, Setting, Settings, Value, variable};
+use tllmprof_config::{Control, Ranked, SETTINGS, Setting, Settings, Value, settings, variable};
 
-use crate::failure::usage;
-use crate::manners;
+use crate::failure::{usage, worded};
+use crate::{manners, records};
 
-/// Half of what one variable says; `--per` is the other.
+/// The two options that together set one variable.
 const AT_MOST: &str = "--at-most";
 const PER: &str = "--per";
 
-/// The options that were typed, in the order of the table: those of `attach`, or of `run` and `env`.
+/// The options that were typed, in the order of the table. `OF_ATTACH`: those of `attach` instead of `run` and `env`.
 #[derive(Debug, Default)]
 pub struct Options<const OF_ATTACH: bool = false>(Vec<Typed>);
 
@@ -34,8 +35,36 @@ pub struct Given {
     pub value: OsString,
 }
 
+/// The automatic measurements for a run whose user chose no window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Measures {
+    All,
+    /// No kernels: the PyTorch profiler uses CUPTI, and the automatic window is too long for it.
+    WithoutKernels,
+    /// Only times and calls.
+    Nothing,
+}
+
+impl Measures {
+    /// The options that are added, with their variables.
+    fn added(self) -> &'static [(&'static str, &'static str)] {
+        const ADDED: [(&str, &str); 5] = [
+            ("--stacks", variable::stacks),
+            ("--native-stacks", variable::native_stacks),
+            ("--gc", variable::record_gc),
+            ("--gil", variable::gil),
+            ("--kernels", variable::kernels),
+        ];
+        match self {
+            Self::All => &ADDED,
+            Self::WithoutKernels => &ADDED[..4],
+            Self::Nothing => &[],
+        }
+    }
+}
+
 impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
-    /// Rows with an option of these.
+    /// Rows that have one of these options.
     fn rows() -> impl Iterator<Item = &'static Setting> {
         let is_of = |row: &&Setting| !OF_ATTACH || row.attach.is_some();
         SETTINGS
@@ -59,7 +88,7 @@ impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
         self.0.first().map(|typed| typed.setting.option)
     }
 
-    /// The variables that were typed as options.
+    /// The variables of the typed options.
     pub fn typed(&self) -> impl Iterator<Item = Given> {
         self.0.iter().filter_map(|Typed { setting, value }| {
             Some(Given {
@@ -71,7 +100,7 @@ impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
     }
 }
 
-/// An option as clap has it.
+/// A row as an option of clap.
 fn argument(row: &'static Setting, of_attach: bool) -> Arg {
     let (help, long) = match row.attach.filter(|help| of_attach && !help.is_empty()) {
         Some(help) => (help.to_owned(), help.to_owned()),
@@ -81,7 +110,6 @@ fn argument(row: &'static Setting, of_attach: bool) -> Arg {
         .long(row.option.trim_start_matches('-'))
         .help(help)
         .long_help(long)
-        .allow_hyphen_values(row.takes_dashes)
         .conflicts_with_all(row.conflicts);
     let argument = match of_attach {
         true => argument,
@@ -132,8 +160,8 @@ impl<const OF_ATTACH: bool> FromArgMatches for Options<OF_ATTACH> {
 }
 
 impl Options {
-    /// The variables that these options set.
-    pub fn given(&self) -> Vec<Given> {
+    /// The variables that these options set. `measures`: the automatic measurements that are added.
+    pub fn given(&self, measures: Measures) -> Vec<Given> {
         let mut given: Vec<_> = self.typed().collect();
         let mut set = |option, variable, value: Option<OsString>| {
             if let Some(value) = value {
@@ -145,20 +173,41 @@ impl Options {
                 });
             }
         };
-        // Where neither an option nor a variable says which, steady iterations.
+        // Without a window in an option or a variable, the run measures steady iterations.
         let is_asked = self.has("--window") || variable::windows.split(' ').any(is_set);
-        let windows = variable::windows.split(' ').next().unwrap_or_default();
-        set("--window", windows, (!is_asked).then(|| "steady".into()));
+        if !is_asked {
+            let windows = variable::windows.split(' ').next().unwrap_or_default();
+            let measures = self.measures(measures);
+            let window = match measures {
+                Measures::All => "auto",
+                Measures::WithoutKernels | Measures::Nothing => "steady",
+            };
+            set("--window", windows, Some(window.into()));
+            for &(option, variable) in measures.added() {
+                let is_given = self.has(option) || env::var_os(variable).is_some();
+                set(option, variable, (!is_given).then(|| "auto".into()));
+            }
+        }
         set(AT_MOST, variable::when_at_most, self.at_most());
         let no_trace = self.no_trace().then(OsString::new);
         set("--no-trace", variable::trace, no_trace);
-        // What --log says takes precedence over --quiet and --verbose.
+        // --log takes precedence over --quiet and --verbose.
         let log = manners::log().filter(|_| !self.has("--log"));
         set("--log", variable::log, log.map(Into::into));
         given
     }
 
-    /// How many windows may open by themselves, in how long.
+    /// The automatic measurements if the user chose no window.
+    fn measures(&self, measures: Measures) -> Measures {
+        let has_torch_trace = self.has("--torch-trace") || is_set(variable::torch_trace);
+        match measures {
+            _ if self.has("--light") || self.no_trace() => Measures::Nothing,
+            Measures::All if has_torch_trace => Measures::WithoutKernels,
+            measures => measures,
+        }
+    }
+
+    /// The limit of windows that open by themselves, as `WINDOWS/TIME`.
     fn at_most(&self) -> Option<OsString> {
         let (at_most, per) = (self.value(AT_MOST), self.value(PER));
         at_most.or(per)?;
@@ -168,55 +217,125 @@ impl Options {
         Some(value)
     }
 
-    /// What is wrong with a variable, as it is said of what was typed for it.
-    fn said(&self, bad: &BadValue, given: &[Given]) -> anyhow::Error {
-        let given = given.iter().find(|given| given.variable == bad.name);
-        match given.map(|given| given.option) {
-            Some(AT_MOST) => {
-                let typed = [AT_MOST, PER].into_iter().filter_map(|option| {
-                    let value = shown(self.value(option)?);
-                    Some(format!("{option} \"{value}\""))
-                });
-                let typed = typed.collect::<Vec<_>>().join(" ");
-                usage(format_args!("{typed}: {}", bad.why()))
-            }
-            Some(option) => usage(format_args!("{option} {}", bad.of_option())),
-            None => usage(bad),
-        }
+    /// The error of a variable, worded for the option that was typed for it.
+    fn usage_error(&self, bad: &BadValue, given: &[Given]) -> anyhow::Error {
+        let Some(given) = given.iter().find(|given| given.variable == bad.name) else {
+            return usage(bad);
+        };
+        let own = [given.option];
+        let options = match given.option {
+            AT_MOST => &[AT_MOST, PER][..],
+            _ => &own,
+        };
+        let typed = self
+            .0
+            .iter()
+            .filter(|typed| options.contains(&typed.setting.option));
+        let typed = typed.map(|typed| match typed.setting.value {
+            Value::Flag => typed.setting.option.to_owned(),
+            _ => format!("{} \"{}\"", typed.setting.option, shown(&typed.value)),
+        });
+        let typed = typed.collect::<Vec<_>>().join(" ");
+        let why = self.in_options(&bad.why());
+        usage(format_args!(
+            "{typed}: {}",
+            why.replace("10/1h", "--at-most 10 --per 1h")
+        ))
     }
 
-    /// Whether there is to be no record.
+    /// A text in which each variable that is not set in this environment is replaced by its option.
+    fn in_options(&self, text: &str) -> String {
+        let mut out = String::new();
+        let is_of_name = |c: char| c == '_' || c.is_ascii_alphanumeric();
+        let mut rest = text;
+        while let Some(first) = rest.chars().next() {
+            let end = rest.find(|c| is_of_name(c) != is_of_name(first));
+            let (word, after) = rest.split_at(end.unwrap_or(rest.len()));
+            let named = settings::options().find(|(variable, _)| *variable == word);
+            let option = named.filter(|(_, option)| self.has(option) || !is_set(word));
+            rest = after;
+            match option {
+                None => out.push_str(word),
+                Some((_, option)) => {
+                    out.push_str(option);
+                    if let Some(value) = rest.strip_prefix('=') {
+                        out.push(' ');
+                        rest = value;
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    /// The source of a setting: its option if that was typed, else its variable.
+    fn given_by(&self, option: &'static str, variable: &'static str) -> &'static str {
+        if self.has(option) { option } else { variable }
+    }
+
+    /// Checks the paths, except that of the record, that a program on this machine is given.
+    ///
+    /// # Errors
+    /// A file of PyTorch's profiler cannot be created, or a folder of sockets cannot be used.
+    pub fn check_places(&self, settings: &Settings) -> Result<()> {
+        if let Some(trace) = &settings.torch_trace {
+            let by = self.given_by("--torch-trace", variable::torch_trace);
+            let typed = PathBuf::from(format!("{}{}", trace.stem, trace.extension));
+            let name = PathBuf::from(format!("{}-rank-0{}", trace.stem, trace.extension));
+            // The profiler creates missing folders.
+            let folder = parent(&typed).ancestors().find(|folder| folder.exists());
+            records::check_can_create((by, &typed), folder.unwrap_or(Path::new(".")), true, &name)?;
+        }
+        let Control::Folder(folder) = &settings.control else {
+            return Ok(());
+        };
+        let shown_folder = shown(folder.as_os_str());
+        let what = format!("{}=\"{shown_folder}\"", variable::control);
+        let refuse = |why: &str| {
+            usage(format_args!(
+                "{what}: {why} (wanted: 1, 0, or a folder that can be written to)"
+            ))
+        };
+        let place = if folder.exists() {
+            folder
+        } else {
+            parent(folder)
+        };
+        if !place.is_dir() {
+            return Err(refuse("there is no such folder"));
+        }
+        records::may_create_in(place).map_err(|error| refuse(&worded(&error.to_string())))?;
+        Ok(())
+    }
+
+    /// Returns whether no record is wanted.
     pub fn no_trace(&self) -> bool {
         self.has("--no-trace")
     }
 
-    /// Whether the GPUs are to be sampled, for which there is no variable: the command does it.
+    /// Returns whether the GPUs are to be sampled. There is no variable for this, because the command does it.
     pub fn gpu_metrics(&self) -> bool {
         self.has("--gpu-metrics")
     }
 
-    /// What the library will read: this environment with the options over it.
+    /// The settings that the library will read: those of this environment, overridden by the options.
     ///
     /// # Errors
-    /// A value that does not parse, or that another one contradicts.
-    pub fn settings(&self) -> Result<Settings> {
-        let given = self.given();
-        if self.value("--trace").is_some_and(OsStr::is_empty) {
-            return Err(usage(
-                "--trace \"\": an empty path (wanted: a file's name, or --no-trace)",
-            ));
-        }
+    /// A value does not parse, or contradicts another one.
+    pub fn settings(&self, measures: Measures) -> Result<Settings> {
+        let given = self.given(measures);
         let settings = Settings::from_env(|name| lookup(&given, name))
-            .map_err(|bad| self.said(&bad, &given))?;
+            .map_err(|bad| self.usage_error(&bad, &given))?;
         if self.no_trace() && settings.kernels.is_some() {
-            return Err(usage(
-                "--no-trace: kernels are taken into the record (wanted: without --kernels, or with a record)",
-            ));
+            let kernels = self.in_options(variable::kernels);
+            return Err(usage(format_args!(
+                "--no-trace: kernels are taken into the record (wanted: without {kernels}, or with a record)",
+            )));
         }
         Ok(settings)
     }
 
-    /// Which of a job's tasks this is, where the run has no identifier but the job's.
+    /// The task of a launcher's job that this process is, if the run has only the job's identifier.
     pub fn task(&self, settings: &Settings) -> Option<String> {
         let is_named = self.has("--run") || is_set(variable::run);
         settings.run.as_ref().filter(|_| !is_named)?;
@@ -226,7 +345,7 @@ impl Options {
         Some(format!("{host}-{rank}"))
     }
 
-    /// What was meant where the program's name is a value that an option takes behind an equals sign only.
+    /// The intended option, if the program's name is a value that an option only takes after an equals sign.
     pub fn meant(&self, name: &OsStr) -> Option<String> {
         let name = name.to_str().filter(|name| !name.is_empty())?;
         let takes = |typed: &&Typed| {
@@ -239,11 +358,19 @@ impl Options {
     }
 }
 
+/// The folder of a file.
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    }
+}
+
 fn is_set(name: &str) -> bool {
     env::var_os(name).is_some_and(|value| !value.is_empty())
 }
 
-/// The value of a variable, where these options were typed.
+/// The value of a variable, with these typed options applied.
 pub fn lookup(given: &[Given], name: &str) -> Option<OsString> {
     match given.iter().find(|given| given.variable == name) {
         Some(given) => Some(given.value.clone()),
@@ -251,10 +378,10 @@ pub fn lookup(given: &[Given], name: &str) -> Option<OsString> {
     }
 }
 
-/// Splits what follows `--nsys=` or `--ncu=` as a shell would.
+/// Splits the arguments in `--nsys=` or `--ncu=` as a shell would.
 ///
 /// # Errors
-/// Quotes that do not close, and text that is not UTF-8.
+/// A quote does not close, or the text is not UTF-8.
 pub fn split_arguments(option: &str, text: &OsStr) -> Result<Vec<String>> {
     let bad = |problem: &str| {
         let shown = text.to_string_lossy();
@@ -360,7 +487,7 @@ mod tests {
             .options
     }
 
-    /// An option as it is typed for the example of its row.
+    /// The words that set an option to the example of its row.
     fn words(row: &Setting) -> Vec<String> {
         let (option, example) = (row.option.to_owned(), row.example);
         let example = example
@@ -376,7 +503,7 @@ mod tests {
 
     #[test]
     fn an_option_and_its_variable_give_the_same_setting() {
-        // Some of them are of use beside others alone.
+        // Some settings only have an effect together with others.
         let beside = [
             ("TLLMPROF_WHERE", "tokens>1"),
             ("TLLMPROF_WHEN", "wait > 1s"),
@@ -401,7 +528,7 @@ mod tests {
         for row in SETTINGS.iter().filter(|row| !row.option.is_empty()) {
             let options_of = typed::<false>(&words(row));
             let given: Vec<_> = options_of
-                .given()
+                .given(Measures::Nothing)
                 .into_iter()
                 .map(|given| (given.variable, given.value))
                 .collect();
@@ -420,8 +547,8 @@ mod tests {
             }
         }
         assert!(options >= 30);
-        let both =
-            typed::<false>(&["--at-most".into(), "1".into(), "--per".into(), "2m".into()]).given();
+        let both = typed::<false>(&["--at-most".into(), "1".into(), "--per".into(), "2m".into()])
+            .given(Measures::Nothing);
         assert!(
             both.iter()
                 .any(|given| given.variable == "TLLMPROF_WHEN_AT_MOST" && given.value == "1/2m"),
@@ -435,7 +562,7 @@ mod tests {
             .iter()
             .filter(|row| matches!(row.value, Value::Optional(_)) && !row.option.is_empty())
         {
-            let given = typed::<false>(&[row.option.to_owned()]).given();
+            let given = typed::<false>(&[row.option.to_owned()]).given(Measures::Nothing);
             let value = given
                 .iter()
                 .find(|given| Some(given.variable) == row.variable());

@@ -12,13 +12,13 @@ use ureq::Agent;
 use ureq::http::{HeaderName, HeaderValue, Uri};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
-/// Where the protocol has traces.
+/// Path of traces in the protocol.
 const TRACES: &str = "/v1/traces";
 
-/// How long a request may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time within which a request has to end.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The exporter's variables, as OpenTelemetry has them: those for traces win.
+/// OpenTelemetry's variables for exporters; those for traces take precedence.
 const HEADERS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
     "OTEL_EXPORTER_OTLP_HEADERS",
@@ -28,7 +28,7 @@ const CERTIFICATE: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_CERTIFICATE",
 ];
 
-/// A collector's address; its path is [`TRACES`] where it has none.
+/// Parses a collector's address; its path is [`TRACES`] by default.
 pub fn collector(text: &str) -> Result<Uri, String> {
     const WANTED: &str = "wanted: http://HOST:PORT or https://HOST:PORT of a collector, such as http://localhost:4318";
     let uri: Uri = text
@@ -48,7 +48,7 @@ pub fn collector(text: &str) -> Result<Uri, String> {
     Uri::from_parts(parts).map_err(|error| format!("{error} ({WANTED})"))
 }
 
-/// The first of these variables that is set to something, and its value.
+/// The first of these variables that is set and not blank, and its value.
 fn variable(names: [&'static str; 2]) -> Option<(&'static str, String)> {
     let value = |name| Some((name, env::var(name).ok()?));
     names
@@ -57,7 +57,7 @@ fn variable(names: [&'static str; 2]) -> Option<(&'static str, String)> {
         .find(|(_, value)| !value.trim().is_empty())
 }
 
-/// `KEY=VALUE,…`, in which values are percent-encoded.
+/// Parses `KEY=VALUE,…` with percent-encoded values.
 fn headers(text: &str) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
     let pairs = text.split(',').filter(|pair| !pair.trim().is_empty());
     let header = |pair: &str| {
@@ -73,7 +73,7 @@ fn headers(text: &str) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
         .collect()
 }
 
-/// Without its `%XX`; `None` where one is none.
+/// Decodes each `%XX`; `None` if one is invalid.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let mut parts = text.split('%');
     let mut bytes = parts.next()?.as_bytes().to_vec();
@@ -85,7 +85,7 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Whom to trust: the certificates of a file, or whom the system trusts.
+/// The trusted certificates: those of a file, or those of the system.
 fn trusted() -> Result<RootCerts> {
     let Some((name, path)) = variable(CERTIFICATE) else {
         return Ok(RootCerts::PlatformVerifier);
@@ -104,7 +104,7 @@ fn trusted() -> Result<RootCerts> {
     Ok(RootCerts::from(certificates))
 }
 
-/// Sends the spans of records to a collector; how many there were.
+/// Sends the spans of records to a collector. Returns their number.
 pub fn send(records: &[Record], to: &Uri) -> Result<u64> {
     let headers = match variable(HEADERS) {
         // The value may be a secret, so it is not shown.
@@ -118,7 +118,7 @@ pub fn send(records: &[Record], to: &Uri) -> Result<u64> {
             .root_certs(trusted()?);
     }
     let agent: Agent = Agent::config_builder()
-        .timeout_global(Some(PATIENCE))
+        .timeout_global(Some(REQUEST_TIMEOUT))
         .http_status_as_error(false)
         .tls_config(tls.build())
         .build()

@@ -1,19 +1,20 @@
-//! Results to standard output, messages to standard error.
+//! Writes results to standard output, and messages to standard error.
 
 use std::fmt;
-use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, Stdout, StdoutLock, Write};
 use std::mem;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde::Serialize;
 use tllmprof_config::printable;
 use tllmprof_report::write_json;
 
-use crate::manners;
+use crate::{inherited, manners};
 
-/// Messages since another has the terminal.
+/// Messages that are held back while other code has the terminal.
 static KEPT: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
-/// Messages are kept meanwhile; what nobody has taken is written at the end.
+/// While this exists, messages are kept; those that were not taken are written when it is dropped.
 pub struct Kept(());
 
 impl Kept {
@@ -22,7 +23,7 @@ impl Kept {
         Self(())
     }
 
-    /// The messages that came since the last call.
+    /// The messages since the last call.
     pub fn take(&self) -> Vec<String> {
         kept().as_mut().map(mem::take).unwrap_or_default()
     }
@@ -41,14 +42,35 @@ fn kept() -> MutexGuard<'static, Option<Vec<String>>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether standard error is a terminal that may be written to.
+/// Returns whether standard error is a terminal and messages are not held back.
 pub fn has_terminal() -> bool {
     io::stderr().is_terminal() && kept().is_none()
 }
 
-/// Writes a result. A reader that has seen enough is no error.
+/// Makes a write beyond the limit for files (`ulimit -f`) fail, so that an unfinished file is removed. Otherwise the
+/// kernel would end the process.
+pub fn survive_size_limits() {
+    if !inherited::is_ignored(libc::SIGXFSZ) {
+        // A handler is needed because started programs would inherit an ignored signal. With the default action the
+        // signal ends this process.
+        let _ = signal_hook::flag::register(libc::SIGXFSZ, Arc::default());
+    }
+}
+
+/// Standard output.
+///
+/// # Errors
+/// This process has no standard output.
+pub fn stdout() -> io::Result<Stdout> {
+    match inherited::has_no_output() {
+        true => Err(io::Error::other("standard output is closed")),
+        false => Ok(io::stdout()),
+    }
+}
+
+/// Writes a result. A reader that closes the pipe early is not an error.
 pub fn print(bytes: &[u8]) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = stdout()?.lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result,
@@ -60,35 +82,35 @@ pub fn text(text: &str) -> io::Result<()> {
     print(manners::spelled(text).as_bytes())
 }
 
-/// Writes a result bit by bit. As above.
+/// Writes a result in pieces, otherwise like [`print`].
 pub fn write(
     write: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut stdout = BufWriter::new(io::stdout().lock());
+    let mut stdout = BufWriter::new(stdout()?.lock());
     match write(&mut stdout).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
 }
 
-/// Writes an error or a warning, in the form that the preloaded library uses too.
+/// Writes an error or a warning, in the same form as the preloaded library.
 pub fn say(message: fmt::Arguments<'_>) {
     let line = printable(message);
     if let Some(kept) = kept().as_mut() {
         return kept.push(line);
     }
-    // If standard error is closed, there is no other place to report that.
+    // If standard error is closed, the message cannot be reported anywhere.
     let _ = writeln!(io::stderr().lock(), "tllmprof: {}", manners::spelled(&line));
 }
 
-/// Writes what is good to know, unless `--quiet` was given.
+/// Writes useful information, unless `--quiet` was given.
 pub fn note(message: fmt::Arguments<'_>) {
     if !manners::is_quiet() {
         say(message);
     }
 }
 
-/// Writes how something is done, where `--verbose` was given.
+/// Writes details of the work, if `--verbose` was given.
 pub fn detail(message: fmt::Arguments<'_>) {
     if manners::is_verbose() {
         say(message);
@@ -97,17 +119,17 @@ pub fn detail(message: fmt::Arguments<'_>) {
 
 /// Writes text of several lines to standard error.
 pub fn write_error(text: &str) {
-    // As above.
+    // If standard error is closed, the text cannot be reported anywhere.
     let _ = io::stderr()
         .lock()
         .write_all(manners::spelled(text).as_bytes());
 }
 
-/// `text` as a string in JSON.
-pub fn json_string(text: &str) -> String {
+/// Returns a value as JSON in one line.
+pub fn json(value: &(impl Serialize + ?Sized)) -> String {
     let mut json = Vec::new();
-    // A vector takes all that is written to it, and JSON is text.
-    let _ = write_json(&text, &mut json);
+    // Writing to a vector cannot fail, and JSON is text.
+    let _ = write_json(&value, &mut json);
     String::from_utf8(json)
         .unwrap_or_default()
         .trim_end()

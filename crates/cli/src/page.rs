@@ -1,24 +1,25 @@
-//! The page of a report, written to a file.
+//! Writes the page of a report.
 
 use std::io::{BufWriter, Write};
 
 use anyhow::Result;
 use tllmprof_export::Output;
-use tllmprof_nsys::{Process as Exported, Scopes};
+use tllmprof_nsys::Process as Exported;
 use tllmprof_page::{EVENTS, Timeline};
 use tllmprof_report::{MetricSample, Process, Recording, Report};
 
 use crate::chosen::Chosen;
+use crate::processes::Reading;
 use crate::progress::Counted;
-use crate::{parallel, processes};
+use crate::{output, parallel, processes, traces};
 
-/// What was measured of GPUs, by the boot of their machine.
+/// GPU metrics, by the boot ID of their machine.
 #[derive(Default)]
 pub struct Measured(Vec<(String, Vec<MetricSample>)>);
 
 impl Measured {
-    /// That of all records that were read, those among them that are of no process.
-    pub fn of(processes: &[Process]) -> Self {
+    /// The metrics in all records, including those of records that belong to no process.
+    pub fn from_processes(processes: &[Process]) -> Self {
         let with = processes
             .iter()
             .filter(|process| !process.metrics.samples.is_empty());
@@ -28,39 +29,48 @@ impl Measured {
     }
 }
 
-/// Writes a report's page: it is there whole or not at all. `are_some`: the processes have some of their records' windows.
-/// Kernels of nsys exports get their layers by `scopes`.
+/// Writes a report's page: the file is complete or absent. Without a target the page goes to standard output.
+/// `are_some`: the processes have only some of their records' windows.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// The page cannot be written.
 pub fn write(
     report: &Report,
     measured: &Measured,
-    target: Output,
+    target: Option<Output>,
     are_some: bool,
-    scopes: Option<&Scopes>,
+    reading: Reading<'_>,
 ) -> Result<()> {
     let room = EVENTS / report.processes.len().max(1) as u64;
     let timelines = parallel::each(&report.processes, |process| {
-        timeline(process, measured, room, are_some, scopes)
+        timeline(process, measured, room, are_some, reading)
     });
+    let Some(target) = target else {
+        return Ok(output::write(|to| {
+            tllmprof_page::write(report, &timelines, to)
+        })?);
+    };
     let mut file = BufWriter::new(target.file()?);
     tllmprof_page::write(report, &timelines, &mut file)?;
     file.flush()?;
     Ok(target.keep()?)
 }
 
-/// The events of a process; `None` where what it was read from cannot be read any more.
+/// The events of a process; `None` if its file can no longer be read.
 fn timeline(
     process: &Process,
     measured: &Measured,
     room: u64,
     are_some: bool,
-    scopes: Option<&Scopes>,
+    reading: Reading<'_>,
 ) -> Option<Timeline> {
     let file = &process.file;
-    let timeline = if processes::is_of_nsys(file).ok()? {
-        let recorded = processes::exported(file, scopes).ok()?;
+    let timeline = if processes::is_json(file).ok()? {
+        let activity = processes::activity("drawing", file);
+        let trace = traces::read(file, reading.step, Some(activity)).ok()?;
+        Timeline::read(process, &trace, room)
+    } else if processes::is_of_nsys(file).ok()? {
+        let recorded = processes::exported(file, reading).ok()?;
         let own = |one: &&Exported| Recording::header(*one).pid == process.pid;
         let one = recorded.iter().find(own)?;
         let counted = Counted::new(one, processes::activity("drawing", file), 2 * one.rows());

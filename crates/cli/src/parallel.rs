@@ -1,13 +1,13 @@
-//! Work on several things at once.
+//! Runs work on several threads.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// How many threads, at most: each takes memory.
+/// Largest number of threads; each takes memory.
 const THREADS: usize = 8;
 
-/// What `work` makes of each, in their order.
+/// The results of `work` for each item, in their order.
 pub fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let some = || {

@@ -1,4 +1,4 @@
-//! The processes that files hold.
+//! Reads the processes in files.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -9,25 +9,66 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
+use tllmprof_config::{Problem, Step};
 use tllmprof_nsys::Scopes;
 use tllmprof_record::{Error, Reader};
 use tllmprof_report::{Process, State};
 
 use crate::failure::{self, usage};
 use crate::progress::{Counted, Progress, Watched};
-use crate::{output, parallel};
+use crate::{output, parallel, traces};
 
-/// Reads the processes of some files, and logs which files cannot be read; whether there was one. A file of a
-/// process that was killed before it recorded anything is logged, too, and is a failure if there is no other.
-/// Kernels of nsys exports get their layers by `scopes`.
+/// Options for reading traces of other profilers.
+#[derive(Clone, Copy, Default)]
+pub struct Reading<'a> {
+    /// The layers of the CUDA graphs in nsys exports.
+    pub scopes: Option<&'a Scopes>,
+    /// The step rule.
+    pub step: Option<&'a Step>,
+}
+
+impl<'a> Reading<'a> {
+    /// Checks that the rule of `--step` can be used with these files.
+    ///
+    /// # Errors
+    /// The rule names calls that traces do not hold, or none of the files is a trace.
+    pub fn with_step(step: Option<&'a Step>, files: &[PathBuf]) -> Result<Self> {
+        let reading = Self { scopes: None, step };
+        let Some(step) = step else {
+            return Ok(reading);
+        };
+        if let Err(why) = tllmprof_foreign::check(step) {
+            return Err(usage(format_args!("--step {step}: {why}")));
+        }
+        // A file that cannot be read is reported when it is opened.
+        if files.iter().any(|file| is_foreign(file).unwrap_or(true)) {
+            return Ok(reading);
+        }
+        Err(usage(format_args!(
+            "--step {step}: no FILE is a trace of another profiler (wanted: one; a record has its own iterations)"
+        )))
+    }
+}
+
+/// Parses the rule of `--step`.
+///
+/// # Errors
+/// The text is not a step rule.
+pub fn step(text: &str) -> Result<Step, Problem> {
+    Step::parse(text)
+}
+
+/// Reads the processes of some files, and logs the files that cannot be read. Returns whether any failed. A file of a
+/// process that was killed before it recorded anything is logged too, and counts as a failure only if there is no
+/// other file.
 pub fn read_all<'a>(
     files: impl IntoIterator<Item = &'a PathBuf>,
-    scopes: Option<&Scopes>,
+    reading: Reading<'_>,
 ) -> (Vec<Process>, bool) {
     let files: Vec<_> = files.into_iter().collect();
     let mut processes = Vec::new();
     let mut failed = false;
-    for (file, read) in files.iter().zip(read_each(&files, scopes)) {
+    for (file, read) in files.iter().zip(read_each(&files, reading)) {
         match read.with_context(|| file.display().to_string()) {
             Ok(read) => processes.extend(read),
             Err(error) => {
@@ -40,11 +81,11 @@ pub fn read_all<'a>(
     (processes, failed)
 }
 
-/// What each file holds, in their order; several are read at once.
-fn read_each(files: &[&PathBuf], scopes: Option<&Scopes>) -> Vec<Result<Vec<Process>>> {
+/// The processes of each file, in their order; several files are read at once.
+fn read_each(files: &[&PathBuf], reading: Reading<'_>) -> Vec<Result<Vec<Process>>> {
     let read = |file: &PathBuf, show| {
         output::detail(format_args!("reads {}", file.display()));
-        of_file(file, files.len(), show, scopes)
+        read_file(file, files.len(), show, reading)
     };
     if let [file] = files {
         return vec![read(file, true)];
@@ -59,12 +100,12 @@ fn read_each(files: &[&PathBuf], scopes: Option<&Scopes>) -> Vec<Result<Vec<Proc
     })
 }
 
-/// Whether a file is a record that was only begun.
+/// Returns whether a file is a record that was only begun.
 pub const fn is_empty(error: &Error) -> bool {
     matches!(error, Error::Empty(_))
 }
 
-/// The exit status: a failure where a file could not be read, or a record is damaged.
+/// The exit status: a failure if a file could not be read, or a record is damaged.
 pub fn status<'a>(failed: bool, processes: impl IntoIterator<Item = &'a Process>) -> ExitCode {
     let is_damaged = |process: &Process| process.state() == State::Damaged;
     if failed || processes.into_iter().any(is_damaged) {
@@ -75,11 +116,11 @@ pub fn status<'a>(failed: bool, processes: impl IntoIterator<Item = &'a Process>
 }
 
 /// # Errors
-/// Where one of the files is named twice.
+/// A file is named twice.
 pub fn are_different(files: &[PathBuf]) -> Result<()> {
     let mut known = HashSet::new();
     for file in files {
-        // One that cannot be found is for others to complain of.
+        // A missing file is reported by other code.
         if let Ok(real) = file.canonicalize()
             && !known.insert(real)
         {
@@ -90,7 +131,7 @@ pub fn are_different(files: &[PathBuf]) -> Result<()> {
 }
 
 /// # Errors
-/// Where what is to be made by that option would replace one of the files that it is made of.
+/// The output of this option would replace one of its input files.
 pub fn is_no_input(option: &str, output: &Path, files: &[PathBuf]) -> Result<()> {
     let Ok(target) = output.canonicalize() else {
         return Ok(());
@@ -105,11 +146,11 @@ pub fn is_no_input(option: &str, output: &Path, files: &[PathBuf]) -> Result<()>
     Ok(())
 }
 
-/// The records and nsys exports in a folder, or the one file.
+/// The records, nsys exports and PyTorch traces in a folder, or the given file.
 ///
 /// # Errors
-/// Where the folder cannot be read or has none.
-pub fn of_run(path: &Path) -> Result<Vec<PathBuf>> {
+/// The folder cannot be read, or has none of these.
+pub fn find_files(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -117,20 +158,38 @@ pub fn of_run(path: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(path).with_context(name)? {
         let file = entry.with_context(name)?.path();
-        let begins = beginning(&file).unwrap_or_default();
-        let is_one =
-            begins.starts_with(&tllmprof_record::MAGIC) || begins.starts_with(tllmprof_nsys::MAGIC);
-        // One that is called so and cannot be read is named when it is tried.
-        let is_called_so = |extension: &OsStr| extension == "tllmprof" || extension == "sqlite";
-        if is_one || file.extension().is_some_and(is_called_so) {
-            files.push(file);
-        }
+        files.extend(kind(&file).map(|_| file));
     }
     if files.is_empty() {
         bail!("{}: there is no record in it", path.display());
     }
     files.sort();
+    // nsys itself writes the export of a report next to it.
+    let reports = files.clone();
+    files.retain(|file| {
+        let export = file.with_extension("sqlite");
+        !tllmprof_nsys::is_report(file) || !reports.contains(&export)
+    });
     Ok(files)
+}
+
+/// Returns what a file in a folder is by its beginning, or else by its name: one that cannot be read is named when it
+/// is tried. `None`: it is neither a record nor a trace.
+pub fn kind(file: &Path) -> Option<&'static str> {
+    const RECORD: &str = "tllmprof record";
+    const EXPORT: &str = "nsys export";
+    const REPORT: &str = "nsys report";
+    let begins = beginning(file).unwrap_or_default();
+    let extension = file.extension().and_then(OsStr::to_str);
+    match extension {
+        _ if begins.starts_with(&tllmprof_record::MAGIC) => Some(RECORD),
+        _ if begins.starts_with(tllmprof_nsys::MAGIC) => Some(EXPORT),
+        _ if traces::is_trace(file, &begins) => Some("PyTorch trace"),
+        Some("tllmprof") => Some(RECORD),
+        Some("sqlite") => Some(EXPORT),
+        Some("nsys-rep") => Some(REPORT),
+        _ => None,
+    }
 }
 
 /// Reads a record.
@@ -138,25 +197,31 @@ pub fn read(path: &Path) -> Result<Process> {
     Ok(Process::read(path.to_owned(), &open(path, "reading")?)?)
 }
 
-/// Opens a record that is read twice; if that takes long, the progress line begins with `verb`.
+/// Opens a record that is read twice. If that takes long, a progress line that begins with `verb` is shown.
 ///
 /// # Errors
-/// Where it cannot be read or is no record.
+/// The file cannot be read, or is not a record.
 pub fn open(path: &Path, verb: &str) -> Result<Reader<Watched<File>>, Error> {
     let (file, length) = open_file(path)?;
     Reader::new(Watched::new(file, activity(verb, path), 2 * length))
 }
 
-/// A file that may be a record, as it is at one moment, and its length.
+/// A snapshot of a file that may be a record, and its length in bytes.
 fn open_file(path: &Path) -> Result<(File, u64), Error> {
     let file = tllmprof_record::open_still(path)?;
     let length = file.metadata()?.len();
     Ok((file, length))
 }
 
-/// The processes of a record or of an nsys export, one of so many files. `show`: with a progress line of its own.
-fn of_file(file: &Path, files: usize, show: bool, scopes: Option<&Scopes>) -> Result<Vec<Process>> {
+/// The processes of a record, an nsys export or a PyTorch trace; `files`: the total number of files. `show`: show a
+/// progress line.
+fn read_file(file: &Path, files: usize, show: bool, reading: Reading<'_>) -> Result<Vec<Process>> {
     let path = || file.to_owned();
+    if is_json(file)? {
+        let shown = show.then(|| activity("reading", file));
+        let trace = traces::read(file, reading.step, shown)?;
+        return Ok(vec![Process::read_among(path(), &trace, files)?]);
+    }
     if !is_of_nsys(file)? {
         let process = match show {
             true => Process::read_among(path(), &open(file, "reading")?, files)?,
@@ -164,24 +229,25 @@ fn of_file(file: &Path, files: usize, show: bool, scopes: Option<&Scopes>) -> Re
         };
         return Ok(vec![process]);
     }
-    let recorded = exported(file, scopes)?;
+    let recorded = exported(file, reading)?;
     let records = files.max(recorded.len());
-    let processes = recorded.iter().map(|one| match show {
+    // The data of each process is released after it was read.
+    let processes = recorded.into_iter().map(|one| match show {
         true => {
-            let counted = Counted::new(one, activity("reading", file), 2 * one.rows());
+            let counted = Counted::new(&one, activity("reading", file), 2 * one.rows());
             Process::read_among(path(), &counted, records)
         }
-        false => Process::read_among(path(), one, records),
+        false => Process::read_among(path(), &one, records),
     });
     Ok(processes.collect::<Result<_, _>>()?)
 }
 
-/// The processes of an nsys export, whose kernels get their layers by `scopes`.
+/// The processes of an nsys export.
 pub fn exported(
     file: &Path,
-    scopes: Option<&Scopes>,
+    Reading { scopes, step }: Reading<'_>,
 ) -> Result<Vec<tllmprof_nsys::Process>, tllmprof_nsys::Error> {
-    let mut recorded = tllmprof_nsys::open(file)?;
+    let mut recorded = tllmprof_nsys::open(file, step)?;
     if let Some(scopes) = scopes {
         for one in &mut recorded {
             one.join(scopes)?;
@@ -190,17 +256,33 @@ pub fn exported(
     Ok(recorded)
 }
 
-/// Whether a file is an nsys report or an export of one.
+/// Returns whether a file is a trace of another profiler.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// The file cannot be read.
+pub fn is_foreign(file: &Path) -> io::Result<bool> {
+    Ok(is_of_nsys(file)? || is_json(file)?)
+}
+
+/// Returns whether a file is JSON, like traces of the PyTorch profiler.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn is_json(file: &Path) -> io::Result<bool> {
+    traces::is_json(file, &beginning(file)?)
+}
+
+/// Returns whether a file is an nsys report or an export of one.
+///
+/// # Errors
+/// The file cannot be read.
 pub fn is_of_nsys(file: &Path) -> io::Result<bool> {
     let begins = beginning(file)?;
     let is_record = begins.starts_with(&tllmprof_record::MAGIC);
     Ok(!file.is_dir() && !is_record && tllmprof_nsys::is_of_nsys(file, &begins))
 }
 
-/// What is being done, for the progress line.
+/// The text of the progress line.
 pub fn activity(verb: &str, path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str());
     format!("{verb} {}", name.display())
@@ -210,7 +292,7 @@ pub fn activity(verb: &str, path: &Path) -> String {
 fn beginning(file: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let length = tllmprof_nsys::MAGIC.len() as u64;
-    // Whoever opens a FIFO waits until somebody writes to it.
+    // Opening a FIFO would block until a process writes to it.
     if fs::metadata(file)?.is_file() {
         File::open(file)?.take(length).read_to_end(&mut bytes)?;
     }

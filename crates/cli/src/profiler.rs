@@ -1,4 +1,4 @@
-//! The profilers that `run` starts: how they are found, and how they are set up to capture windows.
+//! The profilers that `run` starts: how they are found and configured to capture windows.
 
 use std::env;
 use std::ffi::OsString;
@@ -10,14 +10,14 @@ use anyhow::Result;
 use crate::failure::usage;
 use crate::which::{Found, which};
 
-/// A profiler's command, and where it hides when it is not on `PATH`.
+/// A profiler's command, and where it is installed when it is not on `PATH`.
 pub struct Profiler {
     pub name: &'static str,
-    /// A variable that says where it is.
+    /// The variable that holds its path.
     pub variable: &'static str,
-    /// Names of its folders under `/opt/nvidia` begin so.
+    /// Prefix of its folders in `/opt/nvidia`.
     folder: &'static str,
-    /// Where it lies in a version's folder.
+    /// Its paths inside the folder of a version.
     inside: &'static [&'static str],
 }
 
@@ -40,10 +40,10 @@ pub const NCU: Profiler = Profiler {
 };
 
 impl Profiler {
-    /// Where it is, or nothing.
+    /// The path of the profiler; `None` if it was not found.
     ///
     /// # Errors
-    /// Its variable names a file that is no program.
+    /// Its variable names a file that is not a program.
     pub fn find(&self) -> Result<Option<PathBuf>> {
         if let Some(given) = env::var_os(self.variable).filter(|path| !path.is_empty()) {
             return match which(&given) {
@@ -63,7 +63,7 @@ impl Profiler {
     }
 
     /// # Errors
-    /// It is nowhere.
+    /// The profiler was not found.
     pub fn required(&self) -> Result<PathBuf> {
         self.find()?.ok_or_else(|| {
             usage(format_args!(
@@ -74,12 +74,12 @@ impl Profiler {
         })
     }
 
-    /// The newest installation in NVIDIA's usual places.
+    /// The newest installation in NVIDIA's usual folders.
     fn search(&self, opt: &Path, local: &Path) -> Option<PathBuf> {
         let installed = newest_first(opt, self.folder)
             .into_iter()
             .flat_map(|folder| {
-                // Either a version's own folder, or one folder with several versions in it.
+                // The folder of one version, or a folder with several versions in it.
                 let versions = newest_first(&folder, "");
                 let roots = [folder].into_iter().chain(versions);
                 roots.flat_map(|root| self.inside.iter().map(move |file| root.join(file)))
@@ -93,7 +93,7 @@ impl Profiler {
     }
 }
 
-/// The folders in `parent` whose names begin with `prefix`, the highest version first.
+/// The folders in `parent` whose names begin with `prefix`, highest version first.
 fn newest_first(parent: &Path, prefix: &str) -> Vec<PathBuf> {
     let mut folders: Vec<(Vec<u64>, PathBuf)> = fs::read_dir(parent)
         .into_iter()
@@ -113,8 +113,8 @@ fn newest_first(parent: &Path, prefix: &str) -> Vec<PathBuf> {
     folders.into_iter().map(|(_, folder)| folder).collect()
 }
 
-/// One of our own options for a profiler, which the same option of the user's replaces: both
-/// profilers refuse most options that are given twice.
+/// One of our own options for a profiler. If the user gives the same option, it replaces ours, because both profilers
+/// refuse most options that are given twice.
 struct OwnOption {
     short: Option<&'static str>,
     long: &'static str,
@@ -130,8 +130,8 @@ impl OwnOption {
         }
     }
 
-    /// Whether `argument` is this option, in any of the ways to write it: `-c x`, `-cx`,
-    /// `--capture-range x`, `--capture-range=x`.
+    /// Returns whether `argument` is this option, in any spelling: `-c x`, `-cx`, `--capture-range x`,
+    /// `--capture-range=x`.
     fn is(&self, argument: &str) -> bool {
         let long = argument.split('=').next() == Some(self.long);
         let short = self
@@ -151,11 +151,11 @@ fn merge(own: Vec<OwnOption>, theirs: &[String]) -> Vec<OsString> {
         .collect()
 }
 
-/// The arguments of `nsys` before the program's, for that many windows; each may come in parts if it is `split`.
+/// The arguments of `nsys` before the program's, for this number of windows. `split`: each window may come in parts.
 pub fn nsys_arguments(windows: usize, split: bool, theirs: &[String]) -> Vec<OsString> {
     let mut own = vec![
         OwnOption::new(Some("-t"), "--trace", "cuda,nvtx,osrt"),
-        // Engines fork their workers, and without this nsys does not see into them.
+        // Engines fork their workers, which nsys only traces with this option.
         OwnOption::new(None, "--trace-fork-before-exec", "true"),
     ];
     if windows > 0 {

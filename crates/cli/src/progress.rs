@@ -1,4 +1,4 @@
-//! The progress of what takes over a second, shown on a terminal only.
+//! The progress of work that takes over a second; shown only on a terminal.
 
 use std::cell::RefCell;
 use std::io::{self, Stderr, Write};
@@ -6,38 +6,38 @@ use std::time::{Duration, Instant};
 
 use tllmprof_config::printable;
 use tllmprof_record::{Damage, Entry, Header, Source};
-use tllmprof_report::Recording;
+use tllmprof_report::{Origin, Recording};
 
 use crate::output;
 
-/// What is shorter is not shown.
+/// Work that is shorter shows no progress.
 const DELAY: Duration = Duration::from_secs(1);
 const WIDTH: usize = 60;
 const BETWEEN: Duration = Duration::from_millis(100);
 
-/// The share of some work that is done, in a line that goes when it ends.
+/// The progress of some work, on a line that is removed at the end.
 pub struct Progress<W: Write = Stderr> {
-    /// `None` where it is no terminal.
+    /// `None` if standard error is not a terminal.
     terminal: Option<W>,
     what: String,
     total: u64,
     done: u64,
-    /// When the line is written next.
+    /// The time of the next update of the line.
     next: Instant,
     is_shown: bool,
 }
 
 impl Progress {
-    /// `what` is done, in `total` steps of any kind.
+    /// Begins work that is described by `what` and has `total` steps of any kind.
     pub fn new(what: String, total: u64) -> Self {
         let terminal = output::has_terminal().then(io::stderr);
-        Self::on(terminal, what, total, DELAY)
+        Self::with_terminal(terminal, what, total, DELAY)
     }
 }
 
 impl<W: Write> Progress<W> {
-    fn on(terminal: Option<W>, what: String, total: u64, delay: Duration) -> Self {
-        // One line of a narrow terminal, and nothing in it that moves the cursor.
+    fn with_terminal(terminal: Option<W>, what: String, total: u64, delay: Duration) -> Self {
+        // The text fits one line of a narrow terminal and contains nothing that moves the cursor.
         let what = printable(what);
         Self {
             terminal,
@@ -49,7 +49,7 @@ impl<W: Write> Progress<W> {
         }
     }
 
-    /// So many more steps are done.
+    /// Adds steps that are done.
     pub fn advance(&mut self, steps: u64) {
         self.done = self.done.saturating_add(steps);
         let Some(terminal) = &mut self.terminal else {
@@ -61,7 +61,7 @@ impl<W: Write> Progress<W> {
         self.next = Instant::now() + BETWEEN;
         self.is_shown = true;
         let share = u128::from(self.done) * 100 / u128::from(self.total.max(1));
-        // If the terminal is gone, nobody reads this.
+        // If the terminal is gone, nothing reads this.
         let _ = write!(
             terminal,
             "\r\x1b[Ktllmprof: {} {} %",
@@ -83,14 +83,14 @@ impl<W: Write> Drop for Progress<W> {
     }
 }
 
-/// A record's bytes, whose reading is shown.
+/// A record's bytes; reading them shows the progress.
 pub struct Watched<S> {
     source: S,
     progress: RefCell<Progress>,
 }
 
 impl<S> Watched<S> {
-    /// `bytes` will be read in all.
+    /// `bytes`: the total number of bytes that will be read.
     pub fn new(source: S, what: String, bytes: u64) -> Self {
         let progress = RefCell::new(Progress::new(what, bytes));
         Self { source, progress }
@@ -105,14 +105,14 @@ impl<S: Source> Source for Watched<S> {
     }
 }
 
-/// What another tool recorded, whose reading is shown.
+/// A recording of another tool; reading it shows the progress.
 pub struct Counted<'a, R> {
     recording: &'a R,
     progress: RefCell<Progress>,
 }
 
 impl<'a, R> Counted<'a, R> {
-    /// About so many entries will be read in all.
+    /// `entries`: the approximate total number of entries that will be read.
     pub fn new(recording: &'a R, what: String, entries: u64) -> Self {
         let progress = RefCell::new(Progress::new(what, entries));
         Self {
@@ -125,6 +125,10 @@ impl<'a, R> Counted<'a, R> {
 impl<R: Recording> Recording for Counted<'_, R> {
     fn header(&self) -> &Header {
         self.recording.header()
+    }
+
+    fn origin(&self) -> Origin {
+        self.recording.origin()
     }
 
     fn read(&self, mut each: impl FnMut(Entry<'_>)) -> io::Result<Damage> {
@@ -142,7 +146,7 @@ mod tests {
     fn shown(has_terminal: bool, delay: Duration) -> String {
         let mut written = Vec::new();
         let terminal = has_terminal.then_some(&mut written);
-        let mut progress = Progress::on(terminal, "reading x".to_owned(), 200, delay);
+        let mut progress = Progress::with_terminal(terminal, "reading x".to_owned(), 200, delay);
         progress.advance(50);
         progress.next = progress.next.min(Instant::now() + delay);
         progress.advance(140);

@@ -1,6 +1,6 @@
 //! Quoting for shells.
 
-/// `text` as one word of a POSIX shell, with quotes only where they are needed.
+/// `text` as one word for a POSIX shell, with quotes only if needed.
 pub fn word(text: &[u8]) -> Vec<u8> {
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"_-./:,=+@%".contains(b);
     if !text.is_empty() && text.iter().all(plain) {

@@ -1,9 +1,9 @@
-//! Where the processes of a run write their records, and which they have written.
+//! The records of a run: where its processes write them, and which ones they have written.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::iter;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -12,47 +12,48 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
-use tllmprof_config::{PathTemplate, RunId, Settings};
+use tllmprof_config::error::shown;
+use tllmprof_config::{PathTemplate, Place, RunId, Settings};
 use tllmprof_record::Reader;
 
-use crate::failure::usage;
+use crate::failure::{usage, worded};
 use crate::{output, runs};
 
-/// What `run` records to, in the run's folder, unless an option names another file.
-const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
-/// What the names of the files begin with that show which tasks of a job have run.
+/// The default template of records, in the run's folder.
+pub const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
+/// Prefix of the files that show which tasks of a job have run.
 const MARK: &str = ".task-";
-/// How exact the times of files are on a file system that rounds them.
+/// Precision of file times on file systems that round them.
 const SLACK: Duration = Duration::from_secs(2);
-/// How far another machine's clock may be behind.
-const BEHIND: Duration = Duration::from_millis(100);
+/// Largest delay of another machine's clock.
+const MAX_CLOCK_LAG: Duration = Duration::from_millis(100);
 
 /// The records of one run.
 pub struct Records {
     template: PathTemplate,
-    /// What the processes are to have in `TLLMPROF_TRACE`.
+    /// The value of `TLLMPROF_TRACE` for the processes.
     pub variable: OsString,
     since: SystemTime,
-    /// The run's folder, where they are in it.
+    /// The run's folder, if the records are in it.
     of_run: Option<PathBuf>,
-    /// It was made for this run.
+    /// The folder was created for this run.
     is_made: bool,
-    /// The file in it that shows that this task has run.
+    /// The file in the folder that shows that this task has run.
     mark: Option<PathBuf>,
-    /// None can be written, which has been said.
+    /// No records can be written; this was reported.
     is_unwritable: bool,
 }
 
 impl Records {
-    /// Those of a run that begins now, in a folder of its own, and its identifier. Where the folder cannot be made the
-    /// program runs all the same, and the library says that it cannot record.
+    /// The records of a run that begins now, in a folder of its own, and the run's identifier. If the folder cannot be
+    /// created, that is reported and the program runs without a record.
     ///
-    /// `task`: the identifier is that of a launcher's job, and this is one of its tasks. All tasks are of one run; what a
-    /// task runs after that is of another.
+    /// `task`: this process is that task of a launcher's job, and the identifier is the job's. All tasks share one
+    /// run; whatever a task runs after that belongs to another run.
     ///
     /// # Errors
-    /// As [`Records::begin`].
-    pub fn of_run(run: &RunId, task: Option<&str>) -> Result<(Self, RunId)> {
+    /// Those of [`Records::begin`].
+    pub fn begin_run(run: &RunId, task: Option<&str>) -> Result<(Self, RunId)> {
         let mut id = run.clone();
         let mut number = 1;
         loop {
@@ -62,10 +63,11 @@ impl Records {
                 && !folder.is_dir()
             {
                 output::say(format_args!(
-                    "no record can be written: the folder {} cannot be created in {}: {error}. The program runs without one \
+                    "no record can be written: the folder {} cannot be created in {}: {}. The program runs without one \
                      (--trace PATH names another place, --no-trace writes none)",
                     folder.display(),
-                    env::current_dir().unwrap_or_default().display()
+                    env::current_dir().unwrap_or_default().display(),
+                    worded(&error.to_string())
                 ));
                 let records = Self {
                     is_unwritable: true,
@@ -80,7 +82,7 @@ impl Records {
                     id = run.again(number);
                     continue;
                 }
-                // Another task may have removed a folder in which it left nothing.
+                // Another task may have removed the folder because it left nothing in it.
                 Some(Err(error)) if error.kind() == ErrorKind::NotFound => continue,
                 _ => {}
             }
@@ -95,13 +97,13 @@ impl Records {
         }
     }
 
-    /// The place of the records, in words of a command line.
+    /// The place of the records, as a word of a command line.
     pub fn place(&self) -> PathBuf {
         let folder = self.of_run.clone();
         folder.unwrap_or_else(|| PathBuf::from(&self.variable))
     }
 
-    /// Removes the folder that was made if nothing was written to it.
+    /// Removes the folder that was created if nothing was written to it.
     pub fn finish(self) {
         let Some(made) = self.of_run.filter(|_| self.is_made) else {
             return;
@@ -111,17 +113,17 @@ impl Records {
         if let Some(mark) = &self.mark
             && entries.all(|entry| is_mark(entry.file_name()))
         {
-            // It is of no use where there is nothing to distinguish it from.
+            // The mark is not needed if there are no other files.
             let _ = fs::remove_file(mark);
         }
-        // One that holds something stays.
+        // A folder that holds anything stays.
         let _ = fs::remove_dir(made);
     }
 
-    /// Those of a run that begins now. `given` is what was asked for, and by which option or variable.
+    /// The records of a run that begins now. `given`: the template, as set by the option or variable `by`.
     ///
     /// # Errors
-    /// As [`Records::new`], or where the folder of the records is not there or cannot be written to.
+    /// Those of [`Records::new`], or the folder of the records does not exist or is not writable.
     pub fn begin(by: &str, given: OsString) -> Result<Self> {
         let typed = PathBuf::from(&given);
         let records = Self::new(given)?;
@@ -131,48 +133,37 @@ impl Records {
                 typed.display()
             )));
         }
-        let folder = records.folder();
-        if !folder.is_dir() {
-            let (typed, folder) = (typed.display(), folder.display());
-            return Err(usage(format_args!(
-                "{by} {typed}: there is no folder {folder}"
-            )));
-        }
-        // Deeper ones depend on the process.
-        if records.template.depth() == 0
-            && let Err(error) = may_create_in(&folder)
-        {
-            // Without the slash at its end.
-            let folder: PathBuf = folder.components().collect();
-            let (typed, folder) = (typed.display(), folder.display());
-            return Err(usage(format_args!(
-                "{by} {typed}: no record can be written to {folder}: {error} (wanted: a folder that can be written to)"
-            )));
-        }
+        let name = records.path_of_process(std::process::id(), 0);
+        let other = records.path_of_process(std::process::id() + 1, 1);
+        let folder = name.parent().unwrap_or(Path::new("/"));
+        let is_same = other.parent() == Some(folder);
+        let folder = if is_same {
+            folder.to_owned()
+        } else {
+            records.folder()
+        };
+        check_can_create((by, &typed), &folder, is_same, &name)?;
         Ok(records)
     }
 
-    /// Wherever the processes go, the records of all are to be in one place: the path is made
-    /// absolute.
+    /// The record of a process in this folder.
+    fn path_of_process(&self, pid: u32, rank: u64) -> PathBuf {
+        let system = rustix::system::uname();
+        let place = Place {
+            pid,
+            rank: Some(rank),
+            host: OsStr::from_bytes(system.nodename().to_bytes()),
+        };
+        self.template.fill(&place, |name| env::var_os(name))
+    }
+
+    /// The records of all processes are to be in one place, whatever folder the processes change to, so the path is
+    /// made absolute.
     ///
     /// # Errors
-    /// Where this process's folder cannot be determined.
+    /// This process's working folder cannot be determined.
     fn new(given: OsString) -> Result<Self> {
-        let variable = if Path::new(&given).is_absolute() {
-            given
-        } else {
-            let mut path = Vec::new();
-            for byte in env::current_dir()?.as_os_str().as_bytes() {
-                path.push(*byte);
-                if *byte == b'%' {
-                    path.push(b'%');
-                }
-            }
-            path.push(b'/');
-            let given = given.as_bytes();
-            path.extend_from_slice(given.strip_prefix(b"./").unwrap_or(given));
-            OsString::from_vec(path)
-        };
+        let variable = make_absolute(given)?;
         let template = PathTemplate::parse(&variable)
             .map_err(|problem| usage(problem.in_variable("TLLMPROF_TRACE", &variable)))?;
         Ok(Self {
@@ -186,22 +177,22 @@ impl Records {
         })
     }
 
-    /// Whether it is known that none can be written, and has been said.
+    /// Returns whether no records can be written, which was reported already.
     pub const fn are_unwritable(&self) -> bool {
         self.is_unwritable
     }
 
-    /// The folder that all of them are in, at some depth.
+    /// The common parent folder of all records.
     pub fn folder(&self) -> PathBuf {
         self.template.folder()
     }
 
-    /// What a command line names them by: the run's folder, or the files that were written.
+    /// The names of the records for a command line: the run's folder, or the files that were written.
     pub fn names(&self, written: Vec<PathBuf>) -> Vec<PathBuf> {
         self.of_run.clone().map_or(written, |folder| vec![folder])
     }
 
-    /// The records that have been written to since the run began, by their names.
+    /// The records that were written to since the run began, sorted by name.
     pub fn written(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         self.search(&self.template.folder(), self.template.depth(), &mut found);
@@ -226,9 +217,10 @@ impl Records {
         }
     }
 
-    /// Whether a record began after the run did; a file that is none is for others to judge.
+    /// Returns whether a record began after the run did; `true` for a file that is not a record, which other code
+    /// reports.
     fn began_since(&self, path: &Path) -> bool {
-        let since = self.since.checked_sub(BEHIND).unwrap_or(self.since);
+        let since = self.since.checked_sub(MAX_CLOCK_LAG).unwrap_or(self.since);
         let since = since.duration_since(SystemTime::UNIX_EPOCH);
         let since = since.map_or(0, |since| since.as_nanos());
         let reader = Reader::open(path).ok();
@@ -236,8 +228,8 @@ impl Records {
         begun.is_none_or(|begun| u128::from(begun) >= since)
     }
 
-    /// Whether a process of the run may have called its record so: where the name was in use, the
-    /// process's number was put before its extension, and maybe how often it was in use.
+    /// Returns whether a process of the run may have used this name for its record. If a name was taken, the library
+    /// put the process's number before the extension, and if necessary a counter.
     fn is_one(&self, path: &Path) -> bool {
         let is_ours = |path: &Path| self.template.is_of_some_process(path.as_os_str());
         let paths = iter::successors(Some(path.to_owned()), |path| without_number(path));
@@ -245,13 +237,95 @@ impl Records {
     }
 }
 
-/// Whether this process may create files in `folder`, as far as can be known.
-fn may_create_in(folder: &Path) -> Result<(), Errno> {
+/// The same template as an absolute path.
+///
+/// # Errors
+/// This process's working folder cannot be determined.
+pub fn make_absolute(given: OsString) -> io::Result<OsString> {
+    if Path::new(&given).is_absolute() {
+        return Ok(given);
+    }
+    let mut path = Vec::new();
+    for byte in env::current_dir()?.as_os_str().as_bytes() {
+        path.push(*byte);
+        if *byte == b'%' {
+            path.push(b'%');
+        }
+    }
+    path.push(b'/');
+    let given = given.as_bytes();
+    path.extend_from_slice(given.strip_prefix(b"./").unwrap_or(given));
+    Ok(OsString::from_vec(path))
+}
+
+/// Checks that this process can create the file `name`, which was `typed` in an option or a variable. The file goes
+/// into `folder` or, if that is not `exact`, into a subfolder of it.
+///
+/// # Errors
+/// The folder does not exist or is not writable, or the name is too long.
+pub fn check_can_create(
+    typed: (&str, &Path),
+    folder: &Path,
+    exact: bool,
+    name: &Path,
+) -> Result<()> {
+    let (by, typed) = (typed.0, shown(typed.1.as_os_str()));
+    let shown_folder = folder.display();
+    match fs::metadata(folder) {
+        Ok(status) if status.is_dir() => {}
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            let why = worded(&error.to_string());
+            return Err(usage(format_args!("{by} {typed}: {shown_folder}: {why}")));
+        }
+        _ => {
+            return Err(usage(format_args!(
+                "{by} {typed}: there is no folder {shown_folder}"
+            )));
+        }
+    }
+    if exact && let Err(error) = may_create_in(folder) {
+        // The folder without a trailing slash.
+        let folder: PathBuf = folder.components().collect();
+        let folder = folder.display();
+        return Err(usage(format_args!(
+            "{by} {typed}: no file can be written to {folder}: {} (wanted: a folder that can be written to)",
+            worded(&error.to_string())
+        )));
+    }
+    match fs::symlink_metadata(name) {
+        Err(error) if error.kind() == ErrorKind::InvalidFilename => {
+            let why = worded(&error.to_string());
+            Err(usage(format_args!(
+                "{by} {typed}: {why} (wanted: a shorter name)"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that this process can create files in `folder`.
+///
+/// # Errors
+/// It cannot. Root has every right in a folder of /proc and the like, and still cannot.
+pub fn may_create_in(folder: &Path) -> io::Result<()> {
     let wanted = Access::WRITE_OK | Access::EXEC_OK;
     match accessat(CWD, folder, wanted, AtFlags::EACCESS) {
         // An old kernel does not answer for the effective user.
-        Err(Errno::NOSYS | Errno::INVAL) => Ok(()),
-        result => result,
+        Ok(()) | Err(Errno::NOSYS | Errno::INVAL) => try_in(folder),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Creates a file in `folder` and removes it.
+fn try_in(folder: &Path) -> io::Result<()> {
+    match tempfile::tempfile_in(folder) {
+        Ok(_) => Ok(()),
+        // The folder is there: it is one of /proc.
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(io::Error::other("its file system takes no new files"))
+        }
+        // Without the temporary name.
+        Err(error) => Err(error.kind().into()),
     }
 }
 
@@ -268,7 +342,7 @@ fn without_number(path: &Path) -> Option<PathBuf> {
     is_number.then(|| path.with_file_name(name))
 }
 
-/// Whether the program is to record by itself.
+/// Returns whether the program records by itself.
 pub fn are_wanted(settings: &Settings, is_off: bool) -> bool {
     !is_off && (settings.trace.is_some() || env::var_os("TLLMPROF_TRACE").is_none())
 }
@@ -315,7 +389,7 @@ mod tests {
         let nowhere = Records::begin("--trace", folder.join("no/x").into());
         let why = nowhere.err().unwrap().to_string();
         assert!(
-            why.starts_with("--trace /") && why.ends_with("/no/"),
+            why.starts_with("--trace /") && why.ends_with("/no"),
             "{why}"
         );
     }

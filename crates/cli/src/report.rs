@@ -1,26 +1,43 @@
-//! What records show.
+//! `tllmprof report`: shows the contents of records.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::Args;
-use tllmprof_config::RunId;
+use clap::{Args, ValueEnum};
+use tllmprof_config::{RunId, Step};
 use tllmprof_export::Output;
 use tllmprof_nsys::Scopes;
-use tllmprof_report::{Process, Report};
+use tllmprof_report::{Process, Report, Style};
 
 use crate::failure::usage;
 use crate::page::{self, Measured};
-use crate::{manners, output, processes, runs};
+use crate::processes::Reading;
+use crate::{manners, output, processes, query, runs};
 
 #[derive(Args)]
 pub struct Arguments {
     /// Print JSON, with every iteration
     #[arg(long)]
     json: bool,
-    /// Write a page with timelines: one HTML file that needs no network
+    /// Print text, the same as --json, the tables as CSV, or the page of --html
+    #[arg(long, value_name = "FORMAT", conflicts_with = "json")]
+    format: Option<Format>,
+    /// Show everything: all rows of all tables, and no name cut; the default where it is written to a pipe or a file
+    #[arg(long, conflicts_with = "brief")]
+    full: bool,
+    /// Show at most so many rows of each table
+    #[arg(long, value_name = "N", value_parser = parse_rows)]
+    top: Option<usize>,
+    /// Show the answer alone: what was measured, how fast, why, and where the time goes
+    #[arg(long)]
+    brief: bool,
+    /// Print the rows of the tables of export --to parquet that this asks for, such as 'kernels where dur_ns > 50000', or
+    /// any SQL; needs DuckDB's command
+    #[arg(long, value_name = "SQL", conflicts_with_all = ["json", "format", "full", "top", "brief", "html", "step", "scopes"])]
+    query: Option<String>,
+    /// Write a page with timelines: one HTML file that needs no network, and - is standard output
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
     /// Replace OUT if it exists
@@ -32,44 +49,103 @@ pub struct Arguments {
     /// Treat the records of several runs as one run
     #[arg(long)]
     merge: bool,
+    /// For traces of other profilers: what an iteration is (nvtx:REGEX, py:MODULE:QUALNAME, a CUDA call, auto)
+    #[arg(long, value_name = "RULE", value_parser = processes::step)]
+    step: Option<Step>,
     /// For exports of nsys: take the layers of CUDA graphs from this record, of a run of the same program with --layers
     #[arg(long, value_name = "RECORD")]
     scopes: Option<PathBuf>,
-    /// Records, folders of records, or SQLite exports of nsys [default: the newest tllmprof-RUN folder here]
+    /// Records, traces of nsys (.sqlite, .nsys-rep) or of the PyTorch profiler (.json, .json.gz), or folders of these [default: the newest tllmprof-RUN folder here]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 }
+
+/// The format of a printed report.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+    Csv,
+    Html,
+}
+
+impl Format {
+    /// Returns the option that asks for it.
+    const fn option(self) -> &'static str {
+        match self {
+            Self::Text => "--format text",
+            Self::Json => "--format json",
+            Self::Csv => "--format csv",
+            Self::Html => "--format html",
+        }
+    }
+}
+
+fn parse_rows(text: &str) -> Result<usize, &'static str> {
+    text.parse().map_err(|_| "wanted: a number of rows")
+}
+
+/// The name that stands for standard output.
+const STDOUT: &str = "-";
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.schema {
         output::write(|to| writeln!(to, "{:#}", Report::schema()))?;
         return Ok(ExitCode::SUCCESS);
     }
+    if arguments.format == Some(Format::Html) && io::stdout().is_terminal() {
+        return Err(usage(format_args!(
+            "--format html: standard output is a terminal (wanted: a pipe or a file, or --html OUT)"
+        )));
+    }
     let files = runs::named(&arguments.files)?;
     processes::are_different(&files)?;
+    if let Some(query) = &arguments.query {
+        return query::run(query, &files, arguments.merge);
+    }
     let page = match &arguments.html {
+        Some(out) if out == Path::new(STDOUT) => {
+            if arguments.format() != Format::Text {
+                return Err(usage(format_args!(
+                    "--html -: {} goes to standard output (wanted: a file's name, or without it)",
+                    arguments.asks_for()
+                )));
+            }
+            Some((out, None))
+        }
         Some(out) => {
             processes::is_no_input("--html", out, &files)?;
             let target = Output::new(out, arguments.force);
-            Some((out, target.with_context(|| out.display().to_string())?))
+            Some((
+                out,
+                Some(target.with_context(|| out.display().to_string())?),
+            ))
         }
         None => None,
     };
     let scopes = arguments.scopes.as_deref();
     let scopes = scopes.map(|record| scopes_of(record, &files)).transpose()?;
-    let (processes, failed) = processes::read_all(&files, scopes.as_ref());
+    let reading = Reading {
+        scopes: scopes.as_ref(),
+        ..Reading::with_step(arguments.step.as_ref(), &files)?
+    };
+    let (processes, failed) = processes::read_all(&files, reading);
     let status = processes::status(failed, &processes);
     let mut groups = runs::apart(processes, arguments.merge);
-    if arguments.json || page.is_some() {
-        let option = if arguments.json { "--json" } else { "--html" };
-        groups = vec![runs::one(groups, option)?];
+    let format = arguments.format();
+    if format != Format::Text || page.is_some() {
+        let option = match format {
+            Format::Text => "--html",
+            _ => arguments.asks_for(),
+        };
+        groups = vec![runs::expect_one(groups, option)?];
     }
     match groups.len() {
         0 => (),
         1 => {
             let processes = groups.pop().unwrap_or_default();
             if !processes.is_empty() {
-                show(processes, page, scopes.as_ref(), arguments)?;
+                show(processes, page, reading, arguments)?;
             }
         }
         _ => {
@@ -79,7 +155,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
                 let name = runs::name(&group);
                 text.push_str(&format!(
                     "{blank}run {name}\n\n{}",
-                    Report::new(group).styled(manners::stdout())
+                    Report::new(group).styled(arguments.style())
                 ));
             }
             output::text(&text)?;
@@ -88,10 +164,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// What a record knows of the graphs that exports of nsys have.
+/// The graphs that a record knows, for exports of nsys.
 ///
 /// # Errors
-/// Where it cannot be read or has no layers, or there is no export.
+/// The record cannot be read or has no layers, or there is no export.
 fn scopes_of(record: &Path, files: &[PathBuf]) -> Result<Scopes> {
     let option = || format!("--scopes {}", record.display());
     let is_export = |file: &PathBuf| processes::is_of_nsys(file).unwrap_or(false);
@@ -113,37 +189,65 @@ fn scopes_of(record: &Path, files: &[PathBuf]) -> Result<Scopes> {
 
 fn show(
     processes: Vec<Process>,
-    page: Option<(&PathBuf, Output)>,
-    scopes: Option<&Scopes>,
+    page: Option<(&PathBuf, Option<Output>)>,
+    reading: Reading<'_>,
     arguments: &Arguments,
 ) -> Result<()> {
-    let Some((out, target)) = page else {
-        return print(&Report::new(processes), arguments.json);
-    };
-    let measured = Measured::of(&processes);
+    let measured = Measured::from_processes(&processes);
     let report = Report::new(processes);
-    let out = out.display();
-    page::write(&report, &measured, target, false, scopes).with_context(|| out.to_string())?;
-    output::note(format_args!("wrote {out}"));
-    // A page is asked for instead of the text, and beside the JSON.
-    if arguments.json {
-        print(&report, true)?;
+    let format = arguments.format();
+    // A page replaces the text, but is written in addition to JSON.
+    let has_page = page.is_some();
+    if let Some((out, target)) = page {
+        let out = out.display();
+        let is_file = target.is_some();
+        page::write(&report, &measured, target, false, reading).with_context(|| out.to_string())?;
+        if is_file {
+            output::note(format_args!("wrote {out}"));
+        }
+    }
+    match format {
+        Format::Text if has_page => (),
+        Format::Text => output::text(&report.styled(arguments.style()))?,
+        Format::Json => output::write(|to| report.json(to))?,
+        Format::Csv => output::write(|to| report.csv(to))?,
+        Format::Html => page::write(&report, &measured, None, false, reading)?,
     }
     Ok(())
 }
 
-fn print(report: &Report, json: bool) -> Result<()> {
-    if json {
-        output::write(|to| report.json(to))?;
-    } else {
-        output::text(&report.styled(manners::stdout()))?;
+impl Arguments {
+    /// Returns what the report is printed as.
+    fn format(&self) -> Format {
+        match self.format {
+            None if self.json => Format::Json,
+            format => format.unwrap_or(Format::Text),
+        }
     }
-    Ok(())
+
+    /// Returns the option that asks for this format.
+    fn asks_for(&self) -> &'static str {
+        match self.format {
+            None if self.json => "--json",
+            format => format.unwrap_or(Format::Text).option(),
+        }
+    }
+
+    /// The style of the text.
+    fn style(&self) -> Style {
+        let style = manners::stdout();
+        Style {
+            is_whole: style.is_whole || self.full,
+            is_brief: self.brief,
+            top: self.top,
+            ..style
+        }
+    }
 }
 
-/// What the records of a run show, in short, on standard error; whether there is anything that a page could show.
+/// Prints a short summary of a run's records on standard error. Returns whether a page would show anything.
 pub fn summarise(files: &[PathBuf], run: &RunId) -> bool {
-    let (processes, _) = processes::read_all(files, None);
+    let (processes, _) = processes::read_all(files, Reading::default());
     let processes = runs::only(processes, run);
     let has_iterations = processes.iter().any(|process| process.sum.is_some());
     if !processes.is_empty() {

@@ -1,8 +1,9 @@
-//! `tllmprof run`: the program in this process's place, or as its child where there is something to
-//! do meanwhile or at the end, with the library preloaded.
+//! `tllmprof run`: runs the program with the library preloaded. The program replaces this process, or is its child if
+//! there is work to do meanwhile or at the end.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
@@ -13,24 +14,22 @@ use anyhow::Result;
 use tllmprof_config::{Level, RunId, variable};
 
 use crate::background::{self, Left};
+use crate::doctor::{NOT_A_PROGRAM, NOT_EXECUTABLE, NOT_FOUND};
 use crate::failure::{usage, with_status, worded};
 use crate::metrics::Sampler;
-use crate::options::{Options, split_arguments};
+use crate::options::{Measures, Options, split_arguments};
 use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
 use crate::records::{self, Records};
 use crate::supervised::Held;
+use crate::unreached::Watch;
 use crate::which::{Found, which};
 use crate::{doctor, inherited, library, live, manners, output, quote, report, runs, supervised};
-
-/// Statuses of env(1) and timeout(1) for a program that cannot be started.
-const NOT_FOUND: u8 = 127;
-const NOT_EXECUTABLE: u8 = 126;
 
 #[derive(clap::Args)]
 #[command(
     before_help = "\
 Examples:
-  tllmprof run -- python3 serve.py                       # 50 steady iterations
+  tllmprof run -- python3 serve.py                       # steady iterations
   tllmprof run --window 100-150 --gc --gil -- vllm serve MODEL
   tllmprof run --window 100-150 --step cudaGraphLaunch --nsys -- ./server",
     after_help = "\
@@ -57,7 +56,13 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let settings = arguments.options.settings()?;
+    let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
+    let measures = match is_profiled {
+        true => Measures::Nothing,
+        false => Measures::All,
+    };
+    let settings = arguments.options.settings(measures)?;
+    arguments.options.check_places(&settings)?;
     let (name, rest) = arguments
         .command
         .split_first()
@@ -91,14 +96,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             "{path}: {reason} (wanted: libtllmprof.so)"
         )));
     }
-    // nsys and ncu hand their environment on to the program. The library is inert in them, and
-    // their own way to set variables would split values at commas, of which windows are full.
+    // nsys and ncu pass their environment on to the program. The library is inert in them. Their own options for
+    // variables would split values at commas, which windows contain.
     command.env(
         "LD_PRELOAD",
         library::preload(&library, env::var_os("LD_PRELOAD")),
     );
     output::detail(format_args!("preloads {}", library.display()));
-    for given in arguments.options.given() {
+    for given in arguments.options.given(measures) {
         output::detail(format_args!(
             "sets {}={} ({})",
             given.variable,
@@ -108,47 +113,38 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         command.env(given.variable, given.value);
     }
 
-    // Windows can be asked for while it runs, unless that is not wanted.
+    // Windows can be requested while the program runs, unless the user disabled that.
     if env::var_os(variable::control).is_none() {
         command.env(variable::control, "1");
     }
-    match which(name) {
-        Found::Program(_) => doctor::admit(&arguments.command, &library, settings.log)?,
-        Found::NotExecutable(_) => {
-            return Err(cannot_start(name, &io::ErrorKind::PermissionDenied.into()));
+    let admitted = doctor::admit(&arguments.command, &library, settings.log);
+    admitted.map_err(|error| match arguments.options.meant(name) {
+        Some(meant) if which(name) == Found::Nothing => {
+            with_status(NOT_FOUND, format_args!("{error} (did you mean {meant}?)"))
         }
-        Found::Nothing => {
-            let error = cannot_start(name, &io::ErrorKind::NotFound.into());
-            return Err(match arguments.options.meant(name) {
-                Some(meant) => {
-                    with_status(NOT_FOUND, format_args!("{error} (did you mean {meant}?)"))
-                }
-                None => error,
-            });
-        }
-    }
+        _ => error,
+    })?;
     live::sweep();
-    let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
     if is_profiled && (settings.trace.is_none() || settings.trace_on_demand) {
-        // The profiler records what is asked for while the program runs, too.
+        // The profiler also records windows that are requested while the program runs.
         command.env(variable::trace, "");
     }
     let options = &arguments.options;
     let is_recorded = !is_profiled && records::are_wanted(&settings, options.no_trace());
     let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
     let task = options.task(&settings);
-    // A signal ends nothing that would leave the folder behind.
+    // From here on a signal cannot end this process and leave the folder.
     let held = Held::now();
     let (records, run) = match is_recorded {
         true => records(&command, run, task.as_deref())?,
         false => (None, run),
     };
-    // All that the program starts is of this run.
+    // All processes that the program starts belong to this run.
     command.env(variable::run, run.as_str());
     if let Some(records) = &records {
         command.env(variable::trace, &records.variable);
     } else if is_recorded {
-        // There is no place for one.
+        // There is no place for a record.
         command.env(variable::trace, "");
     }
     let is_service = inherited::notices_are_expected();
@@ -162,11 +158,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         if let Some(records) = &records
             && settings.log >= Level::Info
         {
-            output::say(format_args!(
-                "the program takes the place of this process, as a service manager expects its notices (NOTIFY_SOCKET is \
-                 set): no summary at the end (tllmprof report {} prints it)",
-                quoted(records.place())
-            ));
+            say_in_place(
+                "a service manager expects its notices (NOTIFY_SOCKET is set)",
+                Some(records),
+            );
         }
         let error = inherited::exec(&mut command);
         if let Some(records) = records {
@@ -184,9 +179,33 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     } else {
         None
     };
-    let status = supervised::run(&held, &mut command);
+    let mut watch = None;
+    let mut status = supervised::run(&held, &mut command, || {
+        // A profiler's own processes use the driver, too.
+        if !is_profiled && settings.log >= Level::Warn {
+            watch = Watch::start(library);
+        }
+    });
+    let sampler = match &status {
+        Err(error) if inherited::is_shortage(error) => {
+            drop(sampler.and_then(Sampler::finish));
+            if settings.log >= Level::Info {
+                let why = worded(&error.to_string());
+                say_in_place(
+                    format_args!("another process could not be started: {why}"),
+                    records.as_ref(),
+                );
+            }
+            status = Err(inherited::exec_instead(&mut command));
+            None
+        }
+        _ => sampler,
+    };
     drop(held);
-    // What was killed could not.
+    if let Some(line) = watch.and_then(Watch::finish) {
+        output::say(format_args!("{line}"));
+    }
+    // Removes the sockets of processes that were killed.
     live::sweep();
     let metrics = sampler.and_then(Sampler::finish);
     let Some(records) = records else {
@@ -213,7 +232,18 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(end_as(status))
 }
 
-/// Says that processes of the run go on, and where they write to.
+/// Reports that the program takes the place of this process, and the command that prints its summary.
+fn say_in_place(why: impl fmt::Display, records: Option<&Records>) {
+    let prints = match records {
+        Some(records) => format!(" (tllmprof report {} prints it)", quoted(records.place())),
+        None => String::new(),
+    };
+    output::say(format_args!(
+        "the program takes the place of this process: {why}. There is no summary at the end{prints}"
+    ));
+}
+
+/// Reports that processes of the run continue, and the records that they write to.
 fn report_left(left: &[Left], records: &Records) {
     const SHOWN: usize = 3;
     let shown = left.iter().take(SHOWN);
@@ -238,8 +268,8 @@ fn quoted(path: PathBuf) -> String {
     String::from_utf8_lossy(&quote::word(path.as_os_str().as_bytes())).into_owned()
 }
 
-/// Where the processes of `command` are to write their records, and the identifier of their run. There is no place for them
-/// where they would be in a working directory that is gone.
+/// The records of the processes of `command`, and the identifier of their run. There are no records if they would be
+/// in a working folder that no longer exists.
 fn records(command: &Command, run: RunId, task: Option<&str>) -> Result<(Option<Records>, RunId)> {
     let by_option = command
         .get_envs()
@@ -263,12 +293,12 @@ fn records(command: &Command, run: RunId, task: Option<&str>) -> Result<(Option<
     }
     let (records, run) = match given {
         Some((by, given)) => (Records::begin(by, given)?, run),
-        None => Records::of_run(&run, task)?,
+        None => Records::begin_run(&run, task)?,
     };
     Ok((Some(records), run))
 }
 
-/// Shows what the records of a run hold.
+/// Shows a summary of a run's records.
 fn summarise(
     records: &Records,
     metrics: Option<PathBuf>,
@@ -292,14 +322,14 @@ fn summarise(
         }
     } else if log >= Level::Info && has_ended && !records.are_unwritable() {
         output::say(format_args!(
-            "no record was written to {} (a process writes one once it has the library in it and comes to its first iteration; \
-             tllmprof doctor -- COMMAND says whether the library reaches it)",
+            "no record was written to {} (a process writes one once it has the library in it and iterations that can be \
+             relied on; tllmprof doctor -- COMMAND says whether the library reaches it)",
             records.folder().display()
         ));
     }
 }
 
-/// Ends as the program did.
+/// Ends this process in the same way as the program.
 fn end_as(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
         supervised::end_by(signal);
@@ -313,6 +343,9 @@ fn cannot_start(name: &OsStr, error: &io::Error) -> anyhow::Error {
     let is_there = matches!(which(name), Found::Program(_));
     let name = name.display();
     match error.kind() {
+        _ if error.raw_os_error() == Some(libc::ENOEXEC) => {
+            with_status(NOT_EXECUTABLE, format_args!("{name}: {NOT_A_PROGRAM}"))
+        }
         io::ErrorKind::NotFound if is_there => with_status(
             NOT_FOUND,
             format_args!(

@@ -1,4 +1,4 @@
-//! Runs: their identifiers, their folders, and which records are of one.
+//! Runs: their identifiers, their folders, and the records that belong to one.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -13,13 +13,14 @@ use tllmprof_report::Process;
 use crate::failure::usage;
 use crate::{output, processes};
 
-/// What the name of a run's folder begins with.
+/// Prefix of the name of a run's folder.
 const PREFIX: &str = "tllmprof-";
 
-/// A new identifier: the time of UTC, the number of this process, and chance, as several hosts may begin at once.
+/// A new identifier: the UTC time, the number of this process, and a random number, because several hosts may begin at
+/// once.
 ///
 /// # Errors
-/// None that is known of: all of it can be part of an identifier.
+/// None in practice: all parts are allowed in an identifier.
 pub fn new_id() -> Result<RunId> {
     let now = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S");
     let chance = RandomState::new().hash_one(()) & 0xffff;
@@ -32,10 +33,11 @@ pub fn folder(run: &RunId) -> OsString {
     format!("{PREFIX}{run}").into()
 }
 
-/// The records that are named: files, and what is in folders; without any, those of the newest run here.
+/// The named records: files, and the contents of folders; without names, those of the newest run in the working
+/// folder.
 ///
 /// # Errors
-/// Where a folder cannot be read or has none, or there is no run here.
+/// A folder cannot be read or has no records, or there is no run here.
 pub fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let newest = match paths {
         [] => Some(newest(Path::new("."))?),
@@ -43,12 +45,12 @@ pub fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     };
     let mut files = Vec::new();
     for path in paths.iter().chain(&newest) {
-        files.extend(processes::of_run(path)?);
+        files.extend(processes::find_files(path)?);
     }
     Ok(files)
 }
 
-/// The run's folder here that was written to last.
+/// The run's folder in `here` that was written to last.
 fn newest(here: &Path) -> Result<PathBuf> {
     let mut newest = None;
     for entry in fs::read_dir(here).with_context(|| here.display().to_string())? {
@@ -57,7 +59,7 @@ fn newest(here: &Path) -> Result<PathBuf> {
         if !name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
             continue;
         }
-        let written = processes::of_run(&path).ok().filter(|_| path.is_dir());
+        let written = processes::find_files(&path).ok().filter(|_| path.is_dir());
         let times = written.into_iter().flatten();
         let time = times
             .filter_map(|file| fs::metadata(file).ok()?.modified().ok())
@@ -75,14 +77,14 @@ fn newest(here: &Path) -> Result<PathBuf> {
         .map_or_else(|_| path.clone(), Path::to_owned))
 }
 
-/// Processes by their runs, in the order in which these come; those without one are together. Where everything is to
-/// be merged there is one group, and a line if the runs' commands differ.
+/// Groups processes by run, in the order in which the runs appear; processes without a run form one group. With
+/// `merge` there is only one group, and a line is logged if the commands of the runs differ.
 pub fn apart(processes: Vec<Process>, merge: bool) -> Vec<Vec<Process>> {
     let processes = without_copies(processes, |process| process);
     let mut groups: Vec<Vec<Process>> = Vec::new();
     let mut measured = Vec::new();
     for process in processes {
-        // Metrics go with the programs of their run, or with the first.
+        // Metrics belong to the programs of their run, or else to the first.
         if process.is_metrics_alone() {
             measured.push(process);
             continue;
@@ -127,10 +129,10 @@ fn command(run: &[Process]) -> &str {
     programs.next().map_or("", |first| &first.facts.command)
 }
 
-/// Records, each once: copies are left out, and named in one line for each record that they are of.
+/// Records without duplicates: copies are left out, and logged in one line for each original.
 pub fn without_copies<T>(records: Vec<T>, process: impl Fn(&T) -> &Process) -> Vec<T> {
     let mut known = HashMap::new();
-    // Each record's file, and its copies'.
+    // The file of each record, and the files of its copies.
     let mut files: Vec<(PathBuf, Vec<PathBuf>)> = Vec::new();
     let mut kept = Vec::new();
     for record in records {
@@ -175,11 +177,11 @@ pub fn without_copies<T>(records: Vec<T>, process: impl Fn(&T) -> &Process) -> V
     kept
 }
 
-/// The one group of processes.
+/// The only group of processes.
 ///
 /// # Errors
-/// Where there are several runs. `what` is what is made of one.
-pub fn one(mut groups: Vec<Vec<Process>>, what: &str) -> Result<Vec<Process>> {
+/// There are several runs. `what`: the output that is made of one run.
+pub fn expect_one(mut groups: Vec<Vec<Process>>, what: &str) -> Result<Vec<Process>> {
     if groups.len() > 1 {
         let names: Vec<_> = groups.iter().map(|group| name(group)).collect();
         return Err(several(&names, what));
@@ -188,7 +190,7 @@ pub fn one(mut groups: Vec<Vec<Process>>, what: &str) -> Result<Vec<Process>> {
 }
 
 /// # Errors
-/// Where the processes are of several runs. `what` is what is made of one.
+/// The processes belong to several runs. `what`: the output that is made of one run.
 pub fn are_one<'a>(processes: impl Iterator<Item = &'a Process>, what: &str) -> Result<()> {
     let is_program = |process: &&Process| !process.is_metrics_alone();
     let mut runs: Vec<_> = processes
@@ -212,7 +214,7 @@ fn several(names: &[String], what: &str) -> anyhow::Error {
     ))
 }
 
-/// What a run is called.
+/// The name of a run.
 pub fn name(run: &[Process]) -> String {
     shown(run.first().map_or("", |first| &first.facts.run))
 }
@@ -224,8 +226,8 @@ fn shown(id: &str) -> String {
     }
 }
 
-/// The processes of that run alone. An older library writes no identifier: if no record has this one, those without
-/// are its.
+/// Only the processes of this run. Older libraries write no identifier: if no record has this one, the records without
+/// an identifier are taken.
 pub fn only(processes: Vec<Process>, run: &RunId) -> Vec<Process> {
     let is_named = processes
         .iter()

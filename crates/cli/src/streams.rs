@@ -13,7 +13,7 @@ use crate::{failure, output};
 
 mod replay;
 
-use replay::{Replay, replay};
+use replay::{Boundaries, Replay, replay};
 
 #[derive(Args)]
 pub struct Arguments {
@@ -42,7 +42,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// The stream's text, unpacked where it is packed.
+/// The stream's text, decompressed if necessary.
 fn open(path: &Path) -> Result<Box<dyn BufRead>> {
     let mut file = BufReader::new(File::open(path)?);
     Ok(if file.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
@@ -57,20 +57,39 @@ impl Replay {
         let file = file.display().to_string();
         let (rule, detected, marks) = (&self.rule, self.detected, self.boundaries.len());
         if json {
-            let share = self
-                .share()
-                .map_or_else(|| "null".to_owned(), |share| format!("{share:.3}"));
+            let inner = self.inner.as_ref().map_or_else(
+                || "null".to_owned(),
+                |inner| {
+                    let rule = output::json(&inner.rule);
+                    format!(
+                        "{{\"rule\": {rule}, \"share\": {}}}",
+                        json_share(&inner.boundaries)
+                    )
+                },
+            );
             format!(
                 "{{\"file\": {}, \"rule\": {}, \"detected\": {detected}, \"true\": {marks}, \
-                 \"share\": {share}}}\n",
-                output::json_string(&file),
-                output::json_string(rule)
+                 \"share\": {}, \"inner\": {inner}}}\n",
+                output::json(&file),
+                output::json(rule),
+                json_share(&self.boundaries)
             )
         } else {
-            let share = self
-                .share()
-                .map_or_else(String::new, |share| format!(", share {share:.3}"));
-            format!("{file}: {detected} iterations of {marks}{share}\n  {rule}\n")
+            let share = text_share(&self.boundaries);
+            let inner = self.inner.as_ref().map_or_else(String::new, |inner| {
+                format!("  inner: {}{}\n", inner.rule, text_share(&inner.boundaries))
+            });
+            format!("{file}: {detected} iterations of {marks}{share}\n  {rule}\n{inner}")
         }
     }
+}
+
+fn json_share(boundaries: &Boundaries) -> String {
+    let share = boundaries.share();
+    share.map_or_else(|| "null".to_owned(), |share| format!("{share:.3}"))
+}
+
+fn text_share(boundaries: &Boundaries) -> String {
+    let share = boundaries.share();
+    share.map_or_else(String::new, |share| format!(", share {share:.3}"))
 }

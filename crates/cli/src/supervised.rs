@@ -1,5 +1,5 @@
-//! The program as a child of ours, that looks as if it had our place: it has the terminal, gets the
-//! signals that are sent to us, stops and goes on with us, and we end as it does.
+//! Runs the program as a child that behaves as if it had replaced this process. The program has the terminal and gets
+//! the signals that are sent to us; both stop and continue together, and we end the way it does.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -9,15 +9,15 @@ use std::ptr;
 use crate::inherited::{self, Heir};
 use crate::witness::Witness;
 
-/// Every signal blocked, as long as this lasts: what comes meanwhile comes afterwards.
+/// Blocks all signals while this exists; signals that arrive meanwhile are delivered afterwards.
 pub struct Held {
-    /// What was blocked before.
+    /// The signals that were blocked before.
     before: libc::sigset_t,
 }
 
 impl Held {
     pub fn now() -> Self {
-        // SAFETY: all zeros are a signal set; the calls write to the two locals alone.
+        // SAFETY: all zeros are a signal set; the calls only write to the two locals.
         unsafe {
             let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigfillset(&raw mut all);
@@ -29,7 +29,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // SAFETY: the mask is a whole one, which `now` got from the kernel, and no old one is asked for.
+        // SAFETY: the mask is complete, `now` got it from the kernel, and the old mask is not requested.
         unsafe {
             libc::pthread_sigmask(
                 libc::SIG_SETMASK,
@@ -40,40 +40,48 @@ impl Drop for Held {
     }
 }
 
-/// Runs the program to its end, as a child in this process's place.
+/// Runs the program to its end, as a child that takes this process's place. `meanwhile` is called once it has started.
 ///
 /// # Errors
-/// Where it cannot be started.
-pub fn run(held: &Held, command: &mut Command) -> io::Result<ExitStatus> {
-    start(held, command, inherited::release)
+/// The program cannot be started.
+pub fn run(held: &Held, command: &mut Command, meanwhile: impl FnOnce()) -> io::Result<ExitStatus> {
+    start(held, command, || {
+        inherited::release();
+        meanwhile();
+    })
 }
 
-/// The same where this process has something of its own to do with its standard input and output.
+/// Same as [`run`], for a process that uses its standard input and output itself.
 ///
 /// # Errors
-/// Where it cannot be started.
+/// The program cannot be started.
 pub fn run_while(held: &Held, command: &mut Command) -> io::Result<ExitStatus> {
     start(held, command, || ())
 }
 
-fn start(_held: &Held, command: &mut Command, meanwhile: fn()) -> io::Result<ExitStatus> {
-    inherited::hand_on(command, Heir::Child)?;
-    // Before the program: it is to get what is sent to the group no later than this one does.
+fn start(_held: &Held, command: &mut Command, meanwhile: impl FnOnce()) -> io::Result<ExitStatus> {
+    // The witness starts before the program, so that the program receives a group's signals no later than the witness
+    // does.
     let witness = Witness::start();
+    if let Some(witness) = &witness {
+        witness.watch(command);
+    }
+    // This comes last, because it makes `command` execute the program itself.
+    inherited::hand_on(command, Heir::Child)?;
     let child = command.spawn()?;
     inherited::stop_timers();
     let number = child.id().cast_signed();
     if let Some(witness) = &witness {
-        witness.watch(number);
+        witness.leave_to_command();
     }
     meanwhile();
     let status = Job { number, witness }.wait();
-    // What came while the program ran was for the program.
+    // Signals that arrived while the program ran were meant for the program.
     while take(None).is_some() {}
     Ok(status)
 }
 
-/// The program, and who sees what it gets.
+/// The running program, and its witness.
 struct Job {
     number: libc::pid_t,
     witness: Option<Witness>,
@@ -93,39 +101,41 @@ impl Job {
                 (libc::sigwaitinfo(&raw const all, &raw mut info), info)
             };
             if self.stop_together(false) {
-                // We were stopped by SIGSTOP, and the witness has stopped the program, too. Somebody has sent us on.
+                // We were stopped by SIGSTOP, and the witness stopped the program as well. Now another process has
+                // continued us.
                 send(self.number, libc::SIGCONT);
             }
-            // The kernel sends SIGCHLD of our children; that of others is the program's.
+            // The kernel sends SIGCHLD for our children; a SIGCHLD from another process is meant for the program.
             if signal > 0 && (signal != libc::SIGCHLD || info.si_code <= 0) {
                 self.pass_on(signal, &info);
             }
         }
     }
 
-    /// Notes for the witness that we are about to stop as the program did, or that we go on. Whether that was noted already.
+    /// Notes for the witness that we are about to stop together with the program, or that we continue. Returns the
+    /// previous value.
     fn stop_together(&self, stops: bool) -> bool {
         let witness = self.witness.as_ref();
         witness.is_some_and(|witness| witness.stop_together(stops))
     }
 
-    /// Sends the program what came here, unless it has got that itself.
+    /// Passes a signal on to the program, unless the program received it itself.
     fn pass_on(&self, signal: libc::c_int, info: &libc::siginfo_t) {
-        // SAFETY: the field is filled for every signal that a process sends, and zero for others.
+        // SAFETY: the kernel fills this field for every signal that a process sends, and it is zero for others.
         let sender = unsafe { info.si_pid() };
         let witness = self.witness.as_ref();
         let has_witness = witness.and_then(|witness| witness.has_got(signal, sender));
-        // Without a witness: what the terminal sends goes to the group.
+        // Without a witness: a signal from the terminal goes to the whole group.
         let has_group = has_witness.unwrap_or(info.si_code == libc::SI_KERNEL);
-        // A program that has left the group would still be in it if it had been started in our place.
-        // SAFETY: takes no pointers; the child has not been waited for.
+        // A program that has left the group would still be in it if it had replaced this process.
+        // SAFETY: the call takes no pointers; the child has not been waited for.
         let is_in_group = unsafe { libc::getpgid(self.number) == libc::getpgrp() };
         if has_group && is_in_group {
             return;
         }
         if info.si_code < 0 && info.si_code != libc::SI_TKILL {
-            // With the value that the sender gave it.
-            // SAFETY: the kernel reads the information, which it filled itself; the child has not been waited for.
+            // The signal keeps the value that the sender gave it.
+            // SAFETY: the kernel reads the information, which it filled in itself; the child has not been waited for.
             let sent = unsafe {
                 libc::syscall(
                     libc::SYS_rt_sigqueueinfo,
@@ -141,17 +151,18 @@ impl Job {
         send(self.number, signal);
     }
 
-    /// The program's end, if it has ended. If it has been stopped, so are we, until both go on. Orphans that the kernel has made
-    /// our children end here, too: as the first process of a container we are the one that has to see to them.
+    /// Returns the program's status if it has ended. If the program was stopped, this process stops as well, until
+    /// both continue. Orphans that became our children are reaped here too, because the first process of a container
+    /// has to do that.
     ///
-    /// Who sends us on mostly sends the whole job on, and may stop it again at once: the program is not
-    /// sent on a second time, as that would undo the stop.
+    /// A sender that continues this process mostly continues the whole job, and may stop it again at once. So the
+    /// program is not continued a second time, as that would undo the stop.
     fn reap(&self) -> Option<ExitStatus> {
         const CHANGES: libc::c_int = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
         let mut is_stopped = false;
         loop {
             let mut status = 0;
-            // SAFETY: writes the local.
+            // SAFETY: the call writes only the local.
             let changed = unsafe { libc::waitpid(-1, &raw mut status, CHANGES) };
             if changed <= 0 {
                 if is_stopped {
@@ -164,12 +175,12 @@ impl Job {
             }
             is_stopped = libc::WIFSTOPPED(status);
             if is_stopped && is_waiting(libc::SIGCONT) {
-                // Stopped together by somebody who has sent only us on.
+                // A sender stopped both, and has continued only this process.
                 forget(libc::SIGCONT);
             } else if is_stopped {
                 let signal = libc::WSTOPSIG(status);
                 if let Some(witness) = self.witness.as_ref().filter(|_| signal != libc::SIGSTOP) {
-                    // Ours is used up by the stop, and so is its.
+                    // The stop consumes the signal here, so the witness has to consume its own.
                     witness.has_got(signal, 0);
                 }
                 self.stop_together(true);
@@ -183,10 +194,10 @@ impl Job {
     }
 }
 
-/// Stops this process, by the signal that stopped the program if that one does.
+/// Stops this process, with the signal that stopped the program if that works.
 fn stop_by(signal: libc::c_int) {
     forget(libc::SIGCONT);
-    // SAFETY: no handler runs, and this function goes on where it was after SIGCONT; the set is initialised.
+    // SAFETY: no handler runs, and this function continues here after SIGCONT; the set is initialised.
     unsafe {
         let mut one = std::mem::zeroed();
         libc::sigemptyset(&raw mut one);
@@ -196,7 +207,8 @@ fn stop_by(signal: libc::c_int) {
             libc::raise(signal);
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const one, ptr::null_mut());
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const one, ptr::null_mut());
-            // It stops nobody in a group without a shell to continue it. Who was stopped was continued.
+            // That signal stops no process in a group without a shell that could continue it. If this process was
+            // stopped, it has been continued.
             if is_waiting(libc::SIGCONT) {
                 return;
             }
@@ -205,7 +217,7 @@ fn stop_by(signal: libc::c_int) {
     }
 }
 
-/// Whether a signal was sent to us, and not taken off.
+/// Returns whether a signal is pending for this process.
 fn is_waiting(signal: libc::c_int) -> bool {
     // SAFETY: all zeros are a signal set, which the first call fills.
     unsafe {
@@ -215,12 +227,12 @@ fn is_waiting(signal: libc::c_int) -> bool {
     }
 }
 
-/// Takes off a signal that was sent to us, so that it is not sent on.
+/// Removes a pending signal, so that it is not passed on.
 fn forget(signal: libc::c_int) {
     take(Some(signal));
 }
 
-/// Takes off a signal that waits: this one, or any.
+/// Removes a pending signal, this one or any, and returns it.
 fn take(signal: Option<libc::c_int>) -> Option<libc::c_int> {
     let now = libc::timespec {
         tv_sec: 0,
@@ -244,10 +256,11 @@ fn send(number: libc::pid_t, signal: libc::c_int) {
     unsafe { libc::kill(number, signal) };
 }
 
-/// Ends by the signal that the program ended by; returns where that does not end us.
+/// Ends this process by the signal that ended the program; returns if the signal does not end it.
 pub fn end_by(signal: i32) {
-    // SAFETY: the program has left a core file if there was to be one, and this process leaves none, nor a report to who is
-    // piped core files. Nothing of ours has to be done any more.
+    // The program has left its core file, if any. PR_SET_DUMPABLE keeps this process from leaving another one, and from
+    // a report to a program that core files are piped to.
+    // SAFETY: the set is initialised before it is used, and this process has no work left that its end would interrupt.
     unsafe {
         libc::prctl(libc::PR_SET_DUMPABLE, 0);
         libc::signal(signal, libc::SIG_DFL);

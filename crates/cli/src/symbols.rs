@@ -17,7 +17,7 @@ use tllmprof_symbols::{
 };
 
 use crate::progress::Progress;
-use crate::{failure, output};
+use crate::{failure, output, quote};
 
 #[derive(Args)]
 #[command(override_usage = "tllmprof symbols [--json] <BINARY>... [REGEX]")]
@@ -31,7 +31,7 @@ pub struct Arguments {
     arguments: Vec<OsString>,
 }
 
-/// What is asked for.
+/// The search that the user typed.
 struct Wanted {
     text: String,
     pattern: Pattern,
@@ -43,12 +43,12 @@ struct Binary {
     image: Image,
 }
 
-/// A function as it is shown.
+/// A function as it is listed.
 struct Row<'a> {
     binary: &'a Binary,
     function: Function<'a>,
     reach: Reach,
-    /// What it is called, demangled.
+    /// The demangled name.
     shown: String,
 }
 
@@ -73,7 +73,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let rows = rows(&binaries, wanted.as_ref());
     if rows.is_empty() {
-        output::say(format_args!("{}", nothing(&binaries, wanted.as_ref())));
+        output::say(format_args!(
+            "{}",
+            describe_nothing(&binaries, wanted.as_ref())
+        ));
         return Ok(ExitCode::FAILURE);
     }
     let names = Names::new(&binaries);
@@ -98,11 +101,27 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// The files, and the regex if the last argument is no file.
+/// Splits the arguments into files, and the regex if the last argument is not a file.
 fn split(arguments: &[OsString]) -> Result<(Vec<&Path>, Option<Wanted>)> {
     let mut files: Vec<&Path> = arguments.iter().map(Path::new).collect();
+    let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();
+    if let [first, rest @ ..] = files.as_slice()
+        && !rest.is_empty()
+        && !is_there(first)
+        && rest.iter().all(|path| is_there(path))
+    {
+        let words = rest
+            .iter()
+            .chain([first])
+            .map(|path| quote::word(path.as_os_str().as_bytes()));
+        let words = words.collect::<Vec<_>>().join(&b' ');
+        let (first, words) = (first.display(), String::from_utf8_lossy(&words));
+        return Err(failure::usage(format_args!(
+            "{first}: there is no such file (did you mean tllmprof symbols {words}?)"
+        )));
+    }
     let last = files.last().copied().unwrap_or(Path::new(""));
-    if files.len() < 2 || fs::symlink_metadata(last).is_ok() {
+    if files.len() < 2 || is_there(last) {
         return Ok((files, None));
     }
     files.pop();
@@ -158,13 +177,13 @@ fn rows<'a>(binaries: &'a [Binary], wanted: Option<&Wanted>) -> Vec<Row<'a>> {
     rows
 }
 
-/// A name as a terminal may show it.
+/// A name in printable form.
 fn shown(name: &[u8]) -> String {
     demangle(name).map_or_else(|| Printable(name).to_string(), printable)
 }
 
-/// What to say where there is nothing to list.
-fn nothing(binaries: &[Binary], wanted: Option<&Wanted>) -> String {
+/// The message if there is nothing to list.
+fn describe_nothing(binaries: &[Binary], wanted: Option<&Wanted>) -> String {
     let paths = binaries.iter().map(|b| b.path.display().to_string());
     let paths = paths.collect::<Vec<_>>().join(", ");
     let mut text = match wanted {
@@ -212,7 +231,7 @@ fn table(text: &mut String, binaries: &[Binary], rows: &[Row<'_>]) {
             text,
             "{means:width$}  {address:>10}  {size:>7}  {sources:13}  {}{}",
             row.shown,
-            row.others()
+            row.other_names()
         );
     }
 }
@@ -245,8 +264,8 @@ impl Row<'_> {
         }
     }
 
-    /// What else it is called.
-    fn others(&self) -> String {
+    /// The function's other names.
+    fn other_names(&self) -> String {
         let others: BTreeSet<_> = self
             .function
             .names
@@ -262,7 +281,7 @@ impl Row<'_> {
     }
 
     fn json(&self, names: &Names<'_>) -> String {
-        let string = |text: &str| output::json_string(text);
+        let string = |text: &str| output::json(text);
         let or_null = |text: Option<String>| text.unwrap_or_else(|| "null".to_owned());
         let list = |items: Vec<String>| format!("[{}]", items.join(", "));
         let Function {
@@ -297,7 +316,7 @@ impl Row<'_> {
     }
 }
 
-/// How many functions each name stands for, in all the binaries.
+/// Number of functions with each name, in all binaries.
 struct Names<'a>(HashMap<&'a [u8], usize>);
 
 impl<'a> Names<'a> {
@@ -305,7 +324,7 @@ impl<'a> Names<'a> {
         let mut counts = HashMap::new();
         for binary in binaries {
             for function in binary.image.functions() {
-                // An import is the function that another module defines.
+                // An import is not counted; it is the function that another module defines.
                 let count = usize::from(function.address.is_some());
                 for name in function.names {
                     *counts.entry(name).or_default() += count;
@@ -315,14 +334,14 @@ impl<'a> Names<'a> {
         Self(counts)
     }
 
-    /// The rule that names this function alone, if there is one.
+    /// The rule that matches only this function, if there is one.
     fn rule(&self, function: &Function<'_>) -> Option<String> {
         let mut names = function.names.iter();
         let name = names.find(|name| self.0.get(**name).is_none_or(|count| *count < 2))?;
         Some(format!("sym:^{}$", escaped(name)))
     }
 
-    /// The line that says how to name one of them.
+    /// The line with a rule for one of them.
     fn advice(&self, rows: &[Row<'_>]) -> String {
         let reached = |row: &&Row<'_>| !matches!(row.reach, Reach::No(_));
         let Some(row) = rows.iter().find(reached) else {
@@ -338,12 +357,12 @@ impl<'a> Names<'a> {
     }
 }
 
-/// A regex for a name, in the form that rules take.
+/// A regex for a name, in the syntax of rules.
 fn escaped(name: &[u8]) -> String {
     let mut out = String::new();
     for &byte in name {
         match byte {
-            // What follows is the library.
+            // An unescaped @ would begin the library.
             b'@' => out.push_str("\\@"),
             b'!'..=b'~' => out.push_str(&regex::escape(char::from(byte).encode_utf8(&mut [0]))),
             _ => {

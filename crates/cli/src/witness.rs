@@ -1,50 +1,57 @@
-//! A process beside the program that gets what is sent to the whole group, and so knows what the program has got already;
-//! and that stops and continues the program and this command together where nobody else can.
+//! A process next to the program, the witness. It receives the signals that are sent to the whole group, and so knows
+//! which ones the program has received already. It also stops and continues the program and this command together in
+//! cases where the command cannot.
 //!
-//! The kernel does not say whether a signal was sent to one process or to its group. It delivers to a group the youngest
-//! process first: when the command gets a signal, the witness has it as well if it was sent to all. That the command was stopped by
-//! SIGSTOP, or that the program continues while the command is stopped, is seen from outside only.
+//! The kernel does not report whether a signal was sent to one process or to its group. It delivers a group's signal
+//! to the youngest process first: when the command gets a signal that was sent to all, the witness has it already.
+//! Only another process can see that the command was stopped by SIGSTOP, or that the program continues while the
+//! command is stopped.
 
 use std::cell::Cell;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use crate::inherited;
+use crate::process_status::ProcessStatus;
 
-/// Not the command's name: who sends signals by name (`pkill tllmprof`) does not mean this one.
+/// Differs from the command's name, so that signals that are sent by name (`pkill tllmprof`) do not reach it.
 const NAME: &std::ffi::CStr = c"run-witness";
-/// How long a witness waits for a signal that goes to one process after the other, as to those of a control group.
+/// Time that the witness waits for a signal that is sent to the processes one after the other, as to a control group.
 const ONE_BY_ONE: Duration = Duration::from_millis(20);
-/// How long the command waits for the witness's answer.
+/// Time that the command waits for the witness's answer.
 const ANSWER: Duration = Duration::from_secs(1);
-/// Milliseconds between two looks at whether the command was stopped, and while it is.
-const LOOK: libc::c_int = 500;
-const LOOK_STOPPED: libc::c_int = 20;
-/// Looks until a program that was sent SIGSTOP must have stopped, also on a machine under load.
-const LOOKS_TO_STOP: u32 = 100;
+/// Milliseconds between two checks whether the command was stopped, and the same while it is stopped.
+const CHECK_INTERVAL_MS: libc::c_int = 500;
+const CHECK_INTERVAL_STOPPED_MS: libc::c_int = 20;
+/// Number of checks until a program that was sent SIGSTOP must have stopped, even on a machine under load.
+const CHECKS_TO_STOP: u32 = 100;
 
-/// What both processes see.
+/// Memory that both processes share, and the program until it is executed.
 struct Shared {
     program: AtomicI32,
-    /// Command and program stop together: the one that continues first brings the other along.
+    /// The command notices when the program stops and continues. Before that only the witness does.
+    is_attended: AtomicBool,
+    /// Command and program are stopped together: the one that continues first continues the other.
     stopped_together: AtomicBool,
 }
 
-/// The witness, which ends with this.
+/// The witness process; dropping this ends it.
 pub struct Witness {
     number: libc::pid_t,
     asked: UnixStream,
-    /// False from when it did not, as somebody has stopped or killed it.
+    /// `false` once it did not answer because it was stopped or killed.
     answers: Cell<bool>,
     shared: &'static Shared,
 }
 
-/// A signal and its sender, as the command got it.
+/// A signal and its sender, as the command received it.
 type Signal = [u8; 8];
 
 fn signal(number: i32, sender: libc::pid_t) -> Signal {
@@ -52,36 +59,55 @@ fn signal(number: i32, sender: libc::pid_t) -> Signal {
 }
 
 impl Witness {
-    /// Starts it; `None` where there is no room for another process. For a process with one thread, whose signals are blocked.
+    /// Starts the witness; `None` if no process can be created. Requires a process with one thread, whose signals are
+    /// blocked.
     pub fn start() -> Option<Self> {
         let (asked, asks) = UnixStream::pair().ok()?;
         asked.set_read_timeout(Some(ANSWER)).ok()?;
         let shared = share()?;
         let command = std::process::id().cast_signed();
-        // SAFETY: the process has one thread, so that nothing in the child is half done.
+        // SAFETY: the process has one thread, so no other thread can leave anything half done in the child.
         match unsafe { libc::fork() } {
             -1 => None,
             0 => {
                 drop(asked);
                 attend(&asks, shared, command);
-                // SAFETY: ends this process, with nothing of the command's to be done.
+                // SAFETY: this ends the process without running any of the command's clean-up.
                 unsafe { libc::_exit(0) }
             }
-            number => Some(Self {
-                number,
-                asked,
-                answers: Cell::new(true),
-                shared,
-            }),
+            number => {
+                // Until then it has the command's name.
+                let answers = (&asked).read_exact(&mut [0]).is_ok();
+                Some(Self {
+                    number,
+                    asked,
+                    answers: Cell::new(answers),
+                    shared,
+                })
+            }
         }
     }
 
-    /// Names the program to it.
-    pub fn watch(&self, program: libc::pid_t) {
-        self.shared.program.store(program, Ordering::Release);
+    /// Makes the process that `program` will start announce its number to the witness before it executes the program,
+    /// because a process that received output of the program may stop the command at once.
+    pub fn watch(&self, program: &mut Command) {
+        let shared = self.shared;
+        // SAFETY: the closure takes its own number and stores it in memory that the processes share.
+        unsafe {
+            program.pre_exec(move || {
+                shared.program.store(libc::getpid(), Ordering::Release);
+                Ok(())
+            });
+        }
     }
 
-    /// Whether the witness has got a signal that came here, and so the others of the group; `None` if it does not answer.
+    /// Notes that the program has been started, and that from now on the command notices when it stops and continues.
+    pub fn leave_to_command(&self) {
+        self.shared.is_attended.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the witness also got a signal that this process received, and so the rest of the group; `None`
+    /// if it does not answer.
     pub fn has_got(&self, number: i32, sender: libc::pid_t) -> Option<bool> {
         let mut asked = &self.asked;
         let mut answer = [0];
@@ -92,7 +118,8 @@ impl Witness {
         answered.then_some(answer[0] != 0)
     }
 
-    /// Notes that the command is about to stop as the program did, or that it goes on. Whether it was noted already.
+    /// Notes that the command is about to stop together with the program, or that it continues. Returns the previous
+    /// value.
     pub fn stop_together(&self, stops: bool) -> bool {
         self.shared.stopped_together.swap(stops, Ordering::AcqRel)
     }
@@ -100,7 +127,7 @@ impl Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        // SAFETY: a child that has not been waited for has its number still; if it has been, the first call fails.
+        // SAFETY: a child that has not been waited for still has its number; if it has been, the first call fails.
         unsafe {
             if libc::waitpid(self.number, ptr::null_mut(), libc::WNOHANG) == 0 {
                 libc::kill(self.number, libc::SIGKILL);
@@ -110,9 +137,9 @@ impl Drop for Witness {
     }
 }
 
-/// Memory that a child shares.
+/// Memory that is shared with children.
 fn share() -> Option<&'static Shared> {
-    // SAFETY: a new mapping of zeros, which are a valid value of these atomics; it is never unmapped.
+    // SAFETY: this is a new mapping of zeros, which are valid values of these atomics; it is never unmapped.
     unsafe {
         let place = libc::mmap(
             ptr::null_mut(),
@@ -126,9 +153,10 @@ fn share() -> Option<&'static Shared> {
     }
 }
 
-/// The witness's life: ends when the command does.
+/// Runs the witness until the command ends.
 fn attend(asks: &UnixStream, shared: &Shared, command: libc::pid_t) {
-    // SAFETY: takes no memory but the name. Nobody is left to kill it if the command has ended by now.
+    // SAFETY: the call only reads the name. If the command has already ended, no process is left to kill this one, so
+    // it returns.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
@@ -137,6 +165,9 @@ fn attend(asks: &UnixStream, shared: &Shared, command: libc::pid_t) {
         }
     }
     forget_arguments();
+    if (&*asks).write_all(&[0]).is_err() {
+        return;
+    }
     for descriptor in inherited::open_descriptors() {
         if descriptor != asks.as_raw_fd() {
             // SAFETY: this process uses no other descriptor.
@@ -144,14 +175,14 @@ fn attend(asks: &UnixStream, shared: &Shared, command: libc::pid_t) {
         }
     }
     let mut wait = 1;
-    let mut pause = LOOK;
+    let mut pause = CHECK_INTERVAL_MS;
     loop {
         let mut ready = libc::pollfd {
             fd: asks.as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: one entry, which is a local.
+        // SAFETY: the list has one entry, which is a local.
         let count = unsafe { libc::poll(&raw mut ready, 1, pause) };
         if count > 0 {
             let mut asked = Signal::default();
@@ -168,24 +199,31 @@ fn attend(asks: &UnixStream, shared: &Shared, command: libc::pid_t) {
         }
         let program = shared.program.load(Ordering::Acquire);
         let is_stopped = program > 0 && state(command) == Some('T');
+        if !is_stopped
+            && !shared.is_attended.load(Ordering::Acquire)
+            && shared.stopped_together.swap(false, Ordering::AcqRel)
+        {
+            // The command was stopped while it started the program, and was continued since.
+            send(program, libc::SIGCONT);
+        }
         let is_apart = is_stopped && runs(program);
-        // Not at the first look, as who sends both on does so one after the other.
+        // Acts only at the second check, because a sender that continues both does so one after the other.
         wait = match (is_apart, wait) {
             (false, _) => 1,
             (true, 0) => join(shared, command, program),
             (true, looks) => looks - 1,
         };
-        pause = if is_stopped { LOOK_STOPPED } else { LOOK };
+        pause = if is_stopped {
+            CHECK_INTERVAL_STOPPED_MS
+        } else {
+            CHECK_INTERVAL_MS
+        };
     }
 }
 
-/// Has the command and the program do the same: the command is stopped, and the program is not. Returns the number of looks
-/// after which the program should have followed.
+/// Brings the command and the program into the same state when the command is stopped and the program is not. Returns
+/// the number of checks after which the program should have followed.
 fn join(shared: &Shared, command: libc::pid_t, program: libc::pid_t) -> u32 {
-    let send = |number, signal| {
-        // SAFETY: takes no pointers. The command waits for the program, and cannot have done so while it is stopped.
-        unsafe { libc::kill(number, signal) };
-    };
     if shared.stopped_together.swap(true, Ordering::AcqRel) {
         send(command, libc::SIGCONT);
         return 1;
@@ -194,10 +232,15 @@ fn join(shared: &Shared, command: libc::pid_t, program: libc::pid_t) -> u32 {
     if state(command) != Some('T') {
         send(program, libc::SIGCONT);
     }
-    LOOKS_TO_STOP
+    CHECKS_TO_STOP
 }
 
-/// Whether a process is neither stopped, nor about to be, nor at its end.
+fn send(number: libc::pid_t, signal: libc::c_int) {
+    // SAFETY: the call takes no pointers.
+    unsafe { libc::kill(number, signal) };
+}
+
+/// Returns whether a process is neither stopped, nor about to stop, nor about to end.
 fn runs(process: libc::pid_t) -> bool {
     let stops = 1_u64 << (libc::SIGSTOP - 1);
     let is_waiting = || {
@@ -209,10 +252,10 @@ fn runs(process: libc::pid_t) -> bool {
     state(process).is_some_and(|state| !"TtZX".contains(state)) && is_waiting() == Some(false)
 }
 
-/// Takes a signal off, and says whether it was there, from that sender.
+/// Removes a pending signal. Returns whether it was pending and came from that sender.
 fn take(signal: i32, sender: libc::pid_t) -> bool {
     let patience = match signal {
-        // A service manager stops all processes of a unit so.
+        // A service manager stops all processes of a unit one by one.
         libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT => ONE_BY_ONE,
         _ => Duration::ZERO,
     };
@@ -233,11 +276,10 @@ fn take(signal: i32, sender: libc::pid_t) -> bool {
 
 /// The letter of a process's state.
 fn state(process: libc::pid_t) -> Option<char> {
-    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    text.rsplit_once(") ")?.1.chars().next()
+    ProcessStatus::read(u64::try_from(process).ok()?)?.state()
 }
 
-/// Empties the command line that others read of this process: it is not one that somebody looks for by it.
+/// Empties the command line that others can read of this process, so that a search by command line does not find it.
 fn forget_arguments() {
     let place = || {
         let text = fs::read_to_string("/proc/self/stat").ok()?;
@@ -248,7 +290,8 @@ fn forget_arguments() {
         (start > 0).then_some((start, end.checked_sub(start)?))
     };
     if let Some((start, length)) = place() {
-        // SAFETY: the kernel's own figures for this process's arguments, on its stack; nothing here reads them any more.
+        // SAFETY: these are the kernel's own figures for this process's arguments, on its stack; nothing here reads
+        // them any more.
         unsafe { ptr::write_bytes(ptr::with_exposed_provenance_mut::<u8>(start), 0, length) };
     }
 }

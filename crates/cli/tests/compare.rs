@@ -36,8 +36,11 @@ fn two_records_give_a_verdict() {
     record(&scratch.path("b.tllmprof"), 3);
     let text = compare(&scratch, &["a.tllmprof", "b.tllmprof"]);
     assert_eq!((text.code(), text.stderr.as_str()), (Some(0), ""));
-    let last = text.stdout.lines().last().unwrap();
-    assert!(last.starts_with("faster by 9."), "{}", text.stdout);
+    let mut lines = text.stdout.lines().rev();
+    let last = lines.next().unwrap();
+    assert!(last.starts_with("of one run a side: "), "{}", text.stdout);
+    let verdict = lines.next().unwrap();
+    assert!(verdict.starts_with("faster by 9."), "{}", text.stdout);
     let again = compare(&scratch, &["a.tllmprof", "b.tllmprof"]);
     assert_eq!(again.stdout, text.stdout);
     let json = compare(&scratch, &["--json", "b.tllmprof", "a.tllmprof"]);
@@ -125,4 +128,236 @@ fn what_cannot_be_read_is_a_failure_and_a_wrong_command_line_another() {
         assert_eq!(ended.stderr, format!("tllmprof: {said}\n"));
     }
     assert_eq!(compare(&scratch, &["a.tllmprof"]).code(), Some(2));
+}
+
+#[test]
+fn conditions_decide_the_status() {
+    let scratch = Scratch::new();
+    record(&scratch.path("a.tllmprof"), 2);
+    record(&scratch.path("b.tllmprof"), 3);
+    let of = |conditions: &[&str]| {
+        let options = conditions
+            .iter()
+            .map(|condition| format!("--fail-if={condition}"));
+        let options: Vec<_> = options.collect();
+        let mut arguments = vec!["b.tllmprof", "a.tllmprof"];
+        arguments.extend(options.iter().map(String::as_str));
+        let ended = compare(&scratch, &arguments);
+        assert_eq!(ended.stderr, "", "{conditions:?}");
+        (ended.code(), ended.stdout)
+    };
+    assert_eq!(of(&["mean > +50%"]).0, Some(0));
+    assert_eq!(of(&["mean > +2%"]).0, Some(3));
+    assert_eq!(of(&["layer:none > +2%"]).0, Some(4));
+    let (status, text) = of(&["layer:none > +2%", "mean > +2%", "rate < -50%"]);
+    assert_eq!(status, Some(3));
+    for line in [
+        "\ncannot tell: layer:none > +2%; ",
+        "\nexceeded: mean > +2%: +",
+        "\nkept: rate < -50%: -",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    for (option, value) in [
+        ("--fail-if", "p51 > +2%"),
+        ("--fail-if", ""),
+        ("--within", "0"),
+        ("--within", "-1"),
+        ("--format", "xml"),
+    ] {
+        let option = format!("{option}={value}");
+        let ended = compare(&scratch, &[&option, "a.tllmprof", "b.tllmprof"]);
+        assert_eq!(
+            (ended.code(), ended.stdout.as_str()),
+            (Some(2), ""),
+            "{option}"
+        );
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains(&format!("\"{value}\"")),
+            "{}",
+            ended.stderr
+        );
+    }
+}
+
+#[test]
+fn several_runs_of_a_side_come_before_and_after_two_dashes() {
+    let scratch = Scratch::new();
+    for (name, rank) in [("a", 2), ("b", 3), ("c", 2), ("d", 3)] {
+        record(&scratch.path(&format!("{name}.tllmprof")), rank);
+    }
+    let files = ["a.tllmprof", "c.tllmprof", "--", "b.tllmprof", "d.tllmprof"];
+    let text = compare(&scratch, &files);
+    assert_eq!((text.code(), text.stderr.as_str()), (Some(0), ""));
+    assert!(text.stdout.contains("\nfaster by 9."), "{}", text.stdout);
+    assert!(
+        text.stdout.contains(" 2 runs; of the middle one: "),
+        "{}",
+        text.stdout
+    );
+    let refused = compare(&scratch, &["a.tllmprof", "b.tllmprof", "c.tllmprof"]);
+    let why = "tllmprof: c.tllmprof: one argument too many, or -- is missing (wanted: BASE OTHER, or BASE... -- OTHER...)\n";
+    assert_eq!((refused.code(), refused.stderr.as_str()), (Some(2), why));
+}
+
+#[test]
+fn a_comparison_is_the_same_figures_in_every_form() {
+    let scratch = Scratch::new();
+    record(&scratch.path("a.tllmprof"), 2);
+    record(&scratch.path("b.tllmprof"), 3);
+    let of = |format: &str| {
+        let condition = "--fail-if=mean > +2%";
+        let files = ["--format", format, condition, "b.tllmprof", "a.tllmprof"];
+        let ended = compare(&scratch, &files);
+        assert_eq!(
+            (ended.code(), ended.stderr.as_str()),
+            (Some(3), ""),
+            "{format}"
+        );
+        ended.stdout
+    };
+    let json: Value = serde_json::from_str(&of("json")).unwrap();
+    assert_eq!(json["conditions"][0]["result"], "exceeded");
+    let mean = &json["measures"][1]["change"];
+    let csv = of("csv");
+    let mut rows = csv.lines();
+    assert_eq!(
+        rows.next(),
+        Some("table,name,unit,base,other,change,low,high")
+    );
+    let row = rows
+        .find(|row| row.starts_with("measures,\"iteration, mean\",ns,"))
+        .unwrap();
+    let cells: Vec<f64> = row
+        .rsplit(',')
+        .take(3)
+        .map(|cell| cell.parse().unwrap())
+        .collect();
+    let same = [
+        &mean["interval"][1],
+        &mean["interval"][0],
+        &mean["relative"],
+    ];
+    for (cell, same) in cells.iter().zip(same) {
+        assert!(
+            (cell - same.as_f64().unwrap()).abs() < 1e-12,
+            "{row} {mean}"
+        );
+    }
+    let markdown = of("markdown");
+    assert!(markdown.starts_with("**slower by "), "{markdown}");
+    assert!(
+        markdown.contains("\n- ❌ exceeded: mean \\> +2%: "),
+        "{markdown}"
+    );
+    let junit = of("junit");
+    let suite = "<testsuite name=\"tllmprof compare\" tests=\"1\" failures=\"1\" skipped=\"0\" errors=\"0\">";
+    assert!(junit.starts_with(suite), "{junit}");
+    assert!(
+        junit.contains("<failure message=\"exceeded: mean &gt; +2%: +"),
+        "{junit}"
+    );
+}
+
+/// Returns the names in a folder, sorted.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let name =
+        |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+    let mut names: Vec<_> = entries.map(name).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_baseline_keeps_the_latest_runs_that_pass() {
+    let scratch = Scratch::new();
+    record(&scratch.path("good/a.tllmprof"), 3);
+    record(&scratch.path("bad.tllmprof"), 2);
+    let baseline = scratch.path("base");
+    let gate = |run: &str| {
+        compare(
+            &scratch,
+            &[
+                "--baseline",
+                "base",
+                "--keep",
+                "2",
+                run,
+                "--fail-if",
+                "mean > +5%",
+            ],
+        )
+    };
+    let first = gate("good");
+    assert_eq!(
+        (first.code(), first.stdout.as_str()),
+        (Some(0), ""),
+        "{}",
+        first.stderr
+    );
+    assert!(
+        first
+            .stderr
+            .starts_with("tllmprof: --baseline base: it has no run yet"),
+        "{}",
+        first.stderr
+    );
+    assert_eq!(names(&baseline), ["0001-good"]);
+    assert_eq!(names(&baseline.join("0001-good")), ["a.tllmprof"]);
+
+    // What it would be compared with next is not what failed.
+    let worse = gate("bad.tllmprof");
+    assert_eq!(worse.code(), Some(3), "{}", worse.stdout);
+    assert_eq!(names(&baseline), ["0001-good"]);
+
+    // A run of the user's own is compared with, and stays.
+    record(&baseline.join("release.tllmprof"), 3);
+    let alike = ["--baseline", "base", "--keep", "2", "good"];
+    for expected in [
+        ["0001-good", "0002-good", "release.tllmprof"],
+        ["0002-good", "0003-good", "release.tllmprof"],
+        ["0003-good", "0004-good", "release.tllmprof"],
+    ] {
+        let ended = compare(&scratch, &alike);
+        assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+        assert_eq!(names(&baseline), expected);
+    }
+    let runs = compare(
+        &scratch,
+        &["--baseline", "base", "--keep", "0", "good", "--json"],
+    );
+    let json: Value = serde_json::from_str(&runs.stdout).unwrap();
+    assert_eq!(json["runs"], serde_json::json!([3, 1]));
+    assert_eq!(
+        names(&baseline),
+        ["0003-good", "0004-good", "release.tllmprof"]
+    );
+}
+
+#[test]
+fn a_baseline_takes_no_run_that_it_has_or_that_cannot_be_read() {
+    let scratch = Scratch::new();
+    record(&scratch.path("base/a.tllmprof"), 3);
+    scratch.write("broken.tllmprof", "not a record");
+    let own = compare(&scratch, &["--baseline", "base", "base/a.tllmprof"]);
+    assert_eq!(own.code(), Some(2));
+    assert_eq!(
+        own.stderr,
+        "tllmprof: base/a.tllmprof: it lies in the folder of --baseline (wanted: a new run)\n"
+    );
+    for baseline in ["base", "empty"] {
+        let broken = compare(&scratch, &["--baseline", baseline, "broken.tllmprof"]);
+        assert_eq!(broken.code(), Some(1), "{}", broken.stderr);
+    }
+    assert_eq!(names(&scratch.path("base")), ["a.tllmprof"]);
+    assert!(!scratch.path("empty").exists());
+    let alone = compare(&scratch, &["--keep", "2", "base", "base"]);
+    assert_eq!(alone.code(), Some(2), "{}", alone.stderr);
+    let both = compare(&scratch, &["--baseline", "base", "base", "--", "base"]);
+    assert_eq!(both.code(), Some(2), "{}", both.stderr);
+    // A file is in the way.
+    let file = compare(&scratch, &["--baseline", "broken.tllmprof", "base"]);
+    assert_eq!(file.code(), Some(1), "{}", file.stderr);
 }

@@ -1,4 +1,4 @@
-//! `tllmprof demo`: its verdict, with examples and profilers that do right and wrong.
+//! `tllmprof demo`: its verdict, with correct and faulty examples and profilers.
 
 mod common;
 
@@ -12,7 +12,7 @@ use common::{Ended, Scratch, finish, wait};
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Edge, Event, What};
 
-/// Answers to the question which device there is, and else does as its test says.
+/// An example that answers the question for its device, and otherwise runs the test's script.
 const ENGINE: &str = "#!/bin/sh\n\
     [ \"$1 $2\" = '--steps 0' ] && { echo \"engine: 0.0 steps/s on $DEVICE\"; exit; }\n\
     [ -n \"$TLLMPROF_TRACE\" ] && cp \"$RECORD\" \"$TLLMPROF_TRACE\"\n\
@@ -45,14 +45,14 @@ fn demo(scratch: &Scratch, device: &str) -> Command {
         .env("TLLMPROF_ENGINE", scratch.script("engine", ENGINE))
         .env("DEVICE", device)
         .env("RECORD", record(scratch, 5, 9))
-        // Its own folder goes into this one.
+        // The demo creates its own folder in this one.
         .env("TMPDIR", scratch.path("tmp"));
     fs::create_dir_all(scratch.path("tmp")).unwrap();
     command.env(
         "TLLMPROF_NSYS",
         scratch.script("nsys", "#!/bin/sh\nexit 1\n"),
     );
-    // For another program, and not to get in the way of this one.
+    // These are meant for another program, and must not affect this one.
     command
         .env("TLLMPROF_RANKS", "7")
         .env("TLLM_PROFILE_START_STOP", "wrong");
@@ -68,7 +68,7 @@ fn on_stand_in(arguments: &[&str]) -> Ended {
     ended
 }
 
-/// Whether the demo has left nothing.
+/// Returns whether the demo has left no files.
 fn is_empty(scratch: &Scratch) -> bool {
     fs::read_dir(scratch.path("tmp")).unwrap().next().is_none()
 }
@@ -86,7 +86,7 @@ fn exactly_the_window_on_the_stand_in() {
             .stdout
             .contains("$ tllmprof run --window 5-9 --step cudaGraphLaunch")
     );
-    // Then the record's summary, which says whose times they are.
+    // The record's summary follows, and names the device whose times it shows.
     let (_, end) = ended.stdout.split_once("exactly the window.\n\n").unwrap();
     let heading = "What the built-in record of them shows (times of the stand-in, not of a GPU: ";
     assert!(end.starts_with(heading), "{ended:?}");
@@ -179,7 +179,7 @@ fn without_nsys_there_is_the_record() {
     command
         .env_remove("TLLMPROF_NSYS")
         .env("PATH", scratch.path("tmp"));
-    // As the scripts need commands, they get a path of their own.
+    // The scripts need commands, so they get a PATH of their own.
     let engine = ENGINE.replacen("#!/bin/sh\n", "#!/bin/sh\nPATH=/usr/bin:/bin\n", 1);
     command.env("TLLMPROF_ENGINE", scratch.script("engine", &engine));
     let ended = finish(&mut command);
@@ -209,7 +209,7 @@ fn an_interrupted_demo_leaves_nothing() {
         assert!(lines.any(|line| line == "lasts"));
         assert!(!is_empty(&scratch), "nothing to leave");
         let number = child.id().cast_signed();
-        // SAFETY: the child has not been waited for; as the terminal does it, or kill(1).
+        // SAFETY: the child has not been waited for; the signal is sent like the terminal or kill(1) would.
         unsafe { libc::kill(if is_to_all { -number } else { number }, signal) };
         assert_eq!(wait(&mut child).unwrap().signal(), Some(signal));
         assert!(is_empty(&scratch));

@@ -1,4 +1,4 @@
-//! `tllmprof doctor`: programs of every kind.
+//! `tllmprof doctor` on programs of every kind.
 
 mod common;
 #[path = "../../../tests/common/skipped.rs"]
@@ -67,11 +67,11 @@ fn a_setuid_program() {
     let scratch = Scratch::new();
     let program = scratch.compile("setuid", MAIN, &[]);
     good(&doctor(&scratch, &program), "");
-    // One's own setuid program gains nothing, and keeps its preload.
+    // A setuid program of the same user gains nothing, and keeps its preload.
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
     good(&doctor(&scratch, &program), "");
     if chown(&program, Some(65534), None).is_ok() {
-        // Giving a file away takes its setuid bit.
+        // Giving a file away clears its setuid bit.
         fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
         bad(&doctor(&scratch, &program), "setuid");
     } else {
@@ -90,7 +90,7 @@ fn another_processor() {
     let scratch = Scratch::new();
     let program = scratch.compile("foreign", MAIN, &[]);
     let mut bytes = fs::read(&program).unwrap();
-    // e_machine: RISC-V, which none of our libraries is built for.
+    // e_machine: RISC-V, for which none of our libraries is built.
     bytes[18..20].copy_from_slice(&243_u16.to_le_bytes());
     fs::write(&program, bytes).unwrap();
     bad(&doctor(&scratch, program), "it is riscv64");
@@ -164,7 +164,7 @@ fn shared_cuda_libraries() {
             "-Wl,-rpath,$ORIGIN",
         ],
     );
-    // CUDA is two libraries away, and found by the second one's RUNPATH alone.
+    // CUDA is two libraries away, and only the second one's RUNPATH leads to it.
     let program = scratch.compile(
         "shared",
         "int engine(void); int main(void) { return engine(); }",
@@ -186,7 +186,7 @@ fn shared_cuda_libraries() {
         &doctor(&scratch, &program),
         "libengine.so needs libcudart.so.12, which is not found here",
     );
-    // Found again where LD_LIBRARY_PATH says.
+    // A different one is found in LD_LIBRARY_PATH.
     let elsewhere = scratch.compile(
         "else/libcudart.so.12",
         "int cudaFree(void *p) { return !p; }",
@@ -288,7 +288,7 @@ fn what_is_no_program() {
     let scratch = Scratch::new();
     bad(&doctor(&scratch, "no-such-program"), "no-such-program");
     bad(&doctor(&scratch, "/etc/passwd"), "is not executable");
-    // Cut off in the middle of its headers.
+    // The file is cut off inside its headers.
     let program = scratch.compile("damaged", MAIN, &[]);
     let bytes = fs::read(&program).unwrap();
     for length in [4, 16, 63, 64, 100, 500, 1000, 4000] {

@@ -1,5 +1,5 @@
-//! What a wrapper owes the program that it starts in its place: each duty is a row, and the program is to see and do the same
-//! by itself, as a child of `tllmprof run`, and in its place (`run --no-trace`).
+//! The duties of a wrapper towards the program that it replaces, one row each. The program must see and do the same
+//! when it is started directly, as a child of `tllmprof run`, and in its place (`run --no-trace`).
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use common::{Scratch, finish, plain};
 
-/// The ways in which a program is started.
+/// The ways to start a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Bare,
@@ -73,9 +73,9 @@ impl Shop {
     }
 }
 
-/// Has the child call `change` before it becomes the program.
+/// Makes the child call `change` before it becomes the program.
 fn before(command: &mut Command, change: fn()) {
-    // SAFETY: the functions of the table make system calls alone.
+    // SAFETY: the functions of the table make only system calls.
     unsafe {
         command.pre_exec(move || {
             change();
@@ -85,7 +85,7 @@ fn before(command: &mut Command, change: fn()) {
 }
 
 fn ignore(signal: i32) {
-    // SAFETY: takes no handler.
+    // SAFETY: the call takes no handler.
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
@@ -101,7 +101,17 @@ fn block(signals: &[i32]) {
     }
 }
 
-/// Duty, what is done before the start, what the program says of it, and a line of that.
+/// Leaves room for one descriptor more than the standard ones: enough to start a program, and not for a process beside it.
+fn few_descriptors() {
+    let limit = libc::rlimit {
+        rlim_cur: 4,
+        rlim_max: 4,
+    };
+    // SAFETY: reads the local.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+}
+
+/// Duty, preparation before the start, the name of the probe's part, and a line of its output.
 type Inherited = (&'static str, fn(), &'static str, &'static str);
 
 const INHERITED: &[Inherited] = &[
@@ -137,14 +147,14 @@ const INHERITED: &[Inherited] = &[
     ),
     (
         "a descriptor is open",
-        // SAFETY: takes descriptors alone.
+        // SAFETY: the call takes only descriptors.
         || _ = unsafe { libc::dup2(1, 9) },
         "descriptors",
         "9 flags 0",
     ),
     (
         "standard input and error are closed",
-        // SAFETY: takes descriptors alone.
+        // SAFETY: the calls take only descriptors.
         || unsafe {
             libc::close(0);
             libc::close(2);
@@ -154,7 +164,7 @@ const INHERITED: &[Inherited] = &[
     ),
     (
         "umask and nice",
-        // SAFETY: takes numbers alone.
+        // SAFETY: the calls take only numbers.
         || unsafe {
             libc::umask(0o27);
             libc::nice(3);
@@ -169,29 +179,35 @@ const INHERITED: &[Inherited] = &[
                 rlim_cur: 77,
                 rlim_max: 99,
             };
-            // SAFETY: reads the local.
+            // SAFETY: the call reads the local.
             unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
         },
         "limits",
         "limit 7 77 99",
     ),
     (
+        "no descriptor is left but for the dynamic linker",
+        || few_descriptors(),
+        "limits",
+        "limit 7 4 4",
+    ),
+    (
         "it reaps orphans",
-        // SAFETY: takes numbers alone.
+        // SAFETY: the call takes only numbers.
         || _ = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) },
         "limits",
         "reaper 1 ",
     ),
     (
         "it is not given privileges",
-        // SAFETY: takes numbers alone.
+        // SAFETY: the call takes only numbers.
         || _ = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) },
         "limits",
         "privileges 1",
     ),
     (
         "an alarm",
-        // SAFETY: takes a number alone.
+        // SAFETY: the call takes only a number.
         || _ = unsafe { libc::alarm(100) },
         "timer",
         "timer runs",
@@ -199,7 +215,8 @@ const INHERITED: &[Inherited] = &[
     ("arguments", || (), "arguments", "arguments\n"),
 ];
 
-/// Duty, the variables that it is started with (see the probe), what the program says of them, and a part of that.
+/// Duty, the kind of variables that it starts with (see the probe), the name of the probe's part, and a part of its
+/// output.
 type WithVariables = (&'static str, &'static str, &'static str, &'static str);
 
 const WITH_VARIABLES: &[WithVariables] = &[
@@ -260,7 +277,7 @@ fn the_program_inherits_what_the_command_did() {
     }
 }
 
-/// A program that says what it gets.
+/// A program that reports the signals that it gets.
 struct Listening {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -293,10 +310,10 @@ impl Listening {
         self.lines.next().unwrap().unwrap()
     }
 
-    /// How the started process changes: it stops, goes on, or ends.
+    /// The next change of the started process: it stops, continues, or ends.
     fn change(&self) -> ExitStatus {
         let mut status = 0;
-        // SAFETY: writes the local; the child has not been waited for to its end.
+        // SAFETY: the call writes the local; the child has not been waited for to its end.
         let changed = unsafe {
             libc::waitpid(
                 self.started(),
@@ -308,7 +325,7 @@ impl Listening {
         ExitStatus::from_raw(status)
     }
 
-    /// Asks it to end, and returns what it has said since.
+    /// Asks it to end, and returns the lines since the last call.
     fn finish(mut self) -> Vec<String> {
         send(self.started(), libc::SIGUSR2);
         let lines: Vec<_> = self.lines.by_ref().map(Result::unwrap).collect();
@@ -328,7 +345,7 @@ impl Drop for Listening {
 }
 
 fn send(number: i32, signal: i32) {
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { libc::kill(number, signal) };
 }
 
@@ -338,7 +355,7 @@ fn state(number: i32) -> char {
     text.rsplit_once(") ").unwrap().1.chars().next().unwrap()
 }
 
-/// Waits for a state of a process, for a minute at most.
+/// Waits up to a minute for a state of a process.
 fn wait_for(name: &str, number: i32, wanted: impl Fn(char) -> bool) {
     let started = Instant::now();
     while !wanted(state(number)) {
@@ -352,16 +369,17 @@ fn wait_for(name: &str, number: i32, wanted: impl Fn(char) -> bool) {
 }
 
 fn setsid() {
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments.
     unsafe { libc::setsid() };
 }
 
 fn own_group() {
-    // SAFETY: takes numbers alone.
+    // SAFETY: the call takes only numbers.
     unsafe { libc::setpgid(0, 0) };
 }
 
-/// Duty, the group that it is in, what the program does, the signals that are sent (to the whole group where negative), and what it says.
+/// Duty, the program's process group, its action, the signals that are sent (negative: to the whole group), and its
+/// output.
 type Sent = (
     &'static str,
     fn(),
@@ -370,7 +388,7 @@ type Sent = (
     &'static [&'static str],
 );
 
-/// A signal that is handled after those of lower numbers.
+/// A signal that is handled after all signals with lower numbers.
 const FENCE: i32 = 36;
 
 const SENT: &[Sent] = &[
@@ -432,7 +450,7 @@ fn the_program_gets_what_is_sent_once() {
                 let to = if *signal < 0 { -started } else { started };
                 send(to, signal.abs());
                 said.push(program.line());
-                // Equal signals that come before the first was handled are one. This one is handled after it.
+                // Equal signals that arrive before the first was handled become one. This signal is handled after it.
                 send(started, FENCE);
                 assert_eq!(program.line(), format!("got {FENCE}"), "{duty}, {way:?}");
             }
@@ -443,7 +461,7 @@ fn the_program_gets_what_is_sent_once() {
     }
 }
 
-/// A program that leaves the group would still have been its leader in our place.
+/// A program that leaves the group would have been the group's leader in our place.
 #[test]
 fn a_program_in_a_group_of_its_own_gets_what_is_sent_to_the_commands() {
     let shop = Shop::new();
@@ -478,7 +496,7 @@ fn command_and_program_stop_and_go_on_together() {
     let own: fn(&Listening) -> i32 = |program| program.program;
     let started: fn(&Listening) -> i32 = Listening::started;
     let group: fn(&Listening) -> i32 = |program| -program.started();
-    // Who is stopped, by what, and who is continued.
+    // The process that is stopped, the signal, and the process that is continued.
     let rows = [
         (own, libc::SIGSTOP, own),
         (own, libc::SIGSTOP, started),
@@ -534,7 +552,7 @@ fn the_commands_end_is_the_programs() {
     }
 }
 
-/// A signal that is blocked here ends a program that lets it come.
+/// A signal that is blocked here ends a program that unblocks it.
 #[test]
 fn a_signal_that_was_blocked_ends_the_command_as_it_did_the_program() {
     let shop = Shop::new();
@@ -550,7 +568,7 @@ fn a_signal_that_was_blocked_ends_the_command_as_it_did_the_program() {
     }
 }
 
-/// What cannot be started has the statuses of env(1).
+/// A program that cannot be started gives the exit statuses of env(1).
 #[test]
 fn what_cannot_be_started_ends_as_with_env() {
     let shop = Shop::new();
@@ -590,17 +608,17 @@ fn what_cannot_be_started_ends_as_with_env() {
     assert_eq!(folders.count(), 0);
 }
 
-/// With our variables there are more than the kernel takes: the folder of the run does not stay.
+/// Our variables exceed the kernel's limit: the folder of the run is removed.
 #[test]
 fn a_start_that_the_kernel_refuses_leaves_nothing() {
     let shop = Shop::new();
-    // The kernel takes a quarter of the stack's limit.
+    // The kernel allows a quarter of the stack's limit.
     let few = || {
         let limit = libc::rlimit {
             rlim_cur: 2 << 20,
             rlim_max: libc::RLIM_INFINITY,
         };
-        // SAFETY: reads the local.
+        // SAFETY: the call reads the local.
         unsafe { libc::setrlimit(libc::RLIMIT_STACK, &raw const limit) };
     };
     let start = |way: Way, count: usize| {
@@ -609,7 +627,8 @@ fn a_start_that_the_kernel_refuses_leaves_nothing() {
         command.args(std::iter::repeat_n("y".repeat(92), count));
         command.stdin(Stdio::null()).stderr(Stdio::piped()).output()
     };
-    // The most arguments with which the command itself starts: with its variables the program's are too many.
+    // The largest number of arguments with which the command itself starts. With its variables added, the program has
+    // too many.
     let (mut low, mut high) = (0, 1 << 14);
     while high - low > 1 {
         let middle = usize::midpoint(low, high);
@@ -674,7 +693,58 @@ fn a_working_directory_that_was_deleted_keeps_no_program_from_starting() {
     }
 }
 
-/// Who reads what the program writes waits for the program to close it, and for nobody else.
+/// The program takes the command's place if no process can be started beside it.
+#[test]
+fn a_program_for_which_no_child_can_be_started_has_the_commands_place() {
+    let shop = Shop::new();
+    let mut command = shop.scratch.tllmprof();
+    before(
+        command.arg("run").args(["--run", "few", "--"]),
+        few_descriptors,
+    );
+    let ended = finish(
+        command
+            .arg(&shop.probe)
+            .args(["end", "7"])
+            .current_dir(shop.scratch.path(".")),
+    );
+    assert_eq!(ended.code(), Some(7), "{ended:?}");
+    assert_eq!(
+        ended.stderr,
+        "tllmprof: the program takes the place of this process: another process could not be started: Too many open files. \
+         There is no summary at the end (tllmprof report tllmprof-few prints it)\n"
+    );
+}
+
+/// A container may have no `/dev/null`, by which a runtime replaces standard streams that are closed.
+#[test]
+fn closed_streams_stay_closed_in_a_container_without_devices() {
+    let shop = Shop::new();
+    let said = WAYS.map(|way| {
+        let command = shop.probe(way, "descriptors");
+        let mut unshare = plain("unshare".as_ref());
+        unshare
+            .args(["-m", "sh", "-c"])
+            .arg("mount -t tmpfs none /dev || exit 9; exec \"$@\" <&- 2>&-")
+            .arg("sh")
+            .arg(command.get_program())
+            .args(command.get_args());
+        for (name, value) in command.get_envs() {
+            unshare.env(name, value.unwrap_or_default());
+        }
+        let ended = finish(unshare.current_dir(shop.scratch.path(".")));
+        (ended.code(), ended.stdout)
+    });
+    if said[0].0 != Some(0) {
+        eprintln!("skipped: no mount namespaces here (they need root)");
+        return;
+    }
+    assert!(said[0].1.contains("1 flags 0"), "{said:?}");
+    assert!(!said[0].1.contains("\n2 flags"), "{said:?}");
+    assert_eq!([&said[1], &said[2]], [&said[0]; 2]);
+}
+
+/// A reader of the program's output waits only for the program to close it.
 #[test]
 fn a_pipe_ends_when_the_program_closes_it() {
     let shop = Shop::new();
@@ -682,7 +752,7 @@ fn a_pipe_ends_when_the_program_closes_it() {
         let (mut reader, writer) = std::io::pipe().unwrap();
         let descriptor = writer.as_raw_fd();
         let mut command = shop.probe(way, "closes");
-        // SAFETY: takes descriptors alone.
+        // SAFETY: the calls take only descriptors.
         unsafe {
             command.pre_exec(move || {
                 libc::dup2(descriptor, 3);
@@ -705,7 +775,7 @@ fn a_pipe_ends_when_the_program_closes_it() {
             .unwrap();
         assert_eq!(said, "ready\n", "{way:?}");
         assert_eq!(reader.read(&mut [0]).unwrap(), 0, "{way:?}");
-        // Written to nobody.
+        // Written until the reader is gone.
         let mut input = child.stdin.take().unwrap();
         while std::io::Write::write_all(&mut input, b"x").is_ok() {}
         send(child.id().cast_signed(), libc::SIGTERM);
@@ -717,7 +787,7 @@ fn a_pipe_ends_when_the_program_closes_it() {
     }
 }
 
-/// A service manager takes notices from the process that it started alone.
+/// A service manager only accepts notices from the process that it started.
 #[test]
 fn a_program_that_a_service_manager_listens_to_has_the_commands_place() {
     let shop = Shop::new();
@@ -731,21 +801,21 @@ fn a_program_that_a_service_manager_listens_to_has_the_commands_place() {
     };
     assert!(place(&[("NOTIFY_SOCKET", "/run/x")]));
     assert!(!place(&[]));
-    // One that another unit's process has leaked.
+    // The variable was inherited from a process of another unit.
     assert!(!place(&[
         ("NOTIFY_SOCKET", "/run/x"),
         ("SYSTEMD_EXEC_PID", "1")
     ]));
 }
 
-/// A program that goes to the background: its run has a folder, and it is said.
+/// The run of a program that daemonizes has a folder, and that is reported.
 #[test]
 fn the_record_of_a_program_in_the_background_has_a_place() {
     let shop = Shop::new();
     let fifo = shop.scratch.path("fifo");
     let made = finish(plain("mkfifo".as_ref()).arg(&fifo));
     assert!(made.status.success());
-    // It ends when the test opens the other end, or gives up.
+    // It ends when the test opens the other end, or after its timeout.
     let script = "(setsid timeout 60 cat fifo >/dev/null 2>&1 & echo $!)";
     let mut command = shop.scratch.tllmprof();
     command.args(["run", "--run", "daemon", "--", "sh", "-c", script]);
@@ -766,7 +836,7 @@ fn the_record_of_a_program_in_the_background_has_a_place() {
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
-/// The first process of a container sees to orphans, and ends with its program when it is asked to.
+/// The first process of a container reaps orphans, and ends with its program when asked to.
 #[test]
 fn the_first_process_of_a_container_reaps_and_can_be_ended() {
     let shop = Shop::new();
@@ -787,7 +857,7 @@ fn the_first_process_of_a_container_reaps_and_can_be_ended() {
         eprintln!("skipped: no process namespaces here (they need root)");
         return;
     }
-    // An orphan that has ended is nobody's child any more once it was reaped.
+    // A reaped orphan no longer exists.
     let orphans = "( (exit 0 & echo $! > orphan) & wait ); read orphan < orphan; i=0; \
                    while [ -e /proc/$orphan ] && [ $i -lt 3000 ]; do sleep 0.01; i=$((i+1)); done; \
                    [ ! -e /proc/$orphan ] && echo reaped";
@@ -799,7 +869,7 @@ fn the_first_process_of_a_container_reaps_and_can_be_ended() {
     }
 }
 
-/// Nothing of ours can be mistaken for the command by its name.
+/// None of our helper processes has the command's name.
 #[test]
 fn a_signal_that_is_sent_by_name_comes_once() {
     let shop = Shop::new();

@@ -1,4 +1,4 @@
-//! `tllmprof env`: what launchers make of it.
+//! `tllmprof env`: its output, as launchers read it.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use common::{Ended, Scratch, finish, plain};
 
-/// Text that every shell would like to get hold of.
+/// Text with everything that a shell could expand.
 const NAME: &str = "it's \"{n}\" `id` $HOME \\ *\nnext";
 
 fn printed(scratch: &Scratch, format: &str, existing: &str) -> Ended {
@@ -23,7 +23,8 @@ fn printed(scratch: &Scratch, format: &str, existing: &str) -> Ended {
         "--format",
         format,
     ]);
-    env.env("TLLMPROF_NVTX_NAME", NAME)
+    env.current_dir(scratch.path(""))
+        .env("TLLMPROF_NVTX_NAME", NAME)
         .env("LD_PRELOAD", existing);
     let ended = finish(&mut env);
     assert_eq!(ended.code(), Some(0), "{ended:?}");
@@ -46,7 +47,7 @@ fn a_shell_gets_the_same_values() {
     let wanted = format!("2-3, 7|cudaGraphLaunch/4|{NAME}|{}|", library.display());
     assert_eq!(finish(&mut sh(script, &text)).stdout, wanted);
 
-    // What the reader has preloaded stays.
+    // The reader's own preloads stay.
     let other = scratch.compile("other.so", "int other;", &["-shared", "-fPIC"]);
     let script = "eval \"$1\"; printf '%s' \"$LD_PRELOAD\"";
     let wanted = format!("{}:{}", library.display(), other.display());
@@ -63,24 +64,28 @@ fn docker_and_mpirun_get_the_same_words() {
     let other = scratch.compile("other.so", "int other;", &["-shared", "-fPIC"]);
     let other = other.display().to_string();
     let script = "eval \"set -- $1\"; printf '%s|' \"$@\"";
-    let rest = |flag: &str| {
+    let rest = |flag: &str, trace: &str| {
         format!(
             "{flag}|TLLMPROF_START_STOP=2-3, 7|{flag}|TLLMPROF_STEP=cudaGraphLaunch/4|\
-             {flag}|TLLMPROF_NVTX_NAME={NAME}|{flag}|TLLMPROF_RUN=a-run|"
+             {flag}|TLLMPROF_NVTX_NAME={NAME}|{flag}|TLLMPROF_TRACE={trace}|{flag}|TLLMPROF_RUN=a-run|"
         )
     };
+    let folder = scratch.path("").display().to_string();
     let docker = printed(&scratch, "docker", &other).stdout;
     assert_eq!(
         finish(&mut sh(script, &docker)).stdout,
         format!(
-            "-v|{library}:{library}:ro|-e|LD_PRELOAD={library}|{}",
-            rest("-e")
+            "-v|{library}:{library}:ro|-e|LD_PRELOAD={library}|-v|{folder}tllmprof-records:/tllmprof-records|{}",
+            rest("-e", "/tllmprof-records/%h-%r-%p.tllmprof")
         )
     );
     let mpirun = printed(&scratch, "mpirun", &other).stdout;
     assert_eq!(
         finish(&mut sh(script, &mpirun)).stdout,
-        format!("-x|LD_PRELOAD={library}:{other}|{}", rest("-x"))
+        format!(
+            "-x|LD_PRELOAD={library}:{other}|{}",
+            rest("-x", &format!("{folder}tllmprof-%h-%r-%p.tllmprof"))
+        )
     );
 }
 
@@ -105,10 +110,11 @@ fn a_shell_is_warned_and_finds_back() {
     let ended = finish(sh(&script, &ended.stdout).env("LD_PRELOAD", &other));
     assert_eq!(ended.stdout, format!("{} none 0\n", other.display()));
 
-    // Whoever wants no warnings gets none, and no other reader is a shell that stays.
+    // With --log off there are no warnings. The other formats are not evaluated by a shell that stays, so they have
+    // none either.
     let mut quiet = scratch.tllmprof();
     assert_eq!(finish(quiet.args(["env", "--log", "off"])).stderr, "");
-    assert_eq!(printed(&scratch, "docker", "").stderr, "");
+    assert_eq!(printed(&scratch, "mpirun", "").stderr, "");
 }
 
 #[test]
@@ -165,7 +171,7 @@ fn files_name_who_gets_the_library_and_where_records_go() {
         let yaml = env(&["--format", format, "--name", "e", "--no-trace"]).stdout;
         assert!(!yaml.contains("tllmprof-records"), "{yaml}");
     }
-    // The library comes with the image, and need not be here.
+    // The library comes with the image, and need not exist on this machine.
     let mut k8s = scratch.tllmprof();
     k8s.args(["env", "--format", "k8s", "--name", "engine"]);
     assert_eq!(finish(k8s.env("TLLMPROF_LIB", "/none")).code(), Some(0));

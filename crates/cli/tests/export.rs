@@ -6,7 +6,8 @@ mod server;
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -177,7 +178,7 @@ fn standard_output_and_compression() {
     assert_eq!(folder.code(), Some(2));
 }
 
-/// Names of a record, on a terminal that they are meant to act on.
+/// Names in a record, on a terminal that they are meant to attack.
 #[test]
 fn no_name_acts_on_a_terminal() {
     const HOSTILE: &str = "\u{1b}]0;owned\u{7}\u{9b}2J\u{202e}gpj.exe\r\u{200b}";
@@ -218,7 +219,7 @@ fn no_name_acts_on_a_terminal() {
         command.args(arguments).current_dir(scratch.path(""));
         let ended = on_terminal(&mut command);
         assert_eq!(ended.code(), Some(0), "{arguments:?}: {}", ended.stderr);
-        // A terminal ends its lines with both.
+        // A terminal ends its lines with both characters.
         let shown = ended.stdout.replace("\r\n", "");
         let acts = shown.find(is_hidden).map(|at| &shown[at..][..20]);
         assert!(acts.is_none(), "{arguments:?}: {acts:?}");
@@ -302,7 +303,7 @@ fn nothing_is_left_of_an_export_that_failed() {
     assert_eq!(names(&scratch), all);
 }
 
-/// Files of the command cannot get longer.
+/// Makes files of the command unable to grow beyond this size.
 fn limit_file_size(command: &mut Command, bytes: u64) -> &mut Command {
     use std::os::unix::process::CommandExt;
     let limit = libc::rlimit {
@@ -310,7 +311,7 @@ fn limit_file_size(command: &mut Command, bytes: u64) -> &mut Command {
         rlim_max: bytes,
     };
     let set = move || {
-        // SAFETY: two calls that may be made between fork and exec, with a limit that outlives them.
+        // SAFETY: both calls are allowed between fork and exec, and the limit outlives them.
         let done = unsafe {
             libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
             libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit)
@@ -321,14 +322,14 @@ fn limit_file_size(command: &mut Command, bytes: u64) -> &mut Command {
             Err(std::io::Error::last_os_error())
         }
     };
-    // SAFETY: what runs between fork and exec neither allocates nor locks.
+    // SAFETY: the closure neither allocates nor locks between fork and exec.
     unsafe { command.pre_exec(set) }
 }
 
 #[test]
 fn a_signal_ends_it_and_leaves_nothing() {
     let scratch = Scratch::new();
-    // Many, so that it takes a while.
+    // Many records, so that the export takes a while.
     (0..100).for_each(|rank| record(&scratch, rank));
     let records = names(&scratch);
     let mut child = command(&scratch, &["--to", "chrome", "-o", "out"])
@@ -339,12 +340,22 @@ fn a_signal_ends_it_and_leaves_nothing() {
         .spawn()
         .unwrap();
     let started = Instant::now();
-    let has_begun = || names(&scratch).iter().any(|name| name.starts_with(".out."));
-    while !has_begun() && child.try_wait().unwrap().is_none() {
+    // The output has no name yet, or a hidden one where the file system does not support that.
+    let folder = fs::canonicalize(scratch.path(".")).unwrap();
+    let opened = |entry: std::io::Result<fs::DirEntry>| fs::read_link(entry.ok()?.path()).ok();
+    let has_begun = |child: &Child| {
+        let open = fs::read_dir(format!("/proc/{}/fd", child.id())).into_iter();
+        let mut open = open.flatten().filter_map(opened);
+        let is_unnamed = |path: PathBuf| {
+            path.starts_with(&folder) && path.to_string_lossy().ends_with(" (deleted)")
+        };
+        open.any(is_unnamed) || names(&scratch).iter().any(|name| name.starts_with(".out."))
+    };
+    while !has_begun(&child) && child.try_wait().unwrap().is_none() {
         assert!(started.elapsed() < Duration::from_secs(60));
         thread::sleep(Duration::from_millis(1));
     }
-    // SAFETY: a signal to a child that was not waited for, at worst one that has ended.
+    // SAFETY: the signal goes to a child that was not waited for; at worst it has ended.
     unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
     let ended = child.wait_with_output().unwrap();
     let said = String::from_utf8(ended.stderr).unwrap();

@@ -17,10 +17,10 @@ use serde_json::Value;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Edge, Ended as RecordEnded, Event, Info, Metric, What};
 
-/// Bytes of a record with some rounds of samples of two GPUs: header, chunk's header, events.
+/// Size in bytes of a record with some rounds of samples of two GPUs: header, chunk's header, events.
 const SOME: u64 = 65536 + 208 + 24 * 2 * 14 * 5;
 
-/// Waits, with a bound, until the record of metrics in `$1` has `$2` bytes; then goes on with the rest.
+/// Waits, with a limit, until the record of metrics in `$1` has `$2` bytes, then runs the rest.
 const PROGRAM: &str = "#!/bin/sh\n\
     for n in $(seq 1 400); do\n\
         for file in \"$1\"/*-gpu-*.tllmprof; do\n\
@@ -59,7 +59,7 @@ fn run(scratch: &Scratch, nvml: &str) -> Command {
     command
 }
 
-/// Runs a program that lasts until there are some samples, and then does as `script` says.
+/// Runs a program that lasts until there are some samples, and then runs `script`.
 fn sampled(command: &mut Command, scratch: &Scratch, script: &str) -> Ended {
     let program = scratch.script("program", PROGRAM);
     let folder = scratch.path(".");
@@ -80,7 +80,7 @@ fn monotonic() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: writes the time to the local.
+    // SAFETY: the call writes the time to the local.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
@@ -110,7 +110,7 @@ fn what_nvml_gives_is_in_the_record() {
         "{name}"
     );
     assert_eq!(read.ended, Some(RecordEnded::InOrder));
-    // CUDA's numbers go by PCI address, where NVML's GPU 1 is the first.
+    // CUDA's numbers follow the PCI addresses, and NVML's GPU 1 has the lowest.
     for (device, of) in [(0, 1), (1, 0)] {
         read.has_plain(device, of);
         read.has_gpm(device, of);
@@ -135,7 +135,7 @@ fn what_nvml_gives_is_in_the_record() {
 
 #[test]
 fn devices_are_numbered_as_the_program_sees_them() {
-    // Variable, NVML's GPUs in the order of the record's devices.
+    // The variable, and NVML's GPUs in the order of the record's devices.
     for (devices, expected) in [
         ("1", &[0][..]),
         ("GPU-000000a0,GPU-000000a1", &[0, 1]),
@@ -259,7 +259,7 @@ fn a_killed_program_leaves_a_whole_record() {
     read.has_plain(0, 1);
 }
 
-/// Starts a program that lasts, and waits until it is sampled.
+/// Starts a program that keeps running, and waits until it is sampled.
 fn lasting(command: &mut Command, scratch: &Scratch) -> (Child, PathBuf) {
     let mut child = command
         .args(["--", "sleep", "60"])
@@ -379,7 +379,7 @@ fn the_record_keeps_to_its_size() {
         "{ended:?}"
     );
     let path = record(&scratch.path(".")).unwrap();
-    // A round of samples may go over it.
+    // One round of samples may exceed the limit.
     assert!(fs::metadata(&path).unwrap().len() < 68_200 + 24 * 28);
     let read = Read::new(&path);
     assert_eq!(read.ended, Some(RecordEnded::InOrder));
@@ -392,7 +392,7 @@ fn the_report_has_what_was_sampled_in_the_window() {
     sampled(&mut run(&scratch, ""), &scratch, "exit 0");
     let metrics = record(&scratch.path(".")).unwrap();
     let read = Read::new(&metrics);
-    // A program whose window is from the second sample to the third.
+    // A program with a window from the second sample to the third.
     let (first, last) = (read.times[&0][1], read.times[&0][2]);
     let mut builder = Builder::new(7, ClockKind::Monotonic);
     let boot = builder.string(7, read.fact(Info::Boot)[0]);
@@ -429,7 +429,7 @@ fn the_report_has_what_was_sampled_in_the_window() {
     let metrics = json["processes"][0]["gpu_metrics"].as_array().unwrap();
     let is_busy = |one: &&Value| one["device"] == 0 && one["metric"] == "SM busy";
     let busy = metrics.iter().find(is_busy).unwrap();
-    // Of NVML's GPU 1: 102.25 and 102.375, each over about 100 ms.
+    // The values of NVML's GPU 1: 102.25 and 102.375, each over about 100 ms.
     let lengths = [first, last].map(|(start, end)| (end - start) as f64);
     let mean = (102.25 * lengths[0] + 102.375 * lengths[1]) / (lengths[0] + lengths[1]);
     assert!(

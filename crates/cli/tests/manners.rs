@@ -1,4 +1,4 @@
-//! What all verbs do alike: examples, colour, quiet and verbose, existing files, spelling, what pipes get.
+//! Behaviour that all verbs share: examples, colour, quiet and verbose, existing files, spelling, output to pipes.
 
 mod common;
 #[path = "../../report/tests/common/server.rs"]
@@ -38,12 +38,7 @@ fn help_of_run_starts_with_three_examples_and_has_defaults() {
         );
     }
     assert_eq!(lines.next(), Some(""));
-    for default in [
-        "[default: steady]",
-        "[default: auto]",
-        "[default: info]",
-        "[default: masked]",
-    ] {
+    for default in ["[default: auto]", "[default: info]", "[default: masked]"] {
         assert!(ended.stdout.contains(default), "{default}");
     }
 }
@@ -136,7 +131,7 @@ fn units_have_one_spelling_for_a_locale() {
     };
     assert_eq!(of("C.UTF-8"), (true, false, false));
     assert_eq!(of("C"), (false, true, true));
-    // JSON is UTF-8 wherever it is read.
+    // JSON is always UTF-8.
     let json = finish(report(&scratch, &["--json"]).env("LC_ALL", "C")).stdout;
     assert!(!json.contains(" us "));
 }
@@ -227,7 +222,7 @@ fn what_is_wrong_with_a_command_line_is_one_line() {
         ),
         (
             "compare a b c",
-            "c: one argument too many (wanted: tllmprof compare [OPTIONS] <BASE> <OTHER>)",
+            "c: one argument too many, or -- is missing (wanted: BASE OTHER, or BASE... -- OTHER...)",
         ),
         (
             "capture --steps",
@@ -288,4 +283,86 @@ fn attach_names_the_option_that_was_typed() {
         assert!(ended.stderr.starts_with(&begins), "{ended:?}");
         assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
     }
+}
+
+#[test]
+fn a_verb_without_standard_output_fails() {
+    let scratch = Scratch::new();
+    record(&scratch);
+    scratch.compile("program", "int main(void) { return 0; }", &[]);
+    for line in [
+        "report a.tllmprof",
+        "report --json a.tllmprof",
+        "report --schema",
+        "report --html - a.tllmprof",
+        "compare a.tllmprof a.tllmprof",
+        "export --to chrome -o - a.tllmprof",
+        "symbols program main",
+        "doctor -- ./program",
+        "env",
+        "ps --json",
+        "top -n 1",
+        "mcp",
+        "completions bash",
+        "--lib",
+        "--help",
+        "--version",
+    ] {
+        let mut shell = plain("sh".as_ref());
+        let library = scratch.library();
+        shell
+            .args([
+                "-c",
+                &format!("exec \"$0\" {line} >&-"),
+                env!("CARGO_BIN_EXE_tllmprof"),
+            ])
+            .current_dir(scratch.path(""))
+            .env("TLLMPROF_LIB", library);
+        let ended = finish(&mut shell);
+        assert_eq!(ended.code(), Some(1), "{line}: {ended:?}");
+    }
+}
+
+#[test]
+fn a_limit_of_files_leaves_no_part() {
+    let scratch = Scratch::new();
+    record(&scratch);
+    for line in [
+        "report --html out a.tllmprof",
+        "export --to chrome -o out a.tllmprof",
+    ] {
+        let mut shell = plain("sh".as_ref());
+        // In blocks of 512 bytes.
+        shell
+            .args([
+                "-c",
+                &format!("ulimit -f 1; exec \"$0\" {line}"),
+                env!("CARGO_BIN_EXE_tllmprof"),
+            ])
+            .current_dir(scratch.path(""));
+        let ended = finish(&mut shell);
+        assert_eq!(ended.code(), Some(1), "{line}: {ended:?}");
+        assert_eq!(ended.stderr, "tllmprof: out: File too large\n", "{line}");
+        let left = fs::read_dir(scratch.path("")).unwrap().flatten();
+        let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+        assert_eq!(left, ["a.tllmprof"], "{line}");
+    }
+}
+
+#[test]
+fn a_page_may_go_to_standard_output() {
+    let scratch = Scratch::new();
+    record(&scratch);
+    let ended = finish(&mut report(&scratch, &["--html", "-"]));
+    assert_eq!(
+        (ended.code(), ended.stderr.as_str()),
+        (Some(0), ""),
+        "{ended:?}"
+    );
+    assert!(
+        ended.stdout.starts_with("<!doctype html>"),
+        "{}",
+        &ended.stdout[..100]
+    );
+    assert!(!scratch.path("-").exists());
 }

@@ -1,4 +1,4 @@
-//! What packages have besides the command: `completions`, manual pages, and `--lib`.
+//! Files that packages contain besides the command: completions, manual pages; and `--lib`.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn tllmprof(arguments: &[&str]) -> Command {
     command
 }
 
-/// The verbs that are shown.
+/// The visible verbs.
 fn verbs() -> Vec<String> {
     let help = finish(&mut tllmprof(&["--help"])).stdout;
     let (_, verbs) = help.split_once("Commands:\n").unwrap();
@@ -36,7 +36,7 @@ fn each_shell_completes_every_verb() {
         for verb in verbs() {
             assert!(ended.stdout.contains(&verb), "{shell}: {verb}");
         }
-        // Where the shell is here, it reads them.
+        // If the shell is installed, it parses the completions.
         let file = scratch.write(shell, &ended.stdout);
         let mut reads = plain(Path::new("/usr/bin/env"));
         reads.args([shell, "-n"]).arg(file);

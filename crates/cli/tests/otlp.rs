@@ -1,4 +1,4 @@
-//! `tllmprof export --otlp`: what a collector receives.
+//! `tllmprof export --otlp`: the requests that a collector receives.
 
 mod common;
 #[path = "../../report/tests/common/server.rs"]
@@ -50,7 +50,7 @@ fn send_with(scratch: &Scratch, to: &str, variables: &[(&str, &str)]) -> Ended {
     finish(command.current_dir(scratch.path("")))
 }
 
-/// Runs a collector while `act` sends something to its address; the result, and what came.
+/// Runs a collector while `act` sends something to its address. Returns the result, and the requests.
 fn collected<R>(
     answer: impl Fn(&ExportTraceServiceRequest) -> (u16, Vec<u8>) + Send + 'static,
     act: impl FnOnce(&str) -> R,
@@ -143,7 +143,7 @@ fn windows_and_slow_iterations_of_all_ranks_are_spans_of_one_trace() {
     }
     let last = format!(": {count} spans of 2 processes\n");
     assert!(ended.stderr.ends_with(&last), "{}", ended.stderr);
-    // As the server has them, since 1970.
+    // The server's own times, since 1970.
     let (_, truth) = Server::rank(0).record();
     assert!(
         truth
@@ -188,7 +188,7 @@ fn what_a_collector_does_not_take_is_an_error_with_one_line() {
         "{}",
         ended.stderr
     );
-    // Nobody listens there.
+    // No collector listens there.
     let ended = send(&scratch, "http://127.0.0.1:9/");
     assert_eq!(
         (ended.code(), ended.stderr.lines().count()),
@@ -213,7 +213,7 @@ fn what_a_collector_does_not_take_is_an_error_with_one_line() {
     );
 }
 
-/// A message of HTTP: its head, and as much behind it as the head says.
+/// A message of HTTP: its head, and a body of the length that the head names.
 fn message(from: &mut impl Read) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut one = [0];
@@ -232,7 +232,7 @@ fn message(from: &mut impl Read) -> Vec<u8> {
     bytes
 }
 
-/// Passes what comes by TLS, to an address of this machine, on to a collector; the address, and what the heads of messages said.
+/// Forwards TLS connections on a local address to a collector. Returns the address, and the heads of messages.
 fn gate(certified: &CertifiedKey<KeyPair>, to: &str) -> (String, mpsc::Receiver<String>) {
     let key = PrivateKeyDer::Pkcs8(certified.signing_key.serialize_der().into());
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -278,7 +278,7 @@ fn spans_go_by_tls_to_a_collector_that_is_trusted() {
     let trusts = ("OTEL_EXPORTER_OTLP_CERTIFICATE", pem);
     let (heads, came) = collected(all_is_well, |to| {
         let (address, heads) = gate(&certified, to);
-        // Nobody has said that it is to be trusted.
+        // The certificate is not trusted yet.
         let ended = send(&scratch, &address);
         let line = (ended.code(), ended.stderr.lines().count());
         assert_eq!(line, (Some(1), 1), "{}", ended.stderr);

@@ -4,14 +4,26 @@ mod common;
 
 use common::{Scratch, finish};
 
-/// Stands in for a profiler: shows how it was called, then runs what is behind its options.
+/// Stands in for a profiler: prints its arguments, then runs the program after its options.
 const PROFILER: &str = "#!/bin/sh\n\
     printf 'argument %s\\n' \"$@\"\n\
     printf 'preload %s\\n' \"$LD_PRELOAD\"\n\
-    printf 'window %s\\n' \"$TLLMPROF_START_STOP\"\n\
+    printf 'window %s%s\\n' \"$TLLMPROF_START_STOP\" \"$TLLMPROF_KERNELS\"\n\
     while [ \"$1\" != echo ]; do shift; done\n\
     \"$@\"\n\
     exit 9\n";
+
+#[test]
+fn nothing_is_measured_under_a_profiler_that_was_not_asked_for() {
+    let scratch = Scratch::new();
+    let nsys = scratch.script("tools/nsys", PROFILER);
+    let path = format!("{}:/usr/bin:/bin", nsys.parent().unwrap().display());
+    let mut run = scratch.tllmprof();
+    run.args(["run", "--nsys", "--", "echo", "hi"])
+        .env("PATH", &path);
+    let ended = finish(&mut run);
+    assert!(ended.stdout.contains("\nwindow steady\n"), "{ended:?}");
+}
 
 #[test]
 fn nsys_captures_the_windows() {

@@ -7,14 +7,18 @@ mod export;
 mod job;
 #[path = "../../report/tests/common/server.rs"]
 mod server;
+#[path = "../../../tests/common/skipped.rs"]
+mod skipped;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use common::{Ended, Scratch, finish, plain};
 use export::{Export, Schema};
 use job::{Cause, Job, MS, Plant};
 use serde_json::Value;
 use server::Server;
+use skipped::skipped;
 
 fn report(scratch: &Scratch, arguments: &[&str]) -> Ended {
     let mut command = plain(env!("CARGO_BIN_EXE_tllmprof").as_ref());
@@ -59,6 +63,52 @@ fn text_for_people_and_json_for_programs() {
 }
 
 #[test]
+fn a_format_is_the_same_figures_in_another_form() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    let of = |format: &str| {
+        let ended = report(&scratch, &["--format", format, "rank-0.tllmprof"]);
+        assert_eq!(
+            (ended.code(), ended.stderr.as_str()),
+            (Some(0), ""),
+            "{format}"
+        );
+        ended.stdout
+    };
+    let same = |arguments: &[&str]| report(&scratch, arguments).stdout;
+    assert_eq!(of("text"), same(&["rank-0.tllmprof"]));
+    assert_eq!(of("json"), same(&["--json", "rank-0.tllmprof"]));
+    assert!(of("html").starts_with("<!doctype html>"));
+    let json: Value = serde_json::from_str(&of("json")).unwrap();
+    let ledger = &json["processes"][0]["ledger"]["host"];
+    let csv = of("csv");
+    let rows: Vec<_> = csv.lines().collect();
+    assert_eq!(
+        rows[0],
+        "process,rank,table,name,count,total_ns,mean_ns,p50_ns,max_ns,bytes,share,text"
+    );
+    let of_host: Vec<_> = rows
+        .iter()
+        .filter(|row| row.starts_with("0,0,host,"))
+        .collect();
+    assert_eq!(of_host.len(), ledger.as_array().unwrap().len());
+    let first = format!(",{},,,,,{},", ledger[0]["ns"], ledger[0]["share"]);
+    assert!(of_host[0].ends_with(&first), "{} {first}", of_host[0]);
+    let [both, unknown] = [
+        &["--json", "--format", "csv", "rank-0.tllmprof"][..],
+        &["--format", "xml", "rank-0.tllmprof"],
+    ]
+    .map(|arguments| report(&scratch, arguments));
+    assert_eq!((both.code(), unknown.code()), (Some(2), Some(2)));
+    assert!(
+        unknown.stderr.contains("--format \"xml\""),
+        "{}",
+        unknown.stderr
+    );
+    assert_eq!(unknown.stderr.lines().count(), 1);
+}
+
+#[test]
 fn several_records_are_put_side_by_side() {
     let scratch = Scratch::new();
     for rank in [1, 0, 2] {
@@ -95,7 +145,7 @@ fn a_folder_of_many_ranks_is_one_report() {
         let path = scratch.path(&format!("job/{rank}.tllmprof"));
         std::fs::write(path, job.record(rank, &truth)).unwrap();
     }
-    // One of them cannot be read: it is named, and the others are in the order of their ranks.
+    // One of them cannot be read: it is reported, and the others are sorted by rank.
     std::fs::write(scratch.path("job/7.tllmprof"), tllmprof_record::MAGIC).unwrap();
     let ran = report(&scratch, &["job", "--json"]);
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
@@ -171,14 +221,14 @@ fn a_record_that_is_cut_off_gives_what_is_left() {
     let scratch = Scratch::new();
     let path = record(&scratch, 0);
     let bytes = std::fs::read(&path).unwrap();
-    // In the first thread's chunk, which comes first.
+    // The cut is in the first thread's chunk.
     std::fs::write(&path, &bytes[..64 * 1024 + 5000]).unwrap();
     let ended = report(&scratch, &["rank-0.tllmprof"]);
     assert_eq!(ended.code(), Some(1));
     assert!(ended.stdout.contains("never closed"), "{}", ended.stdout);
     let damage = format!("damaged: cut at 70536 of {} bytes", bytes.len());
     assert!(ended.stdout.contains(&damage), "{}", ended.stdout);
-    // In the header.
+    // The cut is in the header.
     std::fs::write(&path, &bytes[..6000]).unwrap();
     let ended = report(&scratch, &["rank-0.tllmprof", "--json"]);
     assert_eq!(ended.code(), Some(1));
@@ -201,7 +251,7 @@ fn a_record_that_was_changed_is_a_failure() {
     let scratch = Scratch::new();
     let path = record(&scratch, 0);
     let mut bytes = std::fs::read(&path).unwrap();
-    // An event in the first thread's chunk.
+    // The changed bit is in an event of the first thread's chunk.
     bytes[65_536 + 208 + 100 * 24] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
     let ended = report(&scratch, &["rank-0.tllmprof"]);
@@ -213,7 +263,7 @@ fn a_record_that_was_changed_is_a_failure() {
     );
 }
 
-/// Of a process that was killed at its start: the others are shown.
+/// The record of a process that was killed at its start is reported as empty, and the others are shown.
 #[test]
 fn a_record_that_was_only_begun_is_said_to_be_empty() {
     let scratch = Scratch::new();
@@ -225,7 +275,11 @@ fn a_record_that_was_only_begun_is_said_to_be_empty() {
     record(&scratch, 0);
     let ended = report(&scratch, &["begun", "rank-0.tllmprof"]);
     assert_eq!((ended.code(), ended.stderr.as_str()), (Some(0), said));
-    assert!(ended.stdout.contains("rank 0"), "{}", ended.stdout);
+    assert!(
+        ended.stdout.contains("window 100-150: "),
+        "{}",
+        ended.stdout
+    );
 }
 
 #[test]
@@ -328,15 +382,47 @@ fn what_nsys_exports_is_read_too() {
         "{}",
         ended.stdout
     );
-    let ended = report(&scratch, &["theirs.sqlite", "run.nsys-rep", "ours.sqlite"]);
-    assert_eq!(ended.code(), Some(1));
-    assert!(ended.stdout.contains("9 iterations"));
-    let [theirs, report] = ended.stderr.lines().collect::<Vec<_>>()[..] else {
-        panic!("{}", ended.stderr)
-    };
-    assert!(theirs.starts_with("tllmprof: theirs.sqlite: no iterations of tllmprof are in it: "));
-    let how = "tllmprof: run.nsys-rep: a report of nsys: export it by nsys export --type sqlite, and give that";
-    assert_eq!(report, how);
+    let ended = report(
+        &scratch,
+        &["theirs.sqlite", "--step", "nvtx:^iteration$@theirs"],
+    );
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(0), ""));
+    assert!(
+        ended.stdout.contains("window 0-8: 9 iterations in 8.90 ms"),
+        "{}",
+        ended.stdout
+    );
+    let none = report(&scratch, &["theirs.sqlite", "--step", "nvtx:other"]);
+    let why = "tllmprof: theirs.sqlite: --step nvtx:other: no range of the trace matches; the most frequent ranges are \
+               iteration (9 times)\n";
+    assert_eq!((none.code(), none.stderr.as_str()), (Some(1), why));
+    let mut without = plain(env!("CARGO_BIN_EXE_tllmprof").as_ref());
+    without
+        .args(["report", "run.nsys-rep"])
+        .current_dir(scratch.path(""));
+    let ended = finish(without.env("PATH", scratch.path("nowhere")));
+    let why = "tllmprof: run.nsys-rep: a report of nsys, and there is no nsys on PATH to export it (wanted: nsys, or the \
+               file that nsys export --type sqlite makes of it)\n";
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(1), why));
+}
+
+#[test]
+fn the_rule_of_step_is_checked() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    for (rule, why) in [
+        (
+            "cudaGraphLaunch",
+            "no FILE is a trace of another profiler (wanted: one; a record has its own iterations)",
+        ),
+        ("sym:step", "traces hold no calls of native functions"),
+        ("nvtx:(", "does not compile"),
+    ] {
+        let ended = report(&scratch, &["--step", rule, "rank-0.tllmprof"]);
+        assert_eq!((ended.code(), ended.stdout.as_str()), (Some(2), ""));
+        assert!(ended.stderr.contains(why), "{}", ended.stderr);
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    }
 }
 
 /// Writes the record of a rank that belongs to a run.
@@ -414,10 +500,11 @@ fn what_is_called_an_export_in_a_folder_is_named_where_it_cannot_be_read() {
     let scratch = Scratch::new();
     record(&scratch, 0);
     let text = "tllmprof: ./a.sqlite: file is not a database\n";
-    let none = "tllmprof: ./b.sqlite: no iterations of tllmprof are in it: ";
+    let none = "tllmprof: ./b.sqlite: an SQLite database, but no export of nsys: ";
     let broken = "tllmprof: ./c.sqlite: ";
     scratch.write("a.sqlite", "text of several lines\nand no database");
-    Export::new(&scratch.path("b.sqlite"), Schema::Full).finish();
+    let other = rusqlite::Connection::open(scratch.path("b.sqlite")).unwrap();
+    other.execute_batch("CREATE TABLE t (x)").unwrap();
     scratch.write("c.sqlite", "SQLite format 3\0 and its pages");
     std::fs::copy(scratch.path("rank-0.tllmprof"), scratch.path("d.sqlite")).unwrap();
     let ended = report(&scratch, &["."]);
@@ -430,5 +517,92 @@ fn what_is_called_an_export_in_a_folder_is_named_where_it_cannot_be_read() {
             && d.contains("a copy of ./d.sqlite")),
         "{said:?}"
     );
-    assert!(ended.stdout.contains("rank 0"), "{}", ended.stdout);
+    assert!(
+        ended.stdout.contains("window 100-150: "),
+        "{}",
+        ended.stdout
+    );
+}
+
+/// Returns the folder of DuckDB's command.
+fn duckdb() -> Option<PathBuf> {
+    let get = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/get-readers");
+    let got = Command::new(get).output().unwrap();
+    if got.status.success() {
+        let python = PathBuf::from(String::from_utf8(got.stdout).unwrap().trim());
+        return python.parent().map(Path::to_owned);
+    }
+    skipped(
+        String::from_utf8_lossy(&got.stderr)
+            .lines()
+            .last()
+            .unwrap_or_default(),
+    );
+    None
+}
+
+#[test]
+fn duckdb_answers_queries_about_the_tables() {
+    let Some(duckdb) = duckdb() else {
+        return;
+    };
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    record(&scratch, 1);
+    std::fs::create_dir(scratch.path("temporary")).unwrap();
+    let ask = |query: &str, file: &str| {
+        let mut command = plain(env!("CARGO_BIN_EXE_tllmprof").as_ref());
+        command
+            .args(["report", "--query", query, file])
+            .env("PATH", &duckdb)
+            .env("TMPDIR", scratch.path("temporary"))
+            .current_dir(scratch.path(""));
+        finish(&mut command)
+    };
+    let counted = ask(
+        "select rank, count(*) as n from iterations group by rank order by rank",
+        ".",
+    );
+    assert_eq!((counted.code(), counted.stderr.as_str()), (Some(0), ""));
+    let json = report(&scratch, &["--json", "."]);
+    let json: Value = serde_json::from_str(&json.stdout).unwrap();
+    let counts = json["processes"].as_array().unwrap().iter().map(|process| {
+        let windows = process["windows"].as_array().unwrap().iter();
+        let iterations = windows.map(|window| window["iterations"].as_array().unwrap().len());
+        format!("{},{}\n", process["rank"], iterations.sum::<usize>())
+    });
+    assert_eq!(
+        counted.stdout,
+        format!("rank,n\n{}", counts.collect::<String>())
+    );
+    let some = ask("iterations where dur_ns > 1e15", ".");
+    assert_eq!(some.code(), Some(0), "{}", some.stderr);
+    let wrong = ask("nonsense where x", ".");
+    assert_eq!((wrong.code(), wrong.stdout.as_str()), (Some(1), ""));
+    let last = wrong.stderr.lines().last().unwrap();
+    assert!(
+        last.starts_with("tllmprof: --query \"nonsense where x\": duckdb failed: "),
+        "{last}"
+    );
+    let left = std::fs::read_dir(scratch.path("temporary")).unwrap();
+    assert_eq!(left.count(), 0, "the tables are removed");
+}
+
+#[test]
+fn a_query_without_duckdb_says_what_is_missing() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    let mut command = plain(env!("CARGO_BIN_EXE_tllmprof").as_ref());
+    command
+        .args(["report", "--query", "kernels", "."])
+        .env("PATH", "/nowhere");
+    let ended = finish(command.current_dir(scratch.path("")));
+    assert_eq!((ended.code(), ended.stdout.as_str()), (Some(1), ""));
+    assert!(
+        ended
+            .stderr
+            .starts_with("tllmprof: --query: there is no duckdb on PATH (wanted: "),
+        "{}",
+        ended.stderr
+    );
 }

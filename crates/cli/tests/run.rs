@@ -1,4 +1,4 @@
-//! `tllmprof run`: what the program gets, and what comes back.
+//! `tllmprof run`: the environment of the program, and its result.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn the_program_has_library_and_variables() {
     .env("SAY_LOADED", "1");
     let ended = finish(&mut run);
     assert_eq!(ended.code(), Some(0), "{ended:?}");
-    // sh and env, and not the command itself.
+    // sh and env load the library; the command itself does not.
     assert_eq!(ended.stderr, "loaded\nloaded\n");
     for line in [
         "TLLMPROF_START_STOP=2-3,7",
@@ -63,21 +63,29 @@ fn without_a_window_it_takes_steady_iterations() {
     let windows = |arguments: &[&str], variable: Option<&str>| {
         let mut run = scratch.tllmprof();
         run.arg("run").args(arguments);
-        run.args(["sh", "-c", "echo ${TLLMPROF_START_STOP-unset}"]);
+        run.args([
+            "sh",
+            "-c",
+            "echo ${TLLMPROF_START_STOP-unset} $TLLMPROF_STACKS",
+        ]);
         if let Some(windows) = variable {
             run.env("TLLM_PROFILE_START_STOP", windows);
         }
         finish(&mut run).stdout.trim_end().to_owned()
     };
-    assert_eq!(windows(&[], None), "steady");
-    assert_eq!(windows(&[], Some("")), "steady");
+    assert_eq!(windows(&[], None), "auto auto");
+    assert_eq!(windows(&[], Some("")), "auto auto");
+    assert_eq!(windows(&["--stacks"], None), "auto 1");
+    for light in ["--light", "--no-trace"] {
+        assert_eq!(windows(&[light], None), "steady");
+    }
     assert_eq!(windows(&[], Some("5-9")), "unset", "a variable has them");
     for window in ["none", "steady:7", "5-9"] {
         assert_eq!(windows(&["--window", window], Some("3")), window);
     }
     let mut env = scratch.tllmprof();
     let ended = finish(env.arg("env"));
-    let line = "export TLLMPROF_START_STOP='steady'";
+    let line = "export TLLMPROF_START_STOP='auto'";
     assert!(ended.stdout.lines().any(|l| l == line), "{ended:?}");
 }
 
@@ -150,7 +158,7 @@ fn a_program_that_is_recorded_goes_with_the_command() {
     assert!(lines.next().unwrap().unwrap().parse::<i32>().is_ok());
     child.kill().unwrap();
     child.wait().unwrap();
-    // The pipe's other end goes with the program.
+    // The pipe's other end closes with the program.
     assert!(lines.next().is_none());
 }
 
@@ -188,7 +196,7 @@ fn the_programs_own_options_are_its_own() {
     }
 }
 
-/// A value, and what its line says.
+/// Option, value, and the reason that its line gives.
 const BAD: &[(&str, &str, &str)] = &[
     (
         "--window",
@@ -219,11 +227,11 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "--trace",
         "/no/such/x",
-        "--trace /no/such/x: there is no folder /no/such/",
+        "--trace /no/such/x: there is no folder /no/such",
     ),
 ];
 
-/// What was typed in another way than it has to be.
+/// Words that are not quite correct.
 const NEARLY: &[(&[&str], u8, &str)] = &[
     (
         &["--window", "-5", "--", "echo", "started"],
@@ -368,7 +376,7 @@ fn a_static_program_runs_with_a_warning() {
 fn the_loader_is_a_program_like_others() {
     let scratch = Scratch::new();
     let mut run = scratch.tllmprof();
-    // The loader as a program, which is no static one.
+    // The loader as a program, which is not a static program.
     let loader = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
     let loader = loader.iter().find(|path| Path::new(path).exists()).unwrap();
     run.args(["run", "--no-trace", "--", loader, "/bin/echo", "started"]);
@@ -442,7 +450,7 @@ fn a_run_has_an_identifier_and_a_folder_that_its_processes_inherit() {
     assert_eq!(run(&["--run", "mine.1"]), "mine.1");
     assert_ne!(run(&[]), run(&[]));
 
-    // All tasks of a job are one run; what one runs next is another.
+    // All tasks of a job are one run; whatever a task runs next is another.
     let task = |rank: &str, script: &str| {
         let mut run = scratch.tllmprof();
         run.current_dir(scratch.path("."))
@@ -457,12 +465,12 @@ fn a_run_has_an_identifier_and_a_folder_that_its_processes_inherit() {
     assert_eq!(task("0", script), "slurm-7-0.2");
     assert_eq!(task("0", script), "slurm-7-0.3");
     assert_eq!(task("1", script), "slurm-7-0.2");
-    // Where no task left anything there is no folder, and no number is taken.
+    // If no task leaves any file, there is no folder, and no number is used up.
     for _ in 0..2 {
         assert_eq!(task("0", "echo $TLLMPROF_RUN"), "slurm-7-0.4");
     }
     assert!(!scratch.path("tllmprof-slurm-7-0.4").exists());
-    // Where nothing was written the folder goes.
+    // A folder in which nothing was written is removed.
     let mut nothing = scratch.tllmprof();
     nothing.current_dir(scratch.path("."));
     finish(nothing.args(["run", "--run", "nothing", "--", "true"]));
@@ -479,7 +487,7 @@ fn a_run_has_an_identifier_and_a_folder_that_its_processes_inherit() {
     );
 }
 
-/// A command of a user who may not write to the folder that it runs in.
+/// The command, run by a user who may not write to the working folder.
 fn without_rights(scratch: &Scratch) -> (std::process::Command, std::path::PathBuf) {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
@@ -488,7 +496,13 @@ fn without_rights(scratch: &Scratch) -> (std::process::Command, std::path::PathB
     for (path, mode) in [(scratch.path("."), 0o755), (folder.clone(), 0o555)] {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
-    let mut run = scratch.tllmprof();
+    // Another user may have no access to a command in a home folder.
+    let command = scratch.path("tllmprof");
+    fs::copy(env!("CARGO_BIN_EXE_tllmprof"), &command).unwrap();
+    let library = scratch.tllmprof();
+    let library = library.get_envs().find(|(name, _)| *name == "TLLMPROF_LIB");
+    let mut run = plain(&command);
+    run.envs(library.and_then(|(name, value)| Some((name, value?))));
     run.current_dir(&folder);
     if fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0) {
         run.uid(65534).gid(65534);
@@ -536,7 +550,7 @@ fn a_record_that_cannot_be_written_where_it_was_asked_for_is_refused() {
         "{ended:?}"
     );
     let line = format!(
-        "tllmprof: --trace x.tllmprof: no record can be written to {}: Permission denied",
+        "tllmprof: --trace x.tllmprof: no file can be written to {}: Permission denied",
         folder.display()
     );
     assert!(ended.stderr.starts_with(&line), "{ended:?}");

@@ -27,9 +27,33 @@ fn a_json_line_for_each_file() {
             line.contains(&format!(", \"true\": {marks}, \"share\": ")),
             "{line}"
         );
-        let share = line.rsplit_once(": ").unwrap().1.trim_end_matches('}');
+        let shares = line.split_once("\"share\": ").unwrap().1;
+        let share = shares
+            .strip_suffix(", \"inner\": null}")
+            .unwrap_or_else(|| panic!("{line}"));
         assert!(share.parse::<f64>().unwrap() >= 0.98, "{line}");
     }
+}
+
+#[test]
+fn passes_within_an_image_are_the_inner_level() {
+    let output = streams(&["--json", "nested_passes8.csv.gz"]);
+    let line = String::from_utf8(output.stdout).unwrap();
+    let inner = line
+        .trim_end()
+        .split_once("\"inner\": {\"rule\": \"the launch of kernel f")
+        .unwrap()
+        .1;
+    let share = inner
+        .rsplit_once("\"share\": ")
+        .unwrap()
+        .1
+        .strip_suffix("}}")
+        .unwrap();
+    assert!(share.parse::<f64>().unwrap() >= 0.98, "{line}");
+    let output = streams(&["nested_passes8.csv.gz"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("\n  inner: the launch of kernel f"), "{text}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `tllmprof symbols` on programs of several languages, linked and stripped in several ways.
+//! `tllmprof symbols` on programs in several languages, linked and stripped in several ways.
 
 mod common;
 #[path = "../../../tests/common/skipped.rs"]
@@ -40,7 +40,7 @@ fn build(scratch: &Scratch, words: &[&str]) {
     assert!(ended.status.success(), "{command:?}: {}", ended.stderr);
 }
 
-/// The library, and a program that is linked with it.
+/// The library, and a program that is linked against it.
 fn program(scratch: &Scratch, flags: &[&str]) -> PathBuf {
     scratch.compile("libengine.so", LIBRARY, &["-shared", "-fPIC", "-O1"]);
     scratch.write("program.cc", PROGRAM);
@@ -63,7 +63,7 @@ fn symbols(scratch: &Scratch, arguments: &[&str]) -> Ended {
     finish(command.current_dir(scratch.path("")))
 }
 
-/// What a listing says of one function: its means.
+/// The means that a listing shows for one function.
 fn means<'a>(listing: &'a str, name: &str) -> Vec<&'a str> {
     let lines = listing
         .lines()
@@ -115,7 +115,7 @@ fn matches_come_by_name_with_the_rule_for_one() {
         );
     }
     assert_eq!(lines[3], "only ns::step(double): sym:^_ZN2ns4stepEd$");
-    // What it says is so.
+    // The rule that the line suggests works.
     let ended = symbols(&scratch, &["program", "sym:^_ZN2ns4stepEd$"]);
     assert_eq!(ended.stdout.lines().count(), 2, "{}", ended.stdout);
     assert_eq!(means(&ended.stdout, "ns::step(double)"), ["entry"]);
@@ -315,7 +315,7 @@ fn go_functions_are_distinguished_from_c_functions_beside_them() {
             assert_eq!(means(&ended.stdout, "main.step"), ["no: Go function"]);
             assert_eq!(means(&ended.stdout, "decode"), ["exported"]);
         } else {
-            // Nothing says where Go's code ends.
+            // Nothing marks the end of Go's code.
             let reached = ended
                 .stdout
                 .lines()
@@ -351,7 +351,7 @@ fn what_is_wrong_is_said() {
             .stderr
             .starts_with("tllmprof: absent: there is no such file")
     );
-    // The others are listed all the same.
+    // The other functions are still listed.
     let ended = symbols(&scratch, &["program.cc", "program", "^main$"]);
     assert_eq!(ended.code(), Some(1));
     assert_eq!(ended.stderr, "tllmprof: program.cc: no ELF file\n");
@@ -382,7 +382,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
         .map(|n| format!("int a_long_name_for_a_function_{n}(int x) {{ return x + {n}; }}\n"))
         .collect();
     scratch.compile("many.so", &source, &["-shared", "-fPIC"]);
-    // More than a pipe holds, and soon nobody to read it.
+    // The output exceeds a pipe's buffer, and its reader soon ends.
     let mut bash = common::plain(Path::new("/bin/bash"));
     let pipe = "set -o pipefail; \"$0\" symbols many.so | head -n 1";
     bash.args(["-c", pipe, env!("CARGO_BIN_EXE_tllmprof")]);

@@ -1,4 +1,4 @@
-//! The function whose arguments hold what is in a batch, where the user names it.
+//! The Python function whose arguments hold the size of a batch, as the user names it (`TLLMPROF_BATCH`).
 //!
 //! ```text
 //! MODULE:QUALNAME=NAME:FORMULA,…
@@ -10,16 +10,16 @@ use crate::error::{Problem, quoted, shown};
 use crate::formula::Formulas;
 use crate::function::PyFunction;
 
-/// What a formula can be for: requests, and two of the others.
+/// Names of the formulas. `requests` is required, and so are two of the others; the third follows from them.
 const NAMES: [&str; 4] = ["requests", "tokens", "prefill_tokens", "decode_tokens"];
 
 /// `my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BatchFunction {
     pub function: PyFunction,
-    /// For requests, tokens and prefill tokens.
+    /// Formulas for requests, tokens and prefill tokens, in this order.
     pub formulas: Formulas<3>,
-    /// As it was typed.
+    /// The value as it was typed.
     text: String,
 }
 
@@ -29,7 +29,7 @@ impl BatchFunction {
                           my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new";
 
     /// # Errors
-    /// No function, a formula that is none, or one that is missing or too many.
+    /// The function is missing or malformed, a formula does not parse, or a formula is missing or given twice.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let problem = |what: String| Problem::new(what, Self::WANTED);
         let Some((function, formulas)) = text.split_once('=') else {
@@ -73,7 +73,7 @@ impl BatchFunction {
                 return Err(problem(few.to_owned()));
             }
         };
-        // Each is a formula by itself; together they may have too many arguments.
+        // Each formula fits by itself, but together they may have too many arguments.
         let formulas = Formulas::parse([requests, &tokens, &prefill]);
         Ok(Self {
             function,
@@ -89,7 +89,7 @@ impl fmt::Display for BatchFunction {
     }
 }
 
-/// What commas separate that are in no brackets and no text.
+/// Splits at the commas that are in no brackets and no quoted text.
 fn parts(text: &str) -> impl Iterator<Item = &str> {
     let (mut open, mut is_text) = (0_usize, false);
     text.split(move |c| {

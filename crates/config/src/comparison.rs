@@ -1,4 +1,4 @@
-//! The comparisons that conditions and formulas have, and their signs.
+//! The comparison operators of conditions and formulas.
 
 use std::cmp::Ordering;
 
@@ -12,7 +12,7 @@ pub enum Comparison {
     MoreOrEqual,
 }
 
-/// The longer ones first.
+/// Longer signs come first, so that `<=` is not read as `<`.
 const SIGNS: [(&str, Comparison); 6] = [
     ("==", Comparison::Is),
     ("!=", Comparison::IsNot),
@@ -23,19 +23,19 @@ const SIGNS: [(&str, Comparison); 6] = [
 ];
 
 impl Comparison {
-    /// The sign that a text begins with, and what it means.
+    /// The sign that the text begins with, and its comparison.
     pub(crate) fn at_start(text: &str) -> Option<(&'static str, Self)> {
         SIGNS.into_iter().find(|(sign, _)| text.starts_with(sign))
     }
 
-    /// As a condition has it: one that is typed as `==` or `=` is a `=`.
+    /// The sign as conditions print it: `=` for equality, whether `==` or `=` was typed.
     pub(crate) fn sign(self) -> &'static str {
         let mut signs = SIGNS.iter();
         let sign = signs.find(|(_, comparison)| *comparison == self && self != Self::Is);
         sign.map_or("=", |(sign, _)| sign)
     }
 
-    /// Whether it holds for two values in this order.
+    /// Returns whether the comparison holds for two values in this order.
     #[must_use]
     pub const fn holds(self, order: Ordering) -> bool {
         match self {

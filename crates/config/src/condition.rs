@@ -1,4 +1,4 @@
-//! Conditions on iterations: on what is in their batches (`TLLMPROF_WHERE`), and on how long they took, too
+//! Conditions on iterations: on the size of their batches (`TLLMPROF_WHERE`), and also on how long they took
 //! (`TLLMPROF_WHEN`).
 //!
 //! ```text
@@ -10,8 +10,8 @@
 //! time      = decimal ("ns" | "us" | "ms" | "s") | [decimal "*"] "p50"
 //! ```
 //!
-//! What is not known of a batch or of a time makes a comparison unknown, and only an iteration for which the whole
-//! condition is known to hold counts.
+//! A comparison with an unknown size or time is itself unknown. An iteration counts only if the whole condition is
+//! known to hold.
 
 mod parser;
 #[cfg(test)]
@@ -23,10 +23,11 @@ use crate::comparison::Comparison;
 use crate::error::{Problem, shown};
 use parser::{Names, Parser};
 
-/// Comparisons that a condition may have.
+/// Largest number of comparisons in a condition.
 pub const PARTS: usize = 16;
 
-/// What a comparison can name: [`Facts`] in their order, the phase, and [`Times`] in their order.
+/// Names that a comparison can use: those of [`Facts`] in their order, the phase, and those of [`Times`] in their
+/// order.
 const NAMES: [&str; 9] = [
     "requests",
     "tokens",
@@ -42,16 +43,16 @@ const PHASE: usize = 4;
 const FIRST_TIME: usize = 5;
 const PHASES: [&str; 5] = ["prefill", "decode", "mixed", "idle", "draft"];
 const DRAFT: u32 = 4;
-/// A phase that is not a draft's.
+/// Stands for every phase other than `draft` in a comparison with `draft`.
 const PHASE_OF_ANOTHER: u32 = 0;
 
-/// What is known of a batch.
+/// Known facts of a batch; `None` where one is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Facts {
     pub requests: Option<u32>,
     pub tokens: Option<u32>,
     pub prefill_tokens: Option<u32>,
-    /// Whether the step is a pass of a model that drafts.
+    /// `true` if the step is a forward pass of a draft model.
     pub is_draft: Option<bool>,
 }
 
@@ -60,7 +61,7 @@ impl Facts {
         self.tokens?.checked_sub(self.prefill_tokens?)
     }
 
-    /// The place of its phase in [`PHASES`].
+    /// Index of the batch's phase in [`PHASES`].
     fn phase(self) -> Option<u32> {
         Some(match (self.prefill_tokens?, self.decode_tokens()?) {
             (0, 0) => 3,
@@ -70,7 +71,7 @@ impl Facts {
         })
     }
 
-    /// What it is like: batches of the same kind take about as long.
+    /// The kind of the batch. Batches of the same kind take about the same time.
     #[must_use]
     pub fn kind(self) -> Kind {
         let phase = self.value(PHASE);
@@ -96,20 +97,20 @@ impl Facts {
     }
 }
 
-/// Batches that are alike: of one phase, and less than twice as large as each other, by tokens, or by requests where
-/// they decode only.
+/// A class of similar batches: they have the same phase, and no batch is twice as large as another. The size is the
+/// number of tokens, or of requests for batches that only decode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kind {
     phase: usize,
-    /// Bits that the size has; 0 where it is 0 or not known.
+    /// Number of significant bits of the size; 0 if the size is 0 or unknown.
     size: usize,
 }
 
 impl Kind {
-    /// How many there are.
+    /// Number of kinds.
     pub const COUNT: usize = (PHASES.len() + 1) * SIZES;
 
-    /// Its place among them.
+    /// Index of the kind, below [`Kind::COUNT`].
     #[must_use]
     pub const fn place(self) -> usize {
         self.phase * SIZES + self.size
@@ -141,14 +142,14 @@ impl fmt::Display for Kind {
     }
 }
 
-/// How long an iteration took and what that went to, in nanoseconds.
+/// Duration of an iteration and its parts, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Times {
     pub iteration: Option<u64>,
     pub gc: Option<u64>,
     pub gil: Option<u64>,
     pub wait: Option<u64>,
-    /// The median of iterations of its kind.
+    /// The median duration of iterations of the same kind.
     pub p50: Option<u64>,
 }
 
@@ -163,13 +164,13 @@ impl Times {
     }
 }
 
-/// What something is compared with.
+/// The right-hand side of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum With {
-    /// A number, or the place of a phase.
+    /// A number, or the index of a phase in [`PHASES`].
     Number(u32),
     Nanoseconds(u64),
-    /// Thousandths of the median.
+    /// A multiple of the median, in thousandths.
     Median(u64),
 }
 
@@ -183,7 +184,7 @@ struct Part {
 impl Part {
     fn holds(self, facts: Facts, times: &Times) -> Option<bool> {
         let (value, with) = match self.with {
-            // Whatever else is not known of the batch.
+            // `draft` is known even if nothing else is known of the batch.
             With::Number(DRAFT) if self.name == PHASE && facts.is_draft.is_some() => {
                 let is_draft = facts.is_draft == Some(true);
                 let phase = if is_draft { DRAFT } else { PHASE_OF_ANOTHER };
@@ -218,7 +219,7 @@ impl fmt::Display for Part {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Node {
-    /// By its place in [`Condition::parts`].
+    /// A comparison, by its index in [`Condition::parts`].
     Part(usize),
     Not(Box<Self>),
     And(Box<[Self; 2]>),
@@ -230,23 +231,23 @@ enum Node {
 pub struct Condition {
     parts: Vec<Part>,
     node: Node,
-    /// As it was typed.
+    /// The condition as it was typed.
     text: String,
 }
 
 impl Condition {
-    /// A condition on what is in a batch.
+    /// Parses a condition on batches only.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// The text does not parse; the problem says what is wrong and where.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         Self::parse_of(text, Names::Batch)
     }
 
-    /// A condition on how long iterations take, too.
+    /// Parses a condition that can also name times.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// The text does not parse; the problem says what is wrong and where.
     pub fn parse_with_times(text: &str) -> Result<Self, Problem> {
         Self::parse_of(text, Names::All)
     }
@@ -260,25 +261,25 @@ impl Condition {
         })
     }
 
-    /// Whether it holds; none if what is known does not say.
+    /// Returns whether the condition holds for a batch; `None` if too little is known.
     #[must_use]
     pub fn holds(&self, facts: Facts) -> Option<bool> {
         self.holds_for(facts, &Times::default())
     }
 
-    /// As [`Condition::holds`], of an iteration that took these times.
+    /// Same as [`Condition::holds`], for an iteration that took these times.
     #[must_use]
     pub fn holds_for(&self, facts: Facts, times: &Times) -> Option<bool> {
         self.value(&self.node, &|part| part.holds(facts, times))
     }
 
-    /// Whether it names this.
+    /// Returns whether the condition uses this name.
     #[must_use]
     pub fn names(&self, name: &str) -> bool {
         self.parts.iter().any(|part| NAMES[part.name] == name)
     }
 
-    /// Whether it names anything of the batch.
+    /// Returns whether the condition uses any fact of the batch.
     #[must_use]
     pub fn names_batch(&self) -> bool {
         self.parts.iter().any(|part| part.name < FIRST_TIME)
@@ -293,7 +294,7 @@ impl Condition {
         }
     }
 
-    /// `by` if either side is, and unknown if one is unknown otherwise.
+    /// Returns `by` if either side is `by`; otherwise `None` if a side is unknown, else the opposite of `by`.
     fn decided(
         &self,
         sides: &[Node; 2],
@@ -316,18 +317,18 @@ impl fmt::Display for Condition {
     }
 }
 
-/// How often a condition and each comparison in it held.
+/// Counts of how often a condition and each comparison in it held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Held {
     pub asked: u64,
     pub held: u64,
-    /// Iterations of which too little was known to say.
+    /// Iterations of which too little was known to decide.
     pub unknown: u64,
     parts: [u64; PARTS],
 }
 
 impl Held {
-    /// Counts a batch; whether `condition` holds for it.
+    /// Counts a batch and returns whether `condition` holds for it.
     pub fn count(&mut self, condition: &Condition, facts: Facts) -> bool {
         self.asked += 1;
         for (held, part) in self.parts.iter_mut().zip(&condition.parts) {
@@ -339,7 +340,7 @@ impl Held {
         holds == Some(true)
     }
 
-    /// How often each comparison of `condition` held: `requests>=64 held in 0 of 300 iterations, …`.
+    /// Writes how often each comparison of `condition` held: `requests>=64 held in 0 of 300 iterations, …`.
     pub fn show(&self, condition: &Condition, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, (held, part)) in self.parts.iter().zip(&condition.parts).enumerate() {
             match place {

@@ -1,4 +1,4 @@
-//! Whether a process listens to `tllmprof capture` and its like, and where (`TLLMPROF_CONTROL`).
+//! The control socket (`TLLMPROF_CONTROL`): `tllmprof capture` and similar commands connect to it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,16 @@ use crate::flag;
 pub enum Control {
     #[default]
     Off,
-    /// In the user's own folder.
+    /// Its socket is in the user's own folder.
     On,
-    /// In this folder, which containers may share.
+    /// Its socket is in this folder, which containers can share.
     Folder(PathBuf),
 }
 
 impl Control {
     /// # Errors
-    /// Neither a flag nor an absolute path: processes of one run are in several folders.
+    /// The value is neither a flag nor an absolute path. A relative path would differ between the processes of a run,
+    /// because their working folders differ.
     pub fn parse(text: &OsStr) -> Result<Self, Problem> {
         match text.to_str().and_then(flag::recognised) {
             Some(true) => Ok(Self::On),

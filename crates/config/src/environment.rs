@@ -1,19 +1,19 @@
-//! How the rows of the table become code: [`settings!`] makes the library's part of them, which reads variables, and
-//! the texts.
+//! The macro [`settings!`], which turns the table of settings into code: the parts that read variables, and the texts.
 
 use std::ffi::{OsStr, OsString};
 
 use crate::error::{BadValue, Problem, text};
 use crate::flag;
 
-/// Variables and their values.
+/// The environment: returns the value of a variable.
 pub(crate) struct Environment<'a> {
     pub get: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
-/// A parser of one row's values: `Text` is [`str`] or [`OsStr`], which tell functions of the one from those of the other.
+/// A parser of one row's values. `Text` is [`str`] or [`OsStr`]; it keeps the implementations for the two kinds of
+/// functions apart.
 pub(crate) trait Parse<Text: ?Sized, T> {
-    /// A value of nothing but blanks counts; else it is as if the variable were not set.
+    /// If true, a blank value is parsed; otherwise the variable counts as not set.
     const TAKES_BLANK: bool = false;
 
     fn parse(&self, value: &OsStr) -> Result<T, Problem>;
@@ -31,7 +31,7 @@ impl<T, F: Fn(&OsStr) -> Result<T, Problem>> Parse<OsStr, T> for F {
     }
 }
 
-/// The parser of flags. Set to nothing a flag is off, whatever its default.
+/// The parser of flags. A flag that is set to an empty value is off, whatever its default.
 pub(crate) struct Flag;
 
 impl Parse<bool, bool> for Flag {
@@ -42,8 +42,19 @@ impl Parse<bool, bool> for Flag {
     }
 }
 
+/// Same as [`Flag`], for flags that can be `auto`.
+pub(crate) struct FlagOrAuto;
+
+impl Parse<bool, bool> for FlagOrAuto {
+    const TAKES_BLANK: bool = true;
+
+    fn parse(&self, value: &OsStr) -> Result<bool, Problem> {
+        flag::parse_or_auto(text(value)?)
+    }
+}
+
 impl Environment<'_> {
-    /// The value of the first of these names, which blanks separate, that is set.
+    /// Parses the value of the first of these names that is set; `names` are separated by blanks.
     pub fn read<Text: ?Sized, T, P: Parse<Text, T>>(
         &self,
         names: &'static str,
@@ -58,7 +69,7 @@ impl Environment<'_> {
         }
     }
 
-    /// The value that was given, else the default.
+    /// Returns the given value, or parses the default.
     pub fn or_default<Text: ?Sized, T, P: Parse<Text, T>>(
         &self,
         given: Option<T>,
@@ -75,7 +86,16 @@ impl Environment<'_> {
         }
     }
 
-    /// Whether the variable is set, and not just to blanks.
+    /// Returns the variables whose value is `auto`.
+    pub fn auto_ones<const N: usize>(&self, names: [&'static str; N]) -> Vec<&'static str> {
+        let is_auto = |name: &&'static str| {
+            let value = (self.get)(name);
+            value.is_some_and(|value| value.to_str().is_some_and(flag::is_auto))
+        };
+        names.into_iter().filter(is_auto).collect()
+    }
+
+    /// Returns whether the variable is set to more than blanks.
     pub fn has(&self, name: &'static str) -> bool {
         self.find(name, false).is_some()
     }
@@ -89,7 +109,7 @@ impl Environment<'_> {
         })
     }
 
-    /// The value, unless something else rules it out.
+    /// Returns the value, or the problem as an error of the variable.
     pub fn checked<T>(
         &self,
         name: &'static str,
@@ -102,27 +122,27 @@ impl Environment<'_> {
     }
 }
 
-/// Makes [`Settings`](crate::Settings) and the texts of a table. A row is
+/// Makes [`Settings`](crate::Settings) and the texts from a table. A row is:
 ///
 /// ```text
-/// field: Type = ["VARIABLE", "ITS_OTHER_NAME"], parser, default "value", settle expression => { help: "…", more of Setting }
+/// field: Type = ["VARIABLE", "ITS_OTHER_NAME"], parser, default "value", settle expression => "--option" { help: "…", more of Setting }
 /// ```
 ///
-/// All variables are parsed first: then `field` is an `Option` of what the parser makes. After that, row by row, the
-/// default takes the place of what is not set, and the expression makes the field of `Type` from it; for that it may use
-/// the fields of rows above, and what was parsed for the rows below. A row `field = ["VARIABLE"] => {…}` is of the
-/// command alone, as is `field => {…}`, which has no variable.
+/// All variables are parsed first: then `field` is an `Option` of the parser's result. After that, row by row, the
+/// default replaces a missing value, and the `settle` expression makes the field of `Type`. That expression can use
+/// the fields of the rows above, and the parsed values of the rows below. A row `field = ["VARIABLE"] => {…}` belongs
+/// to the command only, and so does `field => {…}`, which has no variable.
 macro_rules! settings {
     (
         table($env:ident) {$(
             $field:ident
             $(= [$($own:literal),+])?
             $(: $type:ty = [$first:literal $(, $name:literal)*], $parse:expr $(, default $default:literal)? $(, settle $settle:expr)?)?
-            => { help: $help:literal $(, $key:ident: $value:expr)* $(,)? }
+            => $($option:literal)? { help: $help:literal $(, $key:ident: $value:expr)* $(,)? }
         )*}
         derived { $($(#[$doc:meta])* $derived:ident: $derived_type:ty = $derivation:expr;)* }
     ) => {
-        /// What the variables say, with a default for each that is not set.
+        /// The values of the variables, with a default for each that is not set.
         #[derive(Clone, Debug)]
         pub struct Settings {
             $($(#[doc = $help] pub $field: $type,)?)*
@@ -140,21 +160,25 @@ macro_rules! settings {
             }
         }
 
-        /// The names of each variable, with a blank between them.
+        /// The names of each variable, separated by blanks.
         #[allow(non_upper_case_globals)]
         pub mod variable {
             $($(pub const $field: &str = concat!($first $(, " ", $name)*);)?)*
             $($(pub const $field: &str = concat!($($own),+);)?)*
         }
 
-        /// Names of the library's variables, and of the others, each with a blank behind it: one text has no relocations.
+        /// Names of the library's variables, and of the others, each followed by a blank. One text needs no
+        /// relocations.
         const NAMES: &str = concat!($($($first, " ", $($name, " ",)*)?)*);
         const OTHER_NAMES: &str = concat!($($($($own, " ",)+)?)*);
+        /// The first name of each variable of the library and its option, with `=` between them.
+        const OPTIONS: &str = concat!($($($first,)? "=", $($option,)? " ",)*);
 
         /// Every setting, for help texts, pages and tests.
         pub const SETTINGS: &[Setting] = &[$(Setting {
             $(variables: &[$first $(, $name)*], reader: Reader::Library, $(default: $default,)?)?
             $(variables: &[$($own),+],)?
+            $(option: $option,)?
             help: $help,
             $($key: $value,)*
             ..Setting::NONE

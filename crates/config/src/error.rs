@@ -1,4 +1,4 @@
-//! What is said about a value that cannot be used.
+//! Errors of values that cannot be used.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::printable::Printing;
 /// Longest part of a value that a message repeats, in characters.
 const SHOWN: usize = 200;
 
-/// What is wrong with a value, before the variable that held it is known.
+/// The fault of a value, before the variable that held it is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
     pub problem: String,
@@ -47,7 +47,7 @@ impl std::error::Error for Problem {}
 /// A variable whose value cannot be used. Its text is always a single line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadValue {
-    /// The variable that was really set, where several names mean the same.
+    /// The variable that was set, where several names mean the same.
     pub name: String,
     /// The value as it may be printed: escaped, and cut at 200 characters.
     pub value: String,
@@ -56,12 +56,7 @@ pub struct BadValue {
 }
 
 impl BadValue {
-    /// The same without the variable's name, to stand behind the option that sets it.
-    pub fn of_option(&self) -> String {
-        format!("\"{}\": {}", self.value, self.why())
-    }
-
-    /// The problem alone, to stand behind whatever was typed instead.
+    /// The problem without the name and the value, to follow whatever was typed instead of a variable.
     pub fn why(&self) -> String {
         format!("{} (wanted: {})", self.problem, self.wanted)
     }
@@ -69,14 +64,14 @@ impl BadValue {
 
 impl fmt::Display for BadValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}", self.name, self.of_option())
+        write!(f, "{}=\"{}\": {}", self.name, self.value, self.why())
     }
 }
 
 impl std::error::Error for BadValue {}
 
-/// `value` without line breaks, control characters or terminal sequences, and no longer than a
-/// line should be. Bytes that are no UTF-8 show as `\xNN`.
+/// `value` without line breaks, control characters or terminal sequences, and cut at [`SHOWN`] characters. Bytes that
+/// are not UTF-8 show as `\xNN`.
 pub fn shown(value: &OsStr) -> String {
     let mut out = String::new();
     let mut left = SHOWN;
@@ -88,7 +83,7 @@ pub fn shown(value: &OsStr) -> String {
             left -= 1;
             match c {
                 '"' => out.push_str("\\\""),
-                // A String takes all that is written to it.
+                // Writing to a String cannot fail.
                 _ => drop(Printing(&mut out).write_char(c)),
             }
         }
@@ -108,7 +103,7 @@ pub(crate) fn quoted(part: &str) -> String {
     format!("\"{}\"", shown(OsStr::new(part)))
 }
 
-/// The value as text, or the problem that it is none.
+/// The value as text, or a problem if it is not UTF-8.
 pub(crate) fn text(value: &OsStr) -> Result<&str, Problem> {
     value
         .to_str()

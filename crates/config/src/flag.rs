@@ -1,8 +1,8 @@
-//! On and off.
+//! Flags: on and off.
 
 use crate::error::Problem;
 
-/// The value of a flag, or nothing where the text is no flag.
+/// The value of a flag, or `None` if the text is not a flag.
 pub(crate) fn recognised(text: &str) -> Option<bool> {
     let text = text.trim();
     let is = |word: &&str| text.eq_ignore_ascii_case(word);
@@ -15,7 +15,29 @@ pub(crate) fn recognised(text: &str) -> Option<bool> {
     }
 }
 
-/// On for `1 true yes on`, off for `0 false no off` and for nothing at all.
+/// The word that enables something where it is possible, without a warning where it is not.
+pub(crate) const AUTO: &str = "auto";
+
+/// Same as [`parse`], but `auto` is on.
+///
+/// # Errors
+/// Any other text.
+pub fn parse_or_auto(text: &str) -> Result<bool, Problem> {
+    match recognised(text) {
+        Some(is_on) => Ok(is_on),
+        None if is_auto(text) => Ok(true),
+        None => Err(Problem::new(
+            "it is neither on nor off",
+            "1, true, yes or on; 0, false, no or off; or auto",
+        )),
+    }
+}
+
+pub(crate) fn is_auto(text: &str) -> bool {
+    text.trim().eq_ignore_ascii_case(AUTO)
+}
+
+/// Parses a flag: on for `1 true yes on`, off for `0 false no off` and an empty text.
 ///
 /// # Errors
 /// Any other text.
@@ -42,6 +64,11 @@ mod tests {
         }
         for neither in ["2", "01", "enable", "1 1", "-"] {
             assert!(parse(neither).is_err(), "{neither:?}");
+            assert!(parse_or_auto(neither).is_err(), "{neither:?}");
+        }
+        assert!(parse("auto").is_err());
+        for (text, is_on) in [(" Auto ", true), ("1", true), ("off", false), ("", false)] {
+            assert_eq!(parse_or_auto(text), Ok(is_on), "{text:?}");
         }
     }
 }

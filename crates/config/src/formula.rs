@@ -1,4 +1,4 @@
-//! Formulas that say where a function's arguments hold what a batch is: a part of Python's expressions.
+//! Formulas for the size of a batch from a function's arguments: a subset of Python's expressions.
 //!
 //! ```text
 //! formula = value ["if" test "else" formula]
@@ -11,27 +11,27 @@
 //! lists   = part | "zip" "(" part {"," part} ")"
 //! ```
 //!
-//! A name is a variable of the `sum` that it is in, or else an argument of the function. Formulas are
-//! data: what reads them decides what may be read ([`Node`]), and no Python code is made of them.
+//! A name is a variable of the `sum` around it, or else an argument of the function. A formula is only data
+//! ([`Node`]): the reader decides which objects it may read, and no Python code is made from it.
 
 use std::fmt;
 
 use crate::comparison::Comparison;
 
-/// Different names of arguments, and variables of sums within each other, that formulas may have.
+/// Largest number of distinct argument names in a set of formulas, and of variables of nested sums.
 pub const ARGUMENTS: usize = 4;
 pub const VARIABLES: usize = 4;
-/// Formulas within each other.
+/// Largest nesting depth of formulas.
 const DEPTH: usize = 32;
-/// Operators, attributes and items in a formula: what follows one goes as deep as there are of them.
+/// Largest number of operators, attributes and items in a formula. The tree can become as deep as there are links.
 const LINKS: usize = 64;
 
-/// A part of a formula. A number in it that is a name's is its place in [`Formulas::names`].
+/// A part of a formula. A `usize` for an attribute or a text is its index in [`Formulas::names`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Node {
     Number(i64),
     Text(usize),
-    /// An argument, by its place in [`Formulas::arguments`].
+    /// An argument, by its index in [`Formulas::arguments`].
     Argument(usize),
     /// A variable of a sum, by its slot.
     Variable(usize),
@@ -42,9 +42,9 @@ pub enum Node {
     Sum(Box<Sum>),
     /// `this if that else other`
     If(Box<[Self; 3]>),
-    /// 1 if it holds, else 0.
+    /// 1 if the comparison holds, else 0.
     Compares(Comparison, Box<[Self; 2]>),
-    /// 1 if it is one of these texts, else 0.
+    /// 1 if the value is one of these texts, else 0.
     OneOf(Box<Self>, Vec<usize>),
     Adds(Box<[Self; 2]>),
     Subtracts(Box<[Self; 2]>),
@@ -55,26 +55,27 @@ pub enum Node {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sum {
     pub each: Node,
-    /// The slot of the variable that goes through the first of the lists; the others have the next.
+    /// The slot of the variable that iterates over the first list; the variables of the other lists have the slots
+    /// after it.
     pub first: usize,
     pub lists: Vec<Node>,
     pub test: Option<Node>,
 }
 
-/// Formulas that are read together.
+/// Formulas that are evaluated together and share their names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Formulas<const COUNT: usize> {
     pub nodes: [Node; COUNT],
-    /// Attributes and texts in them.
+    /// Attributes and texts that the formulas use.
     pub names: Vec<String>,
-    /// Arguments of the function in them.
+    /// Arguments of the function that the formulas use.
     pub arguments: Vec<String>,
 }
 
-/// Why a text is no formula.
+/// The error for a text that is not a formula.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NoFormula {
-    /// Where, in characters from 0.
+    /// Position of the fault, in characters from 0.
     pub at: usize,
     pub wanted: &'static str,
 }
@@ -87,7 +88,7 @@ impl fmt::Display for NoFormula {
 
 impl<const COUNT: usize> Formulas<COUNT> {
     /// # Errors
-    /// For the first text that is no formula.
+    /// The first text that is not a formula.
     pub fn parse(texts: [&str; COUNT]) -> Result<Self, NoFormula> {
         let mut formulas = Self {
             nodes: [const { Node::Number(0) }; COUNT],
@@ -115,11 +116,11 @@ impl<const COUNT: usize> Formulas<COUNT> {
 
 struct Parser<'a> {
     text: &'a str,
-    /// In bytes.
+    /// Position in the text, in bytes.
     at: usize,
     depth: usize,
     links: usize,
-    /// Of the sums around, by their slots.
+    /// Variables of the enclosing sums, by their slots.
     variables: Vec<&'a str>,
     names: &'a mut Vec<String>,
     arguments: &'a mut Vec<String>,
@@ -147,7 +148,7 @@ impl<'a> Parser<'a> {
         has
     }
 
-    /// As [`Parser::has`], of what makes a formula longer.
+    /// Same as [`Parser::has`], for a symbol that makes the formula longer; it counts towards [`LINKS`].
     fn links(&mut self, symbol: &str) -> Parsed<bool> {
         let has = self.has(symbol);
         self.links += usize::from(has);
@@ -165,7 +166,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The word that comes next, if one does; it is not passed.
+    /// The next word, without consuming it; empty if there is none.
     fn word(&mut self) -> &'a str {
         let rest = self.rest();
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -201,7 +202,7 @@ impl<'a> Parser<'a> {
         Ok(name)
     }
 
-    /// Something begins that may have others of its kind in it.
+    /// Enters a nested formula; every caller leaves it again by lowering `depth`.
     fn deeper(&mut self) -> Parsed<()> {
         if self.depth == DEPTH {
             return Err(self.wanted("fewer formulas within each other"));
@@ -295,7 +296,7 @@ impl<'a> Parser<'a> {
         self.places_in(node)
     }
 
-    /// What is behind a name.
+    /// Parses the attributes and items that follow a name.
     fn places_in(&mut self, mut node: Node) -> Parsed<Node> {
         loop {
             node = if self.links(".")? {
@@ -330,7 +331,8 @@ impl<'a> Parser<'a> {
         Ok(place(self.names, &rest[..end]))
     }
 
-    /// Behind `sum`. What is added stands before the variables in it, so it is read last.
+    /// Parses the rest of a sum, after the word `sum`. The summand stands before the variables that it uses, so it is
+    /// parsed last.
     fn sum(&mut self) -> Parsed<Node> {
         self.deeper()?;
         self.wants("(")?;
@@ -387,7 +389,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The place of a name among those that are known, where it is added if it is new.
+/// The index of a name among the known names; a new name is added.
 fn place(names: &mut Vec<String>, name: &str) -> usize {
     names
         .iter()
@@ -398,7 +400,7 @@ fn place(names: &mut Vec<String>, name: &str) -> usize {
         })
 }
 
-/// Where the `for` is that belongs to the bracket that is open at the start.
+/// Position of the `for` that belongs to the bracket that is open at the start.
 fn find_for(text: &str) -> Option<usize> {
     let mut open = 0_usize;
     let mut is_text = false;

@@ -15,7 +15,7 @@ impl PyFunction {
     const WANTED: &str = "module:function or module:Class.method";
 
     /// # Errors
-    /// No colon, or a part that cannot be a Python name.
+    /// The text has no colon, or a part of it cannot be a Python name.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let text = text.trim();
         let Some((module, qualname)) = text.split_once(':') else {
@@ -40,10 +40,10 @@ impl PyFunction {
         })
     }
 
-    /// A comma list of functions.
+    /// Parses a comma-separated list of functions.
     ///
     /// # Errors
-    /// As [`PyFunction::parse`], for each.
+    /// Those of [`PyFunction::parse`], for the first function that fails.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, Problem> {
         text.split(',').map(Self::parse).collect()
     }

@@ -1,21 +1,21 @@
-//! In which iterations GPU times are taken.
+//! The choice of iterations whose GPU times are measured.
 
 use crate::error::Problem;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum GpuTimes {
-    /// In none.
+    /// No iterations.
     Off,
-    /// In all where that costs little, else in some.
+    /// All iterations where that is cheap, else some.
     #[default]
     Auto,
-    /// In all.
+    /// All iterations.
     All,
 }
 
 impl GpuTimes {
     /// # Errors
-    /// None of the words.
+    /// The text is none of the words.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         match text.trim().to_ascii_lowercase().as_str() {
             "0" | "off" => Ok(Self::Off),

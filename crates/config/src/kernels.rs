@@ -1,45 +1,52 @@
-//! In which iterations GPU kernels are recorded.
+//! The choice of iterations whose GPU kernels are recorded.
 
 use std::time::Duration;
 
 use crate::error::{Problem, quoted};
 use crate::{flag, number, time};
 
-/// Steps of a window that `TLLMPROF_KERNELS=1` records kernels in.
+/// Number of steps at the start of a window for which `TLLMPROF_KERNELS=1` records kernels.
 const STEPS: u64 = 20;
-/// What is sampled more often is hardly ever without CUPTI.
+/// Limits of `TLLMPROF_KERNELS=auto`: iterations and time, whichever is reached first.
+const AUTO: (u64, Duration) = (STEPS, Duration::from_millis(300));
+/// Shortest period between samples. With a shorter one CUPTI would hardly ever be detached.
 const SHORTEST: Duration = Duration::from_secs(1);
 const WANTED: &str =
-    "1, 0, a number of steps, or STEPS@TIME, such as 20@60s, with a TIME of 1s or more";
+    "1, 0, a number of steps, auto, or STEPS@TIME, such as 20@60s, with a TIME of 1s or more";
 
-/// In which iterations kernels are recorded.
+/// The iterations in which kernels are recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kernels {
-    /// In so many of each window.
+    /// The first N iterations of each window.
     Windows(u64),
-    /// In windows of their own, and in others that ask for them.
+    /// Periodic windows of their own, and windows that ask for kernels.
     Samples(KernelSamples),
+    /// Iterations at the end of a window with an automatic length, unless the settings or the machine rule it out.
+    Auto,
 }
 
-/// So many iterations, again and again.
+/// A number of iterations, sampled periodically.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KernelSamples {
     pub steps: u64,
-    /// From one beginning to the next.
+    /// Time from the start of one sample to the start of the next.
     pub every: Duration,
 }
 
 impl Kernels {
-    /// What `TLLMPROF_KERNELS=1` is.
+    /// The value of `TLLMPROF_KERNELS=1`.
     pub const FIRST: Self = Self::Windows(STEPS);
 
-    /// Nothing: none are recorded.
+    /// Parses the setting; `None` if no kernels are to be recorded.
     ///
     /// # Errors
-    /// No number, and no number with a time.
+    /// The text is neither a number nor a number with a time.
     pub fn parse(text: &str) -> Result<Option<Self>, Problem> {
         if let Some(is_on) = flag::recognised(text) {
             return Ok(is_on.then_some(Self::FIRST));
+        }
+        if flag::is_auto(text) {
+            return Ok(Some(Self::Auto));
         }
         let Some((steps, every)) = text.split_once('@') else {
             let steps = number::parse(text, WANTED)?;
@@ -59,19 +66,29 @@ impl Kernels {
         Ok(Some(Self::Samples(KernelSamples { steps, every })))
     }
 
-    /// In how many iterations of each window.
+    /// Number of iterations at the start of each window in which kernels are recorded.
     #[must_use]
-    pub const fn of_window(self) -> Option<u64> {
+    pub const fn steps_of_window(self) -> Option<u64> {
         match self {
             Self::Windows(steps) => Some(steps),
+            Self::Samples(_) | Self::Auto => None,
+        }
+    }
+
+    /// Limits of the kernels at the end of a window with an automatic length: a number of iterations, and a time.
+    #[must_use]
+    pub const fn at_the_end(self) -> Option<(u64, Option<Duration>)> {
+        match self {
+            Self::Windows(steps) => Some((steps, None)),
             Self::Samples(_) => None,
+            Self::Auto => Some((AUTO.0, Some(AUTO.1))),
         }
     }
 
     #[must_use]
     pub const fn samples(self) -> Option<KernelSamples> {
         match self {
-            Self::Windows(_) => None,
+            Self::Windows(_) | Self::Auto => None,
             Self::Samples(samples) => Some(samples),
         }
     }
@@ -87,6 +104,11 @@ mod tests {
         assert_eq!(parse("1"), Some(Kernels::Windows(20)));
         assert_eq!(parse("7"), Some(Kernels::Windows(7)));
         assert_eq!((parse("0"), parse("00")), (None, None));
+        let auto = parse(" Auto ").unwrap();
+        assert_eq!((auto, auto.steps_of_window()), (Kernels::Auto, None));
+        let time = Some(Duration::from_millis(300));
+        assert_eq!(auto.at_the_end(), Some((20, time)));
+        assert_eq!(Kernels::Windows(7).at_the_end(), Some((7, None)));
         let samples = |steps, ms| {
             let every = Duration::from_millis(ms);
             Some(Kernels::Samples(KernelSamples { steps, every }))

@@ -1,10 +1,10 @@
-//! How much is logged on standard error.
+//! The log level: how much is logged on standard error.
 
 use std::fmt;
 
 use crate::error::Problem;
 
-/// Each level logs what the levels before it log, and more.
+/// A level logs everything that the levels before it log, and more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
     Off,
@@ -34,7 +34,7 @@ impl Level {
     }
 
     /// # Errors
-    /// A text that names no level.
+    /// The text is not the name of a level.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let text = text.trim();
         Self::ALL

@@ -1,9 +1,8 @@
 //! The settings of tllmprof: names, grammar, defaults and help texts.
 //!
-//! The preloaded library and the command both read them through [`Settings::from_env`], so a value
-//! that one of them accepts means the same to the other, and both report a wrong value in the
-//! same words. Nothing here panics or prints: it runs in the constructor of a library that lives in
-//! somebody else's process.
+//! The preloaded library and the command both read them through [`Settings::from_env`], so both accept the same values
+//! with the same meaning, and report a wrong value in the same words. Nothing here panics or prints, because it runs
+//! in the constructor of a library that is preloaded into other people's processes.
 
 #![forbid(unsafe_code)]
 

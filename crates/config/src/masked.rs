@@ -1,8 +1,8 @@
 //! Command lines without the secrets in them.
 //!
-//! A command line goes into the record, and from there into reports, pages and exports that people send to each
-//! other. What looks like a secret becomes `***` before it is written. It is judged by the name before it, or by
-//! its own shape; a name that says of a value that it is a number, a file or a token of text is no secret's.
+//! A command line goes into the record, and from there into reports, pages and exports that people send to each other.
+//! A value that looks like a secret is replaced by `***` before it is written. Its name decides, or its own shape. A
+//! name which says that the value is a number, a file or a token of text is not the name of a secret.
 
 use std::mem;
 
@@ -17,7 +17,7 @@ const SECRET: &[&str] = &[
     "credential",
     "apikey",
 ];
-/// Words of names whose values are secrets, but for numbers and switches.
+/// Words of names whose values are secrets, except for numbers and switches.
 const LIKELY: &[&str] = &[
     "key",
     "keys",
@@ -28,23 +28,23 @@ const LIKELY: &[&str] = &[
     "authorization",
     "pwd",
 ];
-/// Last words of names that say what the value is.
+/// Last words of names that say what kind of value follows, which is not a secret.
 const OTHERS: &[&str] = &[
     "file", "path", "dir", "folder", "env", "type", "mode", "method", "name", "format", "backend",
     "len", "length", "size", "limit", "count", "budget", "id", "ids", "timeout", "ttl",
 ];
-/// Words of names that are likely to be about something else: how many tokens, or which of a model's.
+/// Words of names that are probably about something else, such as a number of tokens or a special token of a model.
 const UNLIKELY: &[&str] = &[
     "num", "max", "min", "per", "batched", "no", "disable", "enable", "eos", "bos", "pad", "unk",
     "sep", "cls", "stop", "start", "end", "special", "image", "value", "sort",
 ];
-/// Values that are no secrets where the name alone is likely to be one's.
+/// Values that are not secrets, where the name is only likely to be that of a secret.
 const SWITCHES: &[&str] = &[
     "", "true", "false", "yes", "no", "on", "off", "none", "null", "auto",
 ];
-/// Words before a secret, in what a request says of who makes it.
+/// Authentication schemes: words that precede the secret in an `Authorization` header.
 const SCHEMES: &[&str] = &["bearer", "basic", "digest", "token"];
-/// How tokens begin that are known by it, and how many letters and digits follow at least.
+/// Prefixes of well-known tokens, and the least number of letters and digits that follow.
 const SHAPES: &[(&str, usize)] = &[
     ("sk-", 16),
     ("hf_", 16),
@@ -64,10 +64,11 @@ const SHAPES: &[(&str, usize)] = &[
     ("eyJ", 40),
 ];
 
-/// A command line, its arguments separated by a space, with secrets as `***`.
+/// A command line, its arguments separated by spaces, with secrets replaced by `***`.
 ///
 /// `--api-key=V`, `--hf-token V`, `-e NAME_KEY=V`, `https://user:V@host`, `Authorization: Bearer V` and `sk-…` are
-/// masked, in an argument of their own as in the text of a shell's `-c`; `--tokenizer V` and `--max-tokens 100` stay.
+/// masked, both as separate arguments and inside the text of a shell's `-c`. `--tokenizer V` and `--max-tokens 100`
+/// stay.
 #[must_use]
 pub fn command_line<'a>(arguments: impl IntoIterator<Item = &'a str>) -> String {
     let mut masking = Masking::default();
@@ -80,7 +81,7 @@ pub fn command_line<'a>(arguments: impl IntoIterator<Item = &'a str>) -> String 
     masking.line
 }
 
-/// A text in which passwords of URLs, and tokens that are known by their shape, are `***`.
+/// A text in which passwords of URLs, and tokens of a known shape, are replaced by `***`.
 #[must_use]
 pub fn text(text: &str) -> String {
     let mut masked = String::new();
@@ -88,7 +89,7 @@ pub fn text(text: &str) -> String {
     masked
 }
 
-/// What a name says of its value.
+/// The kind of a name whose value is or may be a secret.
 #[derive(Clone, Copy)]
 enum Name {
     Secret,
@@ -96,8 +97,8 @@ enum Name {
 }
 
 impl Name {
-    /// Of which kind a name is; `None`: its value is no secret.
-    fn of(name: &str) -> Option<Self> {
+    /// Classifies a name; `None` if its value is not a secret.
+    fn classify(name: &str) -> Option<Self> {
         let mut words = vec![String::new()];
         let mut was_small = false;
         for c in name.chars() {
@@ -126,7 +127,7 @@ impl Name {
         (is_likely && !is_any(UNLIKELY)).then_some(Self::Likely)
     }
 
-    /// Whether a value of such a name is a secret.
+    /// Returns whether a value with such a name is a secret.
     fn hides(self, value: &str) -> bool {
         match self {
             Self::Secret => !value.is_empty(),
@@ -138,14 +139,14 @@ impl Name {
     }
 }
 
-/// What is expected of the next word.
+/// The state between two words.
 #[derive(Clone, Copy, Default)]
 enum Next {
     #[default]
     Anything,
-    /// It is the value of a name.
+    /// The next word is the value of a name.
     Value(Name),
-    /// A secret goes on to this quote.
+    /// A secret continues up to this quote.
     Until(char),
 }
 
@@ -161,18 +162,18 @@ impl Masking {
             && !argument.starts_with('-')
             && !is_scheme(argument)
         {
-            // All of it is the value, with its spaces.
+            // The whole argument is the value, with its spaces.
             self.next = Next::Anything;
-            return self.whole(name, argument);
+            return self.add_value(name, argument);
         }
         if let Some((before, value)) = argument.split_once('=')
             && !before.contains(char::is_whitespace)
-            && let Some(name) = Name::of(before)
+            && let Some(name) = Name::classify(before)
         {
             self.next = Next::Anything;
             self.line.push_str(before);
             self.line.push('=');
-            return self.whole(name, value);
+            return self.add_value(name, value);
         }
         for word in argument.split_inclusive(char::is_whitespace) {
             let end = word.trim_end().len();
@@ -181,14 +182,14 @@ impl Masking {
                 self.line.push_str(&word[end..]);
             }
         }
-        // A quote that is open at the end of an argument is a letter of it.
+        // A quote that is still open at the end of an argument is an ordinary character.
         if matches!(self.next, Next::Until(_)) {
             self.next = Next::Anything;
         }
     }
 
-    /// A value that ends with its argument.
-    fn whole(&mut self, name: Name, value: &str) {
+    /// Adds a value that ends with its argument.
+    fn add_value(&mut self, name: Name, value: &str) {
         if name.hides(value) {
             self.line.push_str(MASK);
         } else {
@@ -196,7 +197,7 @@ impl Masking {
         }
     }
 
-    /// A word of an argument: all of it, or a part of a command or a header.
+    /// Adds one word of an argument: a whole argument, or a part of a command or a header.
     fn word(&mut self, word: &str) {
         if word.is_empty() {
             return;
@@ -218,7 +219,7 @@ impl Masking {
         }
     }
 
-    /// A word that begins with a value.
+    /// Adds a word that begins with a value.
     fn value(&mut self, name: Name, word: &str) {
         let quote = word.chars().next().filter(|c| matches!(c, '"' | '\''));
         let inside = &word[quote.map_or(0, char::len_utf8)..];
@@ -228,19 +229,19 @@ impl Masking {
             None => inside.find(['&', ',', ';', '"', '\'', '}', ']', ')']),
         };
         let (value, behind) = inside.split_at(end.unwrap_or(inside.len()));
-        self.whole(name, value);
+        self.add_value(name, value);
         if let (Some(quote), None) = (quote, end)
             && name.hides(value)
         {
             self.next = Next::Until(quote);
         }
-        // What ends the value belongs to no name.
+        // The character that ends the value belongs to no name.
         let mut behind = behind.chars();
         self.line.extend(behind.next());
         self.pairs(behind.as_str());
     }
 
-    /// A word that may hold names with values.
+    /// Adds a word that may hold names with values.
     fn pairs(&mut self, word: &str) {
         for (at, _) in word.match_indices(['=', ':']) {
             let (before, behind) = (&word[..at], &word[at + 1..]);
@@ -250,7 +251,7 @@ impl Masking {
             if behind.starts_with("//") {
                 continue;
             }
-            if let Some(name) = Name::of(name) {
+            if let Some(name) = Name::classify(name) {
                 shapes(before, &mut self.line);
                 self.line.push_str(&word[at..=at]);
                 if behind.is_empty() {
@@ -264,7 +265,7 @@ impl Masking {
         if word.eq_ignore_ascii_case("bearer") {
             self.next = Next::Value(Name::Secret);
         } else if word.starts_with('-') && !word.contains('=') {
-            self.next = Name::of(word).map_or(Next::Anything, Next::Value);
+            self.next = Name::classify(word).map_or(Next::Anything, Next::Value);
         }
         shapes(word, &mut self.line);
     }
@@ -280,7 +281,7 @@ const fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
 }
 
-/// Adds a text, with passwords of URLs and known shapes of tokens masked.
+/// Adds a text, with passwords of URLs and tokens of a known shape masked.
 fn shapes(text: &str, to: &mut String) {
     let mut rest = text;
     while !rest.is_empty() {
@@ -310,7 +311,7 @@ fn shapes(text: &str, to: &mut String) {
 
 fn is_token(word: &str) -> bool {
     SHAPES.iter().any(|(start, least)| {
-        // The words of a name, as of `hf_hub_download_dir`, are short.
+        // The words of an ordinary name, such as `hf_hub_download_dir`, are short.
         let longest = |rest: &str| rest.split(['_', '.', '-']).map(str::len).max().unwrap_or(0);
         word.strip_prefix(start)
             .is_some_and(|rest| longest(rest) >= *least)

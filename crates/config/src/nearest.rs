@@ -1,8 +1,8 @@
-//! What somebody probably meant.
+//! Suggestions for misspelt words.
 
-/// The candidate that differs least from `word`, capitals aside, if it is near at all.
+/// The candidate that differs least from `word`, ignoring case; `None` if no candidate is close.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Names are short; what is longer is no slip of the fingers.
+    // Names are short; a longer word is not a typing mistake.
     if word.len() > 64 {
         return None;
     }
@@ -17,8 +17,8 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Levenshtein distance in bytes, capitals aside, if it is no more than `limit`. It allocates
-/// nothing; names too long for a slip of the fingers are far from everything.
+/// Levenshtein distance in bytes, ignoring ASCII case; `None` if it exceeds `limit` or `b` is too long for a name. It
+/// does not allocate.
 pub fn distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
     const LONGEST: usize = 96;
     if a.len().abs_diff(b.len()) > limit || b.len() > LONGEST {
@@ -35,7 +35,7 @@ pub fn distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
             row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
             least = least.min(row[j + 1]);
         }
-        // No later row has less.
+        // Later rows cannot have smaller values.
         if least > limit {
             return None;
         }

@@ -1,9 +1,9 @@
-//! Whole numbers, in decimal digits and nothing else.
+//! Whole numbers, in decimal digits only.
 
 use crate::error::{Problem, quoted};
 
 /// # Errors
-/// Signs, blanks inside, other digits than `0`–`9`, and numbers over `u64::MAX`.
+/// The text has a sign, a blank inside or another character than `0`–`9`, or the number is over `u64::MAX`.
 pub fn parse(text: &str, wanted: &str) -> Result<u64, Problem> {
     let text = text.trim();
     if text.is_empty() {
@@ -15,15 +15,15 @@ pub fn parse(text: &str, wanted: &str) -> Result<u64, Problem> {
             wanted,
         ));
     }
-    // Only the size can be wrong now.
+    // Only the size can be wrong at this point.
     text.parse()
         .map_err(|_| Problem::new(format!("{} is over {}", quoted(text), u64::MAX), wanted))
 }
 
-/// A number of bytes, with `K`, `M` or `G` (of 1024) behind it if one likes.
+/// Parses a number of bytes, with an optional suffix `K`, `M` or `G` (powers of 1024).
 ///
 /// # Errors
-/// As [`parse`].
+/// Those of [`parse`].
 pub fn parse_bytes(text: &str) -> Result<u64, Problem> {
     const WANTED: &str = "a number of bytes, such as 500M or 2G";
     let text = text.trim();
@@ -33,7 +33,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, Problem> {
         Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
         _ => (text, 0),
     };
-    // Of what is no number all is shown.
+    // The error shows the whole text if it is not a number.
     let is_number = digits.trim().bytes().all(|byte| byte.is_ascii_digit());
     parse(if is_number { digits } else { text }, WANTED)?
         .checked_mul(1 << shift)

@@ -4,10 +4,10 @@ use std::fmt;
 
 use crate::error::Problem;
 
-/// A name with `{n}` where the number of the iteration goes.
+/// A name with `{n}` in place of the iteration's number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NvtxName {
-    /// The text before, between and after the numbers: always one more than there are numbers.
+    /// The texts before, between and after the numbers: always one more than there are numbers.
     texts: Vec<String>,
 }
 
@@ -15,7 +15,7 @@ impl NvtxName {
     pub const DEFAULT: &str = "iteration {n}";
 
     /// # Errors
-    /// A name without a number, which would give every iteration the same name.
+    /// The name has no `{n}`, which would give every iteration the same name.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let texts: Vec<String> = text.split("{n}").map(str::to_owned).collect();
         if texts.len() < 2 {
@@ -27,7 +27,7 @@ impl NvtxName {
         Ok(Self { texts })
     }
 
-    /// The name of iteration `n`.
+    /// Writes the name of iteration `n`.
     ///
     /// # Errors
     /// Those of `out`.

@@ -1,12 +1,12 @@
-//! Text of others, made printable: it stays on its line, moves no terminal's cursor and does not change the
+//! Foreign text made printable: it stays on its line, does not move the terminal's cursor and does not change the
 //! order in which the text around it is read.
 //!
-//! Names come from the program and from files, and both may be anybody's.
+//! Names come from the program and from files, so neither can be trusted.
 
 use core::fmt::{self, Display, Formatter, Write};
 
-/// Whether a character acts on a terminal or on the text around it, instead of being seen: controls (C0,
-/// DEL, C1), separators of lines and paragraphs, marks of direction, characters without width, tags.
+/// Returns whether a character acts on a terminal or on the text around it instead of being visible: controls (C0,
+/// DEL, C1), line and paragraph separators, direction marks, zero-width characters and tags.
 pub const fn is_hidden(c: char) -> bool {
     matches!(
         c,
@@ -24,8 +24,8 @@ pub const fn is_hidden(c: char) -> bool {
     )
 }
 
-/// Writes text to another writer with its hidden characters as escapes, such as `\n` and `\u{202e}`. Nothing
-/// is allocated, and text that was made printable before stays as it is.
+/// Writes text to another writer and escapes its hidden characters, such as `\n` and `\u{202e}`. It does not allocate,
+/// and escaping twice changes nothing.
 pub struct Printing<'a, W>(pub &'a mut W);
 
 impl<W: Write> Write for Printing<'_, W> {
@@ -48,7 +48,7 @@ impl<W: Write> Write for Printing<'_, W> {
     }
 }
 
-/// Bytes of others, as they may be shown: hidden characters, and bytes that are no UTF-8, as escapes.
+/// Foreign bytes made printable: hidden characters and bytes that are not UTF-8 are escaped.
 #[derive(Clone, Copy, Debug)]
 pub struct Printable<'a>(pub &'a [u8]);
 
@@ -64,11 +64,11 @@ impl Display for Printable<'_> {
     }
 }
 
-/// A message with hidden characters as escapes. Lines of it are no lines any more.
+/// A message with its hidden characters escaped, line breaks included.
 #[must_use]
 pub fn printable(message: impl Display) -> String {
     let mut text = String::new();
-    // A String takes all that is written to it.
+    // Writing to a String cannot fail.
     let _ = write!(Printing(&mut text), "{message}");
     text
 }

@@ -1,4 +1,4 @@
-//! Windows of iterations: `A-B`, `N`, `A-`, `all`, and comma lists of them; `steady`, `steady:N` and `none`.
+//! Windows of iterations: `A-B`, `N`, `A-`, `all`, and comma lists of them; `auto`, `steady`, `steady:N` and `none`.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::number;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     pub first: u64,
-    /// Nothing: to the end of the process.
+    /// The last iteration; `None`: to the end of the process.
     pub last: Option<u64>,
 }
 
@@ -21,7 +21,7 @@ impl Window {
         }
     }
 
-    /// Whether an iteration is in both.
+    /// Returns whether any iteration is in both windows.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.contains(other.first) || other.contains(self.first)
     }
@@ -37,7 +37,7 @@ impl Window {
                 last: None,
             });
         }
-        // Our own page has windows with an en dash.
+        // Our own documentation writes windows with an en dash.
         let is_dash = |c| matches!(c, '-' | '–');
         let Some((first, last)) = text.split_once(is_dash) else {
             let only = number::parse(text, wanted)?;
@@ -73,7 +73,7 @@ impl Window {
         })
     }
 
-    /// Whether `next`, which starts no earlier, overlaps this window or starts right behind it.
+    /// Returns whether `next`, which does not start earlier, overlaps this window or starts right after it.
     fn reaches(&self, next: &Self) -> bool {
         self.last
             .is_none_or(|last| next.first <= last.saturating_add(1))
@@ -91,23 +91,23 @@ impl fmt::Display for Window {
     }
 }
 
-/// Iterations of a steady window where nobody says how many.
+/// Number of iterations of a steady window by default.
 const STEADY: u64 = 50;
 
 /// Windows in ascending order, with at least one iteration between each and the next.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Windows {
     list: Vec<Window>,
-    /// The only window begins later than it says: once the time of an iteration has settled.
+    /// The only window begins later than `list` says: once iteration times have settled.
     is_steady: bool,
 }
 
 impl Windows {
     pub const WANTED: &str =
-        "A-B, N, A- or all, or a comma list of them; or steady, steady:N or none";
+        "A-B, N, A- or all, or a comma list of them; or auto, steady, steady:N or none";
 
     /// # Errors
-    /// Text outside the grammar, a reversed range, and numbers over `u64::MAX`.
+    /// The text is outside the grammar, a range is reversed, or a number is over `u64::MAX`.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let (word, count) = match text.split_once(':') {
             Some((word, count)) => (word.trim(), Some(count)),
@@ -118,25 +118,26 @@ impl Windows {
             return Self::steady(count)
                 .ok_or_else(|| Problem::new("a window has at least 1 iteration", Self::WANTED));
         }
-        if count.is_none() && word.eq_ignore_ascii_case("none") {
-            return Ok(Self::default());
+        match count {
+            None if word.eq_ignore_ascii_case("none") => Ok(Self::default()),
+            None if word.eq_ignore_ascii_case("auto") => Ok(Self::settled(None)),
+            _ => Self::parse_as(text, Self::WANTED),
         }
-        Self::parse_as(text, Self::WANTED)
     }
 
-    /// One window of as many iterations, from where their time has settled; nothing for none at all.
+    /// One window of `count` iterations that begins once iteration times have settled; `None` if `count` is 0.
     fn steady(count: u64) -> Option<Self> {
-        let window = Window {
-            first: 0,
-            last: Some(count.checked_sub(1)?),
-        };
-        Some(Self {
-            list: vec![window],
-            is_steady: true,
-        })
+        Some(Self::settled(Some(count.checked_sub(1)?)))
     }
 
-    /// As [`Windows::parse`], for lists of something else.
+    fn settled(last: Option<u64>) -> Self {
+        Self {
+            list: vec![Window { first: 0, last }],
+            is_steady: true,
+        }
+    }
+
+    /// Same as [`Windows::parse`], for lists of something else.
     pub(crate) fn parse_as(text: &str, wanted: &str) -> Result<Self, Problem> {
         if text.trim().is_empty() {
             return Err(Problem::new("it is empty", wanted));
@@ -169,10 +170,20 @@ impl Windows {
         self.list.is_empty()
     }
 
-    /// How many iterations the window has that begins once their time has settled, if that is what was asked for.
+    /// Number of iterations of a window that begins once iteration times have settled; `None` for other windows.
     pub fn steady_iterations(&self) -> Option<u64> {
         let last = self.list.first()?.last?;
         self.is_steady.then(|| last.saturating_add(1))
+    }
+
+    /// Returns whether the window begins once iteration times have settled.
+    pub const fn is_steady(&self) -> bool {
+        self.is_steady
+    }
+
+    /// Returns whether such a window lasts until it has enough iterations for its figures.
+    pub fn is_auto(&self) -> bool {
+        self.is_steady && self.steady_iterations().is_none()
     }
 
     pub fn contains(&self, iteration: u64) -> bool {
@@ -185,6 +196,9 @@ impl fmt::Display for Windows {
         if let Some(count) = self.steady_iterations() {
             return write!(f, "steady:{count}");
         }
+        if self.is_auto() {
+            return f.write_str("auto");
+        }
         for (k, window) in self.list.iter().enumerate() {
             if k > 0 {
                 f.write_str(",")?;
@@ -195,10 +209,10 @@ impl fmt::Display for Windows {
     }
 }
 
-/// Windows in a line: the first of them, and how many there are where that is not all.
+/// Windows on one line: the first [`LISTED`] of them, and the total number if there are more.
 pub struct Listed<I>(pub I);
 
-/// How many windows a line names, at most.
+/// Largest number of windows that a line names.
 const LISTED: usize = 8;
 
 impl<I: Iterator<Item = Window> + Clone> fmt::Display for Listed<I> {
@@ -216,7 +230,7 @@ impl<I: Iterator<Item = Window> + Clone> fmt::Display for Listed<I> {
 }
 
 impl Windows {
-    /// The windows as a line for people has them.
+    /// The windows as text for people.
     pub fn listed(&self) -> Listed<impl Iterator<Item = Window> + Clone> {
         Listed(self.list.iter().copied())
     }
@@ -264,6 +278,11 @@ mod tests {
             assert_eq!(windows.to_string(), format!("steady:{count}"));
             assert_eq!(Windows::parse(&windows.to_string()).unwrap(), windows);
         }
+        let auto = Windows::parse(" Auto ").unwrap();
+        assert!(auto.is_auto() && auto.is_steady() && auto.steady_iterations().is_none());
+        assert_eq!(auto.to_string(), "auto");
+        let all = Windows::parse("all").unwrap();
+        assert!(!all.is_auto() && all.to_string() == "all");
         assert_eq!(Windows::parse("5-9").unwrap().steady_iterations(), None);
         for none in ["none", " None "] {
             assert_eq!(Windows::parse(none).unwrap(), Windows::default());
@@ -275,6 +294,8 @@ mod tests {
             ("steady,7", "\"steady\" is not a number"),
             ("5-9,none", "\"none\" is not a number"),
             ("none:5", "\"none:5\" is not a number"),
+            ("auto:5", "\"auto:5\" is not a number"),
+            ("5-9,auto", "\"auto\" is not a number"),
         ] {
             let error = Windows::parse(text).expect_err(text);
             assert_eq!(error.problem, problem, "{text}");

@@ -1,4 +1,4 @@
-//! Which ranks open windows, and which rank a process is.
+//! The ranks that open windows, and the rank of a process.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use crate::error::Problem;
 use crate::range::Windows;
 
-/// Launchers' names for the rank, in the order in which they are asked.
+/// Variables in which launchers pass the rank, in order of precedence.
 pub const RANK_VARIABLES: [&str; 7] = [
     "TLLMPROF_RANK",
     "OMPI_COMM_WORLD_RANK",
@@ -17,7 +17,7 @@ pub const RANK_VARIABLES: [&str; 7] = [
     "RANK",
 ];
 
-/// The variable by which the launcher that sets `rank` says how many ranks there are.
+/// The variable in which the launcher that sets `rank` passes the number of ranks.
 fn size_variable(rank: &str) -> Option<&'static str> {
     Some(match rank {
         "OMPI_COMM_WORLD_RANK" | "PMIX_RANK" => "OMPI_COMM_WORLD_SIZE",
@@ -29,16 +29,17 @@ fn size_variable(rank: &str) -> Option<&'static str> {
     })
 }
 
-/// What a rank is known from.
+/// The source of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RankSource {
     /// A variable that the user or a launcher has set.
     Variable(&'static str),
     /// The world of `torch.distributed`.
     Torch,
-    /// That, and which replica of this engine the process belongs to: each has a world of its own.
+    /// The world of `torch.distributed`, and the replica of this engine that the process belongs to; each replica has
+    /// its own world.
     TorchInReplica(&'static str),
-    /// What this engine gave its worker.
+    /// The rank that this engine gave its worker.
     Engine(&'static str),
     /// The only communicator of NCCL.
     Nccl,
@@ -56,17 +57,17 @@ impl fmt::Display for RankSource {
     }
 }
 
-/// A rank that is known.
+/// A known rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ranked {
     pub rank: u64,
-    /// How many ranks there are, where that is known.
+    /// Number of ranks, if known.
     pub world_size: Option<u64>,
     pub source: RankSource,
 }
 
 impl Ranked {
-    /// By the first of [`RANK_VARIABLES`] that holds a number.
+    /// The rank in the first of [`RANK_VARIABLES`] that holds a number.
     pub fn by_variables(get: &dyn Fn(&str) -> Option<OsString>) -> Option<Self> {
         let number = |name| crate::number::parse(get(name)?.to_str()?, "").ok();
         RANK_VARIABLES.iter().find_map(|name| {
@@ -79,13 +80,13 @@ impl Ranked {
     }
 }
 
-/// The ranks that open windows: numbers and ranges, as for windows.
+/// The ranks that open windows: numbers and ranges, written like windows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ranks(Windows);
 
 impl Ranks {
     /// # Errors
-    /// As [`Windows::parse`].
+    /// Those of [`Windows::parse`].
     pub fn parse(text: &str) -> Result<Self, Problem> {
         Windows::parse_as(text, "a comma list of ranks such as 0,2-3, or all").map(Self)
     }
@@ -126,7 +127,7 @@ mod tests {
         let torchrun = by(&[("RANK", "3"), ("WORLD_SIZE", "8")]).unwrap();
         assert_eq!((torchrun.rank, torchrun.world_size), (3, Some(8)));
         assert_eq!(torchrun.source.to_string(), "RANK");
-        // The size is that of the launcher whose rank counts.
+        // The number of ranks comes from the launcher whose rank counts.
         let own = by(&[("RANK", "3"), ("WORLD_SIZE", "8"), ("TLLMPROF_RANK", "1")]).unwrap();
         assert_eq!((own.rank, own.world_size), (1, None));
         let unknown = by(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "many")]).unwrap();

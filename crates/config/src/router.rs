@@ -1,4 +1,4 @@
-//! Whether MoE routers are replaced by balanced ones.
+//! The setting that replaces MoE routers by balanced ones.
 
 use crate::error::Problem;
 use crate::flag;
@@ -13,7 +13,7 @@ pub enum PerfectRouter {
 
 impl PerfectRouter {
     /// # Errors
-    /// Neither a flag nor `window`.
+    /// The text is neither a flag nor `window`.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let text = text.trim();
         match flag::recognised(text) {

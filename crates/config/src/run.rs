@@ -1,12 +1,12 @@
-//! Which run a process belongs to.
+//! The run that a process belongs to.
 
 use std::ffi::OsString;
 use std::fmt;
 
 use crate::error::{Problem, quoted};
 
-/// Launchers' names for a job: what an identifier made of it begins with, and the variables that it is made of, all
-/// of which have to be set.
+/// Job identifiers of launchers: the prefix of our identifier, and the variables that the rest is made of. All of
+/// these have to be set.
 pub const JOB_VARIABLES: [(&str, &[&str]); 4] = [
     ("slurm", &["SLURM_JOB_ID", "SLURM_STEP_ID"]),
     ("pmix", &["PMIX_NAMESPACE"]),
@@ -14,19 +14,19 @@ pub const JOB_VARIABLES: [(&str, &[&str]); 4] = [
     ("torch", &["TORCHELASTIC_RUN_ID"]),
 ];
 
-/// Longest identifier, in bytes: it is part of a folder's name.
+/// Longest identifier, in bytes; it is part of a folder's name.
 const LONGEST: usize = 128;
 const WANTED: &str = "up to 128 letters, digits, ., _ and -, the first a letter or digit";
-/// Slurm's steps from this number on are no launches: a job's script, its interactive shell.
+/// Slurm's step numbers from this one on are not launches, but a job's script or its interactive shell.
 const SLURM_RESERVED: u32 = 0xffff_fff0;
 
-/// The identifier of a run: it can be part of a file's name.
+/// The identifier of a run. It can be part of a file's name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RunId(String);
 
 impl RunId {
     /// # Errors
-    /// Text that could not be part of a file's name, or is too long for that.
+    /// The text could not be part of a file's name, or is too long for that.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let text = text.trim();
         if let Some(bad) = text.chars().find(|c| !is_plain(*c)) {
@@ -45,14 +45,14 @@ impl RunId {
         Ok(Self(text.to_owned()))
     }
 
-    /// That of a launcher's job, if there is one.
-    pub fn of_job(get: &dyn Fn(&str) -> Option<OsString>) -> Option<Self> {
+    /// The identifier of the launcher's job, if there is one.
+    pub fn from_job(get: &dyn Fn(&str) -> Option<OsString>) -> Option<Self> {
         JOB_VARIABLES.iter().find_map(|(launcher, variables)| {
             let mut id = (*launcher).to_owned();
             for variable in *variables {
                 let value = get(variable)?.into_string().ok()?;
                 let is_none = match *variable {
-                    // What torchrun sets where nobody named the job.
+                    // torchrun sets this if the user did not name the job.
                     "TORCHELASTIC_RUN_ID" => value == "none",
                     "SLURM_STEP_ID" => value.parse().is_ok_and(|n: u32| n >= SLURM_RESERVED),
                     _ => false,
@@ -69,7 +69,7 @@ impl RunId {
         })
     }
 
-    /// That of the `number`-th run of the same job.
+    /// The identifier of the `number`-th run of the same job.
     #[must_use]
     pub fn again(&self, number: u64) -> Self {
         let number = format!(".{number}");
@@ -127,7 +127,7 @@ mod tests {
     fn a_launchers_job_is_one() {
         let of = |set: &[(&str, &str)]| {
             let value = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, v)| v.into());
-            RunId::of_job(&value).map(|id| id.to_string())
+            RunId::from_job(&value).map(|id| id.to_string())
         };
         let some = |id: &str| Some(id.to_owned());
         assert_eq!(of(&[]), None);

@@ -1,4 +1,4 @@
-//! Functions that are scopes of what they launch.
+//! Functions whose calls are scopes: the work that they launch is attributed to them.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::error::{Problem, quoted};
 use crate::function::PyFunction;
 use crate::step;
 
-/// One rule of a list: functions each of whose calls is a scope.
+/// One rule of a list. Each call of a matching function is a scope.
 #[derive(Clone, Debug)]
 pub enum ScopeRule {
     /// Native functions whose names match.
@@ -16,7 +16,7 @@ pub enum ScopeRule {
     Python(PyFunction),
 }
 
-/// Native functions by name: those that match, in the libraries that match.
+/// Native functions whose names match, in libraries whose names match.
 #[derive(Clone, Debug)]
 pub struct NativeFunctions {
     pub name: Regex,
@@ -27,10 +27,10 @@ impl ScopeRule {
     const WANTED: &str =
         "sym:REGEX, sym:REGEX@LIBREGEX or py:MODULE:QUALNAME, or several with commas";
 
-    /// A comma list of rules. A comma that no rule begins behind is part of a regex.
+    /// Parses a comma-separated list of rules. A comma that no rule follows is part of a regex.
     ///
     /// # Errors
-    /// An unknown kind of rule, a regex that does not compile, and what cannot be a Python name.
+    /// A rule is of an unknown kind, a regex does not compile, or a name cannot be a Python name.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, Problem> {
         let mut rules = Vec::new();
         let mut rest = text.trim();
@@ -76,7 +76,7 @@ impl ScopeRule {
     }
 }
 
-/// The kind of the rule that `text` begins with, and what is behind it.
+/// The kind of the rule that `text` begins with, and the text after it.
 fn kind(text: &str) -> Option<(&str, &str)> {
     let (kind, rule) = text.trim_start().split_once(':')?;
     matches!(kind, "sym" | "py").then_some((kind, rule))

@@ -1,4 +1,4 @@
-//! A row of the table of settings, as help texts and pages show it. The library links none of these texts.
+//! A row of the table of settings, as help texts and pages show it. The library does not link these texts.
 
 /// One setting: a variable, an option, or both.
 #[derive(Clone, Copy, Debug)]
@@ -18,43 +18,41 @@ pub struct Setting {
     pub off: &'static str,
     /// The value of a variable that is not set.
     pub default: &'static str,
-    /// What holds for a variable that is not set, in words, where that depends on others.
+    /// In words, the behaviour if the variable is not set, where it depends on other settings.
     pub otherwise: &'static str,
-    /// What holds without the option, if that differs from a variable that is not set.
+    /// The behaviour without the option, if it differs from that of a variable that is not set.
     pub without: &'static str,
-    /// Values of the variable, if they are not those of the option.
+    /// Values of the variable, if they differ from those of the option.
     pub values: &'static str,
-    /// A value that is not the default; tests use it.
+    /// A value other than the default, for tests.
     pub example: &'static str,
-    /// The value of the option may begin with a dash.
-    pub takes_dashes: bool,
     /// Options that cannot be used with this one.
     pub conflicts: &'static [&'static str],
-    /// Help of the same option of `attach`, if it has that; empty: it is the same.
+    /// Help of the same option of `attach`, if `attach` has it; if empty, the help is the same.
     pub attach: Option<&'static str>,
 }
 
-/// Who reads a variable.
+/// The reader of a variable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reader {
     Library,
     Command,
-    /// The library or the project's scripts, which also set it: no user does.
+    /// The library or the project's scripts, which also set it. Users do not.
     Project,
 }
 
 /// Values of an option and of its variable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// The variable is 1 or 0; the option has no value and sets the one that is not the default.
+    /// The variable is 1 or 0. The option has no value and sets the one that is not the default.
     Flag,
     /// A value with this name.
     Named(&'static str),
-    /// As `Named`, but the option may stand without a value: then the variable is 1.
+    /// Same as `Named`, but the option can stand without a value, which sets the variable to 1.
     Optional(&'static str),
 }
 
-/// What a setting is about, in the order of the pages.
+/// The topic of a setting, in the order of the pages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Heading {
     Iterations,
@@ -97,7 +95,6 @@ impl Setting {
         without: "",
         values: "",
         example: "",
-        takes_dashes: false,
         conflicts: &[],
         attach: None,
     };
@@ -108,7 +105,7 @@ impl Setting {
         self.variables.first().copied()
     }
 
-    /// The value that the option without one gives to the variable.
+    /// The value of the variable that the option sets when it has no value.
     #[must_use]
     pub fn switched(&self) -> &'static str {
         match self.default {
@@ -128,7 +125,7 @@ impl Setting {
         }
     }
 
-    /// The whole text on the variable.
+    /// The full description of the variable.
     #[must_use]
     pub fn text(&self) -> String {
         self.sentences(self.help)
@@ -141,7 +138,7 @@ impl Setting {
         }
     }
 
-    /// The short help of the option, and the long one.
+    /// The short and the long help of the option.
     #[must_use]
     pub fn option_help(&self) -> (String, String) {
         if !self.off.is_empty() {

@@ -1,5 +1,4 @@
-//! The table of settings: each row is a variable of the library, and what help texts and pages say about it and its
-//! option.
+//! The table of settings. Each row is a variable of the library, with the help texts of the variable and its option.
 
 #[cfg(test)]
 mod tests;
@@ -9,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use crate::batch::BatchFunction;
 use crate::condition::Condition;
 use crate::control::Control;
-use crate::environment::{Environment, Flag, settings, settled};
+use crate::environment::{Environment, Flag, FlagOrAuto, settings, settled};
 use crate::error::{BadValue, Problem, shown};
 use crate::function::PyFunction;
 use crate::gpu_times::GpuTimes;
@@ -32,33 +31,36 @@ use crate::warmup::Warmup;
 use crate::{flag, number, stacks};
 
 const TRACE_MAX: u64 = 1 << 30;
-/// What `TLLMPROF_KEEP` may be at least: the first chunks of some threads, and a window.
+/// Least value of `TLLMPROF_KEEP`, in bytes: room for the first chunks of some threads, and a window.
 const LEAST_KEPT: u64 = 1 << 20;
-/// Iterations that `TLLMPROF_FLIGHT=1` keeps, and that it may keep.
+/// Number of iterations that `TLLMPROF_FLIGHT=1` keeps.
 const FLIGHT_STEPS: u64 = 100;
+/// Number of iterations that are kept by default for a window with an automatic length.
+const LATEST_STEPS: u64 = 64;
 const MOST_FLIGHT_STEPS: u64 = 100_000;
 
 settings! {
 table(env) {
     windows: Windows = ["TLLMPROF_START_STOP", "TLLM_PROFILE_START_STOP", "TLLM_GPTM_PROFILE_START_STOP"],
-        Windows::parse, default "none" => {
-        help: "Windows of iterations: A-B, N, A-, all, comma lists of these, steady[:N], or none",
+        Windows::parse, default "none" => "--window" {
+        help: "Windows of iterations: A-B, N, A-, all, comma lists of these, steady[:N], auto, or none",
         more: "Iterations count from 0, and both ends are in the window. steady[:N] is N iterations (50 if not given) once \
-               their time is steady",
-        option: "--window", value: Named("W"), takes_dashes: true, heading: Iterations,
-        without: "steady", example: "2-3",
+               their time is steady; auto is then 50 iterations and 2 s without kernels (3 to 8 where one takes over 0.3 s), \
+               and some with kernels where they are recorded",
+        value: Named("W"), heading: Iterations,
+        without: "auto", example: "2-3",
     }
     condition: Option<Condition> = ["TLLMPROF_WHERE"], Condition::parse,
-        settle env.checked(variable::condition, knows_batches(condition, &rule(step.as_ref(), batch.as_ref())))? => {
+        settle env.checked(variable::condition, knows_batches(condition, &rule(step.as_ref(), batch.as_ref())))? => "--where" {
         help: "Count only iterations whose batch satisfies EXPR, such as 'phase=decode and requests>=64'",
         more: "EXPR has comparisons of requests, tokens, prefill_tokens, decode_tokens and phase (prefill, decode, mixed, \
                idle, draft), joined by and, or, not and parentheses",
-        option: "--where", value: Named("EXPR"), heading: Iterations, example: "phase=decode",
+        value: Named("EXPR"), heading: Iterations, example: "phase=decode",
     }
     where_split: bool = ["TLLMPROF_WHERE_SPLIT"], Flag, default "0",
-        settle env.checked(variable::where_split, splits(where_split, condition.as_ref()))? => {
+        settle env.checked(variable::where_split, splits(where_split, condition.as_ref()))? => "--where-split" {
         help: "With --where: close the window during iterations that do not count, at most once in 100 ms",
-        option: "--where-split", heading: Iterations, example: "1",
+        heading: Iterations, example: "1",
     }
     when: Option<Trigger> = ["TLLMPROF_WHEN"], Condition::parse_with_times,
         settle env.checked(variable::when, knows_batches(when, &rule(step.as_ref(), batch.as_ref())))?
@@ -66,159 +68,169 @@ table(env) {
                 condition,
                 at_most: when_at_most.unwrap_or_default(),
                 steps: when_steps.unwrap_or(trigger::STEPS),
-            }) => {
+            }) => "--when" {
         help: "Open a window after an iteration for which EXPR holds, such as 'iteration > 2*p50 or gc > 10ms'",
         more: "EXPR has comparisons of iteration, gc, gil and wait with times, and those of --where, joined by and, or, not \
                and parentheses. p50 is the median of iterations with alike batches",
-        option: "--when", value: Named("EXPR"), heading: Iterations, example: "gc > 1ms",
+        value: Named("EXPR"), heading: Iterations, example: "gc > 1ms",
     }
     when_at_most: Option<AtMost> = ["TLLMPROF_WHEN_AT_MOST"], AtMost::parse,
-        settle env.checked(variable::when_at_most, of_trigger(when_at_most, when.as_ref()))? => {
+        settle env.checked(variable::when_at_most, of_trigger(when_at_most, when.as_ref()))? => "--at-most" {
         help: "With --when: open at most N windows in the time of --per",
-        option: "--at-most", value: Named("N"), values: "N/TIME", heading: Iterations,
+        value: Named("N"), values: "N/TIME", heading: Iterations,
         default: "10/1h", without: "10", example: "1/1h",
     }
-    per => {
+    per => "--per" {
         help: "With --when: the time in which --at-most windows open, such as 30m",
-        option: "--per", value: Named("TIME"), heading: Iterations, without: "1h", example: "2h",
+        value: Named("TIME"), heading: Iterations, without: "1h", example: "2h",
     }
     when_steps: Option<u64> = ["TLLMPROF_WHEN_STEPS"], trigger::parse_steps,
-        settle env.checked(variable::when_steps, of_trigger(when_steps, when.as_ref()))? => {
+        settle env.checked(variable::when_steps, of_trigger(when_steps, when.as_ref()))? => "--when-steps" {
         help: "With --when: how many iterations such a window has",
-        option: "--when-steps", value: Named("N"), heading: Iterations, default: "50", example: "7",
+        value: Named("N"), heading: Iterations, default: "50", example: "7",
     }
-    flight: Option<u64> = ["TLLMPROF_FLIGHT"], parse_flight, default "0" => {
+    flight: Option<u64> = ["TLLMPROF_FLIGHT"], parse_flight, default "0" => "--flight" {
         help: "Keep the latest 100 or STEPS iterations outside windows in the record at all times",
         more: "They are for a window by --when or one that is asked for with its past, and for when the process dies",
-        option: "--flight", value: Optional("STEPS"), heading: Iterations, example: "250",
+        value: Optional("STEPS"), heading: Iterations, example: "250",
     }
-    batch: Option<BatchFunction> = ["TLLMPROF_BATCH"], BatchFunction::parse => {
+    batch: Option<BatchFunction> = ["TLLMPROF_BATCH"], BatchFunction::parse => "--batch" {
         help: "For an engine that is not known: the Python function whose arguments hold the batch, and formulas for what is in it",
         more: "The formulas are for requests and two of tokens, prefill_tokens and decode_tokens, such as \
                'my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new'. Without --step, \
                each call of the function is an iteration",
-        option: "--batch", value: Named("FUNCTION=FORMULAS"), heading: Iterations,
+        value: Named("FUNCTION=FORMULAS"), heading: Iterations,
         example: "m:f=requests:1,tokens:1,decode_tokens:1",
     }
-    step: Step = ["TLLMPROF_STEP"], Step::parse, settle rule(step.as_ref(), batch.as_ref()) => {
-        help: "What an iteration is: auto, a CUDA call, sym:REGEX, py:MODULE:QUALNAME, or nvtx:REGEX",
-        more: "cudaGraphLaunch counts each call, cudaGraphLaunch/4 every fourth",
-        option: "--step", value: Named("RULE"), heading: Iterations, default: "auto", example: "py:m:f",
+    step: Step = ["TLLMPROF_STEP"], Step::parse, settle rule(step.as_ref(), batch.as_ref()) => "--step" {
+        help: "What an iteration is: auto, auto:inner, a CUDA call, sym:REGEX, py:MODULE:QUALNAME, or nvtx:REGEX",
+        more: "cudaGraphLaunch counts each call, cudaGraphLaunch/4 every fourth; auto:inner counts the equal parts of what auto counts",
+        value: Named("RULE"), heading: Iterations, default: "auto", example: "py:m:f",
         attach: Some("What an iteration is: auto, a CUDA call, sym:REGEX, or py:MODULE:QUALNAME"),
     }
-    warmup: Warmup = ["TLLMPROF_WARMUP"], Warmup::parse, settle warmup.unwrap_or(match step {
-            Step::Auto => Warmup::Capture,
+    warmup: Warmup = ["TLLMPROF_WARMUP"], Warmup::parse, settle warmup.unwrap_or(match &step {
+            step if step.is_learnt() => Warmup::Capture,
             _ => Warmup::Iterations(0),
-        }) => {
+        }) => "--warmup" {
         help: "Iterations to skip before counting starts: a number, or capture to restart the count after each stream capture",
-        option: "--warmup", value: Named("W"), heading: Iterations,
+        value: Named("W"), heading: Iterations,
         otherwise: "capture with --step auto, else 0", example: "3",
     }
-    ranks: Option<Ranks> = ["TLLMPROF_RANKS"], Ranks::parse => {
+    ranks: Option<Ranks> = ["TLLMPROF_RANKS"], Ranks::parse => "--ranks" {
         help: "Ranks that open windows, such as 0,2-3",
-        option: "--ranks", value: Named("LIST"), heading: Iterations, otherwise: "all", example: "0,2-3",
+        value: Named("LIST"), heading: Iterations, otherwise: "all", example: "0,2-3",
     }
-    // Only checked, so that a mistake is reported: it is read again when the first iteration opens.
+    // Checked here only to report mistakes; the library reads it again when the first iteration opens.
     rank: Option<u64> = ["TLLMPROF_RANK"], parse_rank => {
         help: "The rank of this process; takes precedence over the launcher's variables",
         value: Named("N"), heading: Iterations, example: "3",
     }
 
-    record_gc: bool = ["TLLM_PROFILE_RECORD_GC"], Flag, default "0", settle record_gc || names(when.as_ref(), "gc") => {
-        help: "Record Python's garbage collections, also as NVTX ranges",
-        option: "--gc", heading: Contents, example: "1", attach: Some("Record Python's garbage collections"),
+    light => "--light" {
+        help: "Without --window: record only times and calls, of 50 iterations, and add no measuring",
+        more: "Else --stacks, --native-stacks, --gc, --gil and --kernels are auto",
+        heading: Contents,
     }
-    gil: bool = ["TLLMPROF_GIL"], Flag, default "0", settle gil || names(when.as_ref(), "gil") => {
+    record_gc: bool = ["TLLM_PROFILE_RECORD_GC"], FlagOrAuto, default "0", settle record_gc || names(when.as_ref(), "gc") => "--gc" {
+        help: "Record Python's garbage collections, also as NVTX ranges",
+        values: "0, 1 or auto", heading: Contents, example: "1", attach: Some("Record Python's garbage collections"),
+    }
+    gil: bool = ["TLLMPROF_GIL"], FlagOrAuto, default "0", settle gil || names(when.as_ref(), "gil") => "--gil" {
         help: "Record waits for Python's GIL and holds of it, also as NVTX ranges",
-        option: "--gil", heading: Contents, example: "1", attach: Some("Record waits for Python's GIL and holds of it"),
+        values: "0, 1 or auto", heading: Contents, example: "1", attach: Some("Record waits for Python's GIL and holds of it"),
     }
     gil_min_us: u64 = ["TLLMPROF_GIL_MIN_US"], parse_microseconds, default "100" => {
         help: "Shortest wait for the GIL, or hold of it, that the record keeps, in microseconds; shorter ones are counted",
         value: Named("N"), heading: Contents, example: "5",
     }
     stacks: Option<u64> = ["TLLMPROF_STACKS"], stacks::parse,
-        settle stacks.unwrap_or((native_stacks == Some(true)).then_some(stacks::STACKS_RATE)) => {
+        settle stacks.unwrap_or((native_stacks == Some(true)).then_some(stacks::STACKS_RATE)) => "--stacks" {
         help: "Sample the Python stacks of the threads that make steps, inside windows, 200 or HZ times a second (up to 1000)",
-        option: "--stacks", value: Optional("HZ"), heading: Contents, default: "0", example: "50",
+        more: "auto is 1000 where there are stacks, and no warning elsewhere",
+        value: Optional("HZ"), values: "0, 1, HZ or auto", heading: Contents, default: "0", example: "50",
         attach: Some(""),
     }
-    native_stacks: bool = ["TLLMPROF_NATIVE_STACKS"], Flag, default "0" => {
+    native_stacks: bool = ["TLLMPROF_NATIVE_STACKS"], FlagOrAuto, default "0" => "--native-stacks" {
         help: "Sample native stacks, too, where the kernel permits it (perf_event_paranoid)",
-        option: "--native-stacks", heading: Contents, example: "1",
+        values: "0, 1 or auto", heading: Contents, example: "1",
     }
-    gpu_times: GpuTimes = ["TLLMPROF_GPU_TIMES"], GpuTimes::parse, default "auto" => {
+    gpu_times: GpuTimes = ["TLLMPROF_GPU_TIMES"], GpuTimes::parse, default "auto" => "--gpu-times" {
         help: "GPU times by CUDA events: auto, all (in each iteration), or off",
         more: "auto takes them in each iteration where that costs at most 0.25 % of its time, else in one block of eight in \
                so many",
-        option: "--gpu-times", value: Named("WHEN"), heading: Contents, example: "all",
+        value: Named("WHEN"), heading: Contents, example: "all",
     }
     py_ranges: Vec<PyFunction> = ["TLLMPROF_PY_RANGES"], PyFunction::parse_list,
         settle with_scopes(py_ranges.unwrap_or_default(), scopes.as_deref()) => {
         help: "Further Python functions that are recorded, also as NVTX ranges: MODULE:QUALNAME or several with commas",
         value: Named("FUNCTIONS"), heading: Contents, example: "m:C.f",
     }
-    layers: bool = ["TLLMPROF_LAYERS"], Flag, settle layers.unwrap_or(scopes.is_some()) => {
+    layers: bool = ["TLLMPROF_LAYERS"], Flag, settle layers.unwrap_or(scopes.is_some()) => "--layers" {
         help: "Report GPU time by torch module, NVTX range and marked function, in CUDA graphs, too",
         more: "Records kernels as --kernels does, unless TLLMPROF_KERNELS is set",
-        option: "--layers", heading: Contents, default: "0", example: "1",
+        heading: Contents, default: "0", example: "1",
     }
     scopes: Vec<NativeFunctions> = ["TLLMPROF_SCOPES"], ScopeRule::parse_list,
-        settle scopes.into_iter().flatten().filter_map(ScopeRule::native).collect() => {
+        settle scopes.into_iter().flatten().filter_map(ScopeRule::native).collect() => "--scopes" {
         help: "Let each call of these functions be a scope of --layers, which this implies: RULE or several with commas",
         more: "A RULE is sym:REGEX[@LIBREGEX] or py:MODULE:QUALNAME",
-        option: "--scopes", value: Named("RULES"), heading: Contents, example: "sym:^f$",
+        value: Named("RULES"), heading: Contents, example: "sym:^f$",
     }
     kernels: Option<Kernels> = ["TLLMPROF_KERNELS"], Kernels::parse,
-        // Layers are made of kernels. One that is set to 0 says that there are to be none.
-        settle kernels.unwrap_or_else(|| layers.then_some(Kernels::FIRST)) => {
+        // Layers need kernels. A variable that is set to 0 still means no kernels.
+        settle match kernels {
+            None | Some(Some(Kernels::Auto)) if layers => Some(Kernels::FIRST),
+            kernels => kernels.flatten(),
+        } => "--kernels" {
         help: "Record each GPU kernel, by CUPTI, in the first 20 or STEPS iterations of each window",
-        more: "STEPS@TIME, such as 20@60s: in so many iterations each TIME instead, for as long as the program runs",
-        option: "--kernels", value: Optional("STEPS[@TIME]"), heading: Contents, default: "0", example: "7",
+        more: "STEPS@TIME, such as 20@60s: in so many iterations each TIME instead, for as long as the program runs. A window \
+               auto has them at its end. auto: 20 iterations or 0.3 s there, where no other profiler has CUPTI",
+        value: Optional("STEPS[@TIME]"), values: "0, 1, STEPS[@TIME] or auto", heading: Contents, default: "0", example: "7",
     }
-    llmapi: bool = ["TLLM_LLMAPI_ENABLE_NVTX"], Flag, default "0" => {
+    llmapi: bool = ["TLLM_LLMAPI_ENABLE_NVTX"], Flag, default "0" => "--llmapi" {
         help: "Record the API, scheduler and sampler functions of known Python engines, also as NVTX ranges",
-        option: "--llmapi", heading: Contents, example: "1",
+        heading: Contents, example: "1",
     }
-    nvtx: bool = ["TLLMPROF_NVTX"], Flag, default "1" => {
+    nvtx: bool = ["TLLMPROF_NVTX"], Flag, default "1" => "--no-nvtx" {
         help: "Emit NVTX ranges for iterations and windows, and record the program's own",
         off: "Emit no NVTX ranges for iterations and windows",
-        option: "--no-nvtx", heading: Contents, example: "0",
+        heading: Contents, example: "0",
     }
     nvtx_name: NvtxName = ["TLLMPROF_NVTX_NAME"], NvtxName::parse, default "iteration {n}" => {
         help: "Name of an iteration's NVTX range, in which {n} is its number",
         value: Named("NAME"), heading: Contents, example: "step {n}",
     }
-    nvtx_debug: bool = ["TLLM_NVTX_DEBUG"], Flag, default "0" => {
+    nvtx_debug: bool = ["TLLM_NVTX_DEBUG"], Flag, default "0" => "--nvtx-debug" {
         help: "Emit NVTX ranges for intercepted CUDA calls and for torch modules",
-        option: "--nvtx-debug", heading: Contents, example: "1",
+        heading: Contents, example: "1",
     }
-    gpu_metrics => {
+    gpu_metrics => "--gpu-metrics" {
         help: "Sample the GPUs ten times a second, in another process, into a record beside the program's",
         more: "It has SMs, tensor cores, memory bandwidth, PCIe, NVLink, power, and clocks",
-        option: "--gpu-metrics", heading: Contents,
+        heading: Contents,
     }
-    torch_trace: Option<TracePath> = ["TLLM_TORCH_PROFILE_TRACE"], TracePath::parse => {
+    torch_trace: Option<TracePath> = ["TLLM_TORCH_PROFILE_TRACE"], TracePath::parse => "--torch-trace" {
         help: "Run the PyTorch profiler in the windows and write its traces to PATH",
         more: "-rank-R and -window-K go before the extension of PATH",
-        option: "--torch-trace", value: Named("PATH"), heading: Contents, example: "trace.json",
+        value: Named("PATH"), heading: Contents, example: "trace.json",
     }
 
     trace: Option<PathTemplate> = ["TLLMPROF_TRACE"], PathTemplate::parse,
-        settle trace.or_else(|| on_demand(env, control.as_ref(), when.is_some() || flight.is_some() || samples(kernels))) => {
+        settle trace.or_else(|| on_demand(env, control.as_ref(), when.is_some() || flight.is_some() || samples(kernels))) => "--trace" {
         help: "Write the record to PATH",
         more: "%p is the process, %r the rank, %h the host, %q{NAME} a variable, and %% a percent sign",
-        option: "--trace", value: Named("PATH"), heading: Record,
+        value: Named("PATH"), heading: Record,
         otherwise: "no record, but tllmprof run makes one",
         without: "tllmprof-RUN/tllmprof-%h-%r-%p.tllmprof with run, no record under nsys or ncu", example: "x-%p",
         attach: Some("Write the record here [default: tllmprof-HOST-RANK-PID.tllmprof in the folder of the process]"),
     }
-    no_trace => {
+    no_trace => "--no-trace" {
         help: "Write no record",
-        option: "--no-trace", conflicts: &["--trace", "--keep"], heading: Record,
+        conflicts: &["--trace", "--keep"], heading: Record,
     }
-    keep: Option<u64> = ["TLLMPROF_KEEP"], parse_keep => {
+    keep: Option<u64> = ["TLLMPROF_KEEP"], parse_keep => "--keep" {
         help: "Let the record of each process take SIZE at most, such as 500M or 2G: its oldest windows make room for later ones",
-        option: "--keep", value: Named("SIZE"), heading: Record,
+        value: Named("SIZE"), heading: Record,
         otherwise: "none of them go, and a record ends at TLLMPROF_TRACE_MAX",
         without: "none of them go, and a record ends at 1G", example: "2G",
     }
@@ -227,19 +239,19 @@ table(env) {
         help: "Largest size of the record, in bytes or with K, M or G; what does not fit is only counted",
         value: Named("SIZE"), heading: Record, default: "1G", example: "500M",
     }
-    run: Option<RunId> = ["TLLMPROF_RUN"], RunId::parse, settle run.or_else(|| RunId::of_job(env.get)) => {
+    run: Option<RunId> = ["TLLMPROF_RUN"], RunId::parse, settle run.or_else(|| RunId::from_job(env.get)) => "--run" {
         help: "Identifier of the run, which all of its records have: letters, digits, ., _ and -",
-        option: "--run", value: Named("ID"), heading: Record,
+        value: Named("ID"), heading: Record,
         otherwise: "the launcher's job", without: "the launcher's job, else a new one", example: "mine",
     }
-    full_args: bool = ["TLLMPROF_ARGS"], parse_args, default "masked" => {
+    full_args: bool = ["TLLMPROF_ARGS"], parse_args, default "masked" => "--args" {
         help: "The program's arguments in the record: masked (secrets are ***) or full",
-        option: "--args", value: Named("WHICH"), heading: Record, example: "full",
+        value: Named("WHICH"), heading: Record, example: "full",
     }
 
-    log: Level = ["TLLMPROF_LOG"], Level::parse, default "info" => {
+    log: Level = ["TLLMPROF_LOG"], Level::parse, default "info" => "--log" {
         help: "Log level of the library: off, error, warn, info or debug",
-        option: "--log", value: Named("LEVEL"), heading: Process, example: "debug",
+        value: Named("LEVEL"), heading: Process, example: "debug",
     }
     control: Control = ["TLLMPROF_CONTROL"], Control::parse, default "0" => {
         help: "Listen to tllmprof ps, capture and stop: 1, or the folder of the socket; 1 with tllmprof run",
@@ -250,15 +262,15 @@ table(env) {
         more: "With 0 the library makes no system call from then on",
         heading: Process, example: "1",
     }
-    drain: bool = ["TLLMPROF_DRAIN"], Flag, default "1" => {
+    drain: bool = ["TLLMPROF_DRAIN"], Flag, default "1" => "--no-drain" {
         help: "Wait for the device to be idle before the profiler stops, unless a stream is being captured",
         off: "Do not wait for the device to be idle before the profiler stops",
-        option: "--no-drain", heading: Process, example: "0",
+        heading: Process, example: "0",
     }
-    perfect_router: PerfectRouter = ["TLLMPROF_PERFECT_ROUTER", "ENABLE_PERFECT_ROUTER"], PerfectRouter::parse, default "0" => {
+    perfect_router: PerfectRouter = ["TLLMPROF_PERFECT_ROUTER", "ENABLE_PERFECT_ROUTER"], PerfectRouter::parse, default "0" => "--perfect-router" {
         help: "Balance the load of a mixture of experts: the output of the program is WRONG, its speed is that of even loads",
         more: "WHEN is window for windows only, and then the load of the learned routers is counted outside them",
-        option: "--perfect-router", value: Optional("WHEN"), heading: Process, example: "window",
+        value: Optional("WHEN"), heading: Process, example: "window",
     }
 
     library = ["TLLMPROF_LIB"] => {
@@ -287,39 +299,61 @@ table(env) {
     }
 }
 derived {
-    /// The variable that gave the windows, if one did.
+    /// The variable that set the windows, if any.
     windows_from: Option<&'static str> = env.find(variable::windows, false).map(|(name, _)| name);
-    /// The warm-up was asked for, and is not what the rule has by itself.
+    /// The user set the warm-up; it is not the default of the step rule.
     warmup_given: bool = env.has(variable::warmup);
-    /// Nobody has asked for that record: it begins with the first window that is asked for while the process runs.
+    /// Number of iterations outside windows that the record keeps. For a window with an automatic length they are kept
+    /// until it opens.
+    latest: Option<u64> = flight.or((windows.is_auto() && env.has(variable::trace)).then_some(LATEST_STEPS));
+    /// Names of the variables that are `auto`; they cause no warning where they have no effect.
+    auto: Vec<&'static str> = env.auto_ones([
+        variable::stacks, variable::native_stacks, variable::record_gc, variable::gil, variable::kernels,
+    ]);
+    /// The user asked for no record. It begins with the first window that is requested while the process runs.
     trace_on_demand: bool = trace.is_some() && !env.has(variable::trace) && flight.is_none();
 }
 }
 
-/// Names of the variables that the library reads. Launchers' names for the rank are in [`crate::RANK_VARIABLES`].
+/// Names of the variables that the library reads. Names of launchers' variables for the rank are in
+/// [`crate::RANK_VARIABLES`].
 pub fn variable_names() -> impl Iterator<Item = &'static str> {
     NAMES.split_ascii_whitespace()
 }
 
-/// Names of variables that the command, the project's scripts or children of the library read.
+/// Each variable that an option of `run` sets, with that option.
+pub fn options() -> impl Iterator<Item = (&'static str, &'static str)> {
+    OPTIONS
+        .split_ascii_whitespace()
+        .filter_map(|row| row.split_once('='))
+        .filter(|(variable, option)| !variable.is_empty() && !option.is_empty())
+}
+
+/// Names of variables that are read by the command, the project's scripts or children of the library.
 pub fn other_names() -> impl Iterator<Item = &'static str> {
     OTHER_NAMES.split_ascii_whitespace()
 }
 
 impl Settings {
-    /// Whether any window may open: one that is planned, is asked for or opens by itself.
+    /// Returns whether the value of this variable is `auto`.
+    #[must_use]
+    pub fn is_auto(&self, variable: &str) -> bool {
+        self.auto.contains(&variable)
+    }
+
+    /// Returns whether any window can open: a planned one, a requested one, or one that opens by itself.
     #[must_use]
     pub fn may_open_windows(&self) -> bool {
         self.may_open_unplanned_windows() || !self.windows.is_empty()
     }
 
-    /// Whether any may open that is asked for while the process runs or opens by itself.
+    /// Returns whether a window can open that is requested while the process runs, or that opens by itself.
     #[must_use]
     pub fn may_open_unplanned_windows(&self) -> bool {
         self.when.is_some() || samples(self.kernels) || self.control.is_on()
     }
 
-    /// The settings that an environment gives.
+    /// Reads the settings from an environment.
     ///
     /// # Errors
     /// The first value that does not parse.
@@ -328,7 +362,7 @@ impl Settings {
     }
 }
 
-/// The rule for iterations: without one, the function that has the batch.
+/// The rule for iterations; without one, the function that has the batch.
 fn rule(step: Option<&Step>, batch: Option<&BatchFunction>) -> Step {
     let of_batch = |batch: &BatchFunction| Step::Python {
         function: batch.function.clone(),
@@ -338,7 +372,7 @@ fn rule(step: Option<&Step>, batch: Option<&BatchFunction>) -> Step {
     step.unwrap_or(Step::Auto)
 }
 
-/// The condition, if what it names of batches is known where steps by this rule begin.
+/// Returns the condition, or a problem if it uses facts of batches that are unknown when a step of this rule begins.
 fn knows_batches(condition: Option<Condition>, step: &Step) -> Result<Option<Condition>, Problem> {
     match step {
         Step::Auto | Step::Python { .. } => Ok(condition),
@@ -357,7 +391,7 @@ fn splits(where_split: bool, condition: Option<&Condition>) -> Result<bool, Prob
     match condition {
         None if where_split => Err(Problem::new(
             "there is no condition that a window could be split by",
-            "--where EXPR or TLLMPROF_WHERE beside it",
+            "TLLMPROF_WHERE=EXPR as well",
         )),
         _ => Ok(where_split),
     }
@@ -367,23 +401,23 @@ fn of_trigger<T>(given: Option<T>, when: Option<&Trigger>) -> Result<Option<T>, 
     match when {
         None if given.is_some() => Err(Problem::new(
             "there is no condition that could open a window",
-            "--when EXPR or TLLMPROF_WHEN beside it",
+            "TLLMPROF_WHEN=EXPR as well",
         )),
         _ => Ok(given),
     }
 }
 
-/// Whether the condition that opens windows names this, which then has to be recorded.
+/// Returns whether the condition that opens windows uses this name, which then has to be recorded.
 fn names(when: Option<&Trigger>, name: &str) -> bool {
     when.is_some_and(|when| when.condition.names(name))
 }
 
-/// Whether kernels open windows of their own.
+/// Returns whether kernels open windows of their own.
 fn samples(kernels: Option<Kernels>) -> bool {
     kernels.and_then(Kernels::samples).is_some()
 }
 
-/// The functions, and those that are scopes, each once.
+/// The functions and the Python functions of the scope rules, each once.
 fn with_scopes(mut functions: Vec<PyFunction>, rules: Option<&[ScopeRule]>) -> Vec<PyFunction> {
     for rule in rules.unwrap_or_default() {
         if let ScopeRule::Python(function) = rule
@@ -395,8 +429,8 @@ fn with_scopes(mut functions: Vec<PyFunction>, rules: Option<&[ScopeRule]>) -> V
     functions
 }
 
-/// The record that a process has where none is named: what opens a window by itself (`asks`) has it recorded, and so has
-/// who asks for one. A variable that is set to nothing says that there is to be none.
+/// The record of a process whose user named none. It exists if something can open a window by itself (`asks`), or if
+/// the process listens for requests. A variable that is set to an empty value means that there is no record.
 fn on_demand(env: &Environment<'_>, control: Option<&Control>, asks: bool) -> Option<PathTemplate> {
     let control = match control {
         None | Some(Control::Off) if asks => &Control::On,

@@ -1,26 +1,30 @@
-//! How often stacks are sampled.
+//! The sampling rate of stacks.
 
 use crate::error::Problem;
 use crate::{flag, number};
 
-/// Samples a second where the user gives no number.
+/// Samples per second by default.
 pub const STACKS_RATE: u64 = 200;
-/// More would cost more than they show.
-const MOST: u64 = 1000;
+/// Highest rate, in samples per second. A higher one would cost more than it shows.
+const MAX_RATE: u64 = 1000;
 
-const WANTED: &str = "1 for 200 Hz, 0, or a number of Hz up to 1000";
+const WANTED: &str = "1 for 200 Hz, 0, a number of Hz up to 1000, or auto";
 
-/// Samples a second; nothing where none are to be taken.
+/// Parses the setting; `None` if no stacks are to be sampled.
 ///
 /// # Errors
-/// No flag and no number of Hz up to 1000.
+/// The text is neither a flag nor a number of Hz up to 1000.
 pub fn parse(text: &str) -> Result<Option<u64>, Problem> {
     match flag::recognised(text) {
         Some(is_on) => Ok(is_on.then_some(STACKS_RATE)),
+        None if flag::is_auto(text) => Ok(Some(MAX_RATE)),
         None => match number::parse(text, WANTED)? {
             0 => Ok(None),
-            rate @ 1..=MOST => Ok(Some(rate)),
-            rate => Err(Problem::new(format!("{rate} Hz is over {MOST} Hz"), WANTED)),
+            rate @ 1..=MAX_RATE => Ok(Some(rate)),
+            rate => Err(Problem::new(
+                format!("{rate} Hz is over {MAX_RATE} Hz"),
+                WANTED,
+            )),
         },
     }
 }
@@ -38,6 +42,7 @@ mod tests {
             ("off", None),
             (" 2 ", Some(2)),
             ("1000", Some(1000)),
+            ("auto", Some(1000)),
         ] {
             assert_eq!(parse(text), Ok(rate), "{text:?}");
         }

@@ -1,4 +1,4 @@
-//! The rule that says what an iteration is.
+//! The step rule, which defines an iteration.
 
 use std::fmt;
 
@@ -27,25 +27,25 @@ pub enum Step {
         every: u64,
     },
     /// Every `every`-th call of a Python function.
-    Python {
-        function: PyFunction,
-        every: u64,
-    },
-    /// Every `every`-th range that the program opens by a matching name.
+    Python { function: PyFunction, every: u64 },
+    /// Every `every`-th NVTX range whose name matches.
     Nvtx {
         name: Regex,
         domain: Option<String>,
         every: u64,
     },
+    /// The step of a known engine, or else the sequence of calls that recurs once per iteration.
     Auto,
+    /// The equal parts of such an iteration, if it has any.
+    AutoInner,
 }
 
 impl Step {
-    pub const WANTED: &str = "auto, a CUDA call such as cudaGraphLaunch or cudaGraphLaunch/4, \
+    pub const WANTED: &str = "auto, auto:inner, a CUDA call such as cudaGraphLaunch or cudaGraphLaunch/4, \
                               sym:REGEX, py:MODULE:QUALNAME or nvtx:REGEX";
 
     /// # Errors
-    /// An unknown call or kind of rule, a regex that does not compile, and `/0`.
+    /// The call or the kind of rule is unknown, a regex does not compile, or the rule ends in `/0`.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let text = text.trim();
         if text.is_empty() {
@@ -54,7 +54,20 @@ impl Step {
         if text.eq_ignore_ascii_case("auto") {
             return Ok(Self::Auto);
         }
+        if text.eq_ignore_ascii_case("auto:inner") {
+            return Ok(Self::AutoInner);
+        }
         let (rule, every) = split_every(text)?;
+        if ["auto", "auto:inner"]
+            .iter()
+            .any(|auto| rule.eq_ignore_ascii_case(auto))
+        {
+            let problem = format!("{rule} cannot count every Nth iteration");
+            return Err(Problem::new(
+                problem,
+                "auto, auto:inner, or another rule with /N",
+            ));
+        }
         match rule.split_once(':') {
             Some(("sym", rule)) => {
                 let (name, library) = split_at_sign(rule);
@@ -93,12 +106,22 @@ impl Step {
                     every,
                 })
             }
+            Some((kind, level)) if kind.eq_ignore_ascii_case("auto") => Err(Problem::new(
+                format!("auto has no level {}", quoted(level)),
+                "auto or auto:inner",
+            )),
             Some((kind, _)) => Err(Problem::new(
                 format!("there is no kind of rule {}", quoted(kind)),
                 Self::WANTED,
             )),
             None => Self::parse_call(rule, every),
         }
+    }
+
+    /// Returns whether iterations are learnt from the calls, unless the engine is known.
+    #[must_use]
+    pub const fn is_learnt(&self) -> bool {
+        matches!(self, Self::Auto | Self::AutoInner)
     }
 
     fn parse_call(name: &str, every: u64) -> Result<Self, Problem> {
@@ -132,6 +155,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let every = match self {
             Self::Auto => return f.write_str("auto"),
+            Self::AutoInner => return f.write_str("auto:inner"),
             Self::Call { name, every, .. } => {
                 f.write_str(name)?;
                 every
@@ -174,8 +198,7 @@ fn countable() -> impl Iterator<Item = &'static CallInfo> {
     CALLS.iter().filter(|row| row.kind.counts())
 }
 
-/// The rule, and the number behind its last slash. In a regex a slash that has no number behind it
-/// is part of the regex.
+/// The rule, and the number after its last slash. In a regex, a slash without a number after it is part of the regex.
 fn split_every(text: &str) -> Result<(&str, u64), Problem> {
     const WANTED: &str = "/N with N at least 1";
     let Some((rule, every)) = text.rsplit_once('/') else {
@@ -191,7 +214,7 @@ fn split_every(text: &str) -> Result<(&str, u64), Problem> {
     }
 }
 
-/// The parts before and behind the last `@` that is neither escaped nor in brackets.
+/// The parts before and after the last `@` that is neither escaped nor in brackets.
 pub(crate) fn split_at_sign(rule: &str) -> (&str, Option<&str>) {
     let (mut escaped, mut in_class, mut at) = (false, false, None);
     for (index, byte) in rule.bytes().enumerate() {
@@ -210,7 +233,7 @@ pub(crate) fn split_at_sign(rule: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// How deep groups and repetitions of a regex may be within one another.
+/// Largest nesting depth of groups and repetitions in a regex.
 const NESTED: u32 = 32;
 
 pub(crate) fn regex(pattern: &str, what: &str, wanted: &str) -> Result<Regex, Problem> {
@@ -220,9 +243,9 @@ pub(crate) fn regex(pattern: &str, what: &str, wanted: &str) -> Result<Regex, Pr
             wanted,
         ));
     }
-    // Symbols are bytes, and the tables that Unicode classes need would be most of the library.
+    // Symbols are bytes, and tables for Unicode classes would make up most of the library's size.
     RegexBuilder::new(pattern)
-        // It is compiled by recursion, on whatever stack the program has.
+        // The regex is compiled recursively, on a stack of unknown size.
         .nest_limit(NESTED)
         .unicode(false)
         .build()
@@ -268,6 +291,7 @@ mod tests {
     fn rules_are_shown_as_written() {
         for rule in [
             "auto",
+            "auto:inner",
             "cudaGraphLaunch",
             "cudaGraphLaunch/4",
             "cuGraphLaunch_ptsz",
@@ -355,6 +379,13 @@ mod tests {
         assert_eq!(problem("cudaGraphLaunch/"), "a number is missing");
         assert_eq!(problem("cudaGraphLaunch/x"), "\"x\" is not a number");
         assert_eq!(problem("cudaGraphLaunch/-1"), "\"-1\" is not a number");
+        for auto in ["auto", "auto:inner"] {
+            for every in [1, 2] {
+                let why = format!("{auto} cannot count every Nth iteration");
+                assert_eq!(problem(&format!("{auto}/{every}")), why);
+            }
+        }
+        assert_eq!(problem("auto:outer"), "auto has no level \"outer\"");
         assert_eq!(problem("sum:f"), "there is no kind of rule \"sum\"");
         assert_eq!(problem("sym:"), "the regex for the function is empty");
         assert_eq!(problem("sym:f@"), "the regex for the library is empty");

@@ -1,4 +1,4 @@
-//! Paths with the process's own particulars in them.
+//! Paths with placeholders for the process, such as its rank and host.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -20,26 +20,26 @@ enum Piece {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PathTemplate(Vec<Piece>);
 
-/// What a template is filled with.
+/// The values of the placeholders.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     pub pid: u32,
-    /// A process without a rank writes as rank 0.
+    /// The rank; a process without one writes as rank 0.
     pub rank: Option<u64>,
     pub host: &'a OsStr,
 }
 
-/// Bytes of a value in a file's name, of which a file system takes 255.
+/// Longest value in a file's name, in bytes. File systems allow 255 for the whole name.
 const LONGEST_VALUE: usize = 96;
 
-/// What is around the process's number in the name of a record that would have none.
+/// The text before and after the process's number in the name of a record whose own name would be empty.
 const NAMELESS: (&str, &str) = ("tllmprof-", ".tllmprof");
 
 const WANTED: &str = "a path with %p, %r, %h, %q{NAME} or %%";
 
 impl PathTemplate {
-    /// Where a record goes that nobody has named, of a process that listens: here, or beside the socket in a folder
-    /// that others look into.
+    /// The record of a process that listens, where the user named none: in the working folder, or next to the socket
+    /// in a folder that others can read.
     pub fn on_demand(control: &Control) -> Option<Self> {
         let name = [
             Piece::Text(b"tllmprof-".to_vec()),
@@ -63,11 +63,17 @@ impl PathTemplate {
     }
 
     /// # Errors
-    /// An empty path, and a `%` with something else behind it.
+    /// The path is empty or `-`, or a `%` is followed by something unknown.
     pub fn parse(text: &OsStr) -> Result<Self, Problem> {
         let mut rest = text.as_bytes();
         if rest.is_empty() {
             return Err(Problem::new("it is empty", WANTED));
+        }
+        if rest == b"-" {
+            return Err(Problem::new(
+                "a record cannot go to standard output",
+                WANTED,
+            ));
         }
         let mut pieces = Vec::new();
         let mut literal = Vec::new();
@@ -99,7 +105,7 @@ impl PathTemplate {
                 [b'q', ..] => return Err(Problem::new("%q has no {NAME} behind it", WANTED)),
                 [] => return Err(Problem::new("it ends with a single %", WANTED)),
                 [..] => {
-                    // The whole character, should it be longer than a byte.
+                    // The whole character, even if it is longer than a byte.
                     let unknown = shown(OsStr::from_bytes(rest)).chars().next().unwrap_or('?');
                     return Err(Problem::new(format!("%{unknown} means nothing"), WANTED));
                 }
@@ -116,8 +122,8 @@ impl PathTemplate {
         Ok(Self(pieces))
     }
 
-    /// The path for one process. A variable that is not set leaves nothing; one that holds an absolute path and begins
-    /// the template is the folder. All other values are a part of one name, whatever is in them.
+    /// The path for one process. A variable that is not set leaves nothing. One that holds an absolute path and begins
+    /// the template is the folder. Every other value becomes part of a single name, whatever it holds.
     pub fn fill(&self, place: &Place<'_>, get: impl Fn(&str) -> Option<OsString>) -> PathBuf {
         let mut path = Vec::new();
         for (index, piece) in self.0.iter().enumerate() {
@@ -137,7 +143,7 @@ impl PathTemplate {
                 }
             }
         }
-        // All that was to be the name may have been empty.
+        // All placeholders of the name may have been empty.
         if path.last().is_none_or(|byte| *byte == b'/') {
             path.extend_from_slice(format!("{}{}{}", NAMELESS.0, place.pid, NAMELESS.1).as_bytes());
         }
@@ -153,7 +159,7 @@ impl PathTemplate {
         PathBuf::from(OsStr::from_bytes(end.map_or(&[], |end| &text[..=end])))
     }
 
-    /// How many `/` come after [`PathTemplate::folder`].
+    /// Number of `/` after [`PathTemplate::folder`].
     pub fn depth(&self) -> usize {
         let slashes = |piece: &Piece| match piece {
             Piece::Text(text) => text.iter().filter(|byte| **byte == b'/').count(),
@@ -164,7 +170,7 @@ impl PathTemplate {
             - in_folder.iter().filter(|byte| **byte == b'/').count()
     }
 
-    /// Whether some process has this path.
+    /// Returns whether some process can have this path.
     pub fn is_of_some_process(&self, path: &OsStr) -> bool {
         let path = path.as_bytes();
         let nameless = || {
@@ -179,8 +185,8 @@ impl PathTemplate {
     }
 }
 
-/// A value as a part of a file's name: what would end the name, or lead out of its folder, is `_`, and a long value
-/// ends with a hash of all of it.
+/// A value as part of a file's name. Characters that would end the name or leave its folder become `_`, and a long
+/// value ends with a hash of the whole value.
 fn part_of_name(value: &OsStr) -> Vec<u8> {
     let bytes = value.as_bytes();
     let is_dots = bytes.iter().all(|byte| *byte == b'.');
@@ -191,7 +197,7 @@ fn part_of_name(value: &OsStr) -> Vec<u8> {
     };
     let mut name: Vec<u8> = bytes.iter().map(plain).collect();
     if name.len() > LONGEST_VALUE {
-        // FNV-1a: two values with the same beginning are two names.
+        // FNV-1a: two values with the same beginning get different names.
         let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -206,8 +212,8 @@ fn part_of_name(value: &OsStr) -> Vec<u8> {
     name
 }
 
-/// Whether the pieces can be filled so that they are `path`. What a host or a variable is called has
-/// no `/` in it.
+/// Returns whether the pieces can be filled so that they are `path`. Host names and values of variables have no `/` in
+/// them.
 fn fits(pieces: &[Piece], path: &[u8]) -> bool {
     let Some((piece, rest)) = pieces.split_first() else {
         return path.is_empty();
@@ -265,7 +271,7 @@ mod tests {
             };
             let template = PathTemplate::parse(OsStr::new(template)).unwrap();
             let path = template.fill(&place, |_| Some(value.into()));
-            // The command that started the process finds it.
+            // The command that started the process finds the path.
             let is_found = template.is_of_some_process(path.as_os_str());
             (path.into_os_string().into_string().unwrap(), is_found)
         };
@@ -292,7 +298,7 @@ mod tests {
                 "{template} {host} {value:?}"
             );
         }
-        // A folder of the user's own, and a name that nothing is left of.
+        // The user's own folder, and a name of which nothing is left.
         assert_eq!(
             filled("%q{JOB}/x", "", "/scratch/../a").0,
             "/scratch/../a/x"
@@ -301,7 +307,7 @@ mod tests {
         assert_eq!(filled("d/%q{JOB}", "", ""), nameless("d/"));
         assert_eq!(filled("d/", "", ""), nameless("d/"));
         assert_eq!(filled("%q{JOB}", "", ""), nameless(""));
-        // Long ones are cut between characters, and stay different.
+        // Long names are cut between characters, and stay distinct.
         let long = |last: &str| filled("d/%q{JOB}.x", "", &("é".repeat(300) + last));
         let (one, other) = (long("1"), long("2"));
         assert_ne!(one, other);

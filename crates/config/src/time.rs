@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Units, and how many nanoseconds one has.
+/// Units, and their length in nanoseconds.
 const UNITS: [(&str, u64); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -14,7 +14,7 @@ const UNITS: [(&str, u64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// A decimal number and a unit.
+/// Parses a decimal number and a unit.
 #[must_use]
 pub fn parse(text: &str) -> Option<Duration> {
     let at = text.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
@@ -24,7 +24,7 @@ pub fn parse(text: &str) -> Option<Duration> {
     Some(Duration::from_nanos(u64::try_from(whole).ok()?))
 }
 
-/// How many thousandths a decimal number has, with at most three digits behind its point.
+/// Parses a decimal number with at most three decimals, in thousandths.
 #[must_use]
 pub fn thousandths(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));

@@ -1,32 +1,33 @@
-//! Where the PyTorch profiler's traces go.
+//! The path of the PyTorch profiler's traces.
 
 use std::path::Path;
 
 use crate::error::Problem;
 
-/// A path in two parts, between which the rank and the window are put.
+/// A path in two parts; the rank and the window are put between them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TracePath {
     /// The folder and the name up to its extension.
     pub stem: String,
-    /// With its dot, and two dots for what is compressed: `.json.gz`. PyTorch compresses what ends
-    /// in `.gz`.
+    /// The extension with its dot, or with both dots for compressed files: `.json.gz`. PyTorch compresses a file whose
+    /// name ends in `.gz`.
     pub extension: String,
 }
 
 impl TracePath {
     /// # Errors
-    /// A path that does not end in a file's name.
+    /// The path is `-`, or does not end in a file's name.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let start = text.rfind('/').map_or(0, |slash| slash + 1);
         let name = &text[start..];
+        const WANTED: &str = "a file, such as trace.json or /tmp/trace.json.gz";
         if matches!(name, "" | "." | "..") {
-            return Err(Problem::new(
-                "it does not end in a file's name",
-                "a file, such as trace.json or /tmp/trace.json.gz",
-            ));
+            return Err(Problem::new("it does not end in a file's name", WANTED));
         }
-        // A dot at the beginning is no extension's.
+        if text == "-" {
+            return Err(Problem::new("a trace cannot go to standard output", WANTED));
+        }
+        // A dot at the beginning does not start an extension.
         let dot_in = |name: &str| name.rfind('.').filter(|dot| *dot > 0);
         let mut dot = dot_in(name);
         if dot.is_some_and(|dot| &name[dot..] == ".gz") {
@@ -39,7 +40,7 @@ impl TracePath {
         })
     }
 
-    /// The same path as seen from `folder`, whatever folder the process changes to.
+    /// The same path relative to `folder`, even if the process changes its working folder.
     #[must_use]
     pub fn within(&self, folder: &Path) -> Self {
         let stem = folder.join(&self.stem).into_os_string().into_string();
@@ -80,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_folder_is_no_file() {
-        for path in ["/tmp/", ".", "a/..", "/"] {
+        for path in ["/tmp/", ".", "a/..", "/", "-"] {
             assert!(TracePath::parse(path).is_err(), "{path}");
         }
     }

@@ -1,4 +1,4 @@
-//! When a window opens by itself.
+//! Windows that open by themselves (`TLLMPROF_WHEN`).
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use crate::condition::Condition;
 use crate::error::{Problem, quoted};
 use crate::{number, time};
 
-/// How many windows may open by themselves in how long, where nobody says.
+/// The default limit of windows that open by themselves.
 const AT_MOST: AtMost = AtMost {
     windows: 10,
     per: Duration::from_secs(3600),
 };
-/// How many iterations such a window has, where nobody says.
+/// Default number of iterations in such a window.
 pub const STEPS: u64 = 50;
 
-/// A window opens behind an iteration for which a condition holds.
+/// A rule that opens a window after an iteration for which a condition holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trigger {
     pub condition: Condition,
     pub at_most: AtMost,
-    /// How many iterations the window has.
+    /// Number of iterations in the window.
     pub steps: u64,
 }
 
-/// So many windows in so long.
+/// A limit of windows per time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtMost {
     pub windows: u64,
@@ -37,20 +37,21 @@ impl Default for AtMost {
 }
 
 impl AtMost {
-    /// Windows that are remembered for it.
-    pub const MOST: u64 = 10_000;
+    /// Largest number of windows; their times are remembered.
+    pub const MAX_WINDOWS: u64 = 10_000;
 
-    /// `10/1h`; without a time, in an hour.
+    /// Parses `10/1h`; without a time, the limit is per hour.
     ///
     /// # Errors
-    /// No number, or no time.
+    /// The number or the time is missing, malformed, zero or too large.
     pub fn parse(text: &str) -> Result<Self, Problem> {
-        const WANTED: &str =
-            "how many windows, at most 10000, in how long: 10/1h, or --at-most 10 --per 1h";
+        const WANTED: &str = "how many windows, 1 to 10000, in how long: 10/1h";
         let (windows, per) = text.split_once('/').unwrap_or((text, "1h"));
         let windows = number::parse(windows, WANTED)?;
-        if windows > Self::MOST {
-            return Err(Problem::new(format!("{windows} are too many"), WANTED));
+        match windows {
+            0 => return Err(Problem::new("no window could open", WANTED)),
+            1..=Self::MAX_WINDOWS => {}
+            _ => return Err(Problem::new(format!("{windows} are too many"), WANTED)),
         }
         let per = per.trim();
         let time = time::parse(per).filter(|time| !time.is_zero());
@@ -60,10 +61,10 @@ impl AtMost {
     }
 }
 
-/// How many iterations a window has that opens by itself.
+/// Parses the number of iterations in a window that opens by itself.
 ///
 /// # Errors
-/// No number, or 0.
+/// The text is not a number, or is 0.
 pub fn parse_steps(text: &str) -> Result<u64, Problem> {
     const WANTED: &str = "a number of iterations, from 1 on";
     match number::parse(text, WANTED)? {
@@ -87,7 +88,7 @@ mod tests {
         assert_eq!(AtMost::parse("3/30m"), at_most(3, 1800));
         assert_eq!(AtMost::parse(" 1 / 10s "), at_most(1, 10));
         assert_eq!(AtMost::parse("7"), at_most(7, 3600));
-        for bad in ["", "x", "3/", "3/0s", "3/hour", "-1/1h", "10001/1h"] {
+        for bad in ["", "x", "3/", "3/0s", "3/hour", "-1/1h", "0", "10001/1h"] {
             assert!(AtMost::parse(bad).is_err(), "{bad}");
         }
         assert!(parse_steps("0").is_err() && parse_steps("50") == Ok(50));

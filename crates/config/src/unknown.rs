@@ -1,21 +1,21 @@
-//! Variables that look like ours and that nothing reads: most are misspelt.
+//! Misspelt variables: their names look like ours, but nothing reads them.
 
 use core::fmt;
 
 use crate::nearest;
-use crate::settings::{other_names, variable_names};
+use crate::settings::{options, other_names, variable_names};
 
-/// What the variables of the project's tests begin with.
+/// Prefix of the variables of the project's tests.
 const TESTS: &str = "TLLMPROF_TEST_";
 
-/// The name of a variable that begins as ours do and is none of ours. It is shown as a sentence that names the one that
-/// may have been meant.
+/// The name of a variable that has our prefix but is unknown. It is displayed as a sentence that suggests the variable
+/// that may have been meant.
 #[derive(Clone, Copy, Debug)]
 pub struct Unknown<'a>(&'a str);
 
 impl<'a> Unknown<'a> {
-    /// Nothing for a name that something reads, and for one that is not of our kind.
-    pub fn of(name: &'a str) -> Option<Self> {
+    /// Checks a name; `None` for a known variable, and for one without our prefix.
+    pub fn from_name(name: &'a str) -> Option<Self> {
         let is_known = || {
             variable_names()
                 .chain(other_names())
@@ -30,11 +30,29 @@ impl fmt::Display for Unknown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(name) = self;
         write!(f, "{name} means nothing")?;
-        match nearest(name, variable_names()) {
+        let meant = find_by_option(name).or_else(|| nearest(name, variable_names()));
+        match meant {
             Some(near) => write!(f, "; {near} does"),
             None => Ok(()),
         }
     }
+}
+
+/// The variable of the option that the name spells in capitals: `TLLMPROF_GC` of `--gc`.
+fn find_by_option(name: &str) -> Option<&'static str> {
+    let name = name.strip_prefix("TLLMPROF_")?;
+    let is_spelled = |option: &str| {
+        let option = option.trim_start_matches('-');
+        option.len() == name.len()
+            && option
+                .bytes()
+                .zip(name.bytes())
+                .all(|(of_option, of_name)| {
+                    of_name.eq_ignore_ascii_case(&of_option) || (of_name, of_option) == (b'_', b'-')
+                })
+    };
+    let mut options = options();
+    options.find_map(|(variable, option)| is_spelled(option).then_some(variable))
 }
 
 #[cfg(test)]
@@ -43,11 +61,22 @@ mod tests {
 
     #[test]
     fn what_may_have_been_meant_is_named() {
-        let of = |name| Unknown::of(name).map(|unknown| unknown.to_string());
+        let of = |name| Unknown::from_name(name).map(|unknown| unknown.to_string());
         assert_eq!(
             of("TLLMPROF_STEPP").as_deref(),
             Some("TLLMPROF_STEPP means nothing; TLLMPROF_STEP does")
         );
+        // The variables of these options have other names.
+        for (named, meant) in [
+            ("TLLMPROF_GC", "TLLM_PROFILE_RECORD_GC"),
+            ("TLLMPROF_WINDOW", "TLLMPROF_START_STOP"),
+            ("TLLMPROF_TORCH_TRACE", "TLLM_TORCH_PROFILE_TRACE"),
+        ] {
+            assert_eq!(
+                of(named),
+                Some(format!("{named} means nothing; {meant} does"))
+            );
+        }
         assert_eq!(
             of("TLLMPROF_COFFEE_MACHINE").as_deref(),
             Some("TLLMPROF_COFFEE_MACHINE means nothing")
@@ -55,7 +84,7 @@ mod tests {
         for known in variable_names() {
             assert_eq!(of(known), None);
         }
-        // Those of TensorRT-LLM begin so, and are its own.
+        // Variables of TensorRT-LLM have the same prefix, but are not ours.
         for other in [
             "TLLM_LOG_LEVEL",
             "HOME",

@@ -15,7 +15,7 @@ pub enum Warmup {
 
 impl Warmup {
     /// # Errors
-    /// Neither a number nor `capture`.
+    /// The text is neither a number nor `capture`.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         const WANTED: &str = "a number of iterations, or capture";
         let text = text.trim();

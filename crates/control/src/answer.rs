@@ -1,23 +1,23 @@
-//! The answers of the library to `tllmprof attach`, as the number that its function returns in the process.
+//! The library's answers to `tllmprof attach`: the number that its function in the process returns.
 
-/// What came of attaching the library, or of detaching one that does not listen.
+/// The result of attaching the library, or of detaching one that does not listen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
 pub enum Answer {
-    /// It is attached; or detached, if that was asked for.
+    /// The library is attached, or detached if that was requested.
     Done,
-    /// It was preloaded when the process started.
+    /// The library was preloaded when the process started.
     Preloaded,
-    /// A variable has a value that it does not know.
+    /// A variable has an unknown value.
     BadVariable,
-    /// Nothing has changed: it was attached already, or detached, if that was asked for.
+    /// Nothing has changed: the library was already attached, or detached if that was requested.
     DoneBefore,
     Failed,
-    /// Attached; Python's GIL is held for long.
+    /// Attached; another thread has held Python's GIL for too long.
     PythonWaits,
     /// Attached; the process has no Python.
     NoPython,
-    /// It was detached, and is attached again.
+    /// The library was detached, and is attached again.
     AttachedAgain,
 }
 
@@ -33,9 +33,9 @@ impl Answer {
         Self::AttachedAgain,
     ];
 
-    /// A number that is no answer is that of a failure.
+    /// Returns the answer for a number, or `Failed` for an unknown one.
     #[must_use]
-    pub fn of(number: i32) -> Self {
+    pub fn from_number(number: i32) -> Self {
         let mut all = Self::ALL.into_iter();
         all.find(|answer| *answer as i32 == number)
             .unwrap_or(Self::Failed)
@@ -49,8 +49,11 @@ mod tests {
     #[test]
     fn each_answer_has_its_number() {
         for (number, answer) in (0..).zip(Answer::ALL) {
-            assert_eq!((answer as i32, Answer::of(number)), (number, answer));
+            assert_eq!(
+                (answer as i32, Answer::from_number(number)),
+                (number, answer)
+            );
         }
-        assert_eq!([-1, 8].map(Answer::of), [Answer::Failed; 2]);
+        assert_eq!([-1, 8].map(Answer::from_number), [Answer::Failed; 2]);
     }
 }

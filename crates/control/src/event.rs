@@ -1,4 +1,4 @@
-//! What a process answers.
+//! The events that a process sends.
 
 use crate::VERSION;
 use crate::json::{Object, Value};
@@ -6,7 +6,7 @@ use crate::json::{Object, Value};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     Status(Box<Status>),
-    /// The window will take these steps; no last one: until its time is up.
+    /// The window will take these steps. Without `last`, it ends after its duration.
     Accepted {
         first: u64,
         last: Option<u64>,
@@ -18,12 +18,14 @@ pub enum Event {
     Closed(Closed),
     Refused {
         why: String,
-        /// The step that comes next, where one was asked for that has begun.
+        /// The next step, if the requested one has already begun.
         next: Option<u64>,
+        /// The last step of the window that is in the way.
+        ends: Option<u64>,
     },
 }
 
-/// What a process is at.
+/// The state of a process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
     pub pid: u64,
@@ -31,60 +33,61 @@ pub struct Status {
     pub run: Option<String>,
     pub rank: Option<u64>,
     pub engine: Option<String>,
-    /// What a step is.
+    /// The rule that decides what a step is.
     pub rule: String,
-    /// Steps so far.
+    /// Number of steps so far.
     pub iterations: u64,
-    /// When that was, in nanoseconds of a clock of the process that does not jump.
+    /// Time of that number, in nanoseconds of a monotonic clock of the process.
     pub at_ns: u64,
-    /// The median of the latest steps' times, in nanoseconds, where the process measures them.
+    /// Median duration of the latest steps, in nanoseconds, if the process measures them.
     pub p50_ns: Option<u64>,
     pub phase: Phase,
-    /// The window that is open or was asked for.
+    /// The steps of the open or requested window.
     pub first: Option<u64>,
     pub last: Option<u64>,
-    /// Where the record is, if one has begun.
+    /// The path of the record, if one has begun.
     pub record: Option<String>,
-    /// How long the steps outside windows have taken, where the process measures them.
+    /// Durations of steps outside windows, if the process measures them.
     pub times: Option<Times>,
 }
 
-/// How long steps have taken, by what was in their batches. Counts only grow.
+/// Durations of steps by the kind of their batches. Counts only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Nanoseconds that a step took at most, in their order: what [`Taken::counts`] are of.
+    /// Upper bounds of the buckets of [`Taken::counts`], in nanoseconds, in ascending order.
     pub bounds_ns: Vec<u64>,
     pub phases: Vec<Taken>,
 }
 
-/// How long the steps of a phase have taken.
+/// Durations of the steps of a phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Nothing where their batches were not read.
+    /// The phase; `None` if the batches were not read.
     pub phase: Option<String>,
-    /// How many took at most each of the bounds, and more than the one before; the last, how many took more.
+    /// Number of steps in each bucket: at most its bound, and more than the bound before. The last bucket has no
+    /// bound.
     pub counts: Vec<u64>,
     pub sum_ns: u64,
 }
 
-/// What the window of a process is at: `state`, in JSON.
+/// The state of a process's window: `state`, in JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// None is open.
+    /// No window is open.
     #[default]
     Armed,
     Open,
     Closing,
-    /// The library was attached to a process that ran, and is detached again: none can open.
+    /// The library was attached to a running process, and is detached again: no window can open.
     Detached,
 }
 
-/// A window that was asked for is over.
+/// The end of a requested window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Closed {
-    /// The steps that it took; none where it never opened, or had none.
+    /// The first and the last step; `None` if the window never opened or had no steps.
     pub steps: Option<(u64, u64)>,
-    /// Where they are recorded, if anywhere.
+    /// The path of the record with the steps, if there is one.
     pub record: Option<String>,
 }
 
@@ -104,7 +107,11 @@ impl Phase {
 impl Event {
     pub fn refused(why: impl Into<String>) -> Self {
         let why = why.into();
-        Self::Refused { why, next: None }
+        Self::Refused {
+            why,
+            next: None,
+            ends: None,
+        }
     }
 
     pub fn to_line(&self) -> String {
@@ -124,17 +131,18 @@ impl Event {
                 let object = object("closed").with("first", first).with("last", last);
                 object.with("record", closed.record.clone())
             }
-            Self::Refused { why, next } => object("refused")
+            Self::Refused { why, next, ends } => object("refused")
                 .with("why", why.as_str())
-                .with_some("next", *next),
+                .with_some("next", *next)
+                .with_some("ends", *ends),
         }
         .to_line()
     }
 
-    /// The event of a line; names that are not known, as of a later version, are passed over.
+    /// Parses an event from a line. Unknown names, as from a later version, are ignored.
     ///
     /// # Errors
-    /// What is wrong with the line.
+    /// Returns what is wrong with the line.
     pub fn from_line(line: &[u8]) -> Result<Self, &'static str> {
         let object = Object::from_line(line)?;
         let number = |name: &str| object.get(name).and_then(Value::integer);
@@ -177,6 +185,7 @@ impl Event {
             Some("refused") => Self::Refused {
                 why: text("why").unwrap_or_default(),
                 next: number("next"),
+                ends: number("ends"),
             },
             _ => return Err("the event is unknown"),
         })
@@ -212,7 +221,7 @@ impl Times {
             .with("phases", Value::Array(phases.collect()))
     }
 
-    /// Nothing where they are none of this version.
+    /// Returns `None` if the value does not have the form of this version.
     fn read(value: &Value) -> Option<Self> {
         let object = value.object()?;
         let bounds_ns = integers(object.get("bounds_ns")?)?;
@@ -312,6 +321,7 @@ mod tests {
             Event::Refused {
                 why: "a\nb".to_owned(),
                 next: Some(7),
+                ends: Some(9),
             },
         ] {
             let line = event.to_line();

@@ -1,24 +1,24 @@
-//! JSON, as little of it as the protocol needs: values of bounded depth, and objects as lists.
+//! JSON, reduced to what the protocol needs: values of bounded depth, and objects as lists.
 
 use std::fmt::Write;
 
-/// Arrays and objects within each other.
-const DEPTH: usize = 8;
+/// Limit for nested arrays and objects.
+const MAX_DEPTH: usize = 8;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Null,
     Bool(bool),
-    /// A whole number that is not negative and fits.
+    /// A whole number that is not negative and fits 64 bits.
     Integer(u64),
-    /// Any other number; it is finite.
+    /// Any other number. It is finite.
     Number(f64),
     Text(String),
     Array(Vec<Value>),
     Object(Object),
 }
 
-/// Names and values in their order.
+/// Names and values, in their order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Object(Vec<(String, Value)>);
 
@@ -79,7 +79,7 @@ macro_rules! from {
 from!(
     bool: value => Self::Bool(value),
     u64: value => Self::Integer(value),
-    // JSON has no number that is not finite.
+    // JSON has no numbers that are not finite.
     f64: value => if value.is_finite() { Self::Number(value) } else { Self::Null },
     String: value => Self::Text(value),
     Object: value => Self::Object(value),
@@ -93,14 +93,14 @@ impl<T: Into<Value>> From<Option<T>> for Value {
 }
 
 impl Object {
-    /// With one more value.
+    /// Returns the object with one more value.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.0.push((name.to_owned(), value.into()));
         self
     }
 
-    /// As [`Object::with`], if there is a value.
+    /// Returns the object with one more value, if there is a value.
     #[must_use]
     pub fn with_some(self, name: &str, value: Option<impl Into<Value>>) -> Self {
         match value {
@@ -109,7 +109,7 @@ impl Object {
         }
     }
 
-    /// The first value of that name that is not null.
+    /// Returns the first value of that name that is not null.
     pub fn get(&self, name: &str) -> Option<&Value> {
         let (_, value) = self.0.iter().find(|(known, _)| known == name)?;
         (*value != Value::Null).then_some(value)
@@ -119,7 +119,7 @@ impl Object {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    /// As one line, with its end.
+    /// Returns the object as one line, with a newline.
     pub fn to_line(&self) -> String {
         let mut line = String::new();
         write_object(&mut line, self);
@@ -127,10 +127,10 @@ impl Object {
         line
     }
 
-    /// The object that a line holds.
+    /// Parses the object in a line.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns what is wrong with it.
     pub fn from_line(line: &[u8]) -> Result<Self, &'static str> {
         if line.len() > crate::LONGEST {
             return Err("the line is too long");
@@ -138,7 +138,7 @@ impl Object {
         let text = str::from_utf8(line).map_err(|_| "the line is not UTF-8")?;
         let mut parser = Parser { rest: text };
         parser.skip();
-        let object = match parser.value(DEPTH)? {
+        let object = match parser.value(MAX_DEPTH)? {
             Value::Object(object) => object,
             _ => return Err("the line is not a JSON object"),
         };
@@ -151,7 +151,7 @@ impl Object {
 }
 
 fn write(out: &mut String, value: &Value) {
-    // A string takes all that is written to it.
+    // Writing to a string cannot fail.
     let _ = match value {
         Value::Null => out.write_str("null"),
         Value::Bool(value) => write!(out, "{value}"),
@@ -266,7 +266,7 @@ impl Parser<'_> {
         Ok(values)
     }
 
-    /// What lies between brackets, with commas between.
+    /// Parses the items between brackets, separated by commas.
     fn items(
         &mut self,
         open: &str,
@@ -323,7 +323,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The character of `\uXXXX`, or of two of them.
+    /// Parses the character of `\uXXXX`, or of two of them.
     fn escape(&mut self) -> Option<char> {
         let high = self.hex()?;
         if !(0xd800..0xdc00).contains(&high) {
@@ -442,7 +442,7 @@ mod tests {
         }
         assert!(Object::from_line(b"{\"a\":\"\xff\"}").is_err());
         let deep = |depth| format!("{{\"a\":{}1{}}}", "[".repeat(depth), "]".repeat(depth));
-        assert!(read(&deep(DEPTH - 1)).is_ok() && read(&deep(DEPTH)).is_err());
+        assert!(read(&deep(MAX_DEPTH - 1)).is_ok() && read(&deep(MAX_DEPTH)).is_err());
         assert!(read(&deep(5000)).is_err(), "and no stack overflows");
         let long = format!("{{\"a\":\"{}\"}}", "x".repeat(crate::LONGEST));
         assert_eq!(read(&long), Err("the line is too long"));

@@ -1,51 +1,51 @@
-//! Jumps at the entries of the driver's functions, which the command writes while all threads are stopped.
+//! Jumps at the entries of the driver's functions. The command writes them while all threads are stopped.
 //!
-//! A library that was attached fills a [`Jumps`] in, which it exports as [`SYMBOL`]; the command reads it in the memory of
-//! the process.
+//! An attached library fills in a [`Jumps`] and exports its address as [`SYMBOL`]. The command reads it from the
+//! memory of the process.
 
 use core::sync::atomic::AtomicU64;
 
 /// The library's symbol that holds the address of its [`Jumps`].
 pub const SYMBOL: &str = "tllmprof_jumps";
-/// The layout below. A command that knows another leaves the entries alone.
+/// The version of the layout below. A command that knows another layout does not change the entries.
 pub const LAYOUT: u64 = 1;
-/// Functions that there is room for.
-pub const MOST: usize = 256;
-/// Bytes that are written at an entry, at once: the jump, and what follows it as it was.
+/// Limit for the functions.
+pub const MAX_JUMPS: usize = 256;
+/// Bytes that are written at an entry at once: the jump, and the unchanged bytes after it.
 pub const WRITTEN: usize = 8;
 
-/// A function of the driver, and the jump that leads its calls to the library.
+/// A driver function, and the jump that leads its calls to the library.
 #[repr(C)]
 pub struct Jump {
-    /// Where the function begins.
+    /// The address of the function.
     pub function: AtomicU64,
-    /// A copy of its first instructions, which goes on behind them.
+    /// The address of a copy of its first instructions, which then continues after them in the function.
     pub original: AtomicU64,
-    /// Where the jump is written, and the bytes of the instructions that it takes the place of. A thread must not be
-    /// within them, but may be at the first.
+    /// The address at which the jump is written, and the bytes of the instructions that it replaces. A thread must
+    /// not be inside them, but may be at the first one.
     pub at: AtomicU64,
     pub length: AtomicU64,
-    /// What lies there without the jump, and with it.
+    /// The bytes at that address without the jump, and with it.
     pub before: AtomicU64,
     pub after: AtomicU64,
-    /// The call, for the library: its row in the table, or [`NO_CALL`].
+    /// The call's row in the table, for the library, or [`NO_CALL`].
     pub call: AtomicU64,
 }
 
-/// Not a call that counts, but one that looks others up.
+/// The value for a function that is not a counted call, but looks up others.
 pub const NO_CALL: u64 = u64::MAX;
 
 #[repr(C)]
 pub struct Jumps {
     /// [`LAYOUT`].
     pub layout: u64,
-    /// Functions of the driver that matter, those that cannot be patched included.
+    /// Number of driver functions that matter, including those that cannot be patched.
     pub known: AtomicU64,
-    /// Jumps that are filled in. They never change.
+    /// Number of jumps that are filled in. They never change.
     pub count: AtomicU64,
-    /// How often the command has written some.
+    /// Number of times that the command has written jumps.
     pub rounds: AtomicU64,
-    pub all: [Jump; MOST],
+    pub all: [Jump; MAX_JUMPS],
 }
 
 impl Jump {
@@ -63,7 +63,7 @@ impl Jump {
 }
 
 impl Jumps {
-    /// None is ready.
+    /// Returns an empty table.
     #[must_use]
     pub const fn none() -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Jumps {
             known: AtomicU64::new(0),
             count: AtomicU64::new(0),
             rounds: AtomicU64::new(0),
-            all: [const { Jump::none() }; MOST],
+            all: [const { Jump::none() }; MAX_JUMPS],
         }
     }
 }

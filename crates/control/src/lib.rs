@@ -1,7 +1,8 @@
-//! The control protocol: one JSON object a line, in both directions ([`Request`], [`Event`]), and where the socket
-//! lies ([`place`]). The library and the command both use it; `docs/live.md` describes it for others.
+//! The control protocol: one JSON object per line, in both directions ([`Request`], [`Event`]), and the location
+//! of the socket ([`place`]). The library and the command both use it; `docs/live.md` describes it for other
+//! programs.
 //!
-//! Lines come from anybody who can connect: parsing is bounded in length and depth, and never panics.
+//! Lines come from any process that can connect: parsing is bounded in length and depth, and never panics.
 
 #![forbid(unsafe_code)]
 
@@ -19,8 +20,8 @@ pub use request::{Capture, Request};
 /// The version of the protocol. A side that gets a line of a later version refuses it.
 pub const VERSION: u64 = 1;
 
-/// Bytes that a line may have, its end not counted.
+/// Limit for the bytes of a line, without its newline.
 pub const LONGEST: usize = 16 << 10;
 
-/// Steps of a capture where nobody says how many or for how long.
+/// Number of steps of a capture for which neither steps nor a duration are given.
 pub const STEPS: u64 = 50;

@@ -1,28 +1,28 @@
-//! Where the sockets of processes lie.
+//! The paths of processes' sockets.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a socket's path that the kernel takes.
+/// Limit of the kernel for the bytes of a socket's path.
 pub const LONGEST: usize = 107;
 
-/// What the names of sockets end with.
+/// The extension of sockets.
 const EXTENSION: &str = "sock";
-/// What they end with until the socket listens.
-const BEGUN: &str = "bind";
+/// Their extension until the socket listens.
+const BIND_EXTENSION: &str = "bind";
 
-/// The folder of a user's sockets below `$XDG_RUNTIME_DIR`, which is the user's alone.
+/// Returns the folder for sockets below `$XDG_RUNTIME_DIR`, which only the user can access.
 pub fn below(runtime: &Path) -> PathBuf {
     runtime.join("tllmprof")
 }
 
-/// The folder of a user's sockets where there is no such place.
+/// Returns the folder for a user's sockets if there is no such directory.
 pub fn of_user(user: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/tllmprof-{user}"))
 }
 
-/// Whether a folder has a name as [`of_user`] gives it.
+/// Returns true if a folder's name has the form of [`of_user`].
 pub fn is_of_user(name: &OsStr) -> bool {
     let user = name
         .to_str()
@@ -30,12 +30,12 @@ pub fn is_of_user(name: &OsStr) -> bool {
     user.is_some_and(|user| user.parse::<u32>().is_ok())
 }
 
-/// The name of a process's socket in a folder of one namespace of processes.
+/// Returns the name of a process's socket in a folder of one PID namespace.
 pub fn name(pid: u32) -> String {
     format!("{pid}.{EXTENSION}")
 }
 
-/// The name in a folder that containers share, in which processes have the same numbers.
+/// Returns the name in a folder that containers share, in which several processes have the same number.
 pub fn shared_name(host: &OsStr, namespace: u64, pid: u32) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     let host = host.as_bytes().iter().copied();
@@ -46,32 +46,32 @@ pub fn shared_name(host: &OsStr, namespace: u64, pid: u32) -> String {
     format!("{host}-{namespace}-{pid}.{EXTENSION}")
 }
 
-/// The path under which a socket is made: a client that is refused takes the file for a dead process's, so it gets its
-/// name when it listens.
+/// Returns the path under which a socket is made. It is renamed when it listens: a client that is refused takes
+/// the socket for that of a dead process.
 pub fn begun(socket: &Path) -> PathBuf {
-    socket.with_extension(BEGUN)
+    socket.with_extension(BIND_EXTENSION)
 }
 
-/// Whether a file of that name may be a socket of ours.
+/// Returns true if a file with this name may be a socket of ours.
 pub fn is_name(name: &OsStr) -> bool {
     number(name, EXTENSION).is_some()
 }
 
-/// Whether a file of that name may be a socket of ours that did not listen yet.
+/// Returns true if a file with this name may be a socket of ours that did not listen yet.
 pub fn is_begun_name(name: &OsStr) -> bool {
-    number(name, BEGUN).is_some()
+    number(name, BIND_EXTENSION).is_some()
 }
 
-/// The process that has a file of that name, if it is one of this host and namespace.
+/// Returns the process that a socket with this name belongs to, if it is one of this host and namespace.
 pub fn process_here(file: &OsStr, host: &OsStr, namespace: u64) -> Option<u32> {
-    let pid = number(file, EXTENSION).or_else(|| number(file, BEGUN))?;
+    let pid = number(file, EXTENSION).or_else(|| number(file, BIND_EXTENSION))?;
     let stem = Path::new(file).file_stem()?;
     let names = [name(pid), shared_name(host, namespace, pid)];
     let is_its = |name: &String| Path::new(name).file_stem() == Some(stem);
     names.iter().any(is_its).then_some(pid)
 }
 
-/// The process's number in a name that ends so.
+/// Returns the process's number in a name with this extension.
 fn number(name: &OsStr, extension: &str) -> Option<u32> {
     let stem = name.to_str()?.strip_suffix(extension)?.strip_suffix('.')?;
     let pid = stem.rsplit('-').next().unwrap_or(stem);
@@ -79,7 +79,7 @@ fn number(name: &OsStr, extension: &str) -> Option<u32> {
     is_number.then(|| pid.parse().ok()).flatten()
 }
 
-/// The number of a namespace of processes, as the link `/proc/PID/ns/pid` names it.
+/// Returns the number of a PID namespace from the link `/proc/PID/ns/pid`.
 pub fn namespace(link: &Path) -> Option<u64> {
     let link = link.to_str()?;
     link.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()

@@ -1,4 +1,4 @@
-//! What the command asks of a process.
+//! The requests of the command to a process.
 
 use std::time::Duration;
 
@@ -9,38 +9,40 @@ use crate::json::{Object, Value};
 pub enum Request {
     Status,
     Capture(Capture),
-    /// Close what is open, and forget what was asked for.
+    /// Closes the open window, and forgets the requested one.
     Stop,
-    /// See the process's calls again, after a detach.
+    /// Intercepts the process's calls again, after a detach.
     Attach,
-    /// See them no more, where the library was attached to a process that ran.
+    /// Stops intercepting calls, if the library was attached to a running process.
     Detach,
 }
 
-/// A window on demand. Nothing but what is said here differs from how the process was started.
+/// A window on demand. Settings that it does not mention are those with which the process was started.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Capture {
-    /// How many steps it takes.
+    /// Number of steps.
     pub steps: Option<u64>,
-    /// How long it lasts instead, or at most.
+    /// Duration instead of a number of steps, or maximum duration.
     pub duration: Option<Duration>,
-    /// The step that it begins with; by default the next one.
+    /// The first step; by default the next one.
     pub first: Option<u64>,
-    /// Steps to let pass before it begins.
+    /// Number of steps to skip before it begins.
     pub delay: Option<u64>,
-    /// Only steps whose batches fulfil it count, as in `TLLMPROF_WHERE`.
+    /// Only steps whose batches meet this condition count, as with `TLLMPROF_WHERE`.
     pub condition: Option<String>,
-    /// Steps in which GPU kernels are taken; 0 for none.
+    /// Number of steps in which GPU kernels are recorded; 0 for none.
     pub kernels: Option<u64>,
-    /// Collections, the GIL and sampled stacks are to be in it.
+    /// True to record collections, the GIL and sampled stacks.
     pub gc: bool,
     pub gil: bool,
     pub stacks: bool,
-    /// It is for the profiler that waits in the process: refused if none does, and no record is begun for it.
+    /// True for a window for the profiler that waits in the process. It is refused if there is none, and no record
+    /// is begun for it.
     pub profiler: bool,
-    /// The steps before it that the process keeps stay in the record, too.
+    /// True to record the steps before it that the process keeps, too.
     pub past: bool,
-    /// The PyTorch profiler runs in it, and writes its trace here: a path of the process, from its root.
+    /// Path of the PyTorch profiler's trace in the process's file system, absolute. The profiler runs in the
+    /// window.
     pub torch_trace: Option<String>,
 }
 
@@ -73,10 +75,10 @@ impl Request {
     }
 
     /// # Errors
-    /// What is wrong with the line, for the answer.
+    /// Returns what is wrong with the line, for the answer.
     pub fn from_line(line: &[u8]) -> Result<Self, String> {
         let object = Object::from_line(line)?;
-        // What a later version asks for may mean something else than it does here.
+        // A later version's request may mean something else here.
         if let Some(version) = object.get("version")
             && version.integer().is_none_or(|version| version > VERSION)
         {
@@ -174,7 +176,7 @@ impl Capture {
     }
 }
 
-/// A foreign name, for a message.
+/// Returns a foreign name in a form that is safe for a message.
 fn shown(name: &str) -> String {
     let plain = name.chars().filter(|c| !c.is_control());
     plain.take(32).collect()

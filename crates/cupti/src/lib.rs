@@ -1,24 +1,24 @@
-//! Where CUPTI, NVIDIA's library for profilers, may lie.
+//! The places where CUPTI, NVIDIA's library for profilers, may be installed.
 
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// The oldest release of CUDA whose CUPTI is used, by its major number. That of 11.8 has hung.
+/// The oldest CUDA release whose CUPTI is used, as its major number. CUPTI 11.8 has hung.
 pub const OLDEST: u32 = 12;
-/// The newest one that is looked for.
+/// The newest release that is searched for.
 pub const NEWEST: u32 = 15;
 
-/// The names of CUPTI's library, the newest first, none newer than `newest`.
+/// Returns the names of CUPTI's library, the newest first, none newer than `newest`.
 pub fn names(newest: u32) -> impl Iterator<Item = String> + Clone {
     (OLDEST..=newest.min(NEWEST))
         .rev()
         .map(|major| format!("libcupti.so.{major}"))
 }
 
-/// The folders where it is looked for, in this order: those of `library_path`
-/// (`LD_LIBRARY_PATH`), around those of the `runtimes`, and CUDA's own under `root`.
+/// Returns the folders to search, in this order: those of `library_path` (`LD_LIBRARY_PATH`), those around the
+/// `runtimes`, and CUDA's own under `root`.
 #[must_use]
 pub fn folders(library_path: Option<&OsStr>, runtimes: &[PathBuf], root: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = library_path
@@ -27,7 +27,7 @@ pub fn folders(library_path: Option<&OsStr>, runtimes: &[PathBuf], root: &Path) 
     folders.retain(|folder| !folder.as_os_str().is_empty());
     for runtime in runtimes {
         folders.push(runtime.clone());
-        // As pip has them: nvidia/cuda_runtime/lib and nvidia/cuda_cupti/lib.
+        // pip installs nvidia/cuda_runtime/lib and nvidia/cuda_cupti/lib.
         folders.push(runtime.join("../../cuda_cupti/lib"));
         folders.push(runtime.join("../extras/CUPTI/lib64"));
         folders.push(runtime.join("../../../extras/CUPTI/lib64"));
@@ -45,7 +45,7 @@ pub fn folders(library_path: Option<&OsStr>, runtimes: &[PathBuf], root: &Path) 
     folders
 }
 
-/// The newest CUPTI of these folders, none newer than `newest`; of two the first.
+/// Returns the newest CUPTI in these folders, none newer than `newest`; of two equal ones the first.
 #[must_use]
 pub fn find(folders: &[PathBuf], newest: u32) -> Option<PathBuf> {
     names(newest)
@@ -53,7 +53,7 @@ pub fn find(folders: &[PathBuf], newest: u32) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// `cuda`, which the machine's owner has chosen, then the others, the newest first.
+/// Returns `cuda`, which the machine's owner has chosen, then the others, the newest first.
 fn installed(root: &Path) -> Vec<PathBuf> {
     let mut found: Vec<(Vec<u32>, PathBuf)> = std::fs::read_dir(root)
         .into_iter()

@@ -1,7 +1,7 @@
-//! Where the arguments of engines' steps hold what is in a batch.
+//! Formulas that read the batch from the arguments of engines' steps.
 //!
-//! Data only: formulas ([`Formulas`]) over the arguments of the function that the engine's row names. A
-//! test of `tests/batch.rs` holds what they name to the engines' sources.
+//! This file holds only data: formulas ([`Formulas`]) over the arguments of the function in the engine's row. A
+//! test in `tests/batch.rs` compares the names in them with the engines' sources.
 
 use tllmprof_config::{Formulas, NoFormula};
 
@@ -9,19 +9,19 @@ use tllmprof_config::{Formulas, NoFormula};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Batch {
     pub requests: &'static str,
-    /// Tokens that are scheduled, without those that the batch is padded by.
+    /// Scheduled tokens, without those that pad the batch.
     pub tokens: &'static str,
-    /// Those of prompts.
+    /// Tokens of prompts.
     pub prefill_tokens: &'static str,
-    /// The versions in which they were read.
+    /// The engine's versions in which the formulas were read.
     pub versions: &'static str,
 }
 
 impl Batch {
-    /// The formulas for requests, tokens and prefill tokens.
+    /// Parses the formulas for requests, tokens and prefill tokens.
     ///
     /// # Errors
-    /// For a text that is no formula.
+    /// Returns an error for a text that is not a formula.
     pub fn formulas(&self) -> Result<Formulas<3>, NoFormula> {
         Formulas::parse([self.requests, self.tokens, self.prefill_tokens])
     }
@@ -30,7 +30,7 @@ impl Batch {
 const VLLM_REQUESTS: &str = "len(scheduler_output.num_scheduled_tokens)";
 const VLLM_TOKENS: &str = "scheduler_output.total_num_scheduled_tokens";
 
-/// A request that has given a token is past its prompt: vLLM distinguishes the phases in the same way
+/// A request that has produced a token is past its prompt: vLLM distinguishes the phases in the same way
 /// (`CachedRequestData.is_context_phase`).
 const VLLM: Batch = Batch {
     requests: VLLM_REQUESTS,
@@ -68,9 +68,9 @@ pub const VLLM_V1: &[Batch] = &[
     },
 ];
 
-/// `extend_num_tokens` stays what it was when a batch goes on to decode. A batch of both kinds has a
-/// token for each of `decoding_reqs` among them; so has one of decodes that runs as a prefill because
-/// another rank's does.
+/// `extend_num_tokens` keeps its value when a batch continues with decoding. A batch of both kinds includes a
+/// token for each of `decoding_reqs`. So does a batch of decodes that runs as a prefill because another rank's
+/// does.
 pub const SGLANG: &[Batch] = &[Batch {
     requests: "len(batch.reqs)",
     tokens: "batch.extend_num_tokens if batch.forward_mode._name_ \
@@ -82,7 +82,7 @@ pub const SGLANG: &[Batch] = &[Batch {
     versions: "sglang 0.4.6, 0.5.3, 0.5.10, 0.5.16, 0.5.23",
 }];
 
-/// Dummy batches of data parallelism, which 0.12 and later mark, have a token that is nobody's.
+/// Dummy batches of data parallelism, which 0.12 and later mark, have a token that belongs to no request.
 pub const LMDEPLOY: &[Batch] = &[
     Batch {
         requests: "0 if inputs.is_dummy else inputs.seq_length.shape[0]",
@@ -99,7 +99,7 @@ pub const LMDEPLOY: &[Batch] = &[
     },
 ];
 
-/// The position of a request is behind the tokens of this batch already.
+/// The position of a request already includes the tokens of this batch.
 pub const TRANSFORMERS: &[Batch] = &[
     Batch {
         requests: "len(self.inputs_and_outputs.requests_in_batch)",

@@ -1,16 +1,17 @@
-//! Functions in which an engine's steps are passes of a model that drafts.
+//! Functions in which an engine's steps are passes of a draft model.
 //!
-//! Data only: with speculative decoding a small model proposes tokens, and the model itself checks them in one pass. Where the
-//! passes of both are steps by the engine's row, those are a draft's that are made within a call of one of these functions.
+//! This file holds only data. In speculative decoding, a small draft model proposes tokens, and the main model
+//! checks them in one pass. If the passes of both are steps by the engine's row, those that are made within a call
+//! of one of these functions are the draft model's.
 //!
 //! `docs/engines.md` shows this table to users; a test keeps the two the same.
 
-/// A function that makes passes of a model that drafts.
+/// A function that makes passes of a draft model.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft {
-    /// Its engine, as in the names of [`ENGINES`](crate::ENGINES): all whose names begin so.
+    /// The engine: all names in [`ENGINES`](crate::ENGINES) that begin with this.
     pub engine: &'static str,
-    /// As `MODULE:QUALNAME`.
+    /// The function as `MODULE:QUALNAME`.
     pub function: &'static str,
     /// Package, versions and file in which this was read.
     pub source: &'static str,
@@ -18,8 +19,8 @@ pub struct Draft {
 
 const CANDIDATES: &str = "transformers 4.52.4, 4.57.1, 5.0.0, 5.10.4, 5.23.0: transformers/generation/candidate_generator.py";
 
-/// Each calls `generate` of the assistant model, some by `_generate_candidates`. Other generators of candidates look them up, or run their model past
-/// `generate`: these passes are no steps.
+/// Each of them calls `generate` of the assistant model, some through `_generate_candidates`. Other candidate
+/// generators look candidates up, or run their model without `generate`: these passes are not steps.
 pub const DRAFTS: &[Draft] = &[
     Draft {
         engine: "transformers generate",

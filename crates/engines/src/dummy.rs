@@ -1,26 +1,27 @@
-//! Steps that engines make with nothing to do.
+//! Steps that engines make without requests.
 //!
-//! Data only: Python functions that run the model for nobody, so that other ranks can go on, and that the function of the
-//! engine's row does not see. Their calls are steps, too, with no request in them.
+//! This file holds only data: Python functions that run the model on an empty batch so that other ranks can
+//! continue, and whose calls the function in the engine's row does not see. Their calls are steps, too, without a
+//! request.
 //!
 //! `docs/engines.md` shows this table to users; a test keeps the two the same.
 
 use crate::batch::Batch;
 
-/// A function that runs a batch of nobody's requests.
+/// A function that runs a batch without requests.
 #[derive(Clone, Copy, Debug)]
 pub struct DummyStep {
-    /// Its engine, as in the names of [`ENGINES`](crate::ENGINES): all whose names begin so.
+    /// The engine: all names in [`ENGINES`](crate::ENGINES) that begin with this.
     pub engine: &'static str,
-    /// As `MODULE:QUALNAME`.
+    /// The function as `MODULE:QUALNAME`.
     pub function: &'static str,
     /// Package, versions and file in which this was read.
     pub source: &'static str,
 }
 
 pub const DUMMY_STEPS: &[DummyStep] = &[
-    // A rank of data parallelism that has nothing to do, while another has. It calls the model runner's `_dummy_run`, as the run
-    // that measures memory and the captures of graphs do, which are no steps.
+    // A rank of data parallelism without requests, while another rank has some. It calls the model runner's
+    // `_dummy_run`. So do the memory measurement and graph captures, which are not steps.
     DummyStep {
         engine: "vLLM, model runner",
         function: "vllm.v1.worker.gpu_worker:Worker.execute_dummy_batch",
@@ -28,7 +29,7 @@ pub const DUMMY_STEPS: &[DummyStep] = &[
     },
 ];
 
-/// What is in each of their batches.
+/// The batch of these steps.
 pub const NOTHING: &[Batch] = &[Batch {
     requests: "0",
     tokens: "0",

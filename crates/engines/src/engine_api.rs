@@ -1,13 +1,13 @@
 //! The Python functions of known engines that `TLLM_LLMAPI_ENABLE_NVTX=1` marks with ranges.
 //!
-//! Data only. A function is here if it is called once for a request, a batch or an iteration: the
-//! calls of the API, the handlers of the server, the tokeniser, the scheduler, the model runner, the
-//! sampler, and what handles the output of a batch. What is called for each token of each request is
-//! not here, nor what an idle loop calls.
+//! This file holds only data. A function is listed if it is called once for a request, a batch or an iteration:
+//! the API's entry points, the server's handlers, the tokenizer, the scheduler, the model runner, the sampler, and
+//! the functions that handle the output of a batch. Functions that are called for each token of each request, or
+//! by an idle loop, are not listed.
 //!
-//! Names of several versions stand side by side; what a version does not have is not marked. The
-//! class is the one that defines the function. Functions may be decorated, and two names may lead to
-//! one function where a package imports from its own modules.
+//! Names of several versions are listed together; a version marks those that it has. The class is the one that
+//! defines the function. Functions may be decorated. Two names may lead to one function, as a package may import
+//! from its own modules.
 //!
 //! `docs/engines.md` shows this table to users; a test keeps the two the same.
 
@@ -30,15 +30,15 @@ impl fmt::Display for Marked {
 #[derive(Clone, Copy, Debug)]
 pub struct EngineApi {
     pub name: &'static str,
-    /// By module.
+    /// Qualified names by module.
     pub functions: &'static [(&'static str, &'static [&'static str])],
-    /// What is left out, or what a range does not hold.
+    /// Functions that are left out, or work that a range does not include.
     pub note: &'static str,
     /// Repository or package, and the versions in which the functions were read.
     pub source: &'static str,
 }
 
-/// All functions, each once.
+/// Returns all functions, each once.
 pub fn api_functions() -> impl Iterator<Item = Marked> {
     ENGINE_APIS
         .iter()
@@ -118,7 +118,7 @@ pub const ENGINE_APIS: &[EngineApi] = &[
                where a streamed answer begins",
         source: "vllm 0.8.5, 0.10.0, 0.11.0, 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0",
     },
-    // Both model runners call one of these once in a step; several passes of a draft model are within.
+    // Both model runners call one of these once in a step. It contains the passes of the draft model.
     EngineApi {
         name: "vLLM V1, speculative decoding",
         functions: &[

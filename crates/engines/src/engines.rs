@@ -1,9 +1,9 @@
-//! Engines that are known, and what their step is.
+//! The known engines, and the definition of their step.
 //!
-//! Data only: how an engine is recognised, and the rule of `TLLMPROF_STEP` that counts its steps.
-//! A step is what runs once for each batch given to the GPU, in the process that drives the GPU. It
-//! is never a pass of the engine's loop: an idle loop passes too, and windows counted by passes
-//! held no GPU work (TensorRT-LLM pull request 13744).
+//! This file holds only data: how an engine is recognized, and the rule of `TLLMPROF_STEP` that counts its steps.
+//! A step runs once for each batch given to the GPU, in the process that drives the GPU. It is never a pass of the
+//! engine's loop: an idle loop also makes passes, and windows that were counted by passes held no GPU work
+//! (TensorRT-LLM pull request 13744).
 //!
 //! `docs/engines.md` shows this table to users; a test keeps the two the same.
 
@@ -14,10 +14,10 @@ use tllmprof_config::PyFunction;
 use crate::batch::{self, Batch};
 use crate::dummy::{DUMMY_STEPS, NOTHING};
 
-/// What shows that an engine is in the process.
+/// The sign that an engine is in the process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Seen {
-    /// A shared library whose file name begins so is loaded.
+    /// A shared library is loaded whose file name begins with this.
     Module(&'static str),
     /// The executable or a library defines a symbol of exactly this name.
     Symbol(&'static str),
@@ -40,32 +40,33 @@ impl fmt::Display for Seen {
 pub struct Engine {
     pub name: &'static str,
     pub seen_by: Seen,
-    /// A rule of `TLLMPROF_STEP`. `auto`: the engine has no step that can be named, and it is
-    /// learnt.
+    /// A rule of `TLLMPROF_STEP`. `auto` if no function of the engine can be named as its step; the step is
+    /// learned then.
     pub step: &'static str,
-    /// What else the step counts, or leaves out.
+    /// Other events that the step counts or leaves out.
     pub note: &'static str,
     /// Repository or package, version and files in which the step was read.
     pub source: &'static str,
-    /// Of a real run in which this step was compared with the engine's own count: version, GPU, date and figures. Empty: none.
+    /// A real run in which this step was compared with the engine's own count: version, GPU, date and figures.
+    /// Empty if there was none.
     pub tried: &'static str,
-    /// Where the arguments of a step that is a Python function hold what is in the batch: the first
-    /// that can be read counts.
+    /// Formulas that read the batch from the arguments of a step that is a Python function. The first one that can
+    /// be read is used.
     pub batch: &'static [Batch],
 }
 
 impl Engine {
-    /// The Python function that is its step, as `MODULE:QUALNAME`.
+    /// Returns the Python function that is its step, as `MODULE:QUALNAME`.
     pub fn python_step(&self) -> Option<&'static str> {
         self.step.strip_prefix("py:")
     }
 }
 
-/// In the order in which they are looked for: who loads another's library or imports another's
-/// module stands before it.
+/// The engines, in the order in which they are looked for: an engine that loads another's library or imports
+/// another's module comes before that.
 pub const ENGINES: &[Engine] = &[
-    // TensorRT-LLM. Its C++ ranges are compiled out unless a build asks for them (NVTX_DISABLE is on
-    // by default); those of its Python executor are always given, in the domain TensorRT-LLM.
+    // TensorRT-LLM. Its C++ ranges are compiled out unless a build enables them (NVTX_DISABLE is on by default).
+    // The ranges of its Python executor are always emitted, in the domain TensorRT-LLM.
     Engine {
         name: "TensorRT-LLM PyExecutor",
         seen_by: Seen::Python("tensorrt_llm._torch.pyexecutor.py_executor"),
@@ -107,9 +108,9 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // vLLM: Worker.execute_model also runs with nothing scheduled, for finished requests and while
-    // KV transfers are awaited; the preparation of the inputs runs for real batches alone. Its range
-    // execute_context_… is opened only under `--profiler-config` with the profiler cuda.
+    // vLLM: Worker.execute_model also runs with nothing scheduled, for finished requests and during waits for KV
+    // transfers. The preparation of the inputs runs only for real batches. Its range execute_context_… is opened
+    // only under `--profiler-config` with the profiler cuda.
     Engine {
         name: "vLLM, model runner V2",
         seen_by: Seen::Python("vllm.v1.worker.gpu.model_runner"),
@@ -142,8 +143,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // SGLang: the range scheduler.run_batch needs SGLANG_ENABLE_NVTX_SCHEDULER=1 and the package
-    // nvtx; step[DECODE …] is a record_function of the PyTorch profiler, no NVTX range.
+    // SGLang: the range scheduler.run_batch needs SGLANG_ENABLE_NVTX_SCHEDULER=1 and the package nvtx; step[DECODE
+    // …] is a record_function of the PyTorch profiler and not an NVTX range.
     Engine {
         name: "SGLang",
         seen_by: Seen::Python("sglang.srt.managers.scheduler"),
@@ -206,8 +207,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // TurboMind: both names are in .dynsym of the released wheel, and calls pass its PLT. The ranges
-    // of single layers need FT_NVTX=ON.
+    // TurboMind: both names are in .dynsym of the released wheel, and calls go through its PLT. The ranges of
+    // single layers need FT_NVTX=ON.
     Engine {
         name: "LMDeploy TurboMind",
         seen_by: Seen::Module("_turbomind"),
@@ -232,7 +233,7 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: batch::LMDEPLOY,
     },
-    // The same method, before the module became a package; that still gives the class by this name.
+    // The same method, before the module became a package. The package still exports the class under this name.
     Engine {
         name: "LMDeploy PyTorch engine, 0.7 to 0.11",
         seen_by: Seen::Python("lmdeploy.pytorch.engine.model_agent"),
@@ -253,10 +254,10 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // llama.cpp's own programs went from llama_decode to llama_process in 2026; neither calls the
-    // other, so that one rule serves both.
-    // Ollama's own releases up to 0.24 are stripped (-ldflags=-w -s), so this sees other builds;
-    // those have llama_decode too and do not call it in the newer runner.
+    // llama.cpp's own programs moved from llama_decode to llama_process in 2026. Neither calls the other, so one
+    // rule covers both.
+    // Ollama's own releases up to 0.24 are stripped (-ldflags=-w -s), so this matches other builds. Those have
+    // llama_decode, too, and do not call it in the newer runner.
     Engine {
         name: "Ollama 0.5 to 0.24, not stripped",
         seen_by: Seen::Symbol("github.com/ollama/ollama/runner/ollamarunner.Execute"),
@@ -308,8 +309,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "1.30.0, H200, 2026-11-27: 1200 of 1200",
         batch: &[],
     },
-    // The API is a table of function pointers behind OrtGetApiBase, the one function exported, and
-    // the library in the wheel has no .symtab.
+    // OrtGetApiBase, the only exported function, returns a table of function pointers, and the library in the wheel has
+    // no .symtab.
     Engine {
         name: "ONNX Runtime",
         seen_by: Seen::Module("libonnxruntime.so"),
@@ -319,9 +320,9 @@ pub const ENGINES: &[Engine] = &[
         tried: "1.30.0, H200, 2026-11-27: with a binding and as a CUDA graph 1200 of 1200 each",
         batch: &[],
     },
-    // transformers: importing generate imports continuous batching too, so both are always seen.
-    // Most models leave prepare_inputs_for_generation as it is, or call it from their own; in the
-    // others the bookkeeping after the pass is the first to be called.
+    // transformers: importing generate also imports continuous batching, so both are always seen. Most models
+    // leave prepare_inputs_for_generation as it is, or call it from their own; in the others, the first function
+    // to be called is the bookkeeping after the pass.
     Engine {
         name: "transformers generate",
         seen_by: Seen::Python("transformers.generation.utils"),
@@ -355,7 +356,7 @@ pub const ENGINES: &[Engine] = &[
         tried: "5.17.0, H200, 2026-11-26 and 27: 384 of 384; server 394, 395 until it was killed",
         batch: batch::TRANSFORMERS,
     },
-    // In 4.57 the step of the manager runs twice to capture a graph, and its replays pass it by.
+    // In 4.57 the manager's step runs twice to capture a graph, and replays do not call it.
     Engine {
         name: "transformers continuous batching, 4.57",
         seen_by: Seen::Python("transformers.generation.continuous_batching.continuous_api"),
@@ -367,7 +368,7 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // Calls reach the plugin through the table that GetPjrtApi returns; the step is the user's own.
+    // Calls reach the plugin through the table that GetPjrtApi returns; the step is a function of the program.
     Engine {
         name: "JAX",
         seen_by: Seen::Module("xla_cuda_plugin.so"),
@@ -379,25 +380,24 @@ pub const ENGINES: &[Engine] = &[
     },
 ];
 
-/// The first engine that `seen` recognises.
+/// Returns the first engine that `seen` recognizes.
 pub fn known(seen: impl Fn(&Seen) -> bool) -> Option<&'static Engine> {
     ENGINES.iter().find(|engine| seen(&engine.seen_by))
 }
 
-/// The engines whose step is a Python function, and the functions, as `MODULE:QUALNAME`.
+/// Returns the engines whose step is a Python function, and the functions as `MODULE:QUALNAME`.
 ///
-/// [`known`] does not choose among them: an engine imports runners that it does not use, and a
-/// model may override a function that is there. So each that exists is watched, and the first one
-/// that is called is the step. Two names can lead to one function, as a package imports from its
-/// own modules.
+/// [`known`] does not choose among them: an engine imports runners that it does not use, and a model may override
+/// a function. So each function that exists is watched, and the first one that is called is the step. Two names
+/// can lead to one function, as a package may import from its own modules.
 pub fn python_steps() -> impl Iterator<Item = (&'static Engine, &'static str)> {
     ENGINES
         .iter()
         .filter_map(|engine| Some((engine, engine.python_step()?)))
 }
 
-/// Whether the function is one that steps of an engine are counted by. Most of a step's work may come
-/// after such a function has returned.
+/// Returns true if an engine's steps are counted by this function. Most of a step's work may come after the
+/// function has returned.
 pub fn is_step(function: &PyFunction) -> bool {
     let function = function.to_string();
     python_steps().any(|(_, step)| step == function) || is_dummy(&function)
@@ -407,7 +407,8 @@ fn is_dummy(function: &str) -> bool {
     DUMMY_STEPS.iter().any(|dummy| dummy.function == function)
 }
 
-/// Where the arguments of a function that steps of an engine are counted by hold what is in the batch.
+/// Returns the formulas that read the batch from the arguments of a function by which an engine's steps are
+/// counted.
 pub fn batches(function: &PyFunction) -> &'static [Batch] {
     let function = function.to_string();
     if is_dummy(&function) {
@@ -417,15 +418,14 @@ pub fn batches(function: &PyFunction) -> &'static [Batch] {
     step.map_or(&[], |(engine, _)| engine.batch)
 }
 
-/// Whether TensorRT-LLM is in the process and reads `variable` itself: it starts and stops the
-/// profiler in those iterations. The C++ executor (`Executor::Impl::executionLoop`) reads
-/// `TLLM_PROFILE_START_STOP` and, without it, `TLLM_GPTM_PROFILE_START_STOP`; the Python executor
-/// (`PyExecutor._profiler`) the first alone. Both need `libtensorrt_llm.so`, and Python's
-/// `libth_common.so` besides.
+/// Returns true if TensorRT-LLM is in the process and reads `variable` itself: it starts and stops the profiler in
+/// those iterations. The C++ executor (`Executor::Impl::executionLoop`) reads `TLLM_PROFILE_START_STOP` and,
+/// without it, `TLLM_GPTM_PROFILE_START_STOP`; the Python executor (`PyExecutor._profiler`) reads only the first.
+/// Both need `libtensorrt_llm.so`, and Python's also `libth_common.so`.
 ///
-/// Ask late: Python loads the library long after the process has started. Programs that load it
-/// and run neither executor (its visual generation, which has a variable of its own, and the older
-/// `ModelRunner`) are taken for it too, and open no window by that name.
+/// The caller should ask late: Python loads the library long after the process has started. Programs that load it
+/// but run neither executor (its visual generation, which has its own variable, and the older `ModelRunner`) also
+/// count, although they open no window for this variable.
 ///
 /// Source: NVIDIA/TensorRT-LLM, `cpp/tensorrt_llm/executor/executorImpl.cpp` at 036a60f7,
 /// `tensorrt_llm/_torch/pyexecutor/py_executor.py` at 00043967,

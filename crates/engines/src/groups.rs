@@ -1,21 +1,23 @@
-//! How ranks are grouped: tensor-, pipeline-, expert- and data-parallel groups by name.
+//! The groups of ranks: tensor-, pipeline-, expert- and data-parallel groups by name.
 //!
-//! Data only: where an engine's worker process has its groups, and how `torch.distributed` describes those of frameworks.
+//! This file holds only data: the location of the groups in an engine's worker process, and the descriptions that
+//! frameworks give to groups of `torch.distributed`.
 //!
 //! `docs/engines.md` shows these tables to users; a test keeps them the same.
 
-/// Where the worker process of an engine has its groups, each with `rank_in_group`, `world_size` and `ranks`.
+/// The location of the groups in an engine's worker process. Each group has `rank_in_group`, `world_size` and
+/// `ranks`.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineGroups {
     pub engine: &'static str,
     pub module: &'static str,
-    /// Names of groups, and of the module's variables that hold them.
+    /// The names of the groups, and the module's variables that hold them.
     pub groups: &'static [(&'static str, &'static str)],
     /// Package, versions and files in which this was read.
     pub source: &'static str,
 }
 
-/// In the order in which they are looked for.
+/// The engines, in the order in which they are looked for.
 pub const ENGINE_GROUPS: &[EngineGroups] = &[
     EngineGroups {
         engine: "vLLM",
@@ -31,7 +33,7 @@ pub const ENGINE_GROUPS: &[EngineGroups] = &[
     },
 ];
 
-/// What `torch.distributed` has as a group's description (`group_desc`), and the name of such a group.
+/// The name of a group, its description in `torch.distributed` (`group_desc`), and the framework.
 pub const DESCRIBED_GROUPS: &[(&str, &str, &str)] = &[
     ("TP", "mesh_tp", "PyTorch's `DeviceMesh`"),
     ("PP", "mesh_pp", "PyTorch's `DeviceMesh`"),

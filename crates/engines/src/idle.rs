@@ -1,8 +1,8 @@
-//! Where engines wait for requests.
+//! Functions in which engines wait for requests.
 //!
-//! Data only: Python functions of the thread that makes steps, in which it blocks while there is nothing to do, or which it
-//! calls over and over then; and engines whose thread sleeps between steps for nothing else. A function that waits for
-//! another process of the engine is not here.
+//! This file holds only data: Python functions of the thread that makes steps, in which it blocks without requests
+//! or which it then calls repeatedly; and engines whose thread sleeps between steps only for lack of requests.
+//! Functions that wait for another process of the engine are not listed.
 //!
 //! `docs/engines.md` shows this table to users; a test keeps the two the same.
 
@@ -12,15 +12,15 @@ pub struct IdleWait {
     pub engine: &'static str,
     pub module: &'static str,
     pub qualname: &'static str,
-    /// It is called over and over while there is nothing to do: what lies between two calls, with no step between them, is
-    /// waiting, too.
+    /// True if it is called repeatedly while there are no requests. The time between two calls without a step in
+    /// between then counts as waiting, too.
     pub polls: bool,
     /// Package and version in which this was read.
     pub source: &'static str,
 }
 
 pub const IDLE_WAITS: &[IdleWait] = &[
-    // Blocks in queue.get() while the scheduler has no request; then it takes the requests that came.
+    // It blocks in queue.get() while the scheduler has no request, and then takes the new requests.
     IdleWait {
         engine: "vLLM V1",
         module: "vllm.v1.engine.core",
@@ -42,7 +42,7 @@ pub const IDLE_WAITS: &[IdleWait] = &[
         polls: false,
         source: "sglang 0.5.16: sglang/srt/managers/scheduler_components/idle_sleeper.py",
     },
-    // Where the loop has no batch, and none is under way: it looks for requests again at once.
+    // It runs when the loop has no batch and none is under way. The loop looks for requests again at once.
     IdleWait {
         engine: "SGLang",
         module: "sglang.srt.managers.scheduler",
@@ -66,18 +66,18 @@ pub const IDLE_WAITS: &[IdleWait] = &[
     },
 ];
 
-/// An engine, as the report has it, whose thread sleeps between two steps for want of requests alone.
+/// An engine whose thread sleeps between two steps only for lack of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct IdleSleep {
-    /// What its name begins with.
+    /// The beginning of the engine's name in the report.
     pub engine: &'static str,
-    /// Where it sleeps.
+    /// The function in which it sleeps.
     pub function: &'static str,
     pub source: &'static str,
 }
 
 pub const IDLE_SLEEPS: &[IdleSleep] = &[
-    // Waits on a condition variable until a task is posted, and in other programs for the user's next line.
+    // It waits on a condition variable until a task is posted; other programs wait for the user's next line.
     IdleSleep {
         engine: "llama.cpp",
         function: "server_queue::start_loop",
@@ -85,7 +85,7 @@ pub const IDLE_SLEEPS: &[IdleSleep] = &[
     },
 ];
 
-/// Whether the thread of an engine of this name sleeps between steps for want of requests alone.
+/// Returns true if the thread of an engine with this name sleeps between steps only for lack of requests.
 #[must_use]
 pub fn sleeps_for_requests(engine: &str) -> bool {
     IDLE_SLEEPS
@@ -94,14 +94,14 @@ pub fn sleeps_for_requests(engine: &str) -> bool {
 }
 
 impl IdleWait {
-    /// The function as `MODULE:QUALNAME`.
+    /// Returns the function as `MODULE:QUALNAME`.
     #[must_use]
     pub fn function(&self) -> String {
         format!("{}:{}", self.module, self.qualname)
     }
 }
 
-/// Whether a function of this qualified name waits for requests.
+/// Returns true if a function with this qualified name waits for requests.
 #[must_use]
 pub fn is_idle_wait(qualname: &str) -> bool {
     IDLE_WAITS.iter().any(|wait| wait.qualname == qualname)

@@ -1,8 +1,9 @@
 //! The inference engines that tllmprof knows.
 //!
-//! Data, and the questions that it answers: which engine is in a process, what counts its steps,
-//! where these hold what is in a batch, which steps are for nobody, which are a draft's, which of its functions are marked with ranges, which are scopes, in which
-//! it waits for requests, which replica and which groups a process belongs to, and which of its processes drive the GPU.
+//! Data and look-ups: the engine in a process, the function that counts its steps and the formulas for its
+//! batches, steps without requests, steps of draft models, functions that get ranges, functions that are scopes,
+//! functions that wait for requests, the replica and the groups of a process, and the processes that drive the
+//! GPU.
 
 #![forbid(unsafe_code)]
 

@@ -1,19 +1,19 @@
-//! What engines call those of their processes that drive the GPU.
+//! The names that engines give to their processes that drive the GPU.
 //!
-//! Data only. `docs/engines.md` shows this table to users; a test keeps the two the same.
+//! This file holds only data. `docs/engines.md` shows this table to users; a test keeps the two the same.
 
 /// A name that an engine gives to a process.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessName {
     pub engine: &'static str,
-    /// A part of the process's title: what stands in the place of its first argument.
+    /// A part of the process's title, which replaces its first argument.
     pub part: &'static str,
     pub note: &'static str,
     /// Versions and files in which the name was read.
     pub source: &'static str,
 }
 
-/// Where an engine has processes by several of these names, those of the first row drive the GPU.
+/// The names. If an engine's processes have several of them, those of the first row drive the GPU.
 pub const PROCESS_NAMES: &[ProcessName] = &[
     ProcessName {
         engine: "vLLM",
@@ -35,8 +35,8 @@ pub const PROCESS_NAMES: &[ProcessName] = &[
     },
 ];
 
-/// Of the processes of one engine with these titles, by their numbers in the list, those that drive the GPU by their names;
-/// none where no name is known.
+/// Returns the processes that drive the GPU, among those of one engine with these titles, as indices in the list.
+/// Returns none if no name is known.
 pub fn drivers(titles: &[&str]) -> Vec<usize> {
     let of_row = |row: &ProcessName| -> Vec<usize> {
         let all = titles.iter().enumerate();

@@ -1,22 +1,23 @@
-//! Engines that run several replicas of themselves, each of which has a world of its own in `torch.distributed`.
+//! Engines that run several replicas of themselves, each with its own world in `torch.distributed`.
 //!
-//! Data only: where a worker process says which replica it belongs to. The rank in the job is then the replica's number
-//! × the size of its world + the rank in that world. A world that holds all replicas has the job's ranks already.
+//! This file holds only data: the location of the replica's number in a worker process. The rank in the job is
+//! then the replica's number × the size of its world + the rank in that world. A world that holds all replicas
+//! already has the job's ranks.
 //!
 //! `docs/engines.md` shows this table to users; a test keeps the two the same.
 
 use std::fmt;
 
-/// Where a way through attributes and dictionaries begins.
+/// The start of a path through attributes and dictionaries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum From {
-    /// In this module, if it is imported.
+    /// This module, if it is imported.
     Module(&'static str),
-    /// At the arguments, by their names, of the function that the process was started with by `multiprocessing`.
+    /// The arguments, by name, of the function with which `multiprocessing` started the process.
     Arguments,
 }
 
-/// A value in a worker process: each name is an attribute or an entry of what the one before it names.
+/// The path to a value in a worker process: each name is an attribute or an entry of the value before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     pub from: From,
@@ -33,17 +34,17 @@ impl fmt::Display for Place {
     }
 }
 
-/// How an engine's worker process says where it is.
+/// The locations of an engine's replica data in a worker process.
 #[derive(Clone, Copy, Debug)]
 pub struct Replicas {
     pub engine: &'static str,
     /// The number of the process's replica.
     pub index: Place,
-    /// How many replicas there are with a world of their own.
+    /// The number of replicas with a world of their own.
     pub count: Option<Place>,
-    /// How many ranks a replica has: a world that is larger holds all replicas.
+    /// The number of ranks in a replica. A larger world holds all replicas.
     pub size: Option<Place>,
-    /// Whether the replicas share one world.
+    /// True at this location if the replicas share one world.
     pub share: Option<Place>,
     /// The rank in the replica, for a process without a world.
     pub rank: Option<Place>,
@@ -61,10 +62,10 @@ const fn of_context(names: &'static [&'static str]) -> Place {
     Place { from, names }
 }
 
-/// In the order in which they are looked for.
+/// The engines, in the order in which they are looked for.
 pub const REPLICAS: &[Replicas] = &[
-    // The replicas of a mixture of experts share a world, those of a dense model do not: then `data_parallel_rank` is
-    // 0, and `data_parallel_index` alone names the replica.
+    // The replicas of a mixture of experts share a world; those of a dense model do not. For the latter,
+    // `data_parallel_rank` is 0, and only `data_parallel_index` has the replica's number.
     Replicas {
         engine: "vLLM",
         index: argument(&["vllm_config", "parallel_config", "data_parallel_index"]),
@@ -75,7 +76,7 @@ pub const REPLICAS: &[Replicas] = &[
         source: "vllm 0.18.0, 0.26.0, 0.33.0: vllm/config/parallel.py, vllm/distributed/parallel_state.py, \
                  vllm/v1/engine/core.py, vllm/v1/executor/multiproc_executor.py (0.11.0: one world always)",
     },
-    // With data-parallel attention the replicas are in one world, and `dp_size` is 1.
+    // With data-parallel attention, the replicas are in one world, and `dp_size` is 1.
     Replicas {
         engine: "SGLang",
         index: of_context(&["_PARALLEL", "_stamp", "dp_rank"]),
@@ -116,7 +117,7 @@ mod tests {
             }
             // The rank of a process without a world needs the size of a replica.
             assert!(row.rank.is_none() || row.size.is_some(), "{}", row.engine);
-            // Something says whether the world is the replica's own.
+            // One of the values shows whether the world is the replica's own.
             assert!(row.count.is_some() || row.size.is_some(), "{}", row.engine);
         }
     }

@@ -1,6 +1,7 @@
-//! Functions of known engines that launch work and are no modules of the model.
+//! Functions of known engines that launch work outside the modules of the model.
 //!
-//! Data only: where layers are followed (`TLLMPROF_LAYERS`), each is a scope. None of them calls the model.
+//! This file holds only data. If layers are followed (`TLLMPROF_LAYERS`), each function is a scope. None of them
+//! calls the model.
 
 /// Functions of a module.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +53,7 @@ pub const SCOPES: &[Scopes] = &[
 ];
 
 impl Scopes {
-    /// As `MODULE:QUALNAME`.
+    /// Returns the functions as `MODULE:QUALNAME`.
     pub fn functions(&self) -> impl Iterator<Item = String> + '_ {
         let names = self.qualnames.iter();
         names.map(|name| format!("{}:{name}", self.module))

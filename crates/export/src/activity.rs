@@ -1,4 +1,4 @@
-//! What is drawn in a trace: items, on the clock that all records of the trace share.
+//! The items that are drawn in a trace, on the clock that all records of the trace share.
 
 use tllmprof_record::{NO_STRING, StringId};
 use tllmprof_timeline::{Category, End, Item, Iterations, Key, Kind};
@@ -13,16 +13,16 @@ pub enum Value {
     Yes,
 }
 
-/// A text that many have.
+/// A text that many items share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Text {
     String(StringId),
-    /// What a scope is called.
+    /// The name of a scope.
     Scope(u32),
 }
 
 impl Text {
-    pub fn of(self, record: &Record) -> String {
+    pub fn resolve(self, record: &Record) -> String {
         match self {
             Self::String(id) => record.texts().strings.get(id).to_owned(),
             Self::Scope(scope) => record.scope(scope),
@@ -30,31 +30,31 @@ impl Text {
     }
 }
 
-/// Something that is drawn.
+/// An item that is drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Activity {
     pub item: Item,
     pub category: Category,
-    /// In nanoseconds of the common clock.
+    /// The start in nanoseconds of the common clock.
     pub start: u64,
-    /// In nanoseconds; `None`: a moment.
+    /// The duration in nanoseconds; `None` for a moment.
     pub duration: Option<u64>,
-    /// The iteration that it lies in.
+    /// The iteration that it is in.
     iteration: Option<u64>,
     pub flow: Option<Flow>,
 }
 
-/// An end of an arrow from a call to the kernels that it launched, one after the other.
+/// An end of an arrow from a call to the kernels that it launched, from one to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flow {
-    /// The launch, by its number among those of the record.
+    /// The launch's number among those of the record.
     pub launch: u32,
-    /// It is the call's.
+    /// True if it is the end of the call.
     pub begins: bool,
 }
 
 impl Activity {
-    /// What else is written of it.
+    /// Returns its arguments.
     pub fn args(&self) -> impl Iterator<Item = (Key, Value)> + '_ {
         let item = &self.item;
         // The null stream is not worth an argument.
@@ -65,7 +65,7 @@ impl Activity {
             value.map(|key| (key, Value::Number(item.value))),
             (item.domain != NO_STRING)
                 .then_some((Key::Domain, Value::Text(Text::String(item.domain)))),
-            // Of a kernel that was launched in none there is nothing to say.
+            // A kernel that was launched in no scope has no such argument.
             item.scope
                 .filter(|scope| *scope != 0)
                 .map(|scope| (Key::Scope, Value::Text(Text::Scope(scope)))),
@@ -86,11 +86,11 @@ pub struct Draw<'a> {
 }
 
 impl<'a> Draw<'a> {
-    /// `shift` is what its clock is behind the common one, in nanoseconds.
+    /// Returns a `Draw` for a record. `shift` is added to its clock to get the common one, in nanoseconds.
     pub fn new(record: &'a Record, shift: u64) -> Self {
         Self {
             record,
-            iterations: Iterations::of(&record.process),
+            iterations: Iterations::from_process(&record.process),
             shift,
         }
     }
@@ -110,12 +110,13 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// When an item begins.
+    /// Returns the start of an item on the common clock.
     pub fn at(&self, item: &Item) -> u64 {
         placed(item.start, 0, self.shift).0
     }
 
-    /// By two clocks, a kernel may seem to begin before its launch: no arrow points back.
+    /// Returns the arrow's end at an item, if any. With two clocks, a kernel may seem to begin before its
+    /// launch: arrows do not point back.
     fn flow(&self, item: &Item) -> Option<Flow> {
         let launch = self.record.interpreter.launch(item)?;
         let begins = item.kind.row().end == Some(End::Call);
@@ -130,8 +131,8 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// A span on the common clock, which has 63 bits, as Perfetto reads it: what a damaged record has behind
-/// that is at its end.
+/// Returns a span on the common clock, which has 63 bits, as Perfetto reads it. Later times of a damaged
+/// record are moved to the end of that range.
 fn placed(start: u64, duration: u64, shift: u64) -> (u64, u64) {
     const LAST: u64 = i64::MAX as u64;
     let start = start.saturating_add(shift).min(LAST);

@@ -1,7 +1,7 @@
 //! The trace event format: JSON that chrome://tracing, the Perfetto UI and many others read.
 //!
-//! Source: "Trace Event Format", the Chromium project. Times are microseconds with three decimals; one
-//! event is one line. Characters that act on a terminal are escaped: the file may be printed on one.
+//! Source: "Trace Event Format", the Chromium project. Times are microseconds with three decimals. One
+//! event is one line. Characters that control a terminal are escaped, as the file may be printed on one.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,16 +15,16 @@ use crate::record::Record;
 use crate::sink::Sink;
 use crate::trace::{Format, Group, Line};
 
-/// How many texts of arguments are kept.
-const TEXTS: usize = 1 << 16;
+/// Maximum number of texts of arguments that are kept.
+const MAX_TEXTS: usize = 1 << 16;
 
 pub struct Chrome<'a> {
     sink: &'a mut Sink,
     first: bool,
     name: String,
-    /// Texts of arguments as they are written, of the record.
+    /// The current record's texts of arguments, as they are written.
     texts: HashMap<Text, String>,
-    /// How many records were begun.
+    /// Number of records that were begun.
     records: u64,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Chrome<'a> {
         }
     }
 
-    /// Begins an event: the comma after the last one.
+    /// Begins an event: writes the comma after the last one.
     fn next(&mut self) -> &mut Vec<u8> {
         let to = self.sink.bytes();
         to.extend_from_slice(if self.first { b"\n" } else { b",\n" });
@@ -47,7 +47,7 @@ impl<'a> Chrome<'a> {
         to
     }
 
-    /// An event that ties what begins there on a line to a launch.
+    /// Writes an event that connects the event that begins there on a line to a launch.
     fn flow(&mut self, group: &Group, line: &Line, at: u64, flow: Flow) {
         let id = self.records << 32 | u64::from(flow.launch);
         let to = self.next();
@@ -62,7 +62,7 @@ impl<'a> Chrome<'a> {
         to.push(b'}');
     }
 
-    /// An event that says something about a process or a thread.
+    /// Writes an event that describes a process or a thread.
     fn about(&mut self, what: &str, pid: u32, tid: Option<u32>, key: &str, value: &str) {
         let to = self.next();
         to.extend_from_slice(b"{\"ph\":\"M\",\"name\":\"");
@@ -133,7 +133,7 @@ impl Format for Chrome<'_> {
     ) -> io::Result<()> {
         let mut name = std::mem::take(&mut self.name);
         let mut texts = std::mem::take(&mut self.texts);
-        if texts.len() >= TEXTS {
+        if texts.len() >= MAX_TEXTS {
             texts.clear();
         }
         name.clear();
@@ -161,7 +161,7 @@ impl Format for Chrome<'_> {
             to.push(b'"');
             to.extend_from_slice(key.text().as_bytes());
             match value {
-                // What needs more than a double's 53 bits is text.
+                // A number that needs more than a double's 53 bits is written as text.
                 Value::Number(value) if value < 1 << 53 => number(to, "\":", value),
                 Value::Number(value) => {
                     number(to, "\":\"", value);
@@ -170,7 +170,7 @@ impl Format for Chrome<'_> {
                 Value::Text(text) => {
                     to.extend_from_slice(b"\":");
                     let written = texts.entry(text);
-                    let written = written.or_insert_with(|| json(&text.of(record)));
+                    let written = written.or_insert_with(|| json(&text.resolve(record)));
                     to.extend_from_slice(written.as_bytes());
                 }
                 Value::Yes => to.extend_from_slice(b"\":true"),
@@ -214,7 +214,7 @@ fn number(to: &mut Vec<u8>, before: &str, value: u64) {
     to.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Nanoseconds as microseconds, exactly.
+/// Writes nanoseconds as microseconds, exactly.
 fn microseconds(to: &mut Vec<u8>, before: &str, ns: u64) {
     number(to, before, ns / 1000);
     let rest = (ns % 1000) as u16;
@@ -223,7 +223,7 @@ fn microseconds(to: &mut Vec<u8>, before: &str, ns: u64) {
 }
 
 fn string(to: &mut Vec<u8>, text: &str) {
-    // Into memory that fails nowhere.
+    // Writing into memory cannot fail.
     let _ = write_json_text(text, to);
     // Perfetto takes the end of `\\"` for a quote in the text.
     if text.ends_with('\\') {

@@ -1,33 +1,33 @@
-//! One time line for the records of several machines.
+//! A common time line for the records of several machines.
 
 use std::collections::HashMap;
 
 use crate::record::Record;
 
-/// What to add to each record's `CLOCK_MONOTONIC`, in nanoseconds.
+/// The offsets from each record's `CLOCK_MONOTONIC` to the common clock, in nanoseconds.
 ///
-/// Records of one boot share that clock and keep their distances to the nanosecond. Other machines are
-/// aligned by their times of day, as well as those agree. The common clock is that of the machine that
-/// has been up for longest, so that no moment comes before its zero.
+/// Records of one boot share that clock and keep their distances exactly. Other machines are aligned by their
+/// times of day, as well as those agree. The common clock is that of the machine that was started first, so
+/// that no time is before its zero.
 #[derive(Debug)]
 pub struct Clocks {
     shifts: Vec<u64>,
-    /// Nanoseconds since 1970 less the common clock.
+    /// Nanoseconds since 1970 minus the common clock.
     pub unix: i64,
 }
 
 impl Clocks {
-    /// The clocks of records, in their order.
+    /// Returns the clocks of records, in their order.
     #[must_use]
-    pub fn of(records: &[Record]) -> Self {
+    pub fn from_records(records: &[Record]) -> Self {
         Self::new(records.iter().map(|record| {
             let process = &record.process;
             (&process.facts.boot[..], process.record.unix_minus_monotonic)
         }))
     }
 
-    /// Of records with these boots and times of day. A record that does not know its boot is a machine
-    /// of its own.
+    /// Returns the clocks of records with these boots and times of day. A record without a boot counts as a
+    /// machine of its own.
     fn new<'a>(records: impl Iterator<Item = (&'a str, i64)>) -> Self {
         let mut boots = HashMap::new();
         let offsets: Vec<i64> = records

@@ -1,10 +1,10 @@
-//! What an export reports.
+//! The result of an export.
 
-/// How much was exported.
+/// Counts of what was exported.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Exported {
-    /// Events, or rows of tables.
+    /// Number of events, or of rows of tables.
     pub events: u64,
-    /// Events that no place was left for: those of too many threads, or at once.
+    /// Number of events that were left out, as there were too many threads, or too many events at once.
     pub left_out: u64,
 }

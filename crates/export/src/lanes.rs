@@ -1,14 +1,14 @@
-//! Which of a track's events can be drawn on one line: those that nest or are apart.
+//! Distributes a track's events to lines. Events can share a line if they nest or do not overlap.
 //!
-//! A thread's events come in the order of their ends, a parent after its children. What a line has is
-//! kept as the outermost spans on it, which are apart: a parent takes the place of its children. Where it is
-//! unknown whether a span nests, it goes to another line, so that at worst a track has a line too many.
+//! A thread's events come in the order of their ends, a parent after its children. Only the outermost spans
+//! of a line are kept, which do not overlap: a parent replaces its children. If it is unknown whether a span
+//! nests, it goes to another line, so a track may have a line too many.
 
-/// How many lines a track may have.
-const LINES: usize = 1024;
+/// Maximum number of lines of a track.
+const MAX_LINES: usize = 1024;
 
-/// How many spans of a line are kept apart, where a record has so many lines. Beyond that, neighbours are
-/// taken together, the oldest first.
+/// Returns the number of spans of a line that are kept separately, for a record with this number of lines.
+/// Beyond that, neighbours are merged, the oldest first.
 #[must_use]
 pub const fn kept_apart(lines: usize) -> usize {
     if lines < 512 { 8192 } else { 128 }
@@ -29,23 +29,23 @@ pub struct Lanes {
 
 #[derive(Default, Debug)]
 struct Line {
-    /// In the order of their starts, and of their ends.
+    /// The outermost spans, in the order of their starts, which is also that of their ends.
     spans: Vec<Span>,
 }
 
 impl Lanes {
-    /// A line for a span; `None` where all are taken. Within a batch, events are written in the order of
-    /// their starts, longer ones first. So of two that start together the later one to come is the outer
-    /// one only there.
+    /// Returns a line for a span; `None` if all lines are taken. Within a batch, events are written in the
+    /// order of their starts, longer ones first. So only within a batch is the later one of two that start
+    /// together the outer one.
     ///
-    /// `limit` is how many spans of a line are kept apart.
+    /// `limit` is the number of spans of a line that are kept separately.
     pub fn line(&mut self, start: u64, end: u64, batch: u32, limit: usize) -> Option<usize> {
         let span = Span { start, end, batch };
         let takes = |line: &mut Line| line.take(span, limit);
         if let Some(fits) = self.lines.iter_mut().position(takes) {
             return Some(fits);
         }
-        if self.lines.len() == LINES {
+        if self.lines.len() == MAX_LINES {
             return None;
         }
         self.lines.push(Line { spans: vec![span] });
@@ -54,9 +54,9 @@ impl Lanes {
 }
 
 impl Line {
-    /// Takes a span if it nests with those that are there.
+    /// Adds a span if it nests with those that are there. Returns true if it was added.
     fn take(&mut self, span: Span, limit: usize) -> bool {
-        // Those from here on start with it or later: they have to be inside it, or after it.
+        // The spans from here on start with it or later: they have to be inside it, or after it.
         let first = match self.spans.last() {
             Some(last) if last.start < span.start => self.spans.len(),
             _ => self.spans.partition_point(|other| other.start < span.start),
@@ -121,7 +121,7 @@ mod tests {
             (9, 9, 0),
         ];
         assert_eq!(lines(&nested), [0; 6]);
-        // In the order of their starts, too, as long as they are apart.
+        // In the order of their starts, too, if they do not overlap.
         assert_eq!(lines(&[(8, 9, 0), (0, 3, 0), (4, 5, 0)]), [0; 3]);
     }
 
@@ -131,7 +131,8 @@ mod tests {
             lines(&[(0, 10, 0), (5, 15, 0), (10, 20, 0), (12, 25, 0)]),
             [0, 1, 0, 2]
         );
-        // A parent that comes before its child cannot be distinguished from one that has another there.
+        // A parent that comes before its child cannot be distinguished from a span that has another parent
+        // there.
         assert_eq!(lines(&[(0, 10, 0), (2, 3, 0)]), [0, 1]);
         assert_eq!(lines(&[(5, 15, 0), (0, 10, 0)]), [0, 1]);
     }

@@ -1,10 +1,9 @@
-//! What tllmprof's records hold, in the formats of other tools.
+//! Exports tllmprof's records to the formats of other tools.
 //!
-//! [`Record`] is an open record with what of it there is little of; [`Clocks`] puts the records of
-//! several machines on one time line. [`FORMATS`] are the formats. Trace formats draw that time line:
-//! all give each item of a record the same line of a track ([`trace`], [`lanes`]) and differ in how they
-//! write it down. [`parquet`] writes tables. All go through a record once more, and hold what they write
-//! for some thousand items.
+//! [`Record`] is an open record with its small tables; [`Clocks`] puts the records of several machines on
+//! one time line. [`FORMATS`] are the formats. Trace formats draw that time line: all put each item of a
+//! record on the same line of a track ([`trace`], [`lanes`]) and differ only in the encoding. [`parquet`]
+//! writes tables. All read a record again, and keep only some thousand items in memory.
 
 #![forbid(unsafe_code)]
 
@@ -33,21 +32,21 @@ pub use stacks::{collapsed, speedscope};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Writes the trace event format that chrome://tracing and the Perfetto UI read, compressed if
-/// `gzip` says so.
+/// Writes the trace event format that chrome://tracing and the Perfetto UI read, compressed if `gzip` is
+/// true.
 ///
 /// # Errors
-/// Where a record cannot be read or `to` not be written.
+/// Returns an error if a record cannot be read or `to` cannot be written.
 pub fn chrome(records: &[Record], to: impl Write + Send, gzip: bool) -> io::Result<Exported> {
     sink::through(to, gzip, |sink| {
         trace::write(records, &mut chrome::Chrome::new(sink))
     })
 }
 
-/// Writes a Perfetto trace, compressed if `gzip` says so: the Perfetto UI reads that, too.
+/// Writes a Perfetto trace, compressed if `gzip` is true, which the Perfetto UI reads, too.
 ///
 /// # Errors
-/// As [`chrome`].
+/// The same as for [`chrome`].
 pub fn perfetto(records: &[Record], to: impl Write + Send, gzip: bool) -> io::Result<Exported> {
     sink::through(to, gzip, |sink| {
         trace::write(records, &mut perfetto::Perfetto::new(sink))
@@ -59,23 +58,23 @@ pub use tables::{TABLES, parquet};
 /// A format of exports.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
-    /// What people ask for it by.
+    /// The name by which users select it.
     pub name: &'static str,
-    /// What it makes, as the help of the command says it.
+    /// Its output, as the command's help describes it.
     pub makes: &'static str,
-    /// What [`Exported`] counts.
+    /// The unit of [`Exported`].
     pub counts: &'static str,
-    /// It is text, in which nothing acts on a terminal.
+    /// True if it is text without characters that control a terminal.
     pub is_text: bool,
     pub write: Writer,
 }
 
-/// How a format is written.
+/// The function that writes a format.
 #[derive(Clone, Copy, Debug)]
 pub enum Writer {
-    /// To a file or a pipe, compressed if the last argument says so.
+    /// Writes to a file or a pipe, compressed if the last argument is true.
     File(fn(&[Record], &mut (dyn Write + Send), bool) -> io::Result<Exported>),
-    /// Into a folder.
+    /// Writes into a folder.
     Folder(fn(&[Record], &Path) -> io::Result<Exported>),
 }
 

@@ -1,7 +1,7 @@
-//! Windows and slow iterations as spans, as OpenTelemetry's protocol has them.
+//! Windows and slow iterations as spans of OpenTelemetry's protocol.
 //!
-//! A window is a span, and each of the slowest iterations in it is one inside that. The windows of the same iterations of
-//! one run's processes are of one trace: ranks lie side by side there.
+//! A window is a span, and each of its slowest iterations is a span inside it. The windows of the same iterations of
+//! one run's processes are in one trace, where ranks are side by side.
 
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
@@ -17,10 +17,10 @@ use tllmprof_report::{Change, Difference, Process, Slow, Window};
 
 use crate::record::Record;
 
-/// Spans of a request.
-const MOST: usize = 1000;
+/// Maximum number of spans of a request.
+const MAX_SPANS: usize = 1000;
 
-/// What is sent at once.
+/// The spans that are sent together.
 #[derive(Debug)]
 pub struct Request {
     /// An `ExportTraceServiceRequest`.
@@ -28,18 +28,19 @@ pub struct Request {
     pub spans: u64,
 }
 
-/// The spans of records, in requests of a bounded size.
+/// Returns the spans of records, in requests of a bounded size.
 pub fn otlp(records: &[Record]) -> impl Iterator<Item = Request> {
     records.iter().flat_map(|record| {
         let spans = spans(&record.process);
         let requests = spans
-            .chunks(MOST)
+            .chunks(MAX_SPANS)
             .map(|spans| request(&record.process, spans.to_vec()));
         requests.collect::<Vec<_>>()
     })
 }
 
-/// How many spans a collector has rejected by its answer, and why; `None`: none.
+/// Returns the number of spans that a collector has rejected by its answer, and the reason; `None` if it has
+/// rejected none.
 #[must_use]
 pub fn rejected(answer: &[u8]) -> Option<(u64, String)> {
     let answer = ExportTraceServiceResponse::decode(answer).ok()?;
@@ -76,7 +77,8 @@ fn request(process: &Process, spans: Vec<Span>) -> Request {
     }
 }
 
-/// What the spans are of. Names without `tllmprof.` are OpenTelemetry's own.
+/// Returns the description of the process whose spans they are. Names without `tllmprof.` are OpenTelemetry's
+/// own.
 fn resource(process: &Process) -> Resource {
     let facts = &process.facts;
     let name = match &*facts.engine {
@@ -112,7 +114,7 @@ fn spans(process: &Process) -> Vec<Span> {
         .iter()
         .filter(|window| !window.iterations.is_empty())
     {
-        let ids = Ids::of(process, window);
+        let ids = Ids::new(process, window);
         let start = window.iterations[0].start;
         spans.push(Span {
             trace_id: ids.trace.to_vec(),
@@ -180,22 +182,22 @@ fn of_batch(batch: Batch) -> [KeyValue; 4] {
     ]
 }
 
-/// Nanoseconds since 1970 of a moment of a process.
+/// Returns a time of a process's clock as nanoseconds since 1970.
 fn unix(process: &Process, monotonic: u64) -> u64 {
     monotonic.saturating_add_signed(process.record.unix_minus_monotonic)
 }
 
-/// The numbers of a window's spans: the same whenever it is exported, so that a second export adds none.
+/// The ids of a window's spans. They are the same in every export, so that a second export adds no spans.
 struct Ids {
     trace: [u8; 16],
     process: u64,
 }
 
 impl Ids {
-    fn of(process: &Process, window: &Window) -> Self {
+    fn new(process: &Process, window: &Window) -> Self {
         let facts = &process.facts;
         let own = format!("{}/{}/{}", facts.host, facts.boot, process.pid);
-        // Processes of no run have no windows in common.
+        // Processes that are not part of a run have no windows in common.
         let run = match &*facts.run {
             "" => &own,
             run => run,
@@ -226,7 +228,8 @@ impl Ids {
     }
 }
 
-/// FNV-1a, which stays the same from version to version; never 0, which is no number of a span.
+/// Returns the FNV-1a hash, which is the same in all versions. It is never 0, which is not a valid id of a
+/// span.
 fn hash(parts: &[&[u8]]) -> u64 {
     let byte = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let separated = parts.iter().flat_map(|part| part.iter().chain(&[0xff]));

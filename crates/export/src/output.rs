@@ -1,34 +1,39 @@
-//! The file or folder that an export makes: it is there whole or not at all.
+//! The file or folder that an export makes. It is there completely or not at all.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::{fmt, io, process};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, open, renameat_with};
 
 use crate::private::private_file;
 
-/// An export under way, under a name of its own. What was not [kept](Self::keep) is removed.
+/// An unfinished export: a file without a name where the file system permits one, which is gone however this
+/// process ends, and otherwise a temporary name. It is removed unless it was [kept](Self::keep).
 #[derive(Debug)]
 pub struct Output {
     target: PathBuf,
     temporary: PathBuf,
+    /// The file that has no name yet.
+    unnamed: OnceLock<File>,
     force: bool,
     kept: bool,
 }
 
-/// Why there is no output.
+/// The reason why there is no output.
 #[derive(Debug)]
 pub enum OutputError {
-    /// There is something by that name, and nobody said that it may go.
+    /// The target exists, and replacing it was not requested.
     Exists,
-    /// There is a folder by that name that no export has made: what is in it.
+    /// The target is a folder that no export has made. The value is an entry of it.
     Foreign(OsString),
-    /// There is a device or a pipe by that name.
+    /// The target is a device or a pipe.
     Special,
-    /// The folder that it would be in is not there.
+    /// The folder that it would be in does not exist.
     NoFolder(PathBuf),
     Io(io::Error),
 }
@@ -63,12 +68,12 @@ impl From<io::Error> for OutputError {
 }
 
 impl Output {
-    /// Where `target` is to be; with `force` in the place of what is there.
+    /// Prepares an output at `target`, which is replaced if `force` is true.
     ///
     /// # Errors
-    /// Where that may not be, before anything is done.
+    /// Returns an error, before anything is written, if the target may not be created or replaced.
     pub fn new(target: &Path, force: bool) -> Result<Self, OutputError> {
-        // A link stays: what it leads to is replaced.
+        // A link is kept, and its target is replaced.
         let target = match target.canonicalize() {
             Ok(target) => target,
             Err(error) if error.kind() == io::ErrorKind::NotFound => target.to_owned(),
@@ -90,34 +95,48 @@ impl Output {
         }
         Ok(Self {
             temporary: beside(&target, "part")?,
+            unnamed: OnceLock::new(),
             target,
             force,
             kept: false,
         })
     }
 
-    /// Makes the file, which its owner alone may read, as records are.
+    /// Creates the file, which only its owner may read, as with records.
     ///
     /// # Errors
-    /// Where that cannot be.
+    /// Returns an error if it cannot be created.
     pub fn file(&self) -> io::Result<File> {
-        private_file(&self.temporary)
+        match unnamed_beside(&self.temporary) {
+            Some(file) => self.unnamed.get_or_init(|| file).try_clone(),
+            None => private_file(&self.temporary),
+        }
     }
 
-    /// Makes the folder, which its owner alone may read.
+    /// Creates the folder, which only its owner may read.
     ///
     /// # Errors
-    /// Where that cannot be.
+    /// Returns an error if it cannot be created.
     pub fn folder(&self) -> io::Result<&Path> {
         DirBuilder::new().mode(0o700).create(&self.temporary)?;
         Ok(&self.temporary)
     }
 
-    /// Gives what was made its name.
+    /// Gives the output its final name.
     ///
     /// # Errors
-    /// Where that cannot be, as where there is something by that name by now.
+    /// Returns an error if it cannot be renamed, for example because the target exists by now.
     pub fn keep(mut self) -> Result<(), OutputError> {
+        if let Some(file) = self.unnamed.take() {
+            let linked = linkat(
+                CWD,
+                own_link(&file),
+                CWD,
+                &self.temporary,
+                AtFlags::SYMLINK_FOLLOW,
+            );
+            linked.map_err(io::Error::from)?;
+        }
         if !self.force {
             let renamed = renameat_with(
                 CWD,
@@ -127,7 +146,7 @@ impl Output {
                 RenameFlags::NOREPLACE,
             );
             match renamed {
-                // A file system that cannot do that at once.
+                // The file system does not support this in one step.
                 Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
                     if fs::symlink_metadata(&self.target).is_ok() {
                         return Err(OutputError::Exists);
@@ -158,13 +177,32 @@ impl Drop for Output {
         if self.kept {
             return;
         }
-        // It may be either, or not be there yet.
+        // It may be a file or a folder, or not exist yet.
         let _ = fs::remove_file(&self.temporary);
         let _ = fs::remove_dir_all(&self.temporary);
     }
 }
 
-/// A name for something that is not ready, in the folder of `target`.
+/// Creates a file without a name in the folder of `path`, which only its owner may read. Returns `None` where the
+/// file system or the kernel does not support one, or where it could not be given a name later.
+fn unnamed_beside(path: &Path) -> Option<File> {
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let file = File::from(open(folder, flags, Mode::RUSR | Mode::WUSR).ok()?);
+    fs::symlink_metadata(own_link(&file))
+        .is_ok()
+        .then_some(file)
+}
+
+/// Returns the link through which an open file can be given a name.
+fn own_link(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// Returns a temporary name in the folder of `target`.
 fn beside(target: &Path, what: &str) -> Result<PathBuf, OutputError> {
     let Some(name) = target.file_name() else {
         return Err(OutputError::Exists);
@@ -175,7 +213,8 @@ fn beside(target: &Path, what: &str) -> Result<PathBuf, OutputError> {
     Ok(target.with_file_name(hidden))
 }
 
-/// Nothing but the folders of tables may go with a folder that is replaced.
+/// Returns an error unless the folder only has folders of tables: nothing else may be removed with a folder
+/// that is replaced.
 fn made_by_an_export(folder: &Path) -> Result<(), OutputError> {
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
@@ -219,6 +258,9 @@ mod tests {
         let output = Output::new(&target, false).unwrap();
         output.file().unwrap().write_all(b"half").unwrap();
         assert!(!target.exists());
+        if unnamed_beside(&target).is_some() {
+            assert!(names(&scratch).is_empty(), "a signal leaves nothing");
+        }
         drop(output);
         assert!(names(&scratch).is_empty());
         write(&target, false, "one").unwrap();

@@ -1,4 +1,4 @@
-//! An open record, and what of it there is little of.
+//! An open record, and its small tables.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,14 @@ use tllmprof_record::{Error, Reader, Source};
 use tllmprof_report::Process;
 use tllmprof_timeline::{Interpreter, Item, Texts};
 
-/// How often a record is read from its start to its end when it is exported.
+/// Number of times that a record is read from its start to its end when it is exported.
 pub const PASSES: u64 = 4;
 
-/// Is called with the number of bytes of a record that were read; an error from it ends the reading.
+/// A function that is called with the number of bytes that were read of a record. An error from it ends the
+/// reading.
 pub type Progress = Arc<dyn Fn(u64) -> io::Result<()> + Send + Sync>;
 
-/// A source that reports how far it was read.
+/// A source that reports the progress of reading.
 struct Watched {
     source: Box<dyn Source + Send + Sync>,
     progress: Progress,
@@ -32,25 +33,25 @@ impl Source for Watched {
 pub struct Record {
     /// Its facts, windows and iterations.
     pub process: Process,
-    /// What its events are understood by.
+    /// The tables that are needed to interpret its events.
     pub(crate) interpreter: Interpreter,
     reader: Reader<Watched>,
 }
 
 impl Record {
-    /// Opens a record, and goes through it for what of it there is little of.
+    /// Opens a record, and reads its small tables.
     ///
     /// # Errors
-    /// Where the file cannot be read or is no record.
+    /// Returns an error if the file cannot be read or is not a record.
     pub fn open(file: &Path, progress: Progress) -> Result<Self, Error> {
         let source = tllmprof_record::open_still(file)?;
         Self::new(file.to_owned(), Box::new(source), progress)
     }
 
-    /// As [`open`](Self::open), of a record that may be in memory.
+    /// Opens a record that may be in memory, like [`open`](Self::open).
     ///
     /// # Errors
-    /// As above.
+    /// The same as for [`open`](Self::open).
     pub fn new(
         file: PathBuf,
         source: Box<dyn Source + Send + Sync>,
@@ -66,13 +67,13 @@ impl Record {
         })
     }
 
-    /// What the names of its items are made of.
+    /// Returns the texts from which the names of its items are made.
     pub(crate) const fn texts(&self) -> Texts<'_> {
         self.interpreter.texts(&self.process)
     }
 
-    /// Gives every item to `each`, until one of them fails: windows first, then what happened, in the
-    /// order of the record.
+    /// Passes every item to `each`, until an error: first windows, then the other items, in the order of the
+    /// record.
     pub(crate) fn items(&self, mut each: impl FnMut(&Item) -> io::Result<()>) -> io::Result<()> {
         for stretch in self.interpreter.stretches() {
             each(&stretch.item())?;
@@ -86,7 +87,7 @@ impl Record {
         result.and(read.map(|_| ()))
     }
 
-    /// What a kernel's scope is called.
+    /// Returns the name of a kernel's scope.
     pub(crate) fn scope(&self, scope: u32) -> String {
         self.interpreter.scope(&self.process, scope)
     }

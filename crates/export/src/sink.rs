@@ -1,4 +1,4 @@
-//! Where a trace goes: a thread of its own compresses and writes it while the next part is made.
+//! The output of a trace. A separate thread compresses and writes it while the next part is made.
 
 use std::io::{self, Write};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -7,51 +7,55 @@ use std::thread;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// How much is handed to the writer at a time, in bytes, and how many of these may wait for it.
-const BLOCK: usize = 1 << 20;
-const WAITING: usize = 4;
+/// Number of bytes that are passed to the writer at a time.
+const BLOCK_BYTES: usize = 1 << 20;
+/// Maximum number of blocks that wait for the writer.
+const MAX_WAITING_BLOCKS: usize = 4;
 
-/// What is to be written.
+/// A buffer of output, and the channel to the writer.
 pub struct Sink {
     block: Vec<u8>,
     writer: SyncSender<Vec<u8>>,
 }
 
 impl Sink {
-    /// The bytes that come next are put here.
+    /// Returns the buffer to which the next bytes are appended.
     pub const fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.block
     }
 
-    /// Hands over what there is if that is enough to be worth it.
+    /// Passes the buffer to the writer if it is full enough.
     ///
     /// # Errors
-    /// Where the writer has failed; it knows why.
+    /// Returns an error if the writer has failed. The writer returns the reason.
     pub fn ready(&mut self) -> io::Result<()> {
-        if self.block.len() < BLOCK {
+        if self.block.len() < BLOCK_BYTES {
             return Ok(());
         }
         self.hand_over()
     }
 
     fn hand_over(&mut self) -> io::Result<()> {
-        let block = std::mem::replace(&mut self.block, Vec::with_capacity(BLOCK + BLOCK / 8));
+        let block = std::mem::replace(
+            &mut self.block,
+            Vec::with_capacity(BLOCK_BYTES + BLOCK_BYTES / 8),
+        );
         let sent = self.writer.send(block);
         sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 }
 
-/// Writes to `to` what `make` puts into the sink.
+/// Writes to `to` the bytes that `make` puts into the sink.
 ///
 /// # Errors
-/// Those of writing, before those of `make`.
+/// Returns the errors of writing, before those of `make`.
 pub fn through<T>(
     to: impl Write + Send,
     gzip: bool,
     make: impl FnOnce(&mut Sink) -> io::Result<T>,
 ) -> io::Result<T> {
     thread::scope(|scope| {
-        let (writer, blocks) = sync_channel::<Vec<u8>>(WAITING);
+        let (writer, blocks) = sync_channel::<Vec<u8>>(MAX_WAITING_BLOCKS);
         let writing = scope.spawn(move || {
             if gzip {
                 let mut encoder = GzEncoder::new(to, Compression::fast());
@@ -68,7 +72,7 @@ pub fn through<T>(
             }
         });
         let mut sink = Sink {
-            block: Vec::with_capacity(BLOCK + BLOCK / 8),
+            block: Vec::with_capacity(BLOCK_BYTES + BLOCK_BYTES / 8),
             writer,
         };
         let made = make(&mut sink).and_then(|made| sink.hand_over().map(|()| made));
@@ -129,7 +133,7 @@ mod tests {
                 Ok(())
             }
         }
-        let error = through(Full(BLOCK + BLOCK / 2), false, numbers).unwrap_err();
+        let error = through(Full(BLOCK_BYTES + BLOCK_BYTES / 2), false, numbers).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }
 }

@@ -1,7 +1,7 @@
-//! Sampled stacks: as speedscope's JSON, and folded, a line each with its count.
+//! Sampled stacks: as speedscope's JSON, and folded, one line per stack with its count.
 //!
-//! Both have each thread of each process apart, and native stacks, which are sampled by themselves, apart from those of
-//! Python. What a thread did that did not run is the innermost part of its stack. Rejected samples are left out.
+//! Both separate the threads of each process. Native stacks are sampled separately and kept apart from those of Python.
+//! The state of a thread that did not run is the innermost part of its stack. Rejected samples are left out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -15,11 +15,11 @@ use crate::exported::Exported;
 use crate::record::Record;
 use crate::sink;
 
-/// The stacks of a thread, by functions of [`Functions`], each as often as it was seen.
+/// The stacks of a thread, each as often as it was sampled, as indices into [`Functions`].
 struct Thread {
     process: String,
     name: String,
-    /// Between two samples, as asked for, in nanoseconds.
+    /// The requested time between two samples, in nanoseconds.
     interval: Option<u64>,
     samples: Vec<Vec<usize>>,
 }
@@ -43,11 +43,11 @@ impl Functions {
     }
 }
 
-/// Writes the JSON that <https://www.speedscope.app> reads, compressed if `gzip` says so: a sampled profile for each
-/// thread.
+/// Writes the JSON that <https://www.speedscope.app> reads, compressed if `gzip` is true: a sampled profile
+/// for each thread.
 ///
 /// # Errors
-/// Where `to` cannot be written.
+/// Returns an error if `to` cannot be written.
 pub fn speedscope(records: &[Record], to: impl Write + Send, gzip: bool) -> io::Result<Exported> {
     let mut functions = Functions::default();
     let threads = threads(records, &mut functions);
@@ -81,10 +81,11 @@ pub fn speedscope(records: &[Record], to: impl Write + Send, gzip: bool) -> io::
     Ok(exported(&threads))
 }
 
-/// Writes `PROCESS;THREAD;FUNCTION;… COUNT` for each stack, the outermost function first, compressed if `gzip` says so.
+/// Writes `PROCESS;THREAD;FUNCTION;… COUNT` for each stack, the outermost function first, compressed if
+/// `gzip` is true.
 ///
 /// # Errors
-/// Where `to` cannot be written.
+/// Returns an error if `to` cannot be written.
 pub fn collapsed(records: &[Record], to: impl Write + Send, gzip: bool) -> io::Result<Exported> {
     let mut functions = Functions::default();
     let threads = threads(records, &mut functions);
@@ -97,7 +98,7 @@ pub fn collapsed(records: &[Record], to: impl Write + Send, gzip: bool) -> io::R
             for (stack, count) in counts {
                 let parts = [&thread.process, &thread.name].into_iter();
                 let parts = parts.chain(stack.iter().map(|place| &functions.all[*place]));
-                // What parts are separated by is in none.
+                // No part may contain the separator.
                 let parts: Vec<_> = parts.map(|part| part.replace(';', ":")).collect();
                 writeln!(sink.bytes(), "{} {count}", parts.join(";"))?;
                 sink.ready()?;
@@ -116,7 +117,7 @@ fn exported(threads: &[Thread]) -> Exported {
     }
 }
 
-/// A frame of speedscope: its file and line apart, where a name has them.
+/// Returns a frame of speedscope, with its file and line as separate fields if its name has them.
 fn frame(name: &str) -> serde_json::Value {
     let parts = || {
         let (function, place) = name.strip_suffix(')')?.rsplit_once(" (")?;

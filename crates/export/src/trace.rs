@@ -1,4 +1,4 @@
-//! Goes through records and gives what is to be drawn to a format, in an order that it can be drawn in.
+//! Reads records and passes their items to a format, in an order in which they can be drawn.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry as Slot;
@@ -13,26 +13,26 @@ use crate::exported::Exported;
 use crate::lanes::{Lanes, kept_apart};
 use crate::record::Record;
 
-/// How many events are put in order at a time.
-const BATCH: usize = 4096;
+/// Number of events that are sorted at a time.
+const BATCH_EVENTS: usize = 4096;
 
-/// How many tracks a record may have, each line of them counted.
-const TRACKS: usize = 1 << 16;
+/// Maximum number of tracks of a record, and of lines of all its tracks.
+const MAX_TRACKS: usize = 1 << 16;
 
-/// Numbers for processes and threads that are none of the machine's: Linux's are below 2^22.
-const INVENTED: u32 = 10_000_000;
+/// The first number for processes and threads that is not the machine's: Linux's are below 2^22.
+const FIRST_INVENTED: u32 = 10_000_000;
 
-/// The number of a process or of a line of a track, over all records.
+/// The number of a process or of a line of a track, unique over all records.
 pub type Id = u32;
 
 /// A process, or the GPUs that it used, as one group of tracks.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub id: Id,
-    /// The process's number where no other process of the trace has it, else an invented one.
+    /// The process's number if no other process of the trace has it, or else an invented one.
     pub pid: u32,
     pub title: String,
-    /// Where it is put among the others.
+    /// Its position among the other groups.
     pub rank: u64,
 }
 
@@ -41,17 +41,17 @@ pub struct Group {
 pub struct Line {
     pub id: Id,
     pub track: Track,
-    /// The thread's number for the first line of a thread's track, else an invented one.
+    /// The thread's number for the first line of a thread's track, or else an invented one.
     pub tid: u32,
     pub name: String,
-    /// The thread's own line, where this is another one of that thread's.
+    /// The thread's own line, if this is another line of that thread.
     pub thread: Option<Id>,
 }
 
-/// A format of traces. Groups and lines are written before what refers to them.
+/// A format of traces. Groups and lines are written before the items that refer to them.
 pub trait Format {
     fn begin(&mut self, clocks: &Clocks) -> io::Result<()>;
-    /// What comes next is of this record.
+    /// Begins a record: the next items are of it.
     fn record(&mut self, record: &Record) -> io::Result<()>;
     fn group(&mut self, record: &Record, group: &Group) -> io::Result<()>;
     fn line(&mut self, group: &Group, line: &Line) -> io::Result<()>;
@@ -69,9 +69,9 @@ pub trait Format {
 /// Writes records in a format.
 ///
 /// # Errors
-/// Where a record cannot be read, and those of the format.
+/// Returns an error if a record cannot be read, and the errors of the format.
 pub fn write(records: &[Record], format: &mut impl Format) -> io::Result<Exported> {
-    let clocks = Clocks::of(records);
+    let clocks = Clocks::from_records(records);
     format.begin(&clocks)?;
     let mut numbers = Numbers::default();
     let mut exported = Exported::default();
@@ -95,7 +95,7 @@ pub fn write(records: &[Record], format: &mut impl Format) -> io::Result<Exporte
     Ok(exported)
 }
 
-/// Numbers given so far.
+/// The numbers that were assigned so far.
 #[derive(Default)]
 struct Numbers {
     ids: Id,
@@ -108,13 +108,13 @@ impl Numbers {
         self.ids
     }
 
-    /// A process number that no other has.
+    /// Returns a process number that no other process has.
     fn pid(&mut self, wanted: Option<u32>) -> u32 {
-        let wanted = wanted.filter(|pid| *pid < INVENTED);
+        let wanted = wanted.filter(|pid| *pid < FIRST_INVENTED);
         if let Some(pid) = wanted.filter(|pid| self.pids.insert(*pid)) {
             return pid;
         }
-        let mut pid = INVENTED;
+        let mut pid = FIRST_INVENTED;
         while !self.pids.insert(pid) {
             pid += 1;
         }
@@ -122,16 +122,16 @@ impl Numbers {
     }
 }
 
-/// The tracks of a record, and what waits to be drawn on them.
+/// The tracks of a record, and the items that wait to be drawn on them.
 struct Page<'a, F> {
     record: &'a Record,
     format: &'a mut F,
     numbers: &'a mut Numbers,
-    /// The process, and its GPUs; whether the format knows them.
+    /// The process and its GPUs, each with true if it was written to the format.
     groups: [(Group, bool); 2],
     tracks: HashMap<Track, usize>,
     lanes: Vec<Drawing>,
-    /// The track of the last event: the next one's is mostly the same.
+    /// The track of the last event. The next event mostly has the same.
     last: Option<(Track, usize)>,
     lines: Vec<Line>,
     waiting: Vec<Activity>,
@@ -141,7 +141,7 @@ struct Page<'a, F> {
     exported: Exported,
 }
 
-/// Where something that waits is drawn.
+/// The place of a waiting item.
 struct Placed {
     start: u64,
     end: u64,
@@ -149,7 +149,7 @@ struct Placed {
     line: Option<usize>,
 }
 
-/// A track's lines, and where each is in [`Page::lines`].
+/// A track's lines, and the index of each in [`Page::lines`].
 #[derive(Default)]
 struct Drawing {
     lanes: Lanes,
@@ -194,8 +194,8 @@ impl<'a, F: Format> Page<'a, F> {
             lanes: Vec::new(),
             last: None,
             lines: Vec::new(),
-            waiting: Vec::with_capacity(BATCH),
-            placed: Vec::with_capacity(BATCH),
+            waiting: Vec::with_capacity(BATCH_EVENTS),
+            placed: Vec::with_capacity(BATCH_EVENTS),
             batch: 0,
             exported: Exported::default(),
         }
@@ -203,7 +203,7 @@ impl<'a, F: Format> Page<'a, F> {
 
     fn activity(&mut self, activity: Activity) -> io::Result<()> {
         self.waiting.push(activity);
-        if self.waiting.len() == BATCH {
+        if self.waiting.len() == BATCH_EVENTS {
             self.flush()?;
         }
         Ok(())
@@ -223,9 +223,9 @@ impl<'a, F: Format> Page<'a, F> {
         }
     }
 
-    /// Finds lines for what waits, in the order of the ends, and writes it in the order of the starts. Of
-    /// events that start together the longest comes first, as it is around the others; of those that
-    /// are the same in both, the one that came last.
+    /// Finds lines for the waiting items, in the order of their ends, and writes them in the order of their
+    /// starts. If events start together, the longest comes first, as it contains the others. If they also end
+    /// together, the later one comes first.
     fn flush(&mut self) -> io::Result<()> {
         let waiting = std::mem::take(&mut self.waiting);
         let mut placed = std::mem::take(&mut self.placed);
@@ -264,13 +264,13 @@ impl<'a, F: Format> Page<'a, F> {
         Ok(())
     }
 
-    /// The line that a span of a track goes to; `None` where there is no room for one more.
+    /// Returns the line of a span of a track; `None` if there is no room for another line.
     fn line(&mut self, track: Track, start: u64, end: u64) -> io::Result<Option<usize>> {
         let index = match self.last {
             Some((last, index)) if last == track => index,
             _ => match self.tracks.entry(track) {
                 Slot::Occupied(known) => *known.get(),
-                Slot::Vacant(new) if self.lanes.len() < TRACKS => {
+                Slot::Vacant(new) if self.lanes.len() < MAX_TRACKS => {
                     self.lanes.push(Drawing::default());
                     *new.insert(self.lanes.len() - 1)
                 }
@@ -290,17 +290,17 @@ impl<'a, F: Format> Page<'a, F> {
         };
         match drawing.lines.get(lane) {
             Some(line) => Ok(Some(*line)),
-            None if self.lines.len() < TRACKS => self.add(track, index, lane),
+            None if self.lines.len() < MAX_TRACKS => self.add(track, index, lane),
             None => Ok(None),
         }
     }
 
-    /// Makes a track's next line.
+    /// Adds a track's next line.
     fn add(&mut self, track: Track, index: usize, lane: usize) -> io::Result<Option<usize>> {
         let own = Track::Thread(track.thread().unwrap_or(0));
         let thread = match track.thread() {
             Some(_) if track != own => {
-                // The thread's own line is there first, also where nothing is on it.
+                // The thread's own line is added first, even if nothing is on it.
                 let line = self.line(own, 0, 0)?;
                 self.last = None;
                 line
@@ -319,7 +319,7 @@ impl<'a, F: Format> Page<'a, F> {
             track,
             tid: match (track, lane) {
                 (Track::Thread(tid), 0) => tid,
-                _ => INVENTED.saturating_add(id),
+                _ => FIRST_INVENTED.saturating_add(id),
             },
             name: track.name(self.record.texts()),
             thread: thread
@@ -343,6 +343,9 @@ mod tests {
         let mut numbers = Numbers::default();
         let wanted = [Some(7), Some(7), None, Some(u32::MAX), Some(8)];
         let given = wanted.map(|wanted| numbers.pid(wanted));
-        assert_eq!(given, [7, INVENTED, INVENTED + 1, INVENTED + 2, 8]);
+        assert_eq!(
+            given,
+            [7, FIRST_INVENTED, FIRST_INVENTED + 1, FIRST_INVENTED + 2, 8]
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The questions of `examples/queries`: each is answered, and as the report answers it.
+//! Checks that each question of `examples/queries` is answered as the report answers it.
 
 mod common;
 #[path = "../../report/tests/common/server.rs"]
@@ -14,7 +14,7 @@ use tllmprof_record::builder::Builder;
 use tllmprof_record::{Event, Info, What};
 use tllmprof_report::Iteration;
 
-/// The record of a rank of a run.
+/// Returns the record of a rank of a run.
 fn of_run(run: &str, rank: u64) -> Record {
     let (mut builder, truth) = Server::rank(rank).record();
     belongs_to(&mut builder, run, truth[0].start);
@@ -34,7 +34,7 @@ fn counted(record: &Record) -> impl Iterator<Item = &Iteration> {
     windows.flat_map(|window| window.qualified())
 }
 
-/// As SQL's: the mean of the two in the middle.
+/// Returns the median as in SQL: the mean of the two in the middle.
 fn median(mut all: Vec<u64>) -> f64 {
     all.sort_unstable();
     let middle = all.len() / 2;
@@ -48,16 +48,16 @@ fn is_near(found: &Value, wanted: f64) -> bool {
     (found.as_f64().unwrap() - wanted).abs() <= wanted.abs() * 1e-9
 }
 
-/// Two ranks each of two runs.
+/// Returns the records of two ranks of each of two runs.
 fn of_two_runs() -> Vec<Record> {
     let runs = ["evening", "morning"].into_iter();
     runs.flat_map(|run| [0, 1].map(|rank| of_run(run, rank)))
         .collect()
 }
 
-/// What the host's time of a run's windows is, in milliseconds.
+/// Returns the host's time of a run's windows, in milliseconds.
 fn host_ms<'a>(records: impl Iterator<Item = &'a Record>) -> f64 {
-    let ledgers = records.flat_map(|one| &one.process.details.windows);
+    let ledgers = records.flat_map(|one| &one.process.ledger.details.windows);
     let all = ledgers.flat_map(|ledger| &ledger.host).map(|row| row.ns);
     all.sum::<u64>() as f64 / 1e6
 }
@@ -66,7 +66,7 @@ fn host_ms<'a>(records: impl Iterator<Item = &'a Record>) -> f64 {
 fn every_question_is_answered_as_the_report_answers_it() {
     let scratch = scratch();
     let mut records = of_two_runs();
-    // With batches, collections and metrics; of no run.
+    // With batches, collections and metrics, and without a run.
     let others = scene::all().0.into_iter();
     records.extend(others.map(|(name, bytes)| record(name, bytes)));
     parquet(&records, &scratch.path().join("tables")).unwrap();
@@ -102,7 +102,7 @@ fn every_question_is_answered_as_the_report_answers_it() {
     }
     assert_eq!(found, ranks.len());
 
-    // The causes of a run add up to what the report's ledgers have, and their shares to 1.
+    // The causes of a run add up to those of the report's ledgers, and their shares to 1.
     let of_run = |run: &'static str| {
         records
             .iter()
@@ -118,7 +118,7 @@ fn every_question_is_answered_as_the_report_answers_it() {
     assert!(is_near(&json!(sum("ms")), host_ms(of_run("evening"))));
     assert!(is_near(&json!(sum("share")), 1.0));
 
-    // No more iterations than are shared have a slowest rank.
+    // At most the shared iterations have a slowest rank.
     let stragglers = &answers["stragglers"];
     let of_evening: Vec<_> = stragglers
         .iter()
@@ -179,12 +179,12 @@ fn spark_answers_the_first_two_alike() {
     }
 }
 
-/// Where the queries are.
+/// Returns the folder of the queries.
 fn queries() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/queries")
 }
 
-/// The notebook of the queries, as their files have them.
+/// Returns the notebook of the queries, made from their files.
 fn notebook() -> Value {
     let lines =
         |text: &str| -> Vec<String> { text.split_inclusive('\n').map(Into::into).collect() };

@@ -1,4 +1,4 @@
-//! Sampled stacks for speedscope and folded, and what is where there are none.
+//! Checks the sampled stacks for speedscope and folded, also of records without stacks.
 
 mod common;
 
@@ -42,7 +42,7 @@ fn each_stack_is_a_line_with_its_count() {
     ];
     expected.sort();
     assert_eq!(lines, expected);
-    // The one that was rejected is left out.
+    // The rejected sample is left out.
     assert_eq!((exported.events, exported.left_out), (6, 0));
 }
 

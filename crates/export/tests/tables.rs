@@ -1,4 +1,4 @@
-//! What DuckDB finds in the Parquet tables, and Spark, where it is there.
+//! Checks the contents of the Parquet tables as DuckDB reads them, and Spark if it is available.
 
 mod common;
 
@@ -16,12 +16,12 @@ fn records() -> (Vec<Record>, Vec<Seen>) {
     (records.collect(), seen)
 }
 
-/// The ledgers of the records' windows, as the report has them, in the order in which DuckDB is asked for them.
+/// Returns the ledgers of the records' windows, as the report has them, in the order of the query for DuckDB.
 fn ledger(records: &[Record]) -> Vec<Value> {
     let mut rows = Vec::new();
     for record in records {
         let process = &record.process;
-        for (window, ledger) in process.windows.iter().zip(&process.details.windows) {
+        for (window, ledger) in process.windows.iter().zip(&process.ledger.details.windows) {
             for (side, causes) in [("host", &ledger.host), ("gpu", &ledger.gpu)] {
                 rows.extend(causes.iter().map(|row| {
                     json!([
@@ -47,7 +47,7 @@ fn duckdb_finds_every_event() {
     let scratch = scratch();
     let (records, seen) = records();
     let exported = parquet(&records, scratch.path()).unwrap();
-    // Besides what is drawn: processes, threads, metrics, tokens of an expert, the ledger.
+    // Besides the items that are drawn: processes, threads, metrics, tokens of an expert, the ledger.
     let ledger = ledger(&records);
     let rows = seen.len() + 3 + 3 + METRICS.len() + 1 + ledger.len();
     assert_eq!((exported.events as usize, exported.left_out), (rows, 0));
@@ -105,7 +105,7 @@ fn duckdb_finds_every_event() {
         (&server["boot"], &server["damage"]),
         (&json!("a"), &Value::Null)
     );
-    // As the report has it: the wait's time, launches and the GPU's time of the first iteration.
+    // As in the report: the wait's time, launches and the GPU's time of the first iteration.
     let first = &found["iterations"][0];
     assert_eq!(
         (&first["n"], &first["gpu_ns"]),

@@ -1,4 +1,4 @@
-//! What other tools find in the time lines: Chrome's JSON by itself, and both as Perfetto reads them.
+//! Checks the time lines as other tools read them: Chrome's JSON directly, and both formats by Perfetto.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn records() -> (Vec<Record>, Vec<Seen>) {
     (records.collect(), seen)
 }
 
-/// The machine that a process's title names.
+/// Returns the machine that a process's title names.
 fn host(title: &str) -> String {
     let (_, host) = title.trim_end_matches(')').rsplit_once(", ").unwrap();
     host.to_owned()
@@ -53,7 +53,7 @@ fn as_perfetto(records: &[Record], gzip: bool) -> (Vec<u8>, Exported) {
     )
 }
 
-/// Nanoseconds from the text of a number of microseconds.
+/// Returns nanoseconds from a number of microseconds, by its text.
 fn ns(number: &Value) -> u64 {
     let text = number.to_string();
     let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
@@ -79,7 +79,7 @@ fn chrome_has_every_event_at_its_time_and_place() {
     }
     let mut found = Vec::new();
     let mut counters = Vec::new();
-    /// Whether it is the call's, process and thread, and when.
+    /// True for the call's end, process and thread, and time.
     type End = (bool, (u64, u64), u64);
     let mut flows: BTreeMap<u64, Vec<End>> = BTreeMap::new();
     for event in events {
@@ -131,7 +131,7 @@ fn chrome_has_every_event_at_its_time_and_place() {
     assert_eq!(exported.events as usize, found.len() + counters.len());
     assert_eq!(exported.left_out, 0);
     assert_same(found, seen);
-    // Each launch ends at its first kernel, which goes on to the next one.
+    // Each launch's arrow ends at its first kernel, from which the next arrow leads to the next kernel.
     let mut arrows = Vec::new();
     for mut ends in flows.into_values() {
         ends.sort_by_key(|(_, _, at)| *at);
@@ -144,14 +144,14 @@ fn chrome_has_every_event_at_its_time_and_place() {
     }
     arrows.sort_unstable();
     assert_eq!(arrows, FLOWS);
-    // Threads keep their numbers, where the machine gave them.
+    // Threads keep the numbers that the machine gave them.
     let pid_of = |title: &str| *processes.iter().find(|(_, name)| *name == title).unwrap().0;
     assert_eq!(pid_of(SERVER), 100);
     assert_ne!(pid_of(OTHER), 100);
     assert_eq!(threads[&(100, 101)], "worker \"1\"");
 }
 
-/// What Perfetto found, as events, with the number of slices that lie in another one.
+/// Returns the events that Perfetto found, and the number of slices that are inside another one.
 fn slices(found: &Value) -> (Vec<Seen>, usize) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let slices = found["slices"].as_array().unwrap();
@@ -173,7 +173,7 @@ fn slices(found: &Value) -> (Vec<Seen>, usize) {
     (seen.collect(), inside.count())
 }
 
-/// Both formats come to the same; a moment has no length there.
+/// Asserts that Perfetto finds the same in both formats. A moment has no length there.
 fn assert_perfetto_reads(bytes: &[u8], name: &str, seen: Vec<Seen>) -> Option<Value> {
     let scratch = scratch();
     let file = scratch.path().join(name);
@@ -193,7 +193,7 @@ fn assert_perfetto_reads(bytes: &[u8], name: &str, seen: Vec<Seen>) -> Option<Va
         .iter()
         .map(|counter| {
             let at = counter["ts"].as_u64().unwrap() - SHIFT;
-            // Of Chrome's, the unit is a part of the name.
+            // In Chrome's format, the unit is a part of the name.
             let name = counter["name"].as_str().unwrap();
             let name = name
                 .trim_end_matches(" %")
@@ -244,7 +244,7 @@ fn perfetto_reads_its_own_format() {
 fn perfetto_reads_chromes_format() {
     let (records, mut seen) = records();
     let (bytes, _) = as_chrome(&records, false);
-    // Perfetto leaves the escapes of a text as they are that has no quote in it.
+    // Perfetto does not decode the escapes of a text without a quote.
     for seen in seen.iter_mut().filter(|seen| !seen.name.contains('"')) {
         let mut written = Vec::new();
         write_json_text(&seen.name, &mut written).unwrap();

@@ -1,9 +1,9 @@
-//! The doors of a library that was attached to a process that runs: GOT slots, and the driver's entries.
+//! Interception in a process that the library was attached to: patched GOT slots, and patched entries of the driver.
 //!
-//! A preloaded library's exports come first in the order of loading, so that callers bind to them. Here callers are bound
-//! already: the slots of the modules are led to the thunks of the functions that they hold, and back again on detach. What
-//! the program keeps elsewhere, as a pointer from `dlsym` or from `cuGetProcAddress`, stays as it is: calls through that
-//! come to the driver, whose entries lead here ([`crate::jumps`]).
+//! A preloaded library's exports come first in load order, so callers bind to them. In a running process the callers
+//! are bound already: the modules' slots are patched to point to the thunks of the functions that they hold, and
+//! restored on detach. Pointers that the program keeps elsewhere, from `dlsym` or `cuGetProcAddress`, are not changed:
+//! calls through these reach the driver, whose patched entries jump to the library ([`crate::jumps`]).
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,29 +21,30 @@ use super::dlsym::role_of;
 use super::fed;
 use super::thunk::{Role, Thunk};
 
-/// How long a thread waits for another that leads slots.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Longest time that a thread waits for another thread that patches slots.
+const SLOTS_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A function of the C library that the library stands in front of.
+/// A function of the C library that this library hooks.
 #[derive(Clone, Copy)]
 pub struct Hook {
     pub name: &'static CStr,
     pub ours: usize,
-    /// What ours goes on to: a slot that holds anything else is left alone.
+    /// The function that ours calls. A slot that holds any other address is not patched.
     pub real: usize,
 }
 
 impl Hook {
-    /// That of the library's own function `name`. Its address is looked up in the library's own symbol table: by its name
-    /// the loader binds the library itself, which comes late, to the C library's.
-    pub fn of(name: &'static CStr, real: usize) -> Option<Self> {
+    /// Returns the hook of this library's own function `name`. The address is taken from the library's own symbol
+    /// table: a look-up by name would find the C library's function, because an attached library comes late in load
+    /// order.
+    pub fn own(name: &'static CStr, real: usize) -> Option<Self> {
         let us = elf::containing(attach as *const () as usize)?;
         let ours = us.defines(name, None)?.addr();
         Some(Self { name, ours, real })
     }
 }
 
-/// A slot that was led elsewhere.
+/// A patched slot: its address, the value before, and the value that was written.
 struct Led {
     place: usize,
     before: usize,
@@ -52,15 +53,16 @@ struct Led {
 
 struct Slots {
     hooks: Vec<Hook>,
-    /// Of a library that was attached. Without them its look-ups alone are led: the library is preloaded, and another one
-    /// that defines `dlsym` is so in front of it.
+    /// The driver's entries, if the library was attached. `None` if it is preloaded after another library that defines
+    /// `dlsym`: then only the look-up functions' slots are patched.
     entries: Option<Entries>,
     led: Vec<Led>,
-    /// Modules whose look-ups have been led, or that have none.
+    /// Address ranges of the modules whose look-up slots are patched, or that have none.
     seen: Vec<(usize, usize)>,
 }
 
-/// The driver's entries: calls that come there are led to their thunks, or straight on.
+/// Functions that patch the driver's entries and restore them. A patched entry jumps to its thunk; a restored one runs
+/// as before.
 pub struct Entries {
     pub lead: fn(),
     pub release: fn(),
@@ -71,18 +73,18 @@ lifecycle::global! {
 
     #[fork(hold)]
     static SLOTS: Lock<Option<Slots>> = Lock::new(None);
-    /// Slots are led to thunks.
+    /// True while slots are patched.
     #[fork(keep = "the child's slots are its parent's")]
     static IS_ON: AtomicBool = AtomicBool::new(false);
-    /// What had come and gone when the modules were last looked at.
+    /// Number of module loads and unloads at the time of the last scan.
     #[fork(keep = "the child's modules are its parent's")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Leads the slots of all modules to thunks, and those of modules that come later when they are seen. Whether the library
-/// has been attached.
+/// Patches the slots of all modules, and those of later modules when they are seen. Returns true if the library has
+/// been attached.
 pub fn attach(hooks: Vec<Hook>, entries: Entries) -> bool {
-    let Some(mut slots) = SLOTS.lock_for(PATIENCE) else {
+    let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
         return false;
     };
     slots.get_or_insert_with(|| Slots {
@@ -95,10 +97,10 @@ pub fn attach(hooks: Vec<Hook>, entries: Entries) -> bool {
     attach_again()
 }
 
-/// Leads the slots of a preloaded library's process that are bound to the `dlsym` of another one in front of it, and those
-/// of modules that come later when they are seen.
+/// Patches the slots that are bound to the `dlsym` of another library that comes first, in a process with a preloaded
+/// library. Slots of later modules are patched when they are seen.
 pub fn lead_look_ups(hook: Hook) {
-    let Some(mut slots) = SLOTS.lock_for(PATIENCE) else {
+    let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
         return;
     };
     let slots = slots.get_or_insert_with(|| Slots {
@@ -110,14 +112,14 @@ pub fn lead_look_ups(hook: Hook) {
     slots.switch_on();
 }
 
-/// Whether slots are led.
+/// Returns true while slots are patched.
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Acquire)
 }
 
-/// After [`detach`]: whether the library was attached at all.
+/// Patches the slots again after [`detach`]. Returns false if the library was never attached.
 pub fn attach_again() -> bool {
-    let Some(mut slots) = SLOTS.lock_for(PATIENCE) else {
+    let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
         return false;
     };
     let Some(slots) = slots.as_mut() else {
@@ -131,9 +133,9 @@ pub fn attach_again() -> bool {
     true
 }
 
-/// Gives the slots back what they held; whether the library was attached, and is no more.
+/// Restores the slots. Returns true if the library was attached and now is not.
 pub fn detach() -> bool {
-    let Some(mut slots) = SLOTS.lock_for(PATIENCE) else {
+    let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
         return false;
     };
     let Some(slots) = slots.as_mut() else {
@@ -149,7 +151,7 @@ pub fn detach() -> bool {
     true
 }
 
-/// Modules have come or gone, maybe.
+/// Scans the modules again if any may have been loaded or unloaded.
 pub fn look() {
     if !IS_ON.load(Ordering::Acquire) {
         return;
@@ -158,7 +160,7 @@ pub fn look() {
     if SEEN.load(Ordering::Acquire) == changes {
         return;
     }
-    if let Some(mut slots) = SLOTS.lock_for(PATIENCE)
+    if let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT)
         && let Some(slots) = slots.as_mut()
         && IS_ON.load(Ordering::Acquire)
         && slots.lead()
@@ -167,7 +169,7 @@ pub fn look() {
     }
 }
 
-/// Has the slots led that the loader filled meanwhile, as it was binding them when they were led.
+/// Scans all modules again: the loader may have filled slots that it was binding during the last scan.
 pub fn look_again() {
     SEEN.store(0, Ordering::Release);
     look();
@@ -183,7 +185,7 @@ impl Slots {
         ARE_WATCHED.store(true, Ordering::Release);
     }
 
-    /// Whether all modules were ready.
+    /// Patches the slots. Returns true if all modules were ready.
     fn lead(&mut self) -> bool {
         lifecycle::register();
         if self.entries.is_none() {
@@ -193,7 +195,7 @@ impl Slots {
         let Self { hooks, led, .. } = self;
         elf::with_modules(|modules| {
             let Ok(maps) = Maps::read() else { return };
-            // What is known of modules that are gone is of no use, and their places may be others' now.
+            // Discard slots of modules that are gone: their addresses may belong to others now.
             let is_there = |place: usize| modules.iter().any(|module| module.contains(place));
             led.retain(|slot| is_there(slot.place));
             for module in modules {
@@ -210,8 +212,8 @@ impl Slots {
         is_complete
     }
 
-    /// Of modules that have not been seen. The mappings are read where there is a slot alone: a process that loads hundreds of
-    /// modules, of which few look anything up, comes here after each.
+    /// Patches the look-up slots of modules that were not seen before. The mappings are read only if there is a slot: a
+    /// process that loads hundreds of modules, few of which look anything up, comes here after each.
     fn lead_look_ups(&mut self) -> bool {
         let mut is_complete = true;
         let Self { hooks, seen, .. } = self;
@@ -231,7 +233,7 @@ impl Slots {
                 let is_hooked = |name: &CStr| hooks.iter().any(|hook| hook.name == name);
                 module.each_slot(is_hooked, |_| has_any = true);
                 if has_any {
-                    // Where they cannot be read no slot is written.
+                    // If the mappings cannot be read, no slot is written.
                     let Ok(maps) = known.get_or_insert_with(Maps::read) else {
                         return;
                     };
@@ -297,7 +299,7 @@ fn lead_module(
             } else {
                 Some(value)
             };
-            // A function of the module's own, which its own functions mean; or none, as of a weak name; or ours.
+            // Skip a slot that leads to the module's own function, to nothing (a weak name), or to this library.
             let Some(real) = real.filter(|real| {
                 let other = modules.iter().find(|other| other.contains(*real));
                 other.is_some_and(|other| other.start != module.start && !resolve::is_us(other))
@@ -321,7 +323,7 @@ fn lead_module(
     );
 }
 
-/// Leads the slots of `module` that lead to what a hook stands in front of.
+/// Patches the slots of `module` that lead to a hooked function.
 fn lead_hooked(module: &Module, modules: &[Module], hooks: &[Hook], maps: &Maps) {
     let relro = modules::relro(module);
     for hook in hooks {
@@ -344,17 +346,17 @@ fn lead_hooked(module: &Module, modules: &[Module], hooks: &[Hook], maps: &Maps)
     }
 }
 
-/// What stands in for a function of CUDA's that `module` calls.
+/// Returns the address of the stub for a CUDA function that `module` calls.
 fn thunk(module: &Module, name: &CStr, real: usize) -> Option<usize> {
     let role = role_of(name)?;
     match role {
-        // Kernels are not taken in a process that was attached to.
+        // Kernels are not recorded in a process that was attached to.
         Role::Cupti(_) => return None,
         Role::Driver(call) => fed::feed(module.start, call),
         _ => {}
     }
     let real = core::ptr::with_exposed_provenance_mut::<c_void>(real);
-    Some(Thunk::of(real, role)?.named(name).stub().addr())
+    Some(Thunk::for_function(real, role)?.named(name).stub().addr())
 }
 
 #[cfg(test)]
@@ -415,7 +417,7 @@ mod tests {
             assert_eq!((call(), count()), (42, 2), "it stays so");
             assert!(attach_again());
             assert_eq!((call(), count()), (43, 3));
-            // Another, which comes later.
+            // Another module, loaded later.
             let later = library("liblater.so", CALLER);
             let handle = open(&later);
             look();

@@ -1,6 +1,7 @@
-//! CUDA calls that pass the library by, and why: they are looked for where nothing was counted.
+//! Finds CUDA calls that bypass the library, and why. Used when no call was counted.
 //!
-//! A preload is in front of what the loader binds in the namespace that the process started with, and of nothing else.
+//! A preloaded library is first for the symbols that the loader binds in the process's initial namespace, and for no
+//! others.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -20,13 +21,13 @@ use tllmprof_session::{self as session, activity};
 
 use super::dlsym::{FRONT_DLSYM, role_of};
 
-/// Why calls do not come here.
+/// Reason why calls do not reach the library.
 enum Bypass {
-    /// This library of CUDA's was loaded into a namespace of its own.
+    /// This CUDA library was loaded into a namespace of its own.
     Elsewhere(String),
-    /// The calls of the first are bound to the second, which is CUDA's.
+    /// The first module's calls are bound to the second, which is CUDA's.
     Direct(String, String),
-    /// This library comes first, and does not ask the next one.
+    /// This library comes first in the load order, and does not call the next one.
     InFront(String),
 }
 
@@ -55,29 +56,31 @@ impl fmt::Display for Bypass {
 lifecycle::global! {
     stage: Doors;
 
-    /// The end of the process has been seen.
+    /// True once the end of the process has been seen.
     #[fork(reset)]
     #[exit = "set first: it is looked at once"]
     static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 }
 
 lifecycle::global! {
-    /// The next look-up is to register the end, and nobody else watches look-ups.
+    /// True while the next look-up must register the exit handler.
     #[fork(keep = "as the parent's")]
     static WAITS: AtomicBool = AtomicBool::new(false);
+    /// True if look-ups are watched only for that.
     #[fork(keep = "as the parent's")]
     static IS_ALONE: AtomicBool = AtomicBool::new(false);
 }
 
-/// Has the next look-up register a handler for the end of the process. One of the library's constructor would run after all
-/// destructors, when a driver in another namespace has ended.
+/// Makes the next look-up register an exit handler. A handler that the library's constructor registered would run after
+/// all destructors, when a driver in another namespace has already shut down.
 pub fn await_look_up() {
     let is_watched = modules::ARE_WATCHED.swap(true, Ordering::AcqRel);
     IS_ALONE.store(!is_watched, Ordering::Relaxed);
     WAITS.store(true, Ordering::Release);
 }
 
-/// Something is looked up; whether the look-ups are watched for others, too.
+/// Registers the exit handler at the first look-up after [`await_look_up`]. Returns true if look-ups are also watched
+/// for other purposes.
 pub fn is_looked_up() -> bool {
     if !WAITS.swap(false, Ordering::AcqRel) {
         return true;
@@ -94,7 +97,7 @@ extern "C" fn ends() {
     contained((), report_uncounted);
 }
 
-/// The process ends, and not one call was counted: says it where CUDA was used all the same. Once.
+/// Warns, once and at the end of the process, if CUDA was used but no call was counted.
 pub fn report_uncounted() {
     if !activity::is_asked() || session::has_begun() || HAS_ENDED.swap(true, Ordering::AcqRel) {
         return;
@@ -108,7 +111,7 @@ pub fn report_uncounted() {
     }
 }
 
-/// Says which calls come past the library, if any do.
+/// Logs which calls bypass the library, if any do.
 pub fn report() {
     if let Some(bypass) = find() {
         log::say!(Warn, "{bypass}");
@@ -116,7 +119,7 @@ pub fn report() {
 }
 
 fn find() -> Option<Bypass> {
-    // The driver is asked when the loader's lock is given back.
+    // The driver is asked after the loader's lock is released.
     let mut elsewhere = Vec::new();
     let is_driver = |name: &[u8]| name.starts_with(b"libcuda.so");
     elf::each_elsewhere(is_driver, |module| elsewhere.push(*module));
@@ -136,7 +139,7 @@ fn find() -> Option<Bypass> {
     driver::is_in_use(&driver).then_some(bypass)
 }
 
-/// By what the calls of `module` come past the library.
+/// Returns how the calls of `module` bypass the library.
 fn bypass_of(module: &Module, modules: &[Module]) -> Option<Bypass> {
     if modules::is_left_alone(module) {
         return None;
@@ -151,7 +154,7 @@ fn bypass_of(module: &Module, modules: &[Module]) -> Option<Bypass> {
             let Some(owner) = owner.map(|owner| (owner, &modules[owner])) else {
                 return;
             };
-            // One that is not bound yet has not been called.
+            // A slot that is not bound yet has not been called through.
             if found.is_some() || owner.1.start == module.start || resolve::is_us(owner.1) {
                 return;
             }
@@ -167,7 +170,7 @@ fn bypass_of(module: &Module, modules: &[Module]) -> Option<Bypass> {
     found
 }
 
-/// Whether the module is the driver, or a runtime.
+/// Returns true if the module is the driver or a runtime.
 fn is_cudas(module: &Module) -> bool {
     let name = module
         .soname()
@@ -177,7 +180,7 @@ fn is_cudas(module: &Module) -> bool {
         .any(|cudas| name.starts_with(cudas))
 }
 
-/// What a user knows the module by.
+/// Returns the name by which a user knows the module.
 fn path_of(module: &Module) -> String {
     let path = module.path().to_string_lossy().into_owned();
     let of_program = || {

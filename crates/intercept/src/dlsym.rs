@@ -17,18 +17,19 @@ type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
 lifecycle::global! {
-    /// The next `dlsym` in line.
+    /// The next `dlsym` in search order.
     #[fork(keep = "the child's modules are its parent's")]
     pub static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// The `dlsym` of a library in front of this one, which modules bind to in place of ours; null where there is none.
+    /// The `dlsym` of a library that comes before this one, to which modules bind instead of ours; null if there is
+    /// none.
     #[fork(keep = "the child's modules are its parent's")]
     pub static FRONT_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// The next `dlvsym` in line.
+    /// The next `dlvsym` in search order.
     #[fork(keep = "the child's modules are its parent's")]
     pub static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 }
 
-/// Finds both, as early as somebody asks: libraries' constructors may run before ours.
+/// Finds the real `dlsym` and `dlvsym`, at the first use: constructors of other libraries may run before ours.
 pub extern "C" fn find_real() {
     contained((), || {
         for (place, name) in [(&REAL_DLSYM, c"dlsym"), (&REAL_DLVSYM, c"dlvsym")] {
@@ -43,7 +44,7 @@ pub extern "C" fn find_real() {
     });
 }
 
-/// What a symbol is to us.
+/// Returns the role in which this library intercepts a symbol, or `None` if it does not.
 pub fn role_of(name: &CStr) -> Option<Role> {
     let name = name.to_str().ok()?;
     if LOOK_UPS.contains(&name) {
@@ -61,11 +62,11 @@ pub fn role_of(name: &CStr) -> Option<Role> {
     })
 }
 
-/// Whether `name` is one that we stand in for.
+/// Returns true if `name` is a function that this library intercepts.
 ///
-/// RTLD_NEXT means what comes after the caller, and is asked by a jump that leaves the caller's
-/// address in place. Where nothing but us has the name it would find our own export: that question
-/// is for [`lookup`], after which nothing comes.
+/// RTLD_NEXT means the module after the caller, and is looked up by a jump that keeps the caller's address. If only
+/// this library defines the name, that look-up would find our own export. Such a look-up goes through [`lookup`], which
+/// searches after this library and finds nothing.
 ///
 /// # Safety
 /// `name` is a terminated string.
@@ -78,11 +79,11 @@ pub unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char) -> boo
     })
 }
 
-/// Whether our `dlsym` is the next of this name for the code at `caller`, which asks by `dlvsym` and RTLD_NEXT.
+/// Returns true if our `dlsym` is the next one for the code at `caller`, which looks it up by `dlvsym` and RTLD_NEXT.
 ///
-/// A library that defines `dlsym` asks in this way for the one that it goes on to, and names a version. Ours has none, so
-/// the loader would pass it by, and all that the program looks up would be found behind us. In a process that asks for
-/// nothing the loader's answer stays.
+/// A library that defines `dlsym` finds the real one in this way, and names a version. Ours has no version, so the
+/// loader would skip it, and this library would not see what the program looks up. In a process without our variables
+/// the loader's answer is kept.
 ///
 /// # Safety
 /// `name` is a terminated string.
@@ -97,30 +98,30 @@ pub unsafe extern "C" fn are_next(name: *const c_char, caller: usize) -> bool {
     })
 }
 
-/// The next `dlsym` in line; none in a process without one, as with an old glibc and no libdl.
+/// Returns the next `dlsym` in search order; `None` in a process without one, as with an old glibc and no libdl.
 fn real_dlsym() -> Option<Dlsym> {
     if REAL_DLSYM.load(Ordering::Acquire).is_null() {
         find_real();
     }
-    // SAFETY: the place is null or has the real dlsym.
+    // SAFETY: the pointer is null or that of the real dlsym.
     unsafe { function::at(REAL_DLSYM.load(Ordering::Acquire)) }
 }
 
-/// The next `dlvsym` in line.
+/// Returns the next `dlvsym` in search order.
 fn real_dlvsym() -> Option<Dlvsym> {
     if REAL_DLVSYM.load(Ordering::Acquire).is_null() {
         find_real();
     }
-    // SAFETY: the place is null or has the real dlvsym.
+    // SAFETY: the pointer is null or that of the real dlvsym.
     unsafe { function::at(REAL_DLVSYM.load(Ordering::Acquire)) }
 }
 
-/// What the next in line finds by a handle, which does not depend on who asks.
+/// Returns what the real function finds by a handle. The result does not depend on the caller.
 ///
 /// # Safety
-/// As `dlsym`, or as `dlvsym` where there is a `version`.
+/// As for `dlsym`, or as for `dlvsym` if there is a `version`.
 pub unsafe fn real(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> *mut c_void {
-    // SAFETY: these are `dlsym` and `dlvsym` themselves, with arguments that are right for them.
+    // SAFETY: these are `dlsym` and `dlvsym`, and the caller passes arguments that are valid for them.
     let found = unsafe {
         match version {
             None => real_dlsym().map(|dlsym| dlsym(handle, name.as_ptr())),
@@ -132,10 +133,10 @@ pub unsafe fn real(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> 
     found.unwrap_or_default()
 }
 
-/// `dlsym` for a wanted name, asked from `caller`.
+/// Does the work of `dlsym` for an intercepted name that `caller` looks up.
 ///
 /// # Safety
-/// As `dlsym`.
+/// As for `dlsym`.
 pub unsafe extern "C" fn lookup(
     handle: *mut c_void,
     name: *const c_char,
@@ -146,7 +147,8 @@ pub unsafe extern "C" fn lookup(
     };
     // SAFETY: the real function's caller has passed a terminated string.
     let text = unsafe { CStr::from_ptr(name) };
-    // Loaded late, this library may be outside the scope that the caller means by RTLD_DEFAULT, and ask in its own.
+    // If this library was loaded late, it may lie outside the caller's RTLD_DEFAULT scope, and `dlsym` would search our
+    // scope.
     let of_caller = if handle == libc::RTLD_DEFAULT && resolve::is_late() {
         contained(None, || resolve::resolve(caller, text, None, Scope::Caller))
     } else {
@@ -157,29 +159,30 @@ pub unsafe extern "C" fn lookup(
     contained(found, || stand_in(found, text, None, caller))
 }
 
-/// `dlsym` for a wanted name, asked from `caller`, which means that of the library in front of this one.
+/// Does the work of `dlsym` for an intercepted name that `caller` looks up with the `dlsym` of a library before this
+/// one.
 ///
 /// # Safety
-/// As `dlsym`.
+/// As for `dlsym`.
 pub unsafe extern "C" fn lookup_by_front(
     handle: *mut c_void,
     name: *const c_char,
     caller: usize,
 ) -> *mut c_void {
-    // SAFETY: the place is null or has a `dlsym`.
+    // SAFETY: the pointer is null or that of a `dlsym`.
     let Some(dlsym) = (unsafe { function::at::<Dlsym>(FRONT_DLSYM.load(Ordering::Acquire)) })
     else {
         return core::ptr::null_mut();
     };
-    // SAFETY: the caller has passed a terminated string, and arguments that are right for the function.
+    // SAFETY: the caller passed a terminated string, and arguments that are valid for the function.
     let (found, name) = unsafe { (dlsym(handle, name), CStr::from_ptr(name)) };
     contained(found, || stand_in(found, name, None, caller))
 }
 
-/// `dlvsym` for a wanted name, asked from `caller`.
+/// Does the work of `dlvsym` for an intercepted name that `caller` looks up.
 ///
 /// # Safety
-/// As `dlvsym`.
+/// As for `dlvsym`.
 pub unsafe extern "C" fn lookup_version(
     handle: *mut c_void,
     name: *const c_char,
@@ -194,7 +197,7 @@ pub unsafe extern "C" fn lookup_version(
         let wanted = (!version.is_null()).then(|| CStr::from_ptr(version));
         (CStr::from_ptr(name), wanted)
     };
-    // The caller's scope, not ours, is meant by RTLD_DEFAULT; our exports have no versions.
+    // RTLD_DEFAULT means the caller's scope, not ours; our exports have no versions.
     let found = if handle == libc::RTLD_DEFAULT {
         contained(None, || {
             resolve::resolve(caller, text, wanted, Scope::Caller)
@@ -207,24 +210,24 @@ pub unsafe extern "C" fn lookup_version(
     contained(found, || stand_in(found, text, wanted, caller))
 }
 
-/// What the program gets in place of what the look-up found.
+/// Returns the address that the program gets instead of the one that the look-up found.
 ///
-/// Nothing found stays nothing found, and `dlerror` keeps its message.
+/// If nothing was found, nothing is returned, and `dlerror` keeps its message.
 fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usize) -> *mut c_void {
     #[cfg(test)]
     crate::made::panic_if_asked();
-    // What follows calls functions of the host's, and one of them may be in the middle of this look-up.
+    // The following code calls functions of the host, and one of them may be doing this look-up.
     let Some(_looking_up) = LookingUp::enter() else {
         return found;
     };
     tllmprof_platform::lifecycle::register();
-    // A library in front of this one that asks for the next `dlsym` gets ours, and gives out what it has found.
+    // A library before this one that looks up the next `dlsym` gets ours, and hands out what it found with it.
     if found.is_null() || resolve::is_ours(caller) || stubs::is_stub(found.addr()) {
         return found;
     }
     let is_gated = gate::is_wanted();
     if is_gated && tllmprof_session::activity::is_active() {
-        // What was loaded until now: before its functions are called.
+        // Gate what was loaded until now before its functions are called.
         gate::lead_new_links();
     }
     let Some(role) = role_of(name) else {
@@ -238,14 +241,14 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
     };
     let mut real = found;
     if resolve::is_ours(found.addr()) {
-        // The global scope was searched, and our own export comes first in it. It must not seem
-        // as if CUDA were there when it is not.
+        // The search was in the global scope, where our own export comes first. The program must not conclude that CUDA
+        // is there if it is not.
         match resolve::resolve(caller, name, version, Scope::Caller) {
             Some(behind) => real = behind,
             None if resolve::resolve(caller, name, version, Scope::All).is_some() => return found,
             None => {
-                // SAFETY: RTLD_NEXT from here looks behind this library, where nothing is: the
-                // result is null, and dlerror names what the program asked for.
+                // SAFETY: RTLD_NEXT from here searches after this library, where no module defines the name: the result
+                // is null, and dlerror names the function that the program looked up.
                 return real_dlsym().map_or(core::ptr::null_mut(), |dlsym| unsafe {
                     dlsym(libc::RTLD_NEXT, name.as_ptr())
                 });
@@ -253,9 +256,9 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
         }
     }
     if matches!(role, Role::Cupti(_)) && !is_gated {
-        return real; // no kernels are taken in this process
+        return real; // this process records no kernels
     }
-    // A mere question in a process without CUDA is no use of CUDA; an answer may be.
+    // A look-up in a process without CUDA does not count as use of CUDA; one that finds a function does.
     tllmprof_session::activity::touched();
     if !tllmprof_session::activity::is_active() || is_gated && gate::is_profiler(caller) {
         return real;
@@ -263,7 +266,7 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
     if let Role::Driver(call) = role {
         fed::feed(caller, call);
     }
-    Thunk::of(real, role).map_or(real, |thunk| thunk.named(name).stub())
+    Thunk::for_function(real, role).map_or(real, |thunk| thunk.named(name).stub())
 }
 
 #[cfg(test)]
@@ -345,12 +348,12 @@ mod tests {
             let real = core::ptr::with_exposed_provenance_mut::<c_void>(stranger());
             let launch = Role::Driver(Call::GraphLaunch);
             let given = stand_in(real, c"cuGraphLaunch", None, stranger());
-            let thunk = Thunk::of(real, launch).unwrap();
+            let thunk = Thunk::for_function(real, launch).unwrap();
             assert_eq!((given, thunk.is_per_thread()), (thunk.stub(), false));
             assert!(fed::is_fed(stranger(), Call::GraphLaunch));
 
             let given = stand_in(real, c"cudaGraphLaunch_ptsz", None, stranger());
-            let thunk = Thunk::of(real, Role::Runtime(Call::GraphLaunch)).unwrap();
+            let thunk = Thunk::for_function(real, Role::Runtime(Call::GraphLaunch)).unwrap();
             assert_eq!((given, thunk.is_per_thread()), (thunk.stub(), true));
 
             assert_eq!(stand_in(real, c"cuMemGetInfo_v2", None, stranger()), real);

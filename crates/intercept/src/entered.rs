@@ -1,8 +1,9 @@
-//! A call on its way to the real function: by the slow path, which counts it and decides whether it has to
-//! come back, and by the handler `record`, which has it recorded alone.
+//! A call before the real function runs. The slow path counts the call and decides whether it must return to the
+//! library. The handler `record` only has it recorded.
 //!
-//! Most recorded calls are not looked at here, and [`super::returned`] finds their arguments in the frame: what GPU times and
-//! others want to know of a call before it goes on is asked here while they want to ([`recorder::LOOKS`]).
+//! Most recorded calls need no look before they run: [`super::returned`] finds their arguments in the frame. Data that
+//! must be read before the call, for GPU times and other users, is read here, and only while they need it
+//! ([`recorder::LOOKS`]).
 
 #[cfg(test)]
 mod tests;
@@ -27,8 +28,8 @@ use tllmprof_session as session;
 /// `cudaMemcpyDeviceToHost`.
 const DEVICE_TO_HOST: u32 = 2;
 
-/// The handler `slow` has been entered; returns whether to call the real function and come back (1), or to
-/// jump to it (0). `frame` is what the assembler saved of the call.
+/// Called by the handler `slow`. Returns 1 if the handler must call the real function and return here, 0 if it must
+/// jump to it. `frame` is the saved state of the call.
 pub extern "C" fn before(frame: &Frame) -> c_int {
     contained(false, || comes_back(frame)).into()
 }
@@ -42,7 +43,8 @@ fn comes_back(frame: &Frame) -> bool {
     frame.since.set(0);
     let follow = match thunk.role() {
         Role::ProcAddress => true,
-        // From a signal handler or an allocator that our own code met, maybe with a lock in hand.
+        // The call comes from a signal handler or an allocator that interrupted our own code, maybe while it holds a
+        // lock.
         _ if inside.is_none() => false,
         Role::Cupti(call) => {
             tllmprof_capture::cupti_is_called(call);
@@ -81,12 +83,12 @@ fn comes_back(frame: &Frame) -> bool {
     follow
 }
 
-/// Whether the call that another is nested in is the program's, and not our own.
+/// Returns true if the outer call is the program's, and not this library's own.
 fn is_the_programs() -> bool {
     thread::outer().return_address != 0
 }
 
-/// Whether it matters how long a call by this thunk takes, outside windows, too.
+/// Returns true if the duration of a call through this thunk is needed outside windows, too.
 fn is_watched(thunk: &Thunk) -> bool {
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = thunk.role() else {
         return false;
@@ -94,7 +96,7 @@ fn is_watched(thunk: &Thunk) -> bool {
     recorder::watch::is_watching() && call.kind().waits()
 }
 
-/// Whether a call by this thunk is the one to be recorded, and not one that it leads to.
+/// Returns true if calls through this thunk are recorded themselves, instead of the driver's calls that they lead to.
 fn is_recorded(thunk: &Thunk) -> bool {
     match thunk.role() {
         Role::Driver(_) => true,
@@ -114,7 +116,7 @@ fn driver(call: Call, args: &[usize]) -> bool {
     is_followed(call)
 }
 
-/// A function of the driver that is given a range, which the assembler did not count.
+/// Counts a call of a driver's function for which ranges are emitted, and which the assembler did not count.
 fn uncounted_driver(call: Call, frame: &Frame) {
     if thread::cells().is_null() {
         session::new_thread(true);
@@ -124,16 +126,16 @@ fn uncounted_driver(call: Call, frame: &Frame) {
     session::entered(call);
 }
 
-/// A runtime function leads to the driver, and so does a front. Where the driver's functions come from us,
-/// they are counted there, and these cost nothing; else here, and what they call meanwhile is part
-/// of this call. Close to an edge of a window they are counted here in any case: a profiler that
-/// is switched between two calls of the program sees each of them whole.
+/// Handles a call of a function that leads to the driver: a runtime's function or a front. If its driver functions come
+/// from this library, they are counted there, and this call is passed through at no cost. Otherwise this call is
+/// counted here, and the calls that it makes are part of it. Close to an edge of a window it is always counted here, so
+/// that a profiler that is switched between two calls of the program sees each of them as a whole.
 fn leads_to_driver(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
     if is_nested(frame) {
         return false;
     }
     if !driver::is_loaded() {
-        // This call will load it, and make a context; the driver's function is the one to count.
+        // This call will load the driver and make a context; the driver's function is the one to count.
         return false;
     }
     let counted_below = || thunk.is_fed(call);
@@ -146,11 +148,11 @@ fn leads_to_driver(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
         session::new_thread(true);
     }
     if is_runtimes && !is_the_call(call, frame) {
-        return false; // whatever it leads to counts by itself
+        return false; // the driver's calls that it makes count by themselves
     }
     session::count(call.into());
     if session::learns() && !counted_below() {
-        // Where the driver's function is ours, it notes its kernel, and this one nothing.
+        // If the driver's function is ours, it notes its kernel, and this call notes nothing.
         session::note(call, &frame.args, is_runtimes);
     }
     session::entered(call);
@@ -161,7 +163,7 @@ fn leads_to_driver(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
             watched::push_driver(call);
         }
     }
-    // The mark is where the return address of this call lies, and stays so until the call returns.
+    // The mark is the address where this call's return address lies. That address is unchanged until the call returns.
     thread::set_outer(Outer {
         place: (&raw const frame.return_address).addr(),
         return_address: frame.return_address,
@@ -169,13 +171,13 @@ fn leads_to_driver(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
     true
 }
 
-/// Whether the runtime's call, by its arguments, is the one of the table's row.
+/// Returns true if the arguments of the runtime's call make it the call of the table's row.
 fn is_the_call(call: Call, frame: &Frame) -> bool {
-    // An enumeration: the upper half of its register may hold anything.
+    // An enumeration: the upper half of its register is undefined.
     !call.info().device_to_host_only || frame.args[3] as u32 == DEVICE_TO_HOST
 }
-/// Whether the call is nested in the outermost one; takes the mark away if that has been left.
-#[cfg(target_arch = "aarch64")] // on x86-64 the assembler finds out itself
+/// Returns true if the call is nested in the outermost one. If the outermost call was left, removes its mark.
+#[cfg(target_arch = "aarch64")] // on x86-64 the assembler checks this itself
 pub extern "C" fn is_within_outer(frame: &Frame) -> bool {
     contained(true, || {
         let is_within = is_nested(frame);
@@ -186,8 +188,9 @@ pub extern "C" fn is_within_outer(frame: &Frame) -> bool {
     })
 }
 
-/// The handler `record` is about to take the time of a call that is looked at, and to call the real function.
-// SAFETY: a section of code, where what each recorded call runs lies together.
+/// Called by the handler `record`, for a call that needs a look, just before the time is taken and the real function is
+/// called.
+// SAFETY: the attribute only names a section of code, in which the code that each recorded call runs lies together.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
 pub extern "C" fn recorded(frame: &Frame) {
@@ -204,7 +207,7 @@ pub extern "C" fn recorded(frame: &Frame) {
     }
 }
 
-/// Gives a call that is recorded to GPU times, and a wait to those who ask about waits.
+/// Passes a recorded call to GPU times, and a wait to the users of waits.
 #[inline(always)]
 fn read(frame: &Frame) {
     let thunk = frame.thunk;
@@ -233,8 +236,8 @@ fn read(frame: &Frame) {
     frame.work.set(work);
 }
 
-/// Gives GPU times a call that waits; whether work of its stream ends with it. Not a `match`, whose table would be one more
-/// line of memory that a call depends on.
+/// Passes a wait to GPU times. Returns true if it ends work of its stream. This is not a `match`, whose table would be
+/// one more cache line that a call depends on.
 #[inline(always)]
 fn waits(does: Does, target: Target) -> bool {
     if does == Does::WaitsForStream {
@@ -248,7 +251,7 @@ fn waits(does: Does, target: Target) -> bool {
     }
 }
 
-/// As [`read`], of a call that is not [`Simple`](super::thunk::Simple).
+/// Does the same as [`read`] for a call that is not [`Simple`](super::thunk::Simple).
 #[inline(never)]
 fn read_other(frame: &Frame) {
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = frame.thunk.role() else {
@@ -274,20 +277,20 @@ fn read_other(frame: &Frame) {
     });
 }
 
-/// A call that waits for the GPU is about to go on; whether it is looked at when it returns.
+/// Notes that a call is about to wait for the GPU. Returns true if the call must be handled when it returns.
 #[inline(always)]
 fn wait_begins() -> bool {
     let is_asked = recorder::is_keeping() && recorder::wait_begins();
     is_asked || recorder::watch::is_watching()
 }
 
-/// Whether GPU times depend on calls now.
+/// Returns true while GPU times depend on calls.
 #[inline(always)]
 fn is_timing() -> bool {
     gpu::is_timing() && !session::is_any_capturing()
 }
 
-/// Gives GPU times a call that enqueues work.
+/// Passes a call that enqueues work to GPU times.
 #[inline(always)]
 fn enqueues(target: Target) -> Work {
     if gpu::before_work(target) {
@@ -297,7 +300,7 @@ fn enqueues(target: Target) -> Work {
     }
 }
 
-/// The work whose end a wait means to GPU times.
+/// Returns the work whose end a wait means, for GPU times.
 fn waited_for(wait: tllmprof_calls::Wait, target: Option<Target>) -> Wait {
     match target {
         Some(target) => Wait::Stream(target),
@@ -306,7 +309,7 @@ fn waited_for(wait: tllmprof_calls::Wait, target: Option<Target>) -> Wait {
     }
 }
 
-/// What a call destroys must not be used any more. Whether calls are recorded or not.
+/// Reports what a call is about to destroy, so that it is not used any more. Done whether calls are recorded or not.
 fn destroys(what: Destroyed, frame: &Frame) {
     let first = frame.args[0];
     let doomed = match (what, frame.thunk.role()) {
@@ -321,21 +324,21 @@ fn destroys(what: Destroyed, frame: &Frame) {
     gpu::before_destroy(doomed, session::is_any_capturing());
 }
 
-/// Whether a call copies so little that the events around it would take longer. Programs make many such
-/// copies to the device, and some wait after each.
+/// Returns true if a call copies so few bytes that events around it would take longer. Programs make many such copies
+/// to the device, and wait after some of them.
 fn is_small_copy(call: Call, frame: &Frame) -> bool {
     let small_by = call.info().small_by;
     small_by.is_some_and(|word| is_small(word.into(), frame))
 }
 
-/// Whether so little is copied, by the word that says how much.
+/// Returns true if argument `word`, the number of bytes to copy, is small.
 #[inline(always)]
 fn is_small(word: usize, frame: &Frame) -> bool {
-    const SMALL: usize = 64 << 10;
-    frame.word(word) < SMALL
+    const SMALL_COPY_BYTES: usize = 64 << 10;
+    frame.word(word) < SMALL_COPY_BYTES
 }
 
-/// The stream that a call is for; `None` where it names none.
+/// Returns the stream of a call; `None` if it names none.
 fn target(call: Call, frame: &Frame) -> Option<Target> {
     let library = match frame.thunk.role() {
         Role::Driver(_) | Role::Front(_) => Library::Driver,
@@ -349,8 +352,8 @@ fn target(call: Call, frame: &Frame) -> Option<Target> {
             if configuration.is_null() {
                 return None; // the driver refuses it
             }
-            // SAFETY: a pointer that is not null is the program's to a launch configuration, which the
-            // real function is about to read as well; it has a stream at this offset (`Stream::Configured`).
+            // SAFETY: the pointer is not null and is the program's, to a launch configuration that the real function is
+            // about to read as well; it has a stream at this offset (`Stream::Configured`).
             unsafe {
                 configuration
                     .add(behind.into())

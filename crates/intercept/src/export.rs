@@ -1,7 +1,7 @@
-//! The exported functions: what callers bind to by linking.
+//! The exported functions, to which callers bind by linking.
 //!
-//! Each export is a stub that looks the caller's module up in the first of the export's four
-//! bindings; the assembler looks in the others, and [`bind`] makes new ones.
+//! Each export is a stub that compares the caller's module with the first of the export's four bindings. The assembler
+//! compares the other three, and [`bind`] makes new ones.
 
 use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
@@ -20,10 +20,10 @@ use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve::{self, Scope};
 use tllmprof_sync::Published;
 
-/// Bindings of all exports together that are remembered; more are found again at each call.
-const BINDINGS: usize = 1024;
+/// Largest number of bindings that are remembered, of all exports together; further ones are found again at each call.
+const MAX_BINDINGS: usize = 1024;
 
-/// What one module means by one export.
+/// The real function that one export means to one module.
 #[repr(C)]
 pub struct Binding {
     start: AtomicUsize,
@@ -33,7 +33,7 @@ pub struct Binding {
     real: AtomicPtr<c_void>,
 }
 
-/// Where the assembler finds the fields, in bytes.
+/// Offsets of the fields in bytes, for the assembler.
 impl Binding {
     pub const START: usize = offset_of!(Self, start);
     pub const LENGTH: usize = offset_of!(Self, length);
@@ -55,11 +55,11 @@ impl Binding {
 lifecycle::global! {
     stage: Doors;
 
-    /// Contains no address.
+    /// A binding that matches no address.
     #[fork(keep = "never changes")]
     static NONE: Binding = Binding::none();
     #[fork(keep = "the child's modules are its parent's")]
-    static ALL: [Binding; BINDINGS] = [const { Binding::none() }; BINDINGS];
+    static ALL: [Binding; MAX_BINDINGS] = [const { Binding::none() }; MAX_BINDINGS];
     #[fork(keep = "as the bindings")]
     static ANY: AtomicBool = AtomicBool::new(false);
     #[fork(keep = "never changes")]
@@ -77,16 +77,16 @@ pub struct Export {
     missing: OnceBox<Bare>,
 }
 
-/// Where the assembler finds what a thunk goes to, in bytes.
+/// Offset of a thunk's handler in bytes, for the assembler.
 pub const HANDLER: usize = Thunk::HANDLER;
 
-/// What stands in for a thunk where there is none: a handler alone.
+/// A replacement for a thunk that only has a handler.
 #[repr(C)]
 struct Bare {
     handler: AtomicPtr<c_void>,
 }
 
-// Its handler lies where a thunk's does.
+// Its handler lies at the same offset as a thunk's.
 const _: () = assert!(offset_of!(Bare, handler) == Thunk::HANDLER);
 
 impl Bare {
@@ -98,10 +98,10 @@ impl Bare {
 }
 
 impl Export {
-    /// Where the assembler finds the four bindings that were asked for last, in bytes.
+    /// Offset in bytes of the four most recent bindings, for the assembler.
     pub const RECENT: usize = offset_of!(Self, recent);
 
-    /// The export called `name`.
+    /// Returns the export called `name`.
     pub const fn new(name: &'static CStr) -> Self {
         Self {
             recent: [const { AtomicPtr::new((&raw const NONE).cast_mut()) }; 4],
@@ -112,15 +112,15 @@ impl Export {
     }
 }
 
-/// As what `missing` of the assembler says, for a call whose function cannot be found out.
+/// Returns the same error as the assembler's `missing`, for a call whose function cannot be determined.
 extern "C" fn fails() -> core::ffi::c_int {
-    // No panic: a constant.
+    // No panic: the result is a constant.
     3
 }
 
-/// The thunk for a call of `export` that returns to `caller`.
+/// Returns the thunk for a call of `export` that returns to `caller`.
 ///
-/// The result is for the assembler, which goes to its handler.
+/// The result is for the assembler, which jumps to its handler.
 pub extern "C" fn bind(export: &'static Export, caller: usize) -> *const c_void {
     let _errno = tllmprof_platform::errno::Kept::new();
     let thunk = contained(core::ptr::null(), || bound(export, caller));
@@ -131,7 +131,7 @@ pub extern "C" fn bind(export: &'static Export, caller: usize) -> *const c_void 
     }
 }
 
-/// What leads to the real function past everything else, where [`bound`] has panicked.
+/// Returns a replacement that jumps directly to the real function, for use after [`bound`] has panicked.
 fn straight(export: &'static Export, caller: usize) -> *const c_void {
     let real = resolve::resolve(caller, export.name, None, Scope::All);
     let handler = real.unwrap_or(handlers().missing as *mut c_void);
@@ -165,7 +165,7 @@ fn bound(export: &'static Export, caller: usize) -> *const c_void {
     };
     if let Some(module) = elf::containing(caller) {
         let _binding = BINDING.lock();
-        // One that another export had may still be being read by a thread that calls that one.
+        // A thread that calls another export may still be reading a binding that this export had.
         let free = |binding: &&Binding| {
             binding.length.load(Ordering::Relaxed) == 0
                 && binding
@@ -206,7 +206,7 @@ fn thunk_for(export: &Export, real: *mut c_void, caller: usize) -> Option<&'stat
     if let Role::Driver(call) = role {
         fed::feed(caller, call);
     }
-    let thunk = Thunk::of(real, role)?.named(export.name);
+    let thunk = Thunk::for_function(real, role)?.named(export.name);
     let is_used = match role {
         Role::Cupti(_) => gate::is_wanted() && !gate::is_profiler(caller),
         _ => true,
@@ -222,10 +222,9 @@ fn remember(export: &Export, binding: &'static Binding) {
     export.recent[turn % 4].store(core::ptr::from_ref(binding).cast_mut(), Ordering::Release);
 }
 
-/// Forgets the bindings of modules that are gone: others may come to lie in their place.
+/// Forgets the bindings of unloaded modules: other modules may be loaded at their addresses.
 ///
-/// Bindings of modules that are still there stay as they are, as other threads may be reading
-/// them.
+/// Bindings of loaded modules are not changed, as other threads may be reading them.
 pub fn forget_unloaded() {
     if !ANY.load(Ordering::Acquire) {
         return;
@@ -268,9 +267,9 @@ mod tests {
         bound as *const () as usize
     }
 
-    /// The binding that the export's stub would look at first.
+    /// Returns the binding that the export's stub compares first.
     fn first(export: &Export) -> &'static Binding {
-        // SAFETY: what was asked for last is a binding, and bindings are statics.
+        // SAFETY: the most recent entry is a binding, and bindings are statics.
         unsafe { &*export.recent[0].load(Ordering::Relaxed) }
     }
 
@@ -308,7 +307,7 @@ mod tests {
             ] {
                 panic_next();
                 let thunk = bind(export(name), us());
-                // SAFETY: what stands in for a thunk is a handler alone.
+                // SAFETY: the replacement for a thunk consists only of a handler.
                 let bare = unsafe { &*thunk.cast::<Bare>() };
                 assert_eq!(bare.handler.load(Ordering::Relaxed).addr(), leads_to);
             }
@@ -321,7 +320,7 @@ mod tests {
             let export = export(c"cuGraphLaunch");
             let missing = bound(export, us());
             assert_eq!(missing, bound(export, stranger()));
-            // SAFETY: what stands in where there is no function is a handler alone.
+            // SAFETY: the replacement for a missing function consists only of a handler.
             let bare = unsafe { &*missing.cast::<Bare>() };
             let handler = bare.handler.load(Ordering::Relaxed);
             assert_eq!(handler, handlers().missing as *mut c_void);
@@ -336,13 +335,13 @@ mod tests {
             bound(stays, us());
             bound(goes, us());
             let gone = first(goes);
-            // As if its module had lain where nothing lies now.
+            // The same as if its module had been at an address where no module is now.
             gone.start.store(0x10, Ordering::Relaxed);
             forget_unloaded();
             assert!(core::ptr::eq(first(goes), &raw const NONE));
             assert_eq!(gone.length.load(Ordering::Relaxed), 0);
             assert!(known(stays, us()).is_some() && known(goes, 0x10).is_none());
-            // Its place is free again, but only for the same export.
+            // The binding is free again, but only for the same export.
             bound(goes, stranger());
             assert!(core::ptr::eq(known(goes, stranger()).unwrap(), gone));
             let function_is_gone = first(stays);
@@ -354,7 +353,7 @@ mod tests {
         });
     }
 
-    /// Whether a call by the export `name` is seen, or goes straight to its function.
+    /// Returns true if calls by the export `name` are seen, false if they go directly to their function.
     fn is_seen(name: &'static CStr) -> bool {
         let real = core::ptr::with_exposed_provenance_mut::<c_void>(stranger());
         let thunk = thunk_for(export(name), real, stranger()).unwrap();

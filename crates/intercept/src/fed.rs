@@ -1,4 +1,4 @@
-//! Which runtimes get their driver functions through us.
+//! The runtimes that get their driver functions through this library.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -7,17 +7,17 @@ use tllmprof_platform::elf;
 use tllmprof_platform::entry::jumps;
 use tllmprof_platform::lifecycle;
 
-/// Runtimes whose driver look-ups are remembered.
-const FED: usize = 32;
+/// Largest number of runtimes whose driver look-ups are remembered.
+const MAX_RUNTIMES: usize = 32;
 
 lifecycle::global! {
     #[fork(keep = "the child's modules are its parent's")]
-    static FED_MODULES: [(AtomicUsize, AtomicU64); FED] =
-        [const { (AtomicUsize::new(0), AtomicU64::new(0)) }; FED];
+    static FED_MODULES: [(AtomicUsize, AtomicU64); MAX_RUNTIMES] =
+        [const { (AtomicUsize::new(0), AtomicU64::new(0)) }; MAX_RUNTIMES];
 }
 
-/// Remembers that the module around `caller` got its driver function for `call` through us: its
-/// runtime functions need not be counted, as what they call will be.
+/// Remembers that the module around `caller` got its driver function for `call` through this library. Its runtime
+/// functions need not be counted, because the driver functions that they call are counted.
 pub fn feed(caller: usize, call: Call) {
     let Some(module) = elf::containing(caller) else {
         return;
@@ -31,7 +31,7 @@ pub fn feed(caller: usize, call: Call) {
     }
 }
 
-/// Whether the runtime that `function` belongs to gets to its driver function for `call` through us.
+/// Returns true if the runtime that `function` belongs to reaches its driver function for `call` through this library.
 pub fn is_fed(function: usize, call: Call) -> bool {
     jumps::are_seen(call)
         || elf::containing(function).is_some_and(|module| {

@@ -1,4 +1,4 @@
-//! Which calls have to be seen when they return.
+//! Conditions under which a call must be seen when it returns.
 
 use tllmprof_calls::{Call, Direction, Kind};
 use tllmprof_platform::thread;
@@ -6,7 +6,7 @@ use tllmprof_session as session;
 
 use super::frame::Frame;
 
-/// Whether a call of this kind has to be seen when it returns.
+/// Returns true if a call of this kind must be seen when it returns.
 pub fn is_followed(call: Call) -> bool {
     match call.kind() {
         Kind::AsyncCopy(Direction::ToHost) => session::learns(),
@@ -14,7 +14,7 @@ pub fn is_followed(call: Call) -> bool {
     }
 }
 
-/// Whether this call comes from within another intercepted call of the thread.
+/// Returns true if this call comes from within another intercepted call of the thread.
 pub fn is_nested(frame: &Frame) -> bool {
     frame.is_within(thread::outer())
 }

@@ -1,4 +1,4 @@
-//! What the assembler saves of a call that has to be thought about.
+//! The state of a call that the assembler saves.
 
 use core::cell::Cell;
 use core::mem::offset_of;
@@ -8,29 +8,30 @@ use tllmprof_platform::thread::Outer;
 
 use super::thunk::Thunk;
 
-/// How many stack words of arguments an intercepted call that returns to us gets copied.
+/// Number of stack words of arguments that are copied for an intercepted call that returns to this library.
 ///
-/// `cuLaunchKernel` has five on x86-64 and three on AArch64; eight leave room.
+/// `cuLaunchKernel` has five on x86-64 and three on AArch64; eight leave some room.
 pub const STACK_WORDS: usize = 8;
 
-/// What a recorded call is to GPU times. Not an enumeration: the assembler leaves the word as it is.
+/// The role of a recorded call for GPU times. Not an enumeration, because the assembler may leave any value in the
+/// word.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Work(usize);
 
 impl Work {
-    /// Nothing.
+    /// The call does not matter to GPU times.
     pub const NONE: Self = Self(0);
-    /// Work for its stream.
+    /// The call enqueues work on its stream.
     pub const COUNTED: Self = Self(1);
-    /// Work that is expected to be the last of its stream for now.
+    /// The call enqueues work that is expected to be the last of its stream for now.
     pub const LAST: Self = Self(2);
-    /// A wait that work of its stream ends with.
+    /// The call is a wait that ends work of its stream.
     pub const WAITED_FOR: Self = Self(3);
-    /// Nothing; but others look at the call when it returns.
+    /// The call does not matter to GPU times, but is handled when it returns.
     pub const SEEN: Self = Self(4);
 
-    /// A wait; whether work of its stream ends with it, and whether others look at it when it returns.
+    /// Returns the role of a wait: `is_over` if it ends work of its stream, `is_seen` if it is handled when it returns.
     #[inline]
     pub const fn of_wait(is_over: bool, is_seen: bool) -> Self {
         match (is_over, is_seen) {
@@ -40,21 +41,21 @@ impl Work {
         }
     }
 
-    /// Whether work of the stream is expected to be over with this call, for now.
+    /// Returns true if work of the stream is expected to be over with this call, for now.
     #[inline]
     pub const fn is_over(self) -> bool {
         self.0 == Self::LAST.0 || self.0 == Self::WAITED_FOR.0
     }
 
-    /// Whether nothing is to be done when the call returns, if it succeeds, but to record it.
+    /// Returns true if a successful call only has to be recorded when it returns.
     #[inline]
     pub const fn is_recorded_alone(self) -> bool {
         self.0 <= Self::COUNTED.0
     }
 }
 
-/// What the handler `slow` or `record` saved of a call, from the lowest address up. What is a cell only Rust
-/// writes, but for `since` and the first value of `work`.
+/// The state that the handler `slow` or `record` saved of a call, from the lowest address up. Only Rust writes the
+/// cells, except for `since` and the first value of `work`.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 pub struct Frame {
@@ -62,53 +63,53 @@ pub struct Frame {
     pub thunk: &'static Thunk,
     /// The integer arguments that came in registers.
     pub args: [usize; 6],
-    /// When the call went on to the real function, in ticks, if it is recorded; else 0.
+    /// Time before the call of the real function, in ticks, if the call is recorded; otherwise 0.
     pub since: Cell<u64>,
-    /// The stream that a recorded call is for which is not [`Simple`](super::thunk::Simple); 0 where it names none.
+    /// Stream of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if it names none.
     pub other_stream: Cell<usize>,
-    /// What a recorded call is to GPU times.
+    /// Role of a recorded call for GPU times.
     pub work: Cell<Work>,
     frame_pointer: usize,
-    /// Where the call returns to: in its caller.
+    /// Return address of the call, in its caller.
     pub return_address: usize,
 }
 
-/// What the handler `slow` saved of a call, from the lowest address up.
+/// The state that the handler `slow` saved of a call, from the lowest address up.
 #[cfg(target_arch = "aarch64")]
 #[repr(C)]
 pub struct Frame {
-    /// The caller's, with which its own frames are chained.
+    /// The caller's frame pointer, which links to the caller's own frames.
     frame_pointer: usize,
-    /// Where the call returns to: in its caller.
+    /// Return address of the call, in its caller.
     pub return_address: usize,
     /// The thunk that the call came through.
     pub thunk: &'static Thunk,
-    /// Where a large result goes.
+    /// Address for a large result.
     result: usize,
     /// The integer arguments that came in registers.
     pub args: [usize; 8],
     vectors: [u128; 8],
-    /// When the call went on to the real function, in ticks, if it is recorded; else 0.
+    /// Time before the call of the real function, in ticks, if the call is recorded; otherwise 0.
     pub since: Cell<u64>,
-    /// The stream that a recorded call is for which is not [`Simple`](super::thunk::Simple); 0 where it names none.
+    /// Stream of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if it names none.
     pub other_stream: Cell<usize>,
-    /// What a recorded call is to GPU times.
+    /// Role of a recorded call for GPU times.
     pub work: Cell<Work>,
     spare: usize,
 }
 
-/// Where the assembler finds the fields, in bytes.
+/// Offsets of the fields in bytes, for the assembler.
 impl Frame {
     pub const THUNK: usize = offset_of!(Self, thunk);
     pub const ARGS: usize = offset_of!(Self, args);
-    #[cfg(target_arch = "x86_64")] // on AArch64 only Rust looks at it
+    #[cfg(target_arch = "x86_64")] // on AArch64 only Rust reads it
     pub const SINCE: usize = offset_of!(Self, since);
     #[cfg(target_arch = "x86_64")]
     pub const WORK: usize = offset_of!(Self, work);
-    /// How far the frame lies below the place of the frame pointer.
+    /// Distance in bytes from the frame up to the saved frame pointer.
     #[cfg(target_arch = "x86_64")]
     pub const BELOW: usize = offset_of!(Self, frame_pointer);
-    /// Vector registers are saved below the frame; how far below the place of the frame pointer.
+    /// Distance in bytes from the saved vector registers, which lie below the frame, up to the saved frame pointer.
     #[cfg(target_arch = "x86_64")]
     pub const VECTORS: usize = Self::BELOW + size_of::<[u128; 8]>();
     #[cfg(target_arch = "aarch64")]
@@ -117,14 +118,14 @@ impl Frame {
     pub const SIZE: usize = size_of::<Self>();
 }
 
-// The frame pointer leads to the frame, and one instruction stores two fields.
+// The frame pointer points to the frame, and one instruction stores two fields.
 #[cfg(target_arch = "aarch64")]
 const _: () = assert!(
     offset_of!(Frame, frame_pointer) == 0
         && offset_of!(Frame, return_address) == 8
         && offset_of!(Frame, result) == Frame::THUNK + 8
 );
-// The stack is aligned to 16 bytes at the frame pointer's place, and where a function is called.
+// The stack is aligned to 16 bytes at the saved frame pointer, and where a function is called.
 #[cfg(target_arch = "x86_64")]
 const _: () = assert!(
     offset_of!(Frame, return_address) == Frame::BELOW + 8 && Frame::BELOW.is_multiple_of(16)
@@ -133,19 +134,19 @@ const _: () = assert!(
 const _: () = assert!(Frame::SIZE.is_multiple_of(16));
 
 impl Frame {
-    /// The argument in word `index` of those that are no floating-point numbers.
+    /// Returns argument `index` of the arguments that are not floating-point numbers.
     #[inline]
     pub fn word(&self, index: usize) -> usize {
         let on_stack = |behind: usize| {
             let first = from_ref(self).wrapping_add(1).cast::<usize>();
-            // SAFETY: the caller's arguments lie above the frame, or its own frame does.
+            // SAFETY: above the frame lie the caller's arguments, or the caller's own frame.
             unsafe { first.add(behind).read_volatile() }
         };
         let register = self.args.get(index).copied();
         register.unwrap_or_else(|| on_stack(index - self.args.len()))
     }
 
-    /// The stream that a recorded call is for; 0 where it names none.
+    /// Returns the stream of a recorded call; 0 if it names none.
     #[inline(always)]
     pub fn stream(&self) -> usize {
         if !self.thunk.is_simple() {
@@ -154,15 +155,14 @@ impl Frame {
         self.thunk.stream_word().map_or(0, |word| self.word(word))
     }
 
-    /// Whether the call comes from within `outer`, if there is any.
+    /// Returns true if the call comes from within `outer`, if there is any.
     ///
-    /// An exception or `longjmp` that leaves a call leaves its mark, too. The return address that it
-    /// marks is soon overwritten by other calls, and one from the same place is no deeper than it was.
+    /// An exception or `longjmp` that leaves a call leaves its mark in place, too. The marked return address is soon
+    /// overwritten by other calls, and a call from the same place is no deeper than before.
     ///
-    /// On AArch64 functions return by a register and save it where they like, so that the return
-    /// address which is marked may lie in memory that nobody uses for long. It must still be there,
-    /// and the callers' chain of frame pointers must not lead past it; where that chain is broken, the
-    /// return address decides.
+    /// On AArch64 functions return by a register and save it at a place of their choice, so that the marked return
+    /// address may lie in memory that stays unused for long. So the address must still be there, and the callers' chain
+    /// of frame pointers must not lead past it. If that chain is broken, only the return address decides.
     pub fn is_within(&self, outer: Outer) -> bool {
         let here = from_ref(&self.return_address).addr();
         if here >= outer.place || above(outer.place) != outer.return_address {
@@ -173,13 +173,13 @@ impl Frame {
             || !self.is_chained_past(outer.place - size_of::<usize>())
     }
 
-    /// Whether the chain of frame pointers leads past `record`, not to it.
+    /// Returns true if the chain of frame pointers leads past `record`, not to it.
     fn is_chained_past(&self, record: usize) -> bool {
-        /// A frame that is further away than this is none: the register has another use.
-        const REACH: usize = 1 << 20;
+        /// Largest distance to the next frame in bytes. With a larger one, the register is not used as a frame pointer.
+        const MAX_FRAME_DISTANCE: usize = 1 << 20;
         let mut below = from_ref(self).addr();
         let mut at = self.frame_pointer;
-        while at > below && at - below < REACH && at.is_multiple_of(16) {
+        while at > below && at - below < MAX_FRAME_DISTANCE && at.is_multiple_of(16) {
             if at >= record {
                 return at > record;
             }
@@ -190,13 +190,13 @@ impl Frame {
     }
 }
 
-/// The word at a place of the stack above a frame that a mark lies above, or at that mark.
+/// Returns the word at `place`, which lies on the stack above a frame and not above the mark.
 fn above(place: usize) -> usize {
-    // SAFETY: what lies on the stack between a call under way and the outermost one is readable.
+    // SAFETY: the stack between a running call and the outermost one is readable.
     unsafe { with_exposed_provenance::<usize>(place).read_volatile() }
 }
 
-/// Frames as the assembler would leave them, for tests.
+/// Frames as the assembler leaves them, for tests.
 #[cfg(test)]
 pub mod made {
     use super::*;
@@ -209,7 +209,7 @@ pub mod made {
     }
 
     impl Call {
-        /// A call by `thunk` with these words as its first arguments, which returns to `return_address`.
+        /// Returns a call by `thunk` with these words as its first arguments, which returns to `return_address`.
         pub fn new(thunk: &'static Thunk, words: &[usize], return_address: usize) -> Self {
             let mut call = Self {
                 frame: Frame {

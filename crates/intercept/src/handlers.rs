@@ -1,14 +1,14 @@
-//! Where the stubs go: the assembler's handlers, for whoever keeps their addresses.
+//! The addresses of the assembler's handlers, for the modules that store them in stubs.
 //!
-//! The assembler calls the modules that store these addresses, so it hands them down.
+//! The assembler calls these modules, so they cannot name it; it registers its handlers here.
 
-/// Code of the assembler that a stub or a trampoline goes to. It keeps to no calling convention.
+/// Code of the assembler that a stub or a trampoline jumps to. It follows no calling convention.
 pub type Handler = unsafe extern "C" fn();
 
-/// The handler that notes a call, and the one that records it as well.
+/// The handler that notes a call, and the one that also records it.
 pub type Noting = [Handler; 2];
 
-/// All of them. The assembler says what each does.
+/// All handlers. The assembler documents what each does.
 pub struct Handlers {
     pub slow: Handler,
     pub count: Handler,
@@ -23,20 +23,20 @@ pub struct Handlers {
     pub event_wait: Noting,
     pub context_wait: Noting,
     pub blocking_copy: Noting,
-    /// Where the trampoline of a patched entry goes when its call has to be thought about.
+    /// Target of a patched entry's trampoline if the call needs a decision.
     #[cfg(target_arch = "x86_64")]
     pub named_slow: Handler,
-    /// Where the trampoline of a function goes whose calls are scopes.
+    /// Target of the trampoline of a function whose calls are scopes.
     #[cfg(target_arch = "x86_64")]
     pub named_scope: Handler,
 }
 
-/// The processor's, one element. Collected by the linker, as another library's constructor may use
-/// CUDA before this library's own has run.
+/// The processor's handlers, one element. The linker collects it, because another library's constructor may use CUDA
+/// before this library's own has run.
 #[linkme::distributed_slice]
 pub static HANDLERS: [Handlers];
 
-/// The handlers.
+/// Returns the handlers.
 pub fn handlers() -> &'static Handlers {
     &HANDLERS[0]
 }

@@ -1,17 +1,17 @@
-//! The driver's own functions, in a process that the library was attached to.
+//! Patches the driver's own functions in a process that the library was attached to.
 //!
-//! Programs and their runtimes have got pointers to them long ago, and no slot leads their calls elsewhere. So a jump is
-//! written at each function's entry: here where it fits one store, else by the command, which stops all threads for it
-//! ([`JUMPS`]).
+//! Programs and their runtimes have had pointers to these functions for long, and no slot can redirect their calls. So
+//! a jump is written at each function's entry: here if it fits one store, otherwise by the command, which stops all
+//! threads to write it ([`JUMPS`]).
 //!
 //! ```text
-//! entry ──jump──▶ switch ──▶ stub of the thunk ──▶ what the jump took the place of ──▶ behind the jump
+//! entry ──jump──▶ switch ──▶ stub of the thunk ──▶ the moved instructions ──▶ the code after the jump
 //!                   └─ detached, or called from within the driver ──▶ ┘
 //! ```
 //!
-//! A jump is never taken out. While the library is detached the switch leads straight on. The driver is never unloaded. What
-//! goes on to one of the functions, as a thunk or the library itself, goes to the moved instructions, so that a call comes
-//! here once whether the jump has been written yet or not.
+//! A jump is never removed. While the library is detached, the switch leads directly to the moved instructions. The
+//! driver is never unloaded. Callers that must reach the real function, such as a thunk or the library itself, call the
+//! moved instructions. So a call arrives here exactly once, whether the jump has been written yet or not.
 
 #[cfg(test)]
 mod tests;
@@ -27,7 +27,7 @@ use std::path::Path;
 
 use libloading::os::unix::{Library, RTLD_NOW};
 use tllmprof_calls::{CALLS, Call, LOOK_UPS, base};
-use tllmprof_control::jumps::{MOST, NO_CALL, WRITTEN};
+use tllmprof_control::jumps::{MAX_JUMPS, NO_CALL, WRITTEN};
 use tllmprof_platform::elf::{self, Module};
 use tllmprof_platform::entry::jumps::{JUMPS, code_at, leave_out, original};
 use tllmprof_platform::entry::{self, Entry, JUMP, Refusal};
@@ -39,38 +39,38 @@ use super::named::patch::examined;
 use super::named::trampoline::Region;
 use super::thunk::{Role, Thunk};
 
-const PAGE: usize = 4096;
-/// How long a thread waits for another that switches.
-const PATIENCE: Duration = Duration::from_millis(500);
+const PAGE_SIZE: usize = 4096;
+/// Longest time that a thread waits for another thread that changes the switches.
+const SWITCH_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 lifecycle::global! {
     stage: Doors;
 
-    /// Where each switch leads.
+    /// Target address of each switch.
     #[fork(keep = "the child's code is its parent's")]
-    static TARGETS: [AtomicUsize; MOST] = [const { AtomicUsize::new(0) }; MOST];
+    static TARGETS: [AtomicUsize; MAX_JUMPS] = [const { AtomicUsize::new(0) }; MAX_JUMPS];
     #[fork(hold)]
     static PATCHED: Lock<Vec<Patched>> = Lock::new(Vec::new());
 }
 
-/// A function whose calls lead here once its jump is written.
+/// A function whose calls arrive here once its jump is written.
 struct Patched {
-    /// Its place among the [`JUMPS`].
+    /// Its index in [`JUMPS`].
     index: usize,
     name: CString,
     role: Role,
 }
 
-/// A function of the driver's that a program may have a pointer to.
+/// A function of the driver to which a program may have a pointer.
 struct Form {
     name: CString,
     code: Range<usize>,
-    /// None: it looks others up.
+    /// `None` for a function that looks up others.
     call: Option<Call>,
 }
 
-/// Gets jumps ready, if the process has loaded the driver: from now on [`original`] knows the functions. Before the library
-/// has looked any of them up.
+/// Prepares the jumps, if the process has loaded the driver: from now on [`original`] knows the functions. Must run
+/// before the library looks up any of them.
 pub fn prepare() {
     if JUMPS.known.load(Ordering::Relaxed) != 0 {
         return;
@@ -78,7 +78,7 @@ pub fn prepare() {
     let Some(driver) = driver().transpose() else {
         return;
     };
-    let Some(mut patched) = PATCHED.lock_for(PATIENCE) else {
+    let Some(mut patched) = PATCHED.lock_for(SWITCH_LOCK_TIMEOUT) else {
         return;
     };
     match driver.and_then(|driver| prepared(&driver)) {
@@ -88,7 +88,7 @@ pub fn prepare() {
 }
 
 /// # Errors
-/// Why none gets a jump.
+/// Returns the reason why no function gets a jump.
 fn prepared(driver: &Module) -> Result<Vec<Patched>, String> {
     let forms = forms(driver);
     JUMPS.known.store(forms.len() as u64, Ordering::Relaxed);
@@ -130,13 +130,13 @@ fn prepared(driver: &Module) -> Result<Vec<Patched>, String> {
     Ok(publish(ready))
 }
 
-/// The driver, which stays loaded from now on, if the process has loaded it.
+/// Returns the driver, if the process has loaded it, and keeps it loaded from now on.
 ///
 /// # Errors
-/// It has, and none is found.
+/// The process has loaded the driver, but its module is not found.
 fn driver() -> Result<Option<Module>, String> {
     let name = libcuda::NAME.to_str().unwrap_or_default();
-    // SAFETY: the library is loaded already, or nothing is: none of its functions runs.
+    // SAFETY: the library is loaded already, or the call fails: no constructor runs.
     let kept = unsafe {
         Library::open(
             Some(name),
@@ -166,9 +166,9 @@ fn driver() -> Result<Option<Module>, String> {
     }
 }
 
-/// The functions of the table that the driver has, in all forms that programs get.
+/// Returns the driver's functions for the table's calls, in all variants that programs can get.
 fn forms(driver: &Module) -> Vec<Form> {
-    /// What a header or the driver adds to the name that programs use.
+    /// Suffixes that a header or the driver adds to the name that programs use.
     const SUFFIXES: [&str; 9] = [
         "", "_ptsz", "_ptds", "_v2", "_v2_ptsz", "_v2_ptds", "_v3", "_v3_ptsz", "_v3_ptds",
     ];
@@ -181,7 +181,7 @@ fn forms(driver: &Module) -> Vec<Form> {
         }
         Some(())
     };
-    let asked = Asked::of(driver);
+    let asked = Asked::find(driver);
     for row in CALLS {
         for name in row.driver {
             add(name, Some(row.call), &|_| true);
@@ -214,22 +214,22 @@ fn forms(driver: &Module) -> Vec<Form> {
     forms
 }
 
-/// `cuGetProcAddress`, in either of its ABIs: the older one has no use for the last argument.
+/// Type of `cuGetProcAddress` in either of its ABIs: the older one ignores the last argument.
 type Ask = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
 
 struct Asked(Option<Ask>);
 
 impl Asked {
-    fn of(driver: &Module) -> Self {
+    fn find(driver: &Module) -> Self {
         let names = [c"cuGetProcAddress_v2", c"cuGetProcAddress"];
         let found = names.iter().find_map(|name| driver.defines(name, None));
-        // SAFETY: the driver's function of this name, which is of this type.
+        // SAFETY: the driver's function of this name, which has this type.
         Self(found.and_then(|found| unsafe { function::at(original(found)) }))
     }
 
-    /// What the driver hands out under a name, to programs that were built for any version of CUDA.
+    /// Returns the addresses that the driver hands out under a name, to programs built for any version of CUDA.
     fn all(&self, name: &str) -> BTreeSet<usize> {
-        /// Those with which the headers ask for the functions of the table, and later ones.
+        /// The versions with which the headers look up the table's functions, and later ones.
         const VERSIONS: [c_int; 16] = [
             2000, 3020, 4000, 5050, 6050, 7000, 8000, 9000, 10000, 10010, 11000, 11040, 11060,
             12000, 12030, 13000,
@@ -243,7 +243,7 @@ impl Asked {
         for version in VERSIONS {
             for flags in FLAGS {
                 let (mut place, mut status) = (core::ptr::null_mut(), 0);
-                // SAFETY: a terminated name, and places for both results.
+                // SAFETY: a terminated name, and valid places for both results.
                 let error = unsafe {
                     ask(
                         name.as_ptr(),
@@ -262,20 +262,20 @@ impl Asked {
     }
 }
 
-/// What is known of each function's entry, or why it gets no jump.
+/// Returns the state of each function's entry, or the reason why it gets no jump.
 fn entries(driver: &Module, forms: &[Form], maps: &Maps) -> Vec<Result<Entry, Refusal>> {
     let path = Path::new(std::ffi::OsStr::from_bytes(driver.path().to_bytes()));
     let of = |form: &Form| {
         let address = form.code.start.wrapping_sub(driver.base);
         let entry = examined(driver, address, form.code.len(), path, maps)?;
-        // It is written by one system call, which another page could end halfway.
-        match entry.at % PAGE + WRITTEN <= PAGE {
+        // The jump is written by one system call, which could end after the first of two pages.
+        match entry.at % PAGE_SIZE + WRITTEN <= PAGE_SIZE {
             true => Ok(entry),
             false => Err(Refusal::CrossesPage),
         }
     };
     let mut entries: Vec<_> = forms.iter().map(of).collect();
-    // Of two functions of which one ends in the other both would see one call.
+    // If one function ends in a jump to another, both would see one call.
     let mut twice = BTreeSet::new();
     for (index, entry) in entries.iter().enumerate() {
         for target in entry.iter().flat_map(|entry| &entry.ends_in) {
@@ -291,7 +291,7 @@ fn entries(driver: &Module, forms: &[Form], maps: &Maps) -> Vec<Result<Entry, Re
     entries
 }
 
-/// Makes the jumps known to the command, and writes those that can be written while threads run.
+/// Publishes the jumps for the command, and writes those that can be written while threads run.
 fn publish(ready: Vec<(Form, Entry, [u8; JUMP], usize)>) -> Vec<Patched> {
     let mut patched = Vec::new();
     for (row, (form, entry, jump, original)) in JUMPS.all.iter().zip(&ready) {
@@ -320,8 +320,8 @@ fn publish(ready: Vec<(Form, Entry, [u8; JUMP], usize)>) -> Vec<Patched> {
     JUMPS.count.store(patched.len() as u64, Ordering::Release);
     for (_, entry, jump, _) in ready {
         if entry::fits_one_store(&entry) {
-            // SAFETY: the driver stays loaded, the switch is executable and leads to what the jump takes the place of, and
-            // the jump is written by one store.
+            // SAFETY: the driver stays loaded, the switch is executable and leads to the moved instructions, and the
+            // jump is written by one store.
             let written = unsafe { entry::write(&entry, jump, false) };
             if let Err(refusal) = written {
                 log::say!(
@@ -335,24 +335,24 @@ fn publish(ready: Vec<(Form, Entry, [u8; JUMP], usize)>) -> Vec<Patched> {
     patched
 }
 
-/// Calls that come to the functions go to their thunks.
+/// Redirects calls of the functions to their thunks.
 pub fn lead() {
-    let Some(all) = PATCHED.lock_for(PATIENCE) else {
+    let Some(all) = PATCHED.lock_for(SWITCH_LOCK_TIMEOUT) else {
         return;
     };
     for patched in all.iter() {
         let function = JUMPS.all[patched.index].function.load(Ordering::Relaxed);
         let function = core::ptr::with_exposed_provenance_mut::<c_void>(function as usize);
-        if let Some(thunk) = Thunk::of(function, patched.role) {
+        if let Some(thunk) = Thunk::for_function(function, patched.role) {
             let stub = thunk.named(&patched.name).stub();
             TARGETS[patched.index].store(stub.expose_provenance(), Ordering::Release);
         }
     }
 }
 
-/// Calls that come to the functions go straight on.
+/// Lets calls of the functions go directly to the moved instructions.
 pub fn release() {
-    let Some(all) = PATCHED.lock_for(PATIENCE) else {
+    let Some(all) = PATCHED.lock_for(SWITCH_LOCK_TIMEOUT) else {
         return;
     };
     for patched in all.iter() {

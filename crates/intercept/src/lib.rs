@@ -1,11 +1,11 @@
-//! How a call reaches us, and how it goes on.
+//! The path of a call into this library, and on to the real function.
 //!
-//! Three doors lead to the same [`thunk`]s: functions that callers are linked to ([`export`]),
-//! functions that they look up by name ([`dlsym`]), and functions that the driver hands out
-//! ([`proc_address`]). The assembler ([`arch`]) hands a call that has to be thought about
-//! or recorded to [`entered`], and to [`returned`] when it comes back. Nothing here decides what a step is.
+//! Three doors lead to the same [`thunk`]s: functions that callers are linked to ([`export`]), functions that they look
+//! up by name ([`dlsym`]), and functions that the driver hands out ([`proc_address`]). The assembler ([`arch`]) passes
+//! a call that needs a decision, or that is recorded, to [`entered`], and to [`returned`] when it returns. This crate
+//! does not decide what a step is.
 //!
-//! Ranges that the program opens come by a way of their own: [`nvtx`].
+//! Ranges that the program opens arrive through [`nvtx`].
 
 #[doc(hidden)]
 pub mod arch;
@@ -48,15 +48,15 @@ use tllmprof_platform::lifecycle::{OnlyThread, Stage};
 pub use arch::{dlsym_door, dlvsym_door};
 pub use named::start as follow_named;
 
-/// Has the driver's calls recorded while a window is open, those timed whose times are watched, and those noted that make
-/// nodes of a graph.
+/// Makes the thunks record the driver's calls while a window is open, time the calls whose durations are watched, and
+/// note the calls that add nodes to a graph.
 fn record_calls() {
     if tllmprof_recorder::is_wanted() || tllmprof_recorder::watch::is_watching() {
         Thunk::record();
     }
 }
 
-/// Modules may have gone: what is known of them is forgotten.
+/// Forgets the data about modules that may have been unloaded.
 pub fn modules_have_gone() {
     if tllmprof_platform::lifecycle::is_filtered() {
         return;
@@ -65,12 +65,12 @@ pub fn modules_have_gone() {
     named::look();
 }
 
-/// Whether the library itself stands in for the function of this name.
+/// Returns true if the library itself intercepts the function of this name.
 pub fn is_hooked(name: &core::ffi::CStr) -> bool {
     dlsym::role_of(name).is_some()
 }
 
-/// The doors, for the session.
+/// The session's interface to the doors.
 pub struct AllDoors;
 
 impl tllmprof_session::Doors for AllDoors {
@@ -122,17 +122,17 @@ lifecycle::at_fork! {
     child: |_: &OnlyThread| record_calls(),
 }
 
-/// Gets the doors ready. For the constructor.
+/// Prepares the doors. For the constructor.
 pub fn start() {
     tllmprof_platform::resolve::remember_initial();
     dlsym::find_real();
 }
 
-/// A library in front of this one may define `dlsym`: what others look up by that has to be found here, too. For the
-/// constructor, where there is something to count.
+/// Hooks the `dlsym` of a library that comes before this one, so that look-ups through it arrive here, too. For the
+/// constructor, if there is something to count.
 pub fn lead_look_ups() {
     use core::sync::atomic::Ordering::Release;
-    // Another copy of this library finds everything itself.
+    // Another copy of this library intercepts everything itself.
     let is_copy = |front: *mut core::ffi::c_void| {
         let module = tllmprof_platform::elf::containing(front.addr());
         module.is_some_and(|module| module.defines(c"tllmprof_attach", None).is_some())
@@ -148,7 +148,7 @@ pub fn lead_look_ups() {
     }
 }
 
-/// The look-up functions that a library which is attached stands in front of: their names, and what it goes on to.
+/// Returns the look-up functions that an attached library hooks: their names, and the real functions.
 pub fn look_ups() -> [(&'static core::ffi::CStr, *mut core::ffi::c_void); 2] {
     use core::sync::atomic::Ordering::Acquire;
     [

@@ -1,5 +1,4 @@
-//! What the unit tests of this crate share: a process of one's own, and functions and calls that are
-//! made for a test.
+//! Helpers that the unit tests of this crate share: tests in a process of their own, functions to call, and calls.
 
 use core::any::type_name;
 use core::ffi::c_void;
@@ -17,19 +16,19 @@ use tllmprof_platform::ids;
 use tllmprof_record::contents::Contents;
 use tllmprof_session::Facts;
 
-/// In a process that [`alone`] has started: the test that it runs.
+/// Variable that names the test to run, in a process that [`alone`] has started.
 const ALONE: &str = "TLLMPROF_TEST_ALONE";
 
-/// What Cargo is configured to build (`LINKER`) and run (`RUNNER`) the tests for AArch64 with on another
+/// Returns the tool that Cargo is configured to build (`LINKER`) or run (`RUNNER`) tests for AArch64 with, on another
 /// processor.
 fn cross(what: &str) -> Option<String> {
     let variable = format!("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_{what}");
     cfg!(target_arch = "aarch64").then(|| std::env::var(variable).ok())?
 }
 
-/// Runs `act`, the closure of a test, in a process of its own with `variables` and no others of the
-/// library's: it decides much once for a process, and counts all calls of a process together.
-/// Returns what that process wrote on standard error; nothing in that process itself.
+/// Runs `act`, the closure of a test, in a process of its own, with only `variables` of the library's variables. The
+/// library decides much once per process, and counts all calls of a process together. Returns the standard error of
+/// that process; in that process itself, returns `None`.
 ///
 /// # Panics
 /// If the test fails there.
@@ -73,8 +72,8 @@ pub fn alone<F: FnOnce()>(variables: &[(&str, &str)], act: F) -> Option<String> 
     Some(err.into_owned())
 }
 
-/// Runs `act` with a window open, and returns what the record holds then. In a process of its own
-/// ([`alone`]) to which `TLLMPROF_TRACE` says where.
+/// Runs `act` with a window open, and returns the contents of the record. Must run in a process of its own ([`alone`]),
+/// with `TLLMPROF_TRACE` set.
 pub fn recorded(act: impl FnOnce()) -> Contents {
     let settings = tllmprof_session::activity::settings().unwrap();
     tllmprof_recorder::start(settings);
@@ -94,7 +93,7 @@ pub fn recorded(act: impl FnOnce()) -> Contents {
     Contents::read(&File::open(path).unwrap())
 }
 
-/// The path of a file in a folder of its own, which goes when this is dropped.
+/// The path of a file in a folder of its own, which is removed on drop.
 pub struct Temporary {
     path: PathBuf,
     _folder: TempDir,
@@ -122,13 +121,12 @@ impl Deref for Temporary {
     }
 }
 
-/// Where a test has its record, for `TLLMPROF_TRACE`.
+/// Returns the path of a test's record, for `TLLMPROF_TRACE`.
 pub fn record_of(test: &str) -> Temporary {
     Temporary::new(&format!("{test}.tllmprof"))
 }
 
-/// A shared library of this soname, made of `source` (C). The linker that built the test is there to
-/// make it.
+/// Returns a shared library of this soname, built from `source` (C). It needs the linker that built the test.
 pub fn library(soname: &str, source: &str) -> Temporary {
     let library = Temporary::new(soname);
     let code = library.with_extension("c");
@@ -142,21 +140,21 @@ pub fn library(soname: &str, source: &str) -> Temporary {
     library
 }
 
-/// Opens the library at `path`. Its handle.
+/// Opens the library at `path` and returns its handle.
 pub fn open(path: &Path) -> *mut c_void {
     let name = CString::new(path.as_os_str().as_bytes()).unwrap();
-    // SAFETY: a library of a test's own, without constructors.
+    // SAFETY: a library that a test made, without constructors.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
     assert!(!handle.is_null(), "{}", path.display());
     handle
 }
 
-/// An address in a module that is not the test's, as a caller's would be.
+/// Returns an address in a module other than the test's, to stand for a caller.
 pub fn stranger() -> usize {
     libc::getppid as *const () as usize
 }
 
-/// What [`real`] was called with.
+/// The arguments with which [`real`] was called.
 #[repr(C)]
 #[derive(Default, PartialEq, Debug)]
 pub struct Seen {
@@ -191,23 +189,23 @@ type Real = extern "C" fn(
 ) -> usize;
 
 tllmprof_platform::lifecycle::global! {
-    /// The thread whose next way through a door panics, 0 for none.
+    /// The thread whose next call through a door panics; 0 for none.
     #[fork(keep = "tests that fork ask for none")]
     static PANICS: AtomicI32 = AtomicI32::new(0);
 }
 
-/// Has the next door that the thread comes through panic.
+/// Makes the next door that the thread passes panic.
 pub fn panic_next() {
     PANICS.store(ids::thread(), Ordering::Relaxed);
 }
 
-/// For the doors.
+/// Panics if [`panic_next`] was called on this thread. The doors call it.
 pub fn panic_if_asked() {
     let asked = PANICS.compare_exchange(ids::thread(), 0, Ordering::Relaxed, Ordering::Relaxed);
     assert!(asked.is_err(), "asked for");
 }
 
-/// A function that notes all of its arguments and changes `errno`; it returns its last argument.
+/// Stores all of its arguments and changes `errno`; returns its last argument.
 pub extern "C" fn real(
     seen: &mut Seen,
     b: usize,
@@ -241,7 +239,7 @@ pub extern "C" fn real(
     result
 }
 
-/// The address of [`real`].
+/// Returns the address of [`real`].
 pub fn real_address() -> *mut c_void {
     real as Real as *mut c_void
 }
@@ -251,13 +249,13 @@ fn errno() -> i32 {
 }
 
 fn set_errno(errno: i32) {
-    // SAFETY: the location is the calling thread's own and always valid.
+    // SAFETY: the location belongs to the calling thread and is always valid.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Calls [`real`] by way of `entry`, and checks that nothing of the call is changed on the way: what
-/// lies in registers and on the stack, floating-point numbers if the way keeps them (`numbers`), the
-/// result, and `errno` before and after.
+/// Calls [`real`] through `entry`, and checks that the path changes nothing of the call: arguments in registers and on
+/// the stack, floating-point arguments if the path preserves them (`numbers`), the result, and `errno` before and
+/// after.
 pub fn call_by(entry: *mut c_void, result: usize, numbers: bool) {
     let mut seen = Seen::default();
     // SAFETY: the entry leads to `real`, of that type.
@@ -283,14 +281,14 @@ pub mod registers {
     use core::arch::naked_asm;
     use core::ffi::c_void;
 
-    /// What registers hold before a call, or after it.
+    /// The contents of registers before a call, or after it.
     #[repr(C, align(64))]
     #[derive(Clone, PartialEq, Debug)]
     pub struct Registers {
         pub vectors: [[u64; 4]; 16],
         /// `rax`, `rbx`, `rcx`, `rdx`, `rsi`, `rdi`, `rbp`, `r8` to `r10`, `r12` to `r15`.
         pub general: [u64; 14],
-        /// The first two of the x87 stack.
+        /// The two top entries of the x87 stack.
         pub floating: [f64; 2],
     }
 
@@ -300,13 +298,13 @@ pub mod registers {
             Self {
                 vectors: core::array::from_fn(|index| [number(index); 4]),
                 general: core::array::from_fn(|index| number(100 + index)),
-                // As `call_with` loads them.
+                // The values that `call_with` loads.
                 floating: [core::f64::consts::PI, 1.0],
             }
         }
     }
 
-    /// Calls `entry` with what is in `before`, and notes what the registers hold after it.
+    /// Calls `entry` with the registers of `before`, and stores the registers that it leaves in `after`.
     #[unsafe(naked)]
     unsafe extern "C" fn call_with(entry: *mut c_void, before: &Registers, after: &mut Registers) {
         naked_asm!(
@@ -376,11 +374,11 @@ pub mod registers {
         )
     }
 
-    /// What the registers hold after a call of `entry`, before which they held [`Registers::made`].
+    /// Returns the registers after a call of `entry`, before which they held [`Registers::made`].
     pub fn after(entry: *mut c_void) -> Registers {
         let mut after = Registers::made();
         after.vectors = [[0; 4]; 16];
-        // SAFETY: the entry is code that keeps to the calling convention and reads no memory of its caller's.
+        // SAFETY: the entry is code that follows the calling convention and reads no memory of its caller's.
         unsafe { call_with(entry, &Registers::made(), &mut after) };
         after
     }

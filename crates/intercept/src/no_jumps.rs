@@ -1,4 +1,4 @@
-//! No jumps at the driver's entries: AArch64, where entries are not patched.
+//! Stand-in for the jumps at the driver's entries on AArch64, where entries are not patched.
 
 pub fn prepare() {}
 

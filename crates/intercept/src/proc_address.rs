@@ -9,11 +9,10 @@ use super::frame::Frame;
 use super::thunk::{Role, Thunk};
 use tllmprof_platform::{gate, resolve};
 
-/// `cuGetProcAddress` has returned: puts a thunk in place of what it handed out.
+/// Handles the return of `cuGetProcAddress`: replaces the function that it handed out by a thunk.
 ///
-/// Both of its ABIs have the name first and the place for the result second. The result means
-/// something only on success; the place may be null, and so may the name in a first query. `frame` is
-/// of a call that has succeeded.
+/// In both ABIs the name is the first argument and the place for the result the second. The result is valid only on
+/// success. The place may be null, and so may the name in a first query. `frame` is that of a call that has succeeded.
 pub fn handed_out(frame: &Frame) {
     /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
     const PER_THREAD: usize = 2;
@@ -24,8 +23,8 @@ pub fn handed_out(frame: &Frame) {
     if name.is_null() || place.is_null() || !tllmprof_session::activity::is_active() {
         return;
     }
-    // SAFETY: the function has the name and the place as arguments: the driver has read the one and
-    // written the other.
+    // SAFETY: the function takes the name and the place as arguments: the driver has read the first and written to the
+    // second.
     let (name, place) = unsafe { (CStr::from_ptr(name), AtomicPtr::from_ptr(place)) };
     let real = place.load(Ordering::Relaxed);
     if real.is_null() || gate::is_wanted() && gate::is_profiler(frame.return_address) {
@@ -38,12 +37,12 @@ pub fn handed_out(frame: &Frame) {
     if let Role::Driver(call) = role {
         fed::feed(frame.return_address, call);
     }
-    // Another library stands in for the function that asks, and hands out a function of its own: by its name, and
-    // in the order of loading our export of that name is the first. It is counted there.
+    // Another library replaces `cuGetProcAddress` and hands out its own function. It found that by name, and our export
+    // of that name comes first in load order. The call is counted there.
     if resolve::is_ours(real.addr()) {
         return;
     }
-    if let Some(thunk) = Thunk::of(real, role) {
+    if let Some(thunk) = Thunk::for_function(real, role) {
         if flags & PER_THREAD != 0 {
             thunk.set_per_thread();
         }
@@ -61,14 +60,14 @@ mod tests {
     use crate::frame::made;
     use crate::made::{alone, stranger};
 
-    /// What the program gets from a call with these arguments that found `real`.
+    /// Returns what the program gets from a call with these arguments that found `real`.
     fn answer(name: Option<&CStr>, real: *mut c_void, flags: usize) -> *mut c_void {
         let thunk = Thunk::made(without_provenance_mut(0x1000), Role::ProcAddress);
         let mut place = real;
         let name = name.map_or(0, |name| name.as_ptr().expose_provenance());
         let words = [name, (&raw mut place).expose_provenance(), 12000, flags];
         handed_out(&made::Call::new(thunk, &words, stranger()).frame);
-        // SAFETY: a local; what wrote to it did so by its address.
+        // SAFETY: a local, which may have been written through its address.
         unsafe { (&raw const place).read_volatile() }
     }
 
@@ -78,17 +77,20 @@ mod tests {
             let real = without_provenance_mut::<c_void>(0x2000);
             let launch = Role::Driver(Call::GraphLaunch);
             let given = answer(Some(c"cuGraphLaunch"), real, 0);
-            let thunk = Thunk::of(real, launch).unwrap();
+            let thunk = Thunk::for_function(real, launch).unwrap();
             assert_eq!((given, thunk.is_per_thread()), (thunk.stub(), false));
             assert!(fed::is_fed(stranger(), Call::GraphLaunch));
 
             let per_thread = without_provenance_mut::<c_void>(0x3000);
             let given = answer(Some(c"cuGraphLaunch"), per_thread, 2);
-            let thunk = Thunk::of(per_thread, launch).unwrap();
+            let thunk = Thunk::for_function(per_thread, launch).unwrap();
             assert_eq!((given, thunk.is_per_thread()), (thunk.stub(), true));
 
             let itself = answer(Some(c"cuGetProcAddress_v2"), real, 0);
-            assert_eq!(itself, Thunk::of(real, Role::ProcAddress).unwrap().stub());
+            assert_eq!(
+                itself,
+                Thunk::for_function(real, Role::ProcAddress).unwrap().stub()
+            );
         });
     }
 

@@ -1,4 +1,4 @@
-//! A call on its way back from the real function: into the record, and to the steps where they follow it.
+//! A call after the real function: it is recorded, and passed to the rule of steps if that must see its end.
 
 use tllmprof_calls::{Kind, NcclCall};
 
@@ -17,7 +17,7 @@ use tllmprof_recorder::watch::{self, Cause};
 use tllmprof_scopes as scopes;
 use tllmprof_session as session;
 
-/// The handler `slow` has called the real function, which has returned `result`.
+/// Called by the handler `slow` when the real function has returned `result`.
 pub extern "C" fn after(frame: &Frame, result: usize) {
     contained((), || came_back(frame, result));
 }
@@ -57,13 +57,14 @@ fn came_back(frame: &Frame, result: usize) {
     }
 }
 
-/// The handler `record` has called the real function, which has returned `result` at `until`: what the program gets. Little
-/// code, and none that comes back from a function: few cache lines, and no register to save.
-// SAFETY: a section of code, where what each recorded call runs lies together.
+/// Called by the handler `record` when the real function has returned `result` at time `until`, in ticks. Returns the
+/// value that the program gets. The code is short and makes no call that is not a tail call, so that it needs few cache
+/// lines and saves no register.
+// SAFETY: the attribute only names a section of code, in which the code that each recorded call runs lies together.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
 pub extern "C" fn recorded(frame: &Frame, result: usize, until: u64) -> usize {
-    // No panic: numbers are compared and stored; whatever may panic is contained in `recorded_with_care`.
+    // No panic: numbers are compared and stored; code that may panic is contained in `recorded_with_care`.
     match is_recorded_at_once(frame, result, until) {
         true => result,
         false => recorded_with_care(frame, result, until),
@@ -78,7 +79,7 @@ extern "C" fn recorded_with_care(frame: &Frame, result: usize, until: u64) -> us
     result
 }
 
-/// Writes a call into the record that has returned now, if it is recorded.
+/// Writes a call that has just returned into the record, if it is recorded.
 fn records(frame: &Frame, result: usize) {
     let until = match frame.since.get() {
         0 => 0,
@@ -89,8 +90,8 @@ fn records(frame: &Frame, result: usize) {
     }
 }
 
-/// Writes a call into the record that has succeeded, as most do, where nothing else is to be done; else does nothing and
-/// returns false.
+/// Writes a call into the record if it has succeeded and nothing else must be done, as for most calls. Otherwise does
+/// nothing and returns false.
 #[inline(always)]
 fn is_recorded_at_once(frame: &Frame, result: usize, until: u64) -> bool {
     // The functions return an enumeration, in the lower half of the register.
@@ -105,7 +106,7 @@ fn is_recorded_at_once(frame: &Frame, result: usize, until: u64) -> bool {
     recorder::call_at_once(frame.since.get(), until, what)
 }
 
-/// Writes a call into the record, if it is recorded, and does what else is to be done.
+/// Writes a call into the record, if it is recorded, and does everything else that its end requires.
 #[cold]
 fn record(frame: &Frame, result: usize, until: u64) {
     let since = frame.since.get();
@@ -145,7 +146,7 @@ fn record(frame: &Frame, result: usize, until: u64) {
     }
 }
 
-/// Gives GPU times a call with which work of its stream is over, or which has failed.
+/// Passes to GPU times a call with which work of its stream is over, or which has failed.
 #[cold]
 fn work_is_over(frame: &Frame, failed: bool, since: u64, until: u64) {
     if !gpu::is_timing() || session::is_any_capturing() {
@@ -203,11 +204,11 @@ mod tests {
             type Launch = extern "C" fn(usize, usize) -> usize;
             let contents = record_by(|| {
                 let real = launch as Launch as *mut _;
-                let thunk = Thunk::of(real, Role::Driver(Call::GraphLaunch)).unwrap();
+                let thunk = Thunk::for_function(real, Role::Driver(Call::GraphLaunch)).unwrap();
                 // SAFETY: the stub leads to `launch`, of this type.
                 let stub: Option<Launch> = unsafe { function::at(thunk.stub()) };
                 let stub = stub.unwrap();
-                // The first call of a thread goes the slow way, later ones by the handler `record`.
+                // The first call of a thread takes the slow path, later ones go through the handler `record`.
                 for (result, stream) in [(0, 0xa0), (0, 0xb0), (700, 0xc0), (0, 0)] {
                     assert_eq!(stub(result, stream), result);
                 }

@@ -1,5 +1,5 @@
-//! What calls mean for scopes (`TLLMPROF_LAYERS`): which node a launch or a copy makes while a stream is captured, and what becomes of
-//! graphs.
+//! Effects of calls on scopes (`TLLMPROF_LAYERS`): the nodes that launches and copies add while a stream is captured,
+//! and the copies, instances and destruction of graphs.
 
 use tllmprof_calls::{Call, GraphCall, Kind, Stream};
 use tllmprof_scopes as scopes;
@@ -8,7 +8,7 @@ use tllmprof_scopes::{Launch, Made};
 use super::frame::Frame;
 use super::thunk::Role;
 
-/// Whether calls of this kind are seen when they return, as far as scopes are concerned.
+/// Returns true if calls of this kind must be seen when they return, for the sake of scopes.
 pub fn is_followed(call: Call) -> bool {
     match call.kind() {
         Kind::Graph(_) => scopes::are_on(),
@@ -16,7 +16,8 @@ pub fn is_followed(call: Call) -> bool {
     }
 }
 
-/// The call of a thunk that is the one to be looked at, and not one that it leads to; and whether it is the driver's.
+/// Returns the call of a thunk, and true if it is the driver's. Returns `None` if the driver's call that it leads to is
+/// handled instead.
 fn call_of(frame: &Frame) -> Option<(Call, bool)> {
     match frame.thunk.role() {
         Role::Driver(call) | Role::Front(call) => Some((call, true)),
@@ -25,7 +26,7 @@ fn call_of(frame: &Frame) -> Option<(Call, bool)> {
     }
 }
 
-/// A call is about to go on.
+/// Handles a call before the real function runs.
 #[cold]
 pub fn enters(frame: &Frame) {
     let Some((call, is_driver)) = call_of(frame) else {
@@ -44,7 +45,7 @@ pub fn enters(frame: &Frame) {
     }
 }
 
-/// It has returned.
+/// Handles a call after the real function has returned.
 #[cold]
 pub fn returns(frame: &Frame, succeeded: bool) {
     let Some((call, is_driver)) = call_of(frame) else {
@@ -63,7 +64,7 @@ pub fn returns(frame: &Frame, succeeded: bool) {
             }
         }
         Kind::CaptureEnd => match written(second) {
-            // The program has the graph already, and does not ask for it.
+            // The program has the graph already, and does not request it.
             None if succeeded => {}
             graph => scopes::capture_ends(graph.filter(|_| succeeded)),
         },
@@ -96,12 +97,12 @@ pub fn returns(frame: &Frame, succeeded: bool) {
     }
 }
 
-/// What distinguishes this call from the others of its thread.
+/// Returns a number that distinguishes this call from the others of its thread.
 fn place(frame: &Frame) -> usize {
     core::ptr::from_ref(frame).addr()
 }
 
-/// The handle that a function which has succeeded has written.
+/// Returns the handle that a function which has succeeded has written.
 fn written(place: usize) -> Option<usize> {
     let place = core::ptr::with_exposed_provenance::<usize>(place);
     if place.is_null() {
@@ -111,7 +112,7 @@ fn written(place: usize) -> Option<usize> {
     Some(unsafe { place.read_unaligned() }).filter(|handle| *handle != 0)
 }
 
-/// The handle of the stream that a call is for.
+/// Returns the handle of the stream that a call is for.
 fn stream(call: Call, is_driver: bool, frame: &Frame) -> Option<usize> {
     let library = match is_driver {
         true => tllmprof_calls::Library::Driver,
@@ -121,7 +122,8 @@ fn stream(call: Call, is_driver: bool, frame: &Frame) -> Option<usize> {
         Stream::None => None,
         Stream::Word(index) => Some(frame.word(index.into())),
         Stream::Configured(behind) => configuration(frame).map(|configuration| {
-            // SAFETY: a launch configuration of the program's, which the real function reads as well; it has a stream at
+            // SAFETY: a launch configuration of the program's, which the real function reads as well; it has a stream
+            // at
             // this offset (`Stream::Configured`).
             unsafe {
                 configuration
@@ -133,13 +135,13 @@ fn stream(call: Call, is_driver: bool, frame: &Frame) -> Option<usize> {
     }
 }
 
-/// The launch configuration that the first word points to.
+/// Returns the launch configuration that the first argument points to.
 fn configuration(frame: &Frame) -> Option<*const u8> {
     let configuration = core::ptr::with_exposed_provenance::<u8>(frame.args[0]);
     (!configuration.is_null()).then_some(configuration)
 }
 
-/// The kernel that a launch has launched.
+/// Returns the kernel that a launch has launched.
 fn launch(call: Call, is_driver: bool, frame: &Frame) -> Option<Launch> {
     let words = frame.args;
     let is_configured = matches!(
@@ -160,7 +162,7 @@ fn launch(call: Call, is_driver: bool, frame: &Frame) -> Option<Launch> {
             words[2] as u32,
         ],
     };
-    // The runtime's is an address of the program's, not a handle of the driver's.
+    // The runtime's argument is an address in the program, not a handle of the driver's.
     let function = match (is_driver, is_configured) {
         (true, false) => words[0],
         (true, true) => words[1],

@@ -1,52 +1,52 @@
-//! The pool's stubs, which the assembler lays out: what callers get in place of functions.
+//! The pool of stubs, which the assembler defines: callers get a stub's address instead of a function's.
 
 use core::ffi::c_void;
 
-/// Stubs of each of the two kinds, one for each thunk that a process can have. A process uses about two
-/// for each row of the table; libraries that are unloaded and loaded again elsewhere use new ones.
+/// Number of stubs of each of the two kinds, one for each thunk that a process can have. A process uses about two for
+/// each row of the table; libraries that are unloaded and loaded again at another address use new ones.
 pub const COUNT: usize = 1024;
-/// Bytes of one stub of the pool.
-const SIZE: usize = if cfg!(target_arch = "x86_64") { 16 } else { 32 };
-/// Bytes of one stub that counts: one cache line, or two.
+/// Size of a stub in bytes.
+const STUB_SIZE: usize = if cfg!(target_arch = "x86_64") { 16 } else { 32 };
+/// Size of a stub that counts in bytes: one cache line, or two.
 const COUNTING_SIZE: usize = if cfg!(target_arch = "x86_64") {
     64
 } else {
     128
 };
 
-// SAFETY: the assembler defines the symbols; the stubs lie between each and its end.
+// SAFETY: the assembler defines the symbols; the stubs lie between each symbol and its end.
 unsafe extern "C" {
     static tllmprof_stubs: u8;
     static tllmprof_counting_stubs: u8;
     static tllmprof_counting_stubs_end: u8;
 }
 
-/// The address that callers get for thunk `index`: a stub that goes to its handler.
+/// Returns the address that callers get for thunk `index`: a stub that jumps to its handler.
 pub fn stub(index: usize) -> *mut c_void {
-    at(&raw const tllmprof_stubs, index * SIZE)
+    address_in(&raw const tllmprof_stubs, index * STUB_SIZE)
 }
 
-/// The address that callers get for thunk `index` whose handler counts for good.
+/// Returns the address that callers get for thunk `index` if its handler will always only count.
 pub fn counting_stub(index: usize) -> *mut c_void {
     let pool = &raw const tllmprof_counting_stubs;
-    // The assembler chooses how long its jumps are; should they not fit, the handler serves.
+    // The assembler chooses the length of its jumps; if the stubs are longer than expected, the handler is used.
     let length = (&raw const tllmprof_counting_stubs_end).addr() - pool.addr();
     if length == COUNTING_SIZE * COUNT {
-        at(pool, index * COUNTING_SIZE)
+        address_in(pool, index * COUNTING_SIZE)
     } else {
         stub(index)
     }
 }
 
-/// Whether `address` is one that callers get for a thunk.
+/// Returns true if `address` is that of a stub.
 pub fn is_stub(address: usize) -> bool {
     let start = (&raw const tllmprof_stubs).addr();
     let counting = (&raw const tllmprof_counting_stubs).addr();
     let end = (&raw const tllmprof_counting_stubs_end).addr();
-    (start..start + SIZE * COUNT).contains(&address) || (counting..end).contains(&address)
+    (start..start + STUB_SIZE * COUNT).contains(&address) || (counting..end).contains(&address)
 }
 
-fn at(pool: *const u8, offset: usize) -> *mut c_void {
+fn address_in(pool: *const u8, offset: usize) -> *mut c_void {
     pool.wrapping_add(offset).cast_mut().cast()
 }
 
@@ -70,13 +70,13 @@ mod tests {
         assert_eq!(first, ((&raw const tllmprof_stubs).addr(), counting.addr()));
         assert_eq!(last.1 + COUNTING_SIZE, end.addr());
         for index in 1..COUNT {
-            assert_eq!(stub(index).addr() - stub(index - 1).addr(), SIZE);
+            assert_eq!(stub(index).addr() - stub(index - 1).addr(), STUB_SIZE);
             assert_eq!(
                 counting_stub(index).addr() - counting_stub(index - 1).addr(),
                 COUNTING_SIZE
             );
         }
-        let pools = [first.0..last.0 + SIZE, first.1..last.1 + COUNTING_SIZE];
+        let pools = [first.0..last.0 + STUB_SIZE, first.1..last.1 + COUNTING_SIZE];
         assert!(
             pools[0].end <= pools[1].start || pools[1].end <= pools[0].start,
             "{pools:x?}"

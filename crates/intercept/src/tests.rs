@@ -1,4 +1,4 @@
-//! The modules together, as the session and the wiring use them.
+//! Tests of the modules together, as the session and the wiring use them.
 
 use tllmprof_calls::Call;
 use tllmprof_capture::marks;
@@ -12,7 +12,7 @@ use crate::thunk::Role;
 fn the_session_opens_and_closes_the_doors() {
     alone(&[("TLLMPROF_START_STOP", "5")], || {
         start();
-        let thunk = Thunk::of(real_address(), Role::Runtime(Call::GraphLaunch)).unwrap();
+        let thunk = Thunk::for_function(real_address(), Role::Runtime(Call::GraphLaunch)).unwrap();
         thunk.make_transparent();
         AllDoors.attend(Calls::ALL);
         AllDoors.record_calls();
@@ -33,7 +33,7 @@ fn cudas_names_are_hooked_and_no_others() {
     assert!(!is_hooked(c"cuMemGetInfo_v2") && !is_hooked(c"malloc"));
 }
 
-/// A tool that counts pushes and pops in domains, and changes what a function may change.
+/// A tool that counts pushes and pops in domains, and changes the registers that a function may change.
 const TOOL: &str = "
     #include <errno.h>
     #include <stddef.h>
@@ -72,14 +72,14 @@ fn calls_are_given_ranges_where_that_is_asked_for_and_a_tool_listens() {
     alone(&variables, || {
         let path = std::env::var_os("NVTX_INJECTION64_PATH").unwrap();
         let tool = open(path.as_ref());
-        // SAFETY: the tool's counters, of which this thread alone makes use.
+        // SAFETY: the tool's counters, which only this thread uses.
         let counts = || unsafe { *libc::dlsym(tool, c"counts".as_ptr()).cast::<[i32; 2]>() };
         assert!(watched::are());
         watched::push_runtime(Call::GraphLaunch);
         assert_eq!(counts(), [1, 0]);
         marks::pop();
         for call in [Call::GraphLaunch, Call::StreamSynchronize] {
-            let thunk = Thunk::of(real_address(), Role::Driver(call)).unwrap();
+            let thunk = Thunk::for_function(real_address(), Role::Driver(call)).unwrap();
             call_by(thunk.stub(), 0, true);
             let slot = tllmprof_session::slot().unwrap();
             assert_eq!(slot.live(call).count(), 1, "{call}");

@@ -1,8 +1,8 @@
-//! Thunks: what a caller gets in place of a real function.
+//! Thunks: the data behind a stub, which a caller gets in place of a real function.
 //!
-//! A thunk stands for one real function, never for a name: the driver hands out different
-//! functions under one name (legacy and per-thread default stream), and a process may hold two
-//! runtimes. All doors lead to the same thunk for the same real function.
+//! A thunk stands for one real function, never for a name: the driver hands out different functions under one name
+//! (legacy and per-thread default stream), and a process may contain two runtimes. All doors lead to the same thunk for
+//! the same real function.
 
 mod role;
 mod wanted;
@@ -23,49 +23,50 @@ use super::{fed, stubs};
 pub use role::Role;
 use wanted::Wanted;
 
-/// Bytes of a [`Thunk`]; the pool's stubs count on it.
+/// Size of a [`Thunk`] in bytes; the pool's stubs depend on it.
 pub const THUNK_SIZE: usize = size_of::<Thunk>();
 
 lifecycle::global! {
     stage: Doors;
 
-    /// The pool. Entries below [`USED`] are complete and, but for the handler, never change.
+    /// The pool. Entries below [`USED`] are complete and never change, except for the handler.
     #[fork(keep = "pointers to thunks were handed out")]
     pub static THUNKS: [Thunk; stubs::COUNT] = [const { Thunk::new() }; stubs::COUNT];
     #[fork(keep = "as the pool")]
     static USED: AtomicUsize = AtomicUsize::new(0);
-    /// Serialises creation; held for a few stores, never across a call out.
+    /// Serialises creation; held for a few stores, never during a call to other code.
     #[fork(hold)]
     static CREATING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
 }
 
-/// One entry of the pool, in one cache line.
+/// One entry of the pool, within one cache line.
 #[repr(C, align(32))]
 pub struct Thunk {
     handler: AtomicPtr<c_void>,
     real: AtomicPtr<c_void>,
     cell: AtomicUsize,
     role: AtomicU32,
-    /// What a [`Simple`] call does, and one more than the words that have its stream and its size; 0: none.
+    /// The kind of a [`Simple`] call, and the indices plus one of the arguments with its stream and its size; 0 for
+    /// none.
     does: AtomicU8,
     stream: AtomicU8,
     bytes: AtomicU8,
-    /// Stream 0 is the calling thread's own.
+    /// True if stream 0 means the calling thread's own default stream.
     per_thread: AtomicBool,
 }
 
-/// What most recorded calls are: a call of the driver's that enqueues work or waits, and names its stream by one of its words,
-/// if at all. A thunk knows it without the table of calls.
+/// Properties of most recorded calls: a call of the driver's that enqueues work or waits, and whose stream, if it has
+/// one, is one of its arguments. The thunk stores them, so that the table of calls is not needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Simple {
     pub does: Does,
-    /// The word that has the stream.
+    /// Index of the argument with the stream.
     pub stream: Option<u8>,
-    /// The word that says how much is copied, of copies that may be small.
+    /// Index of the argument with the number of bytes, for copies that may be small.
     pub bytes: Option<u8>,
 }
 
-/// What a [`Simple`] call does.
+/// The kind of a [`Simple`] call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Does {
@@ -73,12 +74,12 @@ pub enum Does {
     /// Waits for its stream.
     WaitsForStream,
     WaitsForEvent,
-    /// Waits for all that a context has to do, or for a copy that it has made itself.
+    /// Waits for all work of a context, or for a copy that it has made itself.
     WaitsForAll,
 }
 
 impl Does {
-    const fn of(code: u8) -> Option<Self> {
+    const fn decode(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::Enqueues,
             2 => Self::WaitsForStream,
@@ -88,14 +89,14 @@ impl Does {
         })
     }
 
-    /// Whether the call waits for the GPU.
+    /// Returns true if the call waits for the GPU.
     #[inline]
     pub const fn waits(self) -> bool {
         !matches!(self, Self::Enqueues)
     }
 }
 
-/// Where the assembler finds the fields, in bytes.
+/// Offsets of the fields in bytes, for the assembler.
 impl Thunk {
     pub const HANDLER: usize = offset_of!(Self, handler);
     pub const REAL: usize = offset_of!(Self, real);
@@ -105,7 +106,7 @@ impl Thunk {
 }
 
 impl Thunk {
-    /// A thunk that is in no pool.
+    /// Returns a thunk that is in no pool.
     #[cfg(test)]
     pub fn made(real: *mut c_void, role: Role) -> &'static Self {
         let thunk = Self::new();
@@ -139,11 +140,11 @@ impl Thunk {
         self.handler.store(role.handler(), Ordering::Relaxed);
     }
 
-    /// The thunk for `real`, made on first sight; `None` when the pool is used up.
-    pub fn of(function: *mut c_void, role: Role) -> Option<&'static Self> {
+    /// Returns the thunk for `function`, which is made at first use; `None` if the pool is full.
+    pub fn for_function(function: *mut c_void, role: Role) -> Option<&'static Self> {
         let real = match role {
             Role::Driver(call) | Role::Front(call) => {
-                gate::before(original(function), gate::Work::of(call))
+                gate::before(original(function), gate::Work::from_call(call))
             }
             Role::ProcAddress => original(function),
             Role::Runtime(_) | Role::Cupti(_) | Role::Nccl(_) => function,
@@ -181,7 +182,7 @@ impl Thunk {
         })
     }
 
-    /// What to hand to the program in place of the real function.
+    /// Returns the address that the program gets in place of the real function.
     pub fn stub(&self) -> *mut c_void {
         let offset = core::ptr::from_ref(self).addr() - THUNKS.as_ptr().addr();
         let index = offset / THUNK_SIZE;
@@ -193,35 +194,35 @@ impl Thunk {
         }
     }
 
-    /// The real function, or the gate in front of it.
+    /// Returns the real function, or the gate in front of it.
     pub fn real(&self) -> *mut c_void {
         self.real.load(Ordering::Relaxed)
     }
 
-    /// What the function is.
+    /// Returns the role of the function.
     pub fn role(&self) -> Role {
         Role::decode(self.role.load(Ordering::Relaxed))
     }
 
-    /// What the function does, if it is [`Simple`]; of those that are not, nothing of the following is known.
+    /// Returns the kind of the function, if it is [`Simple`]; otherwise the following properties are not known.
     #[inline(always)]
     pub fn does(&self) -> Option<Does> {
-        Does::of(self.does.load(Ordering::Relaxed))
+        Does::decode(self.does.load(Ordering::Relaxed))
     }
 
-    /// Whether it is [`Simple`].
+    /// Returns true if it is [`Simple`].
     #[inline(always)]
     pub fn is_simple(&self) -> bool {
         self.does.load(Ordering::Relaxed) != 0
     }
 
-    /// Its row in the table.
+    /// Returns its row in the table.
     #[inline(always)]
     pub fn row(&self) -> u8 {
         self.role.load(Ordering::Relaxed) as u8
     }
 
-    /// The word that has its stream.
+    /// Returns the index of the argument with its stream.
     #[inline(always)]
     pub fn stream_word(&self) -> Option<usize> {
         Some(usize::from(
@@ -229,7 +230,7 @@ impl Thunk {
         ))
     }
 
-    /// The word that says how much it copies, if that may be little.
+    /// Returns the index of the argument with the number of bytes that it copies, if it may copy few.
     #[inline(always)]
     pub fn bytes_word(&self) -> Option<usize> {
         Some(usize::from(
@@ -237,13 +238,13 @@ impl Thunk {
         ))
     }
 
-    /// Whether stream 0 is the calling thread's own to the function.
+    /// Returns true if stream 0 means the calling thread's own default stream to the function.
     #[inline]
     pub fn is_per_thread(&self) -> bool {
         self.per_thread.load(Ordering::Relaxed)
     }
 
-    /// Remembers by what name the function was found, which says whose the default stream is.
+    /// Takes from the name by which the function was found whether it uses the per-thread default stream.
     pub fn named(&'static self, name: &CStr) -> &'static Self {
         if is_per_thread(name) {
             self.set_per_thread();
@@ -251,18 +252,18 @@ impl Thunk {
         self
     }
 
-    /// Stream 0 is the calling thread's own to the function.
+    /// Makes stream 0 mean the calling thread's own default stream to the function.
     pub fn set_per_thread(&self) {
         self.per_thread.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the module of the real function gets its driver function for `call` through us: what it does
-    /// is counted and recorded there.
+    /// Returns true if the module of the real function gets its driver function for `call` through this library: its
+    /// calls are then counted and recorded there.
     pub fn is_fed(&self, call: Call) -> bool {
         fed::is_fed(gate::behind(self.real()).addr(), call)
     }
 
-    /// Makes functions that lead to the driver's for `calls` seen again, or lets them become transparent.
+    /// Makes functions that lead to the driver's functions for `calls` seen again, or lets them become transparent.
     pub fn attend(calls: Calls) {
         for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
             if let Role::Runtime(call) | Role::Front(call) = thunk.role()
@@ -275,7 +276,7 @@ impl Thunk {
         }
     }
 
-    /// Has the driver's calls recorded, or not any more.
+    /// Starts or stops recording the driver's calls.
     pub fn record() {
         let _creating = CREATING.lock();
         for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
@@ -286,7 +287,7 @@ impl Thunk {
         }
     }
 
-    /// From now on calls go straight to the real function.
+    /// Makes calls go directly to the real function from now on.
     pub fn make_transparent(&self) {
         self.handler.store(self.real(), Ordering::Release);
     }
@@ -306,12 +307,13 @@ mod tests {
         alone(&[], || {
             let call = Call::GraphLaunch;
             let real = without_provenance_mut::<c_void>(0x1000);
-            let of = |role| Thunk::of(real, role).unwrap();
+            let of = |role| Thunk::for_function(real, role).unwrap();
             let (driver, runtime) = (of(Role::Driver(call)), of(Role::Runtime(call)));
             assert!(core::ptr::eq(driver, of(Role::Driver(call))));
             assert!(!core::ptr::eq(driver, runtime));
             assert_ne!(driver.stub(), runtime.stub());
-            let other = Thunk::of(without_provenance_mut(0x2000), Role::Driver(call)).unwrap();
+            let other =
+                Thunk::for_function(without_provenance_mut(0x2000), Role::Driver(call)).unwrap();
             assert_ne!(driver.stub(), other.stub());
 
             assert!(!driver.named(c"cuGraphLaunch").is_per_thread());
@@ -360,7 +362,7 @@ mod tests {
             let slow = handlers().slow as *mut c_void;
             let handler = |thunk: &Thunk| thunk.handler.load(Ordering::Relaxed);
             let real = without_provenance_mut::<c_void>(0x1000);
-            let of = |role| Thunk::of(real, role).unwrap();
+            let of = |role| Thunk::for_function(real, role).unwrap();
             let launch = of(Role::Runtime(Call::GraphLaunch));
             let wait = of(Role::Runtime(Call::StreamSynchronize));
             let driver = of(Role::Driver(Call::GraphLaunch));
@@ -381,7 +383,7 @@ mod tests {
         let said = alone(&[], || {
             let of = |number: usize| {
                 let real = without_provenance_mut(0x1000 * (1 + number));
-                Thunk::of(real, Role::Driver(Call::GraphLaunch))
+                Thunk::for_function(real, Role::Driver(Call::GraphLaunch))
             };
             for number in 0..stubs::COUNT {
                 assert!(of(number).is_some(), "{number}");

@@ -1,8 +1,8 @@
-//! Calls that are given NVTX ranges of their own (`TLLM_NVTX_DEBUG`).
+//! Calls for which NVTX ranges are emitted (`TLLM_NVTX_DEBUG`).
 //!
-//! Such calls all go the slow way: their end has to be seen. A range is around the driver's
-//! function, which is what the program waits for, however it calls it; or around the runtime's,
-//! where the driver's functions do not come from us.
+//! Such calls all take the slow path, because their end must be seen. The range is emitted around the driver's
+//! function, which the program waits for in any case. If the driver's functions do not come from this library, it is
+//! emitted around the runtime's function.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::ffi::CString;
@@ -22,8 +22,8 @@ lifecycle::global! {
     static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
 }
 
-/// Whether calls are given ranges. Asked when the first function of CUDA's is met, when a profiler
-/// that is preloaded, too, has set its variables.
+/// Returns true if ranges are emitted for calls. First called at the first CUDA function, when another preloaded
+/// profiler has already set its variables.
 pub fn are() -> bool {
     match ANSWER.load(Ordering::Relaxed) {
         UNKNOWN => ask(),

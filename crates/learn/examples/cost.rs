@@ -1,5 +1,5 @@
-//! What a call costs the learner, in nanoseconds, on recorded streams: while it learns, and once it
-//! rests. Without the lock and the assembler through which the library reaches it.
+//! Measures the learner's cost of a call, in nanoseconds, on recorded streams: while it learns, and once
+//! it rests. The lock and the assembler through which the library calls it are not included.
 //!
 //! `cargo run --release -p tllmprof-learn --example cost -- crates/learn/tests/streams/*.csv.gz`
 
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use recorded::Record;
 use tllmprof_learn::{Asked, Call, Learner, Trails};
 
-/// Times that each is measured; the fastest counts.
-const REPEATED: usize = 15;
-/// Calls in which it must have come to rest.
-const PATIENCE: usize = 1 << 17;
-/// Calls measured at rest.
-const RESTING: usize = 1 << 18;
+/// Number of times that each is measured. The fastest counts.
+const REPETITIONS: usize = 15;
+/// Minimum number of calls in which it must have come to rest.
+const MIN_CALLS: usize = 1 << 17;
+/// Minimum number of calls measured at rest.
+const MIN_CALLS_AT_REST: usize = 1 << 18;
 
 struct Cost {
     calls: usize,
@@ -38,7 +38,7 @@ fn rests(learner: &Learner) -> bool {
     learner.asks(false) != Asked::ALL
 }
 
-/// A learner in memory that has been touched before.
+/// A learner in memory that was written before, so that no page fault is measured.
 struct Process {
     trails: Trails,
     learner: Box<Learner>,
@@ -70,7 +70,7 @@ impl Process {
 }
 
 fn fastest(mut measure: impl FnMut() -> Cost) -> f64 {
-    let costs = (0..REPEATED).map(|_| measure().per_call());
+    let costs = (0..REPETITIONS).map(|_| measure().per_call());
     costs.fold(f64::INFINITY, f64::min)
 }
 
@@ -93,9 +93,9 @@ fn main() {
             });
             calls.collect()
         };
-        // Most streams end before the choice has been watched for long enough.
+        // Most streams end before the learner has watched its choice for long enough.
         let (mut calls, again) = (calls_of(&records), calls_of(&records[half..]));
-        while calls.len() < PATIENCE {
+        while calls.len() < MIN_CALLS {
             calls.extend(&again);
         }
         let mut process = Process::new();
@@ -118,7 +118,7 @@ fn main() {
             process.run(learning);
             process.run(&settled[..settled.len() % again.len()]);
             let mut cost = process.run(&again);
-            while cost.calls < RESTING {
+            while cost.calls < MIN_CALLS_AT_REST {
                 cost.add(process.run(&again));
             }
             cost

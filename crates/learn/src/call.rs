@@ -7,26 +7,28 @@ use tllmprof_calls::Wait;
 pub enum Call {
     /// A kernel launch of any form, by its kernel's handle.
     Launch(u64),
-    /// A graph launch. Which graph it is says the batch size, not the place in the program.
+    /// A graph launch. The graph's handle is left out, as it depends on the batch size and not on the place
+    /// in the program.
     GraphLaunch,
     /// A copy to the host that may return before it is done.
     CopyToHost,
     /// A copy to the device.
     CopyToDevice,
-    /// A wait has returned. It is noted when it is entered, and reported when it returns.
+    /// The return of a wait. The call is noted when it is entered, and reported when it returns.
     Returned(Wait),
-    /// A stream capture begins on this thread: until it ends, its calls are no work.
+    /// The begin of a stream capture on this thread. Until it ends, the thread's calls are not work.
     CaptureBegin,
-    /// A stream capture ends on this thread.
+    /// The end of a stream capture on this thread.
     CaptureEnd,
 }
 
 impl Call {
-    /// The call that a recorded stream has under this word, and `kernel` is the handle of where it is a
-    /// launch; `None` where the learner has no use for it. `tests/streams/README.md` has the format.
+    /// Returns the call that a recorded stream has under this word. `kernel` returns the handle of a launch's
+    /// kernel. Returns `None` if the learner does not use the call. `tests/streams/README.md` describes the
+    /// format.
     ///
     /// # Errors
-    /// Those of `kernel`.
+    /// Returns the errors of `kernel`.
     pub fn recorded<E>(
         word: &str,
         kernel: impl FnOnce() -> Result<u64, E>,
@@ -47,15 +49,15 @@ impl Call {
     }
 }
 
-/// What a thread's trail keeps of calls that are no kernel launches. Kernel handles are pointers
-/// and never as small.
+/// The tokens that a thread's trail keeps for calls that are not kernel launches. Kernel handles are pointers
+/// and are never as small.
 pub(crate) mod token {
     pub const GRAPH: u64 = 1;
     pub const COPY_TO_HOST: u64 = 2;
     pub const COPY_TO_DEVICE: u64 = 3;
     pub const WAIT: u64 = 4;
 
-    /// Whether it is a launch's.
+    /// Returns true if the token is that of a kernel or graph launch.
     pub const fn launches(token: u64) -> bool {
         token == GRAPH || token >= 16
     }
@@ -65,18 +67,18 @@ pub(crate) mod token {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum SiteCall {
-    // Not 0, so that a history of no calls is all zeros.
+    // Not 0, so that an empty history is all zeros.
     CopyToHost = 1,
     Stream,
     Event,
     Context,
     BlockingCopy,
-    /// A wait right after a copy to the device: it waits for that, and seldom for an iteration.
+    /// A wait right after a copy to the device. It waits for that copy, and seldom for an iteration.
     Upload,
 }
 
 impl SiteCall {
-    pub const fn of(wait: Wait) -> Self {
+    pub const fn for_wait(wait: Wait) -> Self {
         match wait {
             Wait::Stream => Self::Stream,
             Wait::Event => Self::Event,
@@ -85,7 +87,7 @@ impl SiteCall {
         }
     }
 
-    /// The words that messages use.
+    /// Returns the words that messages use.
     pub const fn words(self) -> &'static str {
         match self {
             Self::CopyToHost => "device-to-host copy",

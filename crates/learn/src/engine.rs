@@ -1,32 +1,32 @@
-//! Which threads launch for one and the same loop.
+//! Engines: the threads that launch for the same loop.
 
 use crate::history::Entry;
 use crate::rule::Rule;
 use crate::trail::{THREADS, Threads};
 
-/// The last entries, in which a thread that still launches does so.
-pub(crate) const LATE: usize = 32;
-/// The part of its work at which others' waits may find a thread that takes turns with them.
-const STRAY: u32 = 8;
-/// Places that turns have in common are remembered by so many bits.
-const COMMON: usize = 2048;
-/// The level of the keys by which they are compared: the call and the one before it.
-const COMMON_LEVEL: usize = 1;
+/// Number of the latest entries. A thread that still launches appears in them.
+pub(crate) const LATEST_ENTRIES: usize = 32;
+/// A thread takes turns if others' waits find at most one part in this number of its work unfinished.
+const MAX_STRAY_DIVISOR: u32 = 8;
+/// Number of bits in which the sites of a thread are remembered, by hash.
+const SITE_BITS: usize = 2048;
+/// Level of the keys by which sites of threads are compared: the call and the one before it.
+const SITE_LEVEL: usize = 1;
 
-/// The threads whose launches are followed, and those that launch besides.
+/// The threads whose launches are followed, and the other threads that launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Engine {
-    /// The one that launches most, of those that wait.
+    /// The thread that launches most, among those that wait.
     pub lead: usize,
     pub threads: Threads,
-    /// Those outside that launch at least half as much as the lead.
+    /// Threads outside the engine that launch at least half as much as the lead.
     pub others: Threads,
-    /// Those outside that launch a good part of what the lead does.
+    /// Threads outside the engine that launch more than a sixteenth of what the lead does.
     pub rivals: Threads,
 }
 
 impl Engine {
-    /// Whether an entry may be an occurrence of a site of this engine.
+    /// Returns true if an entry may be an occurrence of a site of this engine.
     pub fn counts(&self, entry: &Entry) -> bool {
         let thread = 1 << entry.thread;
         entry.call.is_some()
@@ -34,20 +34,21 @@ impl Engine {
     }
 }
 
-/// What each thread did.
+/// The work and calls of each thread.
 struct Loads {
     work: [u32; THREADS],
-    /// Of it, what another thread's wait found under way.
+    /// The part of it that was unfinished when another thread waited: it was launched since the thread's own
+    /// last entry.
     stray: [u32; THREADS],
-    /// Of that, what a thread found that launches itself.
+    /// The part of that which a thread's wait found that launches itself.
     found: [u32; THREADS],
-    /// Waits and copies.
+    /// Number of waits and copies, those of helper threads left out.
     calls: [u32; THREADS],
     /// The threads that launched.
     present: Threads,
 }
 
-/// Those of `threads`, by number.
+/// Returns the numbers of `threads`, in ascending order.
 fn each(threads: Threads) -> impl Iterator<Item = usize> {
     let mut left = threads;
     core::iter::from_fn(move || {
@@ -58,7 +59,7 @@ fn each(threads: Threads) -> impl Iterator<Item = usize> {
 }
 
 impl Loads {
-    fn of(entries: &[Entry]) -> Self {
+    fn sum(entries: &[Entry]) -> Self {
         let mut loads = Self {
             work: [0; THREADS],
             stray: [0; THREADS],
@@ -67,7 +68,7 @@ impl Loads {
             present: 0,
         };
         let mut by_helper = false;
-        // The entry of the wait comes after those of what it found.
+        // A wait's entry comes after the entries of the work that it found.
         for entry in entries.iter().rev() {
             let thread = entry.thread as usize % THREADS;
             let work = entry.work().weight();
@@ -84,7 +85,7 @@ impl Loads {
         loads
     }
 
-    /// The thread that launched most, of those in `among`.
+    /// Returns the thread in `among` that launched most.
     fn most(&self, among: Threads) -> Option<usize> {
         each(among & self.present).max_by_key(|&thread| (self.work[thread], THREADS - thread))
     }
@@ -94,19 +95,19 @@ impl Loads {
         those.fold(0, |threads, thread| threads | 1 << thread)
     }
 
-    /// Threads that launch and never wait, while others do both.
+    /// Returns the threads that launch and never wait, while others do both.
     fn hands(&self) -> Threads {
         self.that(|thread| self.calls[thread] == 0 && self.found[thread] > self.work[thread] / 2)
     }
 
-    /// Those of `among` that launch at least half as much as any of them.
+    /// Returns the threads of `among` that launch more than half as much as the one that launches most.
     fn foremost(&self, among: Threads) -> Threads {
         let most = self.most(among).map_or(0, |thread| self.work[thread]);
         among & self.that(|thread| self.work[thread] > most / 2)
     }
 
     fn takes_turns(&self, thread: usize) -> bool {
-        self.stray[thread] <= self.work[thread] / STRAY
+        self.stray[thread] <= self.work[thread] / MAX_STRAY_DIVISOR
     }
 }
 
@@ -114,12 +115,12 @@ fn add(sum: &mut u32, work: u32) {
     *sum = sum.saturating_add(work);
 }
 
-/// Whose waits are looked at: that of the thread that launches most, of those that still launch.
-/// The engine that is `followed` stays so unless another does more than twice as much.
+/// Returns the engine whose waits are examined: that of the thread that launches most, among the threads that
+/// still launch. The engine that is `followed` is kept unless another launches more than twice as much.
 pub(crate) fn engine(entries: &[Entry], followed: Option<&Rule>) -> Option<Engine> {
-    let loads = Loads::of(entries);
-    let late = Loads::of(late(entries, LATE));
-    // What was a hand is none where it goes on alone.
+    let loads = Loads::sum(entries);
+    let late = Loads::sum(late(entries, LATEST_ENTRIES));
+    // A hand is no longer one if it launches and the threads it worked for have stopped.
     let hands = loads.hands() & !(late.that(|_| true) & !late.hands());
     let kept = followed
         .filter(|rule| is_active(entries, rule.threads))
@@ -142,17 +143,17 @@ pub(crate) fn engine(entries: &[Entry], followed: Option<&Rule>) -> Option<Engin
     })
 }
 
-/// Threads that take turns with `lead` at the same work: a pool, or one for each request. Two
-/// engines are found in the midst of an iteration by each other's waits.
+/// Returns the threads that take turns with `lead` at the same work: a pool, or one thread for each request.
+/// Two separate engines differ: the waits of each find the other in the middle of an iteration.
 fn relay(entries: &[Entry], loads: &Loads, lead: usize) -> Threads {
     let takes_turns = |thread| loads.calls[thread] > 0 && loads.takes_turns(thread);
     let candidates = loads.that(takes_turns);
     if candidates & !(1 << lead) == 0 || !takes_turns(lead) {
         return 0;
     }
-    let mut known = [0u64; COMMON / 64];
+    let mut known = [0u64; SITE_BITS / 64];
     let place = |entry: &Entry| {
-        let key = entry.keys[COMMON_LEVEL] as usize % COMMON;
+        let key = entry.keys[SITE_LEVEL] as usize % SITE_BITS;
         (key / 64, 1u64 << (key % 64))
     };
     for entry in entries.iter().filter(|e| is_wait_of(e, lead)) {
@@ -176,29 +177,29 @@ fn late(entries: &[Entry], last: usize) -> &[Entry] {
     entries.get(begin..).unwrap_or(&[])
 }
 
-/// Whether these threads have their part in what is launched of late.
+/// Returns true if these threads launch more than half as much as any other thread, in the latest entries.
 pub(crate) fn is_active(entries: &[Entry], threads: Threads) -> bool {
     let active = |last| {
-        let loads = Loads::of(late(entries, last));
+        let loads = Loads::sum(late(entries, last));
         let own = loads.most(threads).map_or(0, |thread| loads.work[thread]);
         let most = loads.most(!threads).map_or(0, |thread| loads.work[thread]);
         own > most / 2
     };
-    active(LATE) || active(LATE / 4)
+    active(LATEST_ENTRIES) || active(LATEST_ENTRIES / 4)
 }
 
-/// The thread that launched most.
+/// Returns the thread that launched most.
 pub(crate) fn most_active(entries: &[Entry]) -> usize {
-    Loads::of(entries).most(!0).unwrap_or(0)
+    Loads::sum(entries).most(!0).unwrap_or(0)
 }
 
-/// Whether another engine than the one that is followed launches now.
+/// Returns true if an engine other than the followed one launches now.
 pub(crate) fn handed_over(entries: &[Entry], followed: &Rule) -> bool {
     engine(entries, Some(followed)).is_some_and(|engine| followed.threads & 1 << engine.lead == 0)
 }
 
-/// Where the thread that launched most has stopped, and others go on with something else: how many
-/// entries came after its last.
+/// Returns the number of entries since the last one of the thread that launched most, if that thread has
+/// stopped and others continue with different work.
 pub(crate) fn since_stale(entries: &[Entry]) -> Option<usize> {
     let most = most_active(entries);
     let engine = engine(entries, None)?;

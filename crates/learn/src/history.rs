@@ -1,19 +1,19 @@
-//! The waits and copies of late, and the work between them.
+//! The latest waits and copies, and the work between them.
 
 use crate::call::SiteCall;
 use crate::pause::Times;
 use crate::site::{Keys, LEVELS};
 use crate::trail::Work;
 
-/// Entries kept.
-pub(crate) const LENGTH: usize = 3072;
+/// Maximum number of entries kept.
+pub(crate) const MAX_ENTRIES: usize = 3072;
 
-/// A wait or copy, or (without `call`) work that another thread did before it.
+/// A wait or copy, or (if `call` is `None`) work that another thread did before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub keys: Keys,
     pub times: Times,
-    /// What the thread launched since its last entry.
+    /// Kernels and graphs that the thread launched since its last entry.
     launches: u16,
     graphs: u16,
     pub thread: u8,
@@ -50,7 +50,7 @@ impl Entry {
         }
     }
 
-    /// The same entry, made at these times.
+    /// Returns the same entry with these times.
     pub const fn at(self, times: Times) -> Self {
         Self { times, ..self }
     }
@@ -66,31 +66,31 @@ impl Entry {
 /// The last entries, the oldest first.
 #[derive(Debug)]
 pub(crate) struct History {
-    entries: [Entry; LENGTH],
+    entries: [Entry; MAX_ENTRIES],
     length: usize,
-    /// How often entries were dropped: until that changes, there are only more of them.
+    /// Number of times that entries were dropped. While it is the same, entries have only been added.
     drops: u32,
 }
 
 impl History {
     pub const fn new() -> Self {
         Self {
-            entries: [Entry::NONE; LENGTH],
+            entries: [Entry::NONE; MAX_ENTRIES],
             length: 0,
             drops: 0,
         }
     }
 
-    /// How often entries were dropped.
+    /// Returns the number of times that entries were dropped.
     pub const fn drops(&self) -> u32 {
         self.drops
     }
 
-    /// Adds an entry. Where there is no room, the older half goes, and it says so.
+    /// Adds an entry. If there is no room, drops the older half first and returns true.
     pub fn push(&mut self, entry: Entry) -> bool {
-        let full = self.length == LENGTH;
+        let full = self.length == MAX_ENTRIES;
         if full {
-            self.keep(LENGTH / 2);
+            self.keep(MAX_ENTRIES / 2);
         }
         if let Some(free) = self.entries.get_mut(self.length) {
             *free = entry;
@@ -99,7 +99,7 @@ impl History {
         full
     }
 
-    /// Forgets all but the last entries.
+    /// Drops all but the last `last` entries.
     pub fn keep(&mut self, last: usize) {
         if last < self.length {
             self.entries.copy_within(self.length - last..self.length, 0);
@@ -112,7 +112,7 @@ impl History {
         self.keep(0);
     }
 
-    /// The entries from this one on.
+    /// Returns the entries from number `first` on.
     pub fn since(&self, first: usize) -> &[Entry] {
         self.entries().get(first..).unwrap_or(&[])
     }

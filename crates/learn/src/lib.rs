@@ -1,35 +1,35 @@
 //! Learns, online, which host wait of a CUDA process recurs once an iteration.
 //!
-//! What goes in is the calls that a preloaded library sees: launches, graph launches, copies and
-//! the returns of host waits, each with the thread that made it. What comes out is the calls at
-//! which an iteration opens, and a sentence that says why.
+//! The input is the calls that a preloaded library sees: launches, graph launches, copies and the
+//! returns of host waits, each with the thread that made it. The output is the calls at which an
+//! iteration opens, and a sentence that says why.
 //!
-//! # How
-//! - A *site* is a wait or a device-to-host copy known by what led to it: the calls its thread made
-//!   just before. Sizes and graph handles are left out, as batch sizes change both. A thread that
-//!   launches nothing itself (a copy thread, an output thread) is known by its calls alone.
-//! - A site at which nothing was launched since it last occurred is no iteration: idle polling and
-//!   second reads of the same results fall away by themselves.
-//! - Everything is measured in the *work* of an engine: of the threads that launch for one and the
-//!   same loop. A thread that launches and never waits (PyTorch's backward pass) is the hand of
-//!   those that do; threads that take turns at the same places (a pool, one for each request) are
-//!   one engine, and threads whose waits find each other in the midst of work are several
-//!   ([`engine`]). The engine that launches most is followed.
-//! - Among sites the learner begins with the most frequent and goes outward for as long as a rarer
-//!   one explains why the work between occurrences varies ([`choose`]): so the loop over draft
-//!   steps gives way to the loop over passes of the target model, while the loop over requests,
-//!   which adds next to nothing of its own, does not replace the loop over tokens. Where the work
-//!   hardly varies there is nothing to explain.
-//! - Where the work does not vary and a step waits for each of several equal parts, the host's time distinguishes
-//!   the parts: the longest of as many pauses always comes before the same part ([`choose`]).
-//! - Layers that loop over experts are recognized by their many waits and by coming equally often in each
-//!   pass, once in which there are a model's first and last kernels as well. What may be such a
-//!   layer is not relied on.
-//! - Once settled, a launch costs a few stores; only waits are looked at. A watch over the work
-//!   between occurrences starts the learning again when the pattern is gone or has changed.
+//! # Method
+//! - A *site* is a wait or a device-to-host copy, identified by its context: the calls that its thread
+//!   made just before. Sizes and graph handles are left out, as batch sizes change both. A thread that
+//!   launches nothing itself (a copy thread, an output thread) is identified only by its calls.
+//! - An occurrence of a site ends no iteration if nothing was launched since the previous one. This
+//!   excludes idle polling and second reads of the same results.
+//! - Everything is measured in the *work* of an engine, that is, of the threads that launch for the
+//!   same loop. A thread that launches and never waits (PyTorch's backward pass) is a *hand*: it works
+//!   for the threads that do wait. Threads that take turns at the same sites (a pool, or one thread for
+//!   each request) are one engine. Threads that wait while the others have unfinished work are several
+//!   engines ([`engine`]). The engine that launches most is followed.
+//! - The learner begins with the most frequent site. It moves outward to a rarer site while that one
+//!   explains why the work between occurrences varies ([`choose`]). So the loop over passes of the
+//!   target model replaces the loop over draft steps. The loop over requests, which adds almost no work
+//!   of its own, does not replace the loop over tokens. If the work hardly varies, no outer loop is
+//!   needed to explain it.
+//! - If the work does not vary and a step waits for each of its equal parts, the host's time distinguishes
+//!   the parts: the longest pause of a step always comes before the same part ([`choose`]).
+//! - Layers that loop over experts are recognized by two signs: they have many waits, and each pass has
+//!   the same number of them. Once in a pass there is more work, that of the model's first and last
+//!   kernels. A site that may be such a layer is not relied on.
+//! - Once the learner has settled, a launch costs a few stores, and only waits are examined. The work
+//!   between occurrences is still watched: learning starts again when the pattern ends or changes.
 //!
 //! # Constraints
-//! No allocation, no panic, no floating point; everything lies in fixed tables of [`Learner`] and
+//! No allocation, no panic, no floating point; all data is in fixed tables of [`Learner`] and
 //! [`Trails`], together below 256 KiB. Both can be statics: their initial value is all zeros.
 
 #![forbid(unsafe_code)]
@@ -42,14 +42,16 @@ mod engine;
 mod history;
 mod learner;
 mod pause;
+mod periods;
 mod rule;
 mod site;
 mod trail;
 
 pub use asked::Asked;
 pub use call::Call;
-pub use learner::{Boundary, Learner, State};
+pub use learner::{Boundary, Inner, Learner, State};
 pub use pause::Clock;
+pub use periods::Launches;
 pub use rule::Rule;
 pub use trail::{THREADS, Trail, Trails};
 

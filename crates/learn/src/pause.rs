@@ -2,35 +2,35 @@
 
 use crate::trail::slot;
 
-/// A clock's reading, in nanoseconds. It is read only where the learner wants to know the time.
+/// A function that reads a clock, in nanoseconds. It is called only when the learner needs the time.
 pub type Clock<'a> = &'a dyn Fn() -> u64;
 
-/// When an entry of the history was made.
+/// The time of an entry of the history, and the pause before its first launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Times {
-    /// The time, in units of [`Times::UNIT`]; it wraps after four minutes.
+    /// The time, in units of 2^[`Times::UNIT`] nanoseconds. It wraps after four minutes.
     at: u32,
-    /// The pause that came before the entry's first launch, in nanoseconds; 0: not measured.
+    /// The pause before the entry's first launch, in nanoseconds; 0 if it was not measured.
     pub pause: u32,
 }
 
 impl Times {
     pub const NONE: Self = Self { at: 0, pause: 0 };
-    /// Nanoseconds, as a power of two.
+    /// The unit of `at`: the exponent of a power of two, in nanoseconds.
     const UNIT: u32 = 6;
 
-    /// Nanoseconds from `earlier` to this entry, less than 2^38.
+    /// Returns the nanoseconds from `earlier` to this entry, less than 2^38.
     pub fn since(self, earlier: Self) -> u64 {
         u64::from(self.at.wrapping_sub(earlier.at)) << Self::UNIT
     }
 }
 
-/// Measures pauses: from the return of a thread's wait to its next launch.
+/// Measures pauses. A pause is the time from the return of a thread's wait to its next launch.
 #[derive(Debug)]
 pub(crate) struct Pauses {
-    /// The thread whose wait returned last, and when; it has launched nothing since.
+    /// The thread whose wait returned last, and the time in nanoseconds. It has launched nothing since.
     returned: Option<(u32, u64)>,
-    /// The thread whose pause was measured last, and the pause.
+    /// The thread whose pause was measured last, and the pause in nanoseconds.
     measured: Option<(u32, u32)>,
 }
 
@@ -42,17 +42,17 @@ impl Pauses {
         }
     }
 
-    /// The thread whose next launch ends a pause.
+    /// Returns the thread whose next launch ends a pause.
     pub fn waits_for_launch_of(&self) -> Option<u32> {
         self.returned.map(|(thread, _)| thread)
     }
 
-    /// A wait of this thread has returned.
+    /// Begins a pause: a wait of this thread has returned.
     pub fn returned(&mut self, thread: u32, clock: Clock) {
         self.returned = Some((thread, clock()));
     }
 
-    /// This thread launches.
+    /// Ends the pause of this thread, which launches now.
     #[inline]
     pub fn launched(&mut self, thread: u32, clock: Clock) {
         let Some((waited, since)) = self.returned else {
@@ -65,7 +65,7 @@ impl Pauses {
         }
     }
 
-    /// The times of an entry that this thread makes now.
+    /// Returns the times of an entry that this thread makes now.
     pub fn take(&mut self, thread: u32, clock: Clock) -> Times {
         let pause = match self.measured {
             Some((of, pause)) if slot(of) == slot(thread) => {

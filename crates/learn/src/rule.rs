@@ -1,39 +1,42 @@
-//! What was chosen, and the words for it.
+//! The rule that the learner has chosen, and its description in words.
 
 use core::fmt;
 
 use crate::call::{SiteCall, token};
 use crate::site::{Keys, REACH};
-use crate::trail::{DEPTH, Threads};
+use crate::trail::{DEPTH, Threads, Work};
 
 /// The site at which iterations end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rule {
-    /// None before anything was chosen.
+    /// The call that the site is; `None` before a site was chosen, and if a launch begins the iteration.
     pub(crate) call: Option<SiteCall>,
     pub(crate) level: u8,
     pub(crate) key: u32,
-    /// Threads that launch nothing themselves make the call.
+    /// True if threads that launch nothing themselves make the call.
     pub(crate) helper: bool,
-    /// The thread that launches most, of those that are followed and wait.
+    /// The thread that launches most, among the followed threads that wait.
     pub(crate) thread: u8,
     /// The threads whose launches are followed.
     pub(crate) threads: Threads,
-    /// Other threads that launch a good part of what the followed one does.
+    /// Number of other threads that launch at least half as much as the followed thread.
     pub(crate) others: u8,
-    /// The threads that did when the rule was chosen, as bits: none of them takes over.
+    /// Other threads that launched a considerable part when the rule was chosen. None of them may join the
+    /// followed threads.
     pub(crate) rivals: u64,
-    /// Work between occurrences, in launches; a graph weighs many.
+    /// Median work between occurrences, in launches. A graph counts as several.
     pub(crate) median: u32,
-    /// The same of the longest period.
+    /// Work of the longest period, in launches.
     pub(crate) longest: u32,
     /// Waits and copies in an iteration, in tenths.
     pub(crate) waits: u32,
     pub(crate) periods: u32,
     pub(crate) agreeing: u32,
-    /// Occurrences in an iteration besides the one that ends it; 0 but where an iteration has equal parts.
+    /// Occurrences in an iteration besides the one that ends it. It is 0 unless an iteration has equal parts.
     pub(crate) more_parts: u32,
-    /// The thread's last calls before the site, the latest first.
+    /// The work of an iteration if a launch begins it and no wait ends it.
+    pub(crate) period: Option<Work>,
+    /// The thread's last calls before the site, or its last launches, the latest first.
     pub(crate) context: [u64; DEPTH],
 }
 
@@ -53,43 +56,76 @@ impl Rule {
         periods: 0,
         agreeing: 0,
         more_parts: 0,
+        period: None,
         context: [0; DEPTH],
     };
 
-    /// Whether an entry with these keys is an occurrence.
+    /// Returns true if an entry with these keys is an occurrence.
     pub(crate) fn matches(&self, call: SiteCall, helper: bool, keys: &Keys) -> bool {
         Some(call) == self.call
             && helper == self.helper
             && keys.get(self.level as usize) == Some(&self.key)
     }
 
-    /// Occurrences of the site in an iteration.
+    /// Returns the number of occurrences of the site in an iteration.
     pub(crate) const fn parts(&self) -> u32 {
         self.more_parts + 1
     }
 
-    /// The thread whose launches are followed; where they are several, the one of them that
-    /// launches most and waits.
+    /// Returns true if a launch begins an iteration and no wait ends it.
+    #[must_use]
+    pub const fn is_pass(&self) -> bool {
+        self.period.is_some()
+    }
+
+    /// Returns the thread whose launches are followed. If there are several, it is the one that launches
+    /// most, among those that wait.
     #[must_use]
     pub fn thread(&self) -> u32 {
         u32::from(self.thread)
     }
 
-    /// How many other threads launch as well, as further engines in the process do.
+    /// Returns the number of other threads that launch at least half as much, as further engines in the
+    /// process do.
     #[must_use]
     pub fn other_engines(&self) -> u32 {
         u32::from(self.others)
     }
 
-    /// Writes the rule, with the kernels named by `kernel`.
+    /// Writes the rule. `kernel` writes the name of a kernel by its handle.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Returns the errors of `out`.
     pub fn describe(
         &self,
         out: &mut impl fmt::Write,
         kernel: impl Fn(&mut dyn fmt::Write, u64) -> fmt::Result,
     ) -> fmt::Result {
+        match self.period {
+            Some(period) => self.describe_launch(out, period, &kernel)?,
+            None => self.describe_site(out, &kernel)?,
+        }
+        if self.more_parts > 0 {
+            write!(out, ", {} in each", self.parts())?;
+        }
+        out.write_str(" (once every ")?;
+        match self.period {
+            Some(period) => write_tenths(
+                out,
+                period.launches.saturating_add(period.graphs) * 10,
+                "launch",
+                "launches",
+            )?,
+            None => write_tenths(out, self.waits, "wait", "waits")?,
+        }
+        write!(
+            out,
+            ", {} of {} periods agree)",
+            self.agreeing, self.periods
+        )
+    }
+
+    fn describe_site(&self, out: &mut impl fmt::Write, kernel: &impl WriteKernel) -> fmt::Result {
         write!(out, "the {}", self.call.map_or("wait", SiteCall::words))?;
         if self.helper {
             out.write_str(" on another thread than the launches'")?;
@@ -97,35 +133,72 @@ impl Rule {
         let reach = REACH.get(self.level as usize).copied().unwrap_or(0);
         if reach > 0 && !self.helper {
             out.write_str(" after ")?;
-            for (n, token) in self.context.iter().take(reach.min(3)).rev().enumerate() {
-                if n > 0 {
-                    out.write_str(", ")?;
-                }
-                match *token {
-                    0 => out.write_str("nothing")?,
-                    token::GRAPH => out.write_str("a graph")?,
-                    token::COPY_TO_HOST => out.write_str("a device-to-host copy")?,
-                    token::COPY_TO_DEVICE => out.write_str("a host-to-device copy")?,
-                    small if small < 16 => out.write_str("a wait")?,
-                    handle => {
-                        out.write_str("kernel ")?;
-                        kernel(out, handle)?;
-                    }
-                }
+            let context = self.context.iter().take(reach.min(MAX_NAMED_CALLS)).rev();
+            write_tokens(out, context, kernel)?;
+        }
+        Ok(())
+    }
+
+    fn describe_launch(
+        &self,
+        out: &mut impl fmt::Write,
+        period: Work,
+        kernel: &impl WriteKernel,
+    ) -> fmt::Result {
+        let [launch, before @ ..] = &self.context;
+        out.write_str("the launch of ")?;
+        write_tokens(out, [launch].into_iter(), kernel)?;
+        let others = period
+            .launches
+            .saturating_add(period.graphs)
+            .saturating_sub(1) as usize;
+        if others > 0 {
+            out.write_str(" after ")?;
+            let before = before.iter().take(others.min(MAX_NAMED_CALLS - 1)).rev();
+            write_tokens(out, before, kernel)?;
+        }
+        Ok(())
+    }
+}
+
+/// Maximum number of calls of a context that are named.
+const MAX_NAMED_CALLS: usize = 3;
+
+/// Writes a kernel's name.
+trait WriteKernel: Fn(&mut dyn fmt::Write, u64) -> fmt::Result {}
+impl<F: Fn(&mut dyn fmt::Write, u64) -> fmt::Result> WriteKernel for F {}
+
+fn write_tokens<'a>(
+    out: &mut impl fmt::Write,
+    tokens: impl Iterator<Item = &'a u64>,
+    kernel: &impl WriteKernel,
+) -> fmt::Result {
+    for (n, token) in tokens.enumerate() {
+        if n > 0 {
+            out.write_str(", ")?;
+        }
+        match *token {
+            0 => out.write_str("nothing")?,
+            token::GRAPH => out.write_str("a graph")?,
+            token::COPY_TO_HOST => out.write_str("a device-to-host copy")?,
+            token::COPY_TO_DEVICE => out.write_str("a host-to-device copy")?,
+            small if small < 16 => out.write_str("a wait")?,
+            handle => {
+                out.write_str("kernel ")?;
+                kernel(out, handle)?;
             }
         }
-        if self.more_parts > 0 {
-            write!(out, ", {} in each", self.parts())?;
-        }
-        let (whole, tenth) = (self.waits / 10, self.waits % 10);
-        let (agreeing, periods) = (self.agreeing, self.periods);
-        write!(out, " (once every {whole}")?;
-        if tenth != 0 {
-            write!(out, ".{tenth}")?;
-        }
-        let plural = if self.waits == 10 { "wait" } else { "waits" };
-        write!(out, " {plural}, {agreeing} of {periods} periods agree)")
     }
+    Ok(())
+}
+
+/// Writes a number of tenths with its unit.
+fn write_tenths(out: &mut impl fmt::Write, tenths: u32, one: &str, many: &str) -> fmt::Result {
+    write!(out, "{}", tenths / 10)?;
+    if !tenths.is_multiple_of(10) {
+        write!(out, ".{}", tenths % 10)?;
+    }
+    write!(out, " {}", if tenths == 10 { one } else { many })
 }
 
 impl fmt::Display for Rule {

@@ -1,17 +1,17 @@
-//! Where in the program a wait is: the call and what its thread called before it.
+//! The identity of a wait in the program: the call, and the calls that its thread made before it.
 
-use crate::call::SiteCall;
+use crate::call::{SiteCall, token};
 use crate::trail::Trails;
 
-/// How many calls back the levels of a context reach.
+/// Number of calls that each level of a context reaches back.
 pub(crate) const REACH: [usize; LEVELS] = [0, 1, 2, 4, 8];
 
 pub(crate) const LEVELS: usize = 5;
 
-/// A site's keys, from the call alone to the call and the eight before it.
+/// A site's keys, from only the call (level 0) to the call and the eight before it.
 pub(crate) type Keys = [u32; LEVELS];
 
-/// The keys of the call that this thread noted last.
+/// Returns the keys of the call that this thread noted last.
 pub(crate) fn keys(trails: &Trails, thread: u32, call: SiteCall, helper: bool) -> Keys {
     let mut keys = [0; LEVELS];
     let mut hash = start(call, helper);
@@ -28,7 +28,7 @@ pub(crate) fn keys(trails: &Trails, thread: u32, call: SiteCall, helper: bool) -
     keys
 }
 
-/// One of them.
+/// Returns one of the [`keys`], that of `level`.
 #[inline]
 pub(crate) fn key(trails: &Trails, thread: u32, call: SiteCall, helper: bool, level: usize) -> u32 {
     let hash = start(call, helper);
@@ -40,12 +40,27 @@ pub(crate) fn key(trails: &Trails, thread: u32, call: SiteCall, helper: bool, le
     fold(tokens.fold(with_thread(hash, thread, helper), mix))
 }
 
+/// Returns the key of the launch that this thread noted last: a hash of it and the launches before it.
+pub(crate) fn launch_key(trails: &Trails, thread: u32) -> u32 {
+    let mut hash = u64::from(thread);
+    let mut graphs = 0;
+    for launch in trails.launches(thread) {
+        hash = mix(hash, launch);
+        graphs += u32::from(launch == token::GRAPH);
+        // A graph is a large part of a pass: the launches before the previous graph do not matter.
+        if graphs == 2 {
+            break;
+        }
+    }
+    fold(hash)
+}
+
 fn start(call: SiteCall, helper: bool) -> u64 {
     mix(call as u64 + 1, u64::from(helper))
 }
 
-/// Threads that launch are distinguished by the learner, which follows one of them. Threads that only
-/// copy and wait are often a pool: one site at the first level, one for each thread at the others.
+/// Threads that launch are distinguished by the learner, which follows some of them. Threads that only copy
+/// and wait are often a pool: they are one site at the first level, and one site per thread at the others.
 fn with_thread(hash: u64, thread: u32, helper: bool) -> u64 {
     if helper {
         mix(hash, u64::from(thread))

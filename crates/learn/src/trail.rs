@@ -1,4 +1,4 @@
-//! What each thread has called lately.
+//! The latest calls of each thread.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -6,18 +6,17 @@ use tllmprof_calls::Wait;
 
 use crate::call::token;
 
-/// How many threads are distinguished; ids are taken modulo this.
+/// Number of threads that are distinguished. Thread ids are taken modulo this.
 pub const THREADS: usize = 64;
 
-/// Threads, as bits.
+/// A set of threads: bit n is slot n.
 pub(crate) type Threads = u64;
 
-/// How many calls back a site's context reaches.
+/// Number of calls that a site's context reaches back.
 pub(crate) const DEPTH: usize = 8;
 
-/// The trails of all threads. Every call is noted here when it is entered, without a lock: each
-/// thread writes only its own trail, and a reader on another thread wants no more than its
-/// counters.
+/// The trails of all threads. Every call is noted here when it is entered, without a lock: each thread writes
+/// only its own trail, and other threads read only its counters.
 #[derive(Debug)]
 pub struct Trails {
     trails: [Trail; THREADS],
@@ -25,9 +24,9 @@ pub struct Trails {
     used: AtomicU32,
 }
 
-/// One thread's last calls, in a layout that an assembler can write: the token of a call goes to
-/// place `calls` modulo [`Trail::LENGTH`], then `calls` is counted up, and for a launch the counter
-/// of its kind. A token is the kernel's handle, or one of [`Trail::GRAPH`] and its like.
+/// One thread's last calls, in a layout that generated machine code can write. The token of a call is stored
+/// at place `calls` modulo [`Trail::LENGTH`]. Then `calls` is incremented, and for a launch the counter of
+/// its kind as well. A token is the kernel's handle, or [`Trail::GRAPH`] or a similar constant.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Trail {
@@ -38,7 +37,7 @@ pub struct Trail {
     capturing: AtomicBool,
 }
 
-/// How much a thread has launched, wrapping.
+/// Counts of what a thread has launched. They wrap.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Work {
     pub launches: u32,
@@ -46,7 +45,12 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// What was launched since `before`.
+    pub const NONE: Self = Self {
+        launches: 0,
+        graphs: 0,
+    };
+
+    /// Returns the work since `before`.
     pub const fn since(self, before: Self) -> Self {
         Self {
             launches: self.launches.wrapping_sub(before.launches),
@@ -54,7 +58,7 @@ impl Work {
         }
     }
 
-    /// This and more.
+    /// Returns the sum of both.
     pub const fn plus(self, more: Self) -> Self {
         Self {
             launches: self.launches.wrapping_add(more.launches),
@@ -62,19 +66,19 @@ impl Work {
         }
     }
 
-    /// One number for it. A graph stands for many kernels.
+    /// Returns the work as one number. A graph counts as [`GRAPH_WEIGHT`] launches.
     pub const fn weight(self) -> u32 {
         self.launches
             .saturating_add(self.graphs.saturating_mul(GRAPH_WEIGHT))
     }
 }
 
-/// Launches that a graph counts for when threads and intervals are compared.
+/// Number of launches that a graph counts as when threads and intervals are compared.
 pub(crate) const GRAPH_WEIGHT: u32 = 32;
 
 impl Trail {
-    /// Tokens kept, a power of two: a site's context, the site's own call, and room for what a
-    /// thread with a reused id may add meanwhile.
+    /// Number of tokens kept, a power of two: a site's context, the site's own call, and room for the calls
+    /// that a thread with a reused id may add in the meantime.
     pub const LENGTH: usize = 16;
     /// Offset of the tokens, in bytes.
     pub const TOKENS: usize = core::mem::offset_of!(Self, tokens);
@@ -91,7 +95,7 @@ impl Trail {
     /// The token of a copy to the device.
     pub const COPY_TO_DEVICE: u64 = token::COPY_TO_DEVICE;
 
-    /// The token of a wait.
+    /// Returns the token of a wait.
     #[must_use]
     pub const fn wait(wait: Wait) -> u64 {
         token::WAIT + wait as u64
@@ -107,7 +111,7 @@ impl Trail {
         }
     }
 
-    /// Notes a call that is no launch.
+    /// Notes a call that is not a launch.
     #[inline]
     pub fn note(&self, token: u64) {
         let calls = self.calls.load(Relaxed);
@@ -131,7 +135,7 @@ impl Trail {
         add(&self.graphs);
     }
 
-    /// The token of the call that was noted last.
+    /// Returns the token of the call that was noted last.
     #[must_use]
     pub fn newest(&self) -> u64 {
         let calls = self.calls.load(Relaxed);
@@ -151,7 +155,7 @@ fn add(counter: &AtomicU32) {
 }
 
 impl Trails {
-    /// No thread has called anything yet.
+    /// Returns empty trails: no thread has called anything yet.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -160,13 +164,13 @@ impl Trails {
         }
     }
 
-    /// The trail of a thread.
+    /// Returns the trail of a thread.
     #[inline]
-    pub fn of(&self, thread: u32) -> &Trail {
+    pub fn get(&self, thread: u32) -> &Trail {
         &self.trails[slot(thread)]
     }
 
-    /// Says that a thread's trail is in use.
+    /// Marks a thread's trail as used.
     #[inline]
     pub fn mark_used(&self, thread: u32) {
         let slot = slot(thread) as u32;
@@ -175,35 +179,45 @@ impl Trails {
         }
     }
 
-    /// A stream capture begins or ends on this thread.
+    /// Notes that a stream capture begins or ends on this thread.
     pub(crate) fn capture(&self, thread: u32, under_way: bool) {
-        self.of(thread).capturing.store(under_way, Relaxed);
+        self.get(thread).capturing.store(under_way, Relaxed);
     }
 
-    /// Whether the calls of this thread are being captured.
+    /// Returns true if the calls of this thread are being captured.
     pub(crate) fn capturing(&self, thread: u32) -> bool {
-        self.of(thread).capturing.load(Relaxed)
+        self.get(thread).capturing.load(Relaxed)
     }
 
-    /// The thread slots that have been used.
+    /// Returns one more than the highest thread slot in use.
     pub(crate) fn used(&self) -> u32 {
         self.used.load(Relaxed)
     }
 
-    /// What the thread called before its newest call, the latest first; 0 for none.
+    /// Returns the tokens of the calls before the thread's newest call, the latest first; 0 for none.
     #[inline]
     pub(crate) fn before(&self, thread: u32) -> impl Iterator<Item = u64> {
-        let trail = self.of(thread);
+        let trail = self.get(thread);
         let calls = trail.calls.load(Relaxed);
         (2..=DEPTH as u32 + 1).map(move |back| trail.back(calls, back))
     }
 
-    /// Whether the thread has launched nothing in the [`DEPTH`] calls before its newest.
+    /// Returns the tokens of the thread's last launches, the latest first, as far back as its trail reaches
+    /// and at most [`DEPTH`].
+    #[inline]
+    pub(crate) fn launches(&self, thread: u32) -> impl Iterator<Item = u64> {
+        let trail = self.get(thread);
+        let calls = trail.calls.load(Relaxed);
+        let tokens = (1..=Trail::LENGTH as u32).map(move |back| trail.back(calls, back));
+        tokens.filter(|&token| token::launches(token)).take(DEPTH)
+    }
+
+    /// Returns true if the thread has launched nothing in the [`DEPTH`] calls before its newest.
     pub(crate) fn helper(&self, thread: u32) -> bool {
         self.work(thread) == Work::default() || !self.before(thread).any(token::launches)
     }
 
-    /// What these threads have launched together.
+    /// Returns the sum of the work of these threads.
     pub(crate) fn work_of(&self, threads: Threads) -> Work {
         let mut left = threads;
         let mut sum = Work::default();
@@ -215,7 +229,7 @@ impl Trails {
     }
 
     pub(crate) fn work(&self, thread: u32) -> Work {
-        let trail = self.of(thread);
+        let trail = self.get(thread);
         Work {
             launches: trail.launches.load(Relaxed),
             graphs: trail.graphs.load(Relaxed),
@@ -229,7 +243,7 @@ impl Default for Trails {
     }
 }
 
-/// Where a thread's things are kept.
+/// Returns the thread's index in tables.
 pub(crate) const fn slot(thread: u32) -> usize {
     thread as usize % THREADS
 }

@@ -9,10 +9,10 @@ const KERNEL: u64 = 1 << 32;
 struct Process {
     trails: Trails,
     learner: Box<Learner>,
-    /// Boundaries in each iteration since [`Process::iteration`].
+    /// Number of boundaries in each iteration since [`Process::iteration`].
     boundaries: Vec<u32>,
     last: Option<Boundary>,
-    /// Nanoseconds.
+    /// The clock, in nanoseconds.
     time: u64,
 }
 
@@ -55,7 +55,7 @@ impl Process {
         self.call(thread, Call::Returned(Wait::Stream));
     }
 
-    /// All iterations but the first `learning` hold one boundary.
+    /// Asserts that all iterations but the first `learning` have one boundary.
     fn assert_each_once(&self, learning: usize) {
         let wrong: Vec<_> = self.boundaries[learning..]
             .iter()
@@ -176,7 +176,7 @@ fn idle_polling_is_no_iteration() {
         process.read(1);
     }
     process.assert_each_once(32);
-    // A day of nothing, and work again.
+    // A long time with only polling, then work again.
     for _ in 0..100_000 {
         process.call(1, Call::Returned(Wait::Stream));
     }
@@ -218,10 +218,10 @@ fn layers_are_not_understood_as_steps() {
     }
 }
 
-/// A small model: what happens between requests looks much like a model's first and last kernels.
+/// A small model: the work between requests is similar to a model's first and last kernels.
 #[test]
 fn requests_are_no_iterations() {
-    // Tokens in a request, and reads between requests.
+    // Number of tokens in a request, and number of reads between requests.
     for (tokens, reads) in [(50, 12), (40, 1), (80, 20), (100, 0)] {
         let mut process = Process::new();
         for iteration in 0..1000 {

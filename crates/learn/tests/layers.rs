@@ -1,6 +1,5 @@
-//! Mixtures of experts that read back in each layer which experts were chosen, made deeper and
-//! shallower than they were recorded; and requests of which each has as many tokens, which look
-//! much like layers.
+//! Mixtures of experts that read the chosen experts back in each layer, made deeper and shallower than
+//! they were recorded. Requests with the same number of tokens each, which are similar to layers.
 
 mod judged;
 mod recorded;
@@ -9,12 +8,12 @@ use judged::{assert_holds, take};
 use recorded::Record;
 use tllmprof_learn::{Call, Learner, Trails};
 
-/// The router's last kernel: what is read after it says which experts were chosen.
+/// The router's last kernel. The read after it returns the chosen experts.
 const ROUTER: Call = Call::Launch((1 << 32) + 0x2f);
 
 type Records = Vec<Record>;
 
-/// What comes before the first true iteration, and each of them.
+/// Returns the records before the first true iteration, and those of each iteration.
 fn iterations(name: &str) -> (Records, Vec<Records>) {
     let streams = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/streams");
     let records = recorded::read(&format!("{streams}/{name}.csv.gz"));
@@ -29,8 +28,8 @@ fn iterations(name: &str) -> (Records, Vec<Records>) {
     (before, parts)
 }
 
-/// An iteration cut after each wait for the router: what leads to the first, what lies between, and
-/// what follows the last.
+/// Cuts an iteration after each wait for the router. Returns the records up to the first wait, those between
+/// waits, and those after the last.
 fn cut(iteration: &Records) -> (Records, Vec<Records>, Records) {
     let mut parts = vec![Records::new()];
     let mut routed = false;
@@ -50,7 +49,7 @@ fn cut(iteration: &Records) -> (Records, Vec<Records>, Records) {
     (first, parts, last)
 }
 
-/// Small numbers, ever the same.
+/// Pseudo-random small numbers, the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -63,7 +62,25 @@ impl Random {
     }
 }
 
-/// The same model with another number of layers, and other experts in each.
+/// Makes the times of records that were put together from pieces continuous.
+fn in_time(records: Records) -> Records {
+    /// The time between two pieces, and the longest time between two records of one piece, in nanoseconds.
+    const BETWEEN: u64 = 10_000;
+    const MAX_APART: u64 = 1_000_000_000;
+    let (mut now, mut before) = (0, None);
+    let in_time = |record| match record {
+        Record::Call(thread, call, time) => {
+            let apart = before.map_or(0, |before| time.wrapping_sub(before));
+            now += if apart < MAX_APART { apart } else { BETWEEN };
+            before = Some(time);
+            Record::Call(thread, call, now)
+        }
+        record => record,
+    };
+    records.into_iter().map(in_time).collect()
+}
+
+/// Returns the same model with another number of layers, and other experts in each.
 fn with_layers(name: &str, layers: usize, count: usize) -> Records {
     let (mut records, iterations) = iterations(name);
     let parts: Vec<_> = iterations.iter().map(cut).collect();
@@ -77,7 +94,7 @@ fn with_layers(name: &str, layers: usize, count: usize) -> Records {
         }
         records.extend(last);
     }
-    records
+    in_time(records)
 }
 
 const MODELS: [&str; 2] = ["hf_mixtral_eager", "hf_mixtral_eager_5_layers"];
@@ -97,7 +114,7 @@ fn as_many_layers_as_can_be_overlooked() {
     }
 }
 
-/// So few passes are kept that none is recognized: then nothing is understood.
+/// The history has so few passes that none is recognized, so nothing is understood.
 #[test]
 fn no_window_opens_on_a_layer() {
     for name in MODELS {
@@ -114,8 +131,8 @@ fn no_window_opens_on_a_layer() {
     }
 }
 
-/// Requests of a recording, each cut down to so many tokens: the first ones, and the last, which
-/// holds what is done between requests.
+/// Returns the requests of a recording, each cut down to a number of tokens: the first ones, and the last,
+/// which includes the work between requests.
 fn requests(name: &str, recorded: usize, tokens: impl Fn(usize) -> usize) -> Records {
     let (mut records, iterations) = iterations(name);
     let requests = iterations.len() / recorded;
@@ -130,7 +147,7 @@ fn requests(name: &str, recorded: usize, tokens: impl Fn(usize) -> usize) -> Rec
             break;
         }
     }
-    records
+    in_time(records)
 }
 
 #[test]

@@ -1,12 +1,12 @@
-//! Recorded call streams of real processes, whose true iterations are known. The marks of
-//! these are never shown to the learner. The streams were recorded on an NVIDIA H200.
+//! Recorded call streams of real processes with known true iterations. The learner never sees the marks
+//! of these. The streams were recorded on an NVIDIA H200.
 
 mod judged;
 mod recorded;
 
-use judged::{assert_holds, replay, share, take};
+use judged::{assert_holds, replay, replay_level, share, take};
 use recorded::Record;
-use tllmprof_learn::{Call, Learner, State, Trails};
+use tllmprof_learn::Call;
 
 fn stream(name: &str) -> Vec<Record> {
     let streams = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/streams");
@@ -17,7 +17,7 @@ fn holds(name: &str) {
     let mut records = stream(name);
     assert_holds(name, &records);
     assert_windows_open_on_true_iterations(name, &records);
-    // They are not always reported.
+    // Copies to the device are not always reported.
     records.retain(|record| !matches!(record, Record::Call(_, Call::CopyToDevice, _)));
     assert_holds(name, &records);
 }
@@ -31,18 +31,19 @@ macro_rules! streams {
     };
 }
 
-// Of each, every true iteration is distinguished from the other by a wait, and is found.
+// In each of these streams, a wait distinguishes every true iteration from the next, and the learner finds
+// it.
 streams! {
     async_engine_eager async_engine_graph c_graph_recapture cb_async cb_graphs compiled_default
     compiled_reduce_overhead diffusion engine_full engine_piecewise hf_assisted hf_bart_beam
     hf_beam hf_cb hf_graphdecode hf_greedy hf_mixtral_eager hf_mixtral_eager_5_layers
     hf_prompt_lookup hf_static_compiled hf_static_compiled_5_layers hf_two hf_whisper jax jax_decode jax_long jax_scan jax_train llamacpp_graphs llamacpp_nograph
     llamacpp_parallel llamacpp_parallel_nograph server_batches server_pool server_threads
-    nested_requests16 nested_requests40
-    tp_leader_rank0 train_accumulate train_amp train_ddp_rank0 train_every1
+    nested_nowait nested_requests16 nested_requests40
+    tp_leader_rank0 tp_leader_rank1 train_accumulate train_amp train_ddp_rank0 train_every1
 }
 
-/// Steps of equal parts: some nine steps pass before they are found, so that an earlier window has parts.
+/// Steps of equal parts are found after about nine steps, so an earlier window contains parts.
 #[test]
 fn equal_parts_are_counted_together() {
     for name in [
@@ -54,12 +55,74 @@ fn equal_parts_are_counted_together() {
     }
 }
 
+/// Other threads read each token some steps late. An early window has its boundaries where those threads
+/// happen to read.
+#[test]
+fn late_reads_give_way_to_launches() {
+    assert_holds("jax_late", &stream("jax_late"));
+}
+
+/// Every ninth step has more work, so that windows open late.
+#[test]
+fn two_streams_tied_by_events() {
+    assert_holds("nested_tied", &stream("nested_tied"));
+}
+
+/// Iterations end by waits as long as there is a wait in each, and several passes make up one. The passes are
+/// the level below.
+#[test]
+fn passes_are_the_inner_level() {
+    for (name, images, passes) in [
+        ("nested_passes20", 24, 480),
+        ("nested_passes8", 24, 192),
+        ("nested_uneven", 30, 429),
+    ] {
+        let records = stream(name);
+        let (detected, _) = replay(&records);
+        assert_eq!(detected, images, "{name}");
+        let (learner, boundaries) = replay_level(&records, true);
+        let inner = learner.inner().unwrap_or_else(|| panic!("{name}: none"));
+        assert!(inner.rule.is_pass() && !inner.outer.is_pass(), "{name}");
+        assert!(inner.each > 3, "{name}: {}", inner.each);
+        let share = share(&boundaries);
+        assert!(share >= 0.98, "{name}: share {share:.3}");
+        assert!(learner.detected().abs_diff(passes) <= 4, "{name}");
+    }
+}
+
+/// The number of launches of a step varies, or a step is a pass itself.
+#[test]
+fn no_inner_level_is_offered_where_there_is_none() {
+    for name in [
+        "diffusion",
+        "hf_assisted",
+        "hf_greedy",
+        "hf_mixtral_eager",
+        "llamacpp_parallel_nograph",
+        "nested_nowait",
+        "nested_tied",
+        "server_batches",
+        "train_every1",
+    ] {
+        let (learner, _) = replay_level(&stream(name), true);
+        assert_eq!(learner.inner(), None, "{name}");
+    }
+}
+
+/// Without waits and without a stable period there is no iteration.
+#[test]
+fn no_period_is_made_up() {
+    let (learner, boundaries) = replay_level(&stream("nested_varying_free"), false);
+    assert_eq!(learner.rule(), None);
+    assert!(boundaries.iter().all(|&count| count == 0));
+}
+
 /// Known limits: true iterations that no wait distinguishes.
 mod limits {
     use super::*;
 
-    /// The loss is read at every tenth step. Nine reads are too few to say that they recur; more
-    /// of them do, and what recurs is ten steps.
+    /// The loss is read at every tenth step. Nine reads are too few to show that they recur. With more of
+    /// them, an iteration is ten steps.
     #[test]
     fn train_every10() {
         let records = stream("train_every10");
@@ -75,23 +138,9 @@ mod limits {
         assert!(detected.abs_diff(reads) <= 2, "{detected} of {reads}");
         assert!(boundaries.iter().all(|&count| count <= 1));
     }
-
-    /// Only the first rank reads what is sampled. This one never waits.
-    #[test]
-    fn tp_leader_rank1() {
-        let trails = Trails::new();
-        let mut learner = Box::new(Learner::new());
-        for record in stream("tp_leader_rank1") {
-            if let Record::Call(thread, call, time) = record {
-                assert_eq!(learner.event(&trails, thread, call, &|| time), None);
-            }
-        }
-        assert_eq!(learner.state(), State::Learning);
-        assert_eq!(learner.rule(), None);
-    }
 }
 
-/// The second stream stands for what a process does after the first.
+/// Asserts that the learner finds the iterations of `second` in a process that ran `first` before.
 fn follows(first: &str, second: &str) {
     let mut records = stream(first);
     let (_, before) = replay(&records);
@@ -132,9 +181,8 @@ fn the_first_iterations_were_missed() {
 
 /// Streams of fewer than 50 iterations.
 const SHORT: [&str; 2] = ["hf_cb", "train_accumulate"];
-/// Streams with so little work in an iteration that it could be a layer of a model: windows open
-/// later.
-const LITTLE: [&str; 8] = [
+/// Streams with so little work in an iteration that it could be a layer of a model. Windows open later.
+const LITTLE: [&str; 10] = [
     "async_engine_eager",
     "compiled_default",
     "diffusion",
@@ -143,6 +191,8 @@ const LITTLE: [&str; 8] = [
     "server_pool",
     "server_threads",
     "tp_leader_rank0",
+    "tp_leader_rank1",
+    "nested_nowait",
 ];
 fn assert_windows_open_on_true_iterations(name: &str, records: &[Record]) {
     for asked in [(0, 2), (5, 9), (20, 29), (50, 99)] {

@@ -1,44 +1,44 @@
-//! A window from the request to its end: who waits for it, and when it is to be stopped.
+//! A window from the request to its end: the clients that wait for it, and the time at which it must be stopped.
 
 use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_session::live::Progress;
 
-/// How long a window that was stopped waits for the iteration that runs to end. A server that waits for requests makes
-/// none.
-const IDLE: Duration = Duration::from_secs(2);
+/// Longest time that a window that was stopped waits for the end of the running iteration. A server that waits for
+/// requests runs none.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A window that somebody waits for.
+/// A window for which clients wait.
 pub struct Watch {
-    /// Whoever asked for it, and what it was told last.
+    /// The client that requested it.
     owner: Option<u64>,
     has_opened: bool,
-    /// Whoever stops it.
+    /// The clients that stop it.
     stoppers: Vec<u64>,
-    /// How long it may be open.
+    /// Longest time that it may be open.
     duration: Option<Duration>,
     opened: Option<Instant>,
     stopped: Option<Instant>,
 }
 
-/// What is to be done.
+/// The next task of the server for the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Nothing,
-    /// Tell the owner that the window has opened with this iteration.
+    /// Report to the owner that the window has opened with this iteration.
     SayOpened(u64),
-    /// Have it closed with the iteration that runs.
+    /// Close it with the iteration that runs.
     Stop,
     /// Close it here, as no iteration ends.
     CloseIdle,
-    /// Tell all that wait that it has closed, with these iterations. It is not watched any more.
+    /// Report to all that wait that it has closed, with these iterations. It is no longer watched.
     SayClosed(Option<(u64, u64)>),
 }
 
 impl Watch {
-    /// Of a window that `owner` has asked for.
-    pub const fn of(owner: u64, duration: Option<Duration>) -> Self {
+    /// Watches a window that `owner` has requested.
+    pub const fn requested_by(owner: u64, duration: Option<Duration>) -> Self {
         Self {
             owner: Some(owner),
             has_opened: false,
@@ -49,8 +49,8 @@ impl Watch {
         }
     }
 
-    /// Of a window that nobody has asked for here, and that is being stopped.
-    pub const fn of_planned() -> Self {
+    /// Watches a window that no client has requested, and that is being stopped.
+    pub const fn planned() -> Self {
         Self {
             owner: None,
             has_opened: true,
@@ -61,7 +61,7 @@ impl Watch {
         }
     }
 
-    /// `client` has had it stopped, and waits.
+    /// Notes that `client` has stopped it, and waits.
     pub fn stops(&mut self, client: u64, now: Instant) {
         self.stopped.get_or_insert(now);
         if self.owner != Some(client) && !self.stoppers.contains(&client) {
@@ -69,31 +69,31 @@ impl Watch {
         }
     }
 
-    /// Whether `client` waits for it.
+    /// Returns true if `client` waits for it.
     pub fn waits(&self, client: u64) -> bool {
         self.waiting().any(|other| other == client)
     }
 
-    /// Whoever waits for it.
+    /// Returns the clients that wait for it.
     pub fn waiting(&self) -> impl Iterator<Item = u64> {
         self.owner.into_iter().chain(self.stoppers.iter().copied())
     }
 
-    /// Whoever has asked for it.
+    /// Returns the client that has requested it.
     pub const fn owner(&self) -> Option<u64> {
         self.owner
     }
 
-    /// Whether it is being stopped.
+    /// Returns true if it is being stopped.
     pub const fn is_closing(&self) -> bool {
         self.stopped.is_some()
     }
 
-    /// The window has come so far. To be asked again after an action.
+    /// Returns what to do at this progress of the window. Must be called again after an action.
     pub fn on(&mut self, progress: Progress, now: Instant) -> Action {
         match progress {
             Progress::Waits => Action::Nothing,
-            // It may have opened and closed since it was looked last.
+            // It may have opened and closed since the last call.
             Progress::Open(first) | Progress::Closed(Some((first, _))) if !self.has_opened => {
                 self.has_opened = true;
                 self.opened = Some(now);
@@ -105,7 +105,7 @@ impl Watch {
                     since.is_some_and(|since| now.saturating_duration_since(since) >= limit)
                 };
                 match self.duration {
-                    _ if past(self.stopped, IDLE) => {
+                    _ if past(self.stopped, IDLE_TIMEOUT) => {
                         self.stopped = Some(now);
                         Action::CloseIdle
                     }
@@ -126,7 +126,7 @@ mod tests {
     use Action::{CloseIdle, Nothing, SayClosed, SayOpened, Stop};
     use Progress::{Closed, Open, Waits};
 
-    /// What is done at these times, in milliseconds.
+    /// Checks the actions at these times, in milliseconds.
     fn drive(mut watch: Watch, events: &[(u64, Progress, Action)]) {
         let start = Instant::now();
         for (at, progress, action) in events {
@@ -139,7 +139,7 @@ mod tests {
     fn the_owner_hears_of_both_ends() {
         let steps = Closed(Some((7, 9)));
         drive(
-            Watch::of(1, None),
+            Watch::requested_by(1, None),
             &[
                 (0, Waits, Nothing),
                 (5000, Open(7), SayOpened(7)),
@@ -148,19 +148,22 @@ mod tests {
             ],
         );
         drive(
-            Watch::of(1, None),
+            Watch::requested_by(1, None),
             &[
                 (0, steps, SayOpened(7)),
                 (0, steps, SayClosed(Some((7, 9)))),
             ],
         );
-        drive(Watch::of(1, None), &[(0, Closed(None), SayClosed(None))]);
+        drive(
+            Watch::requested_by(1, None),
+            &[(0, Closed(None), SayClosed(None))],
+        );
     }
 
     #[test]
     fn a_window_by_time_is_stopped_and_closed_here_where_no_iteration_ends() {
         drive(
-            Watch::of(1, Some(Duration::from_millis(100))),
+            Watch::requested_by(1, Some(Duration::from_millis(100))),
             &[
                 (0, Waits, Nothing),
                 (1000, Open(7), SayOpened(7)),
@@ -177,14 +180,14 @@ mod tests {
 
     #[test]
     fn who_stops_waits_and_the_owner_once() {
-        let mut watch = Watch::of(1, None);
+        let mut watch = Watch::requested_by(1, None);
         let now = Instant::now();
         for client in [2, 1, 2] {
             watch.stops(client, now);
         }
         assert_eq!(watch.waiting().collect::<Vec<_>>(), [1, 2]);
         assert!(watch.waits(2) && !watch.waits(3) && watch.is_closing());
-        let mut planned = Watch::of_planned();
+        let mut planned = Watch::planned();
         planned.stops(3, now);
         assert_eq!(planned.on(Open(0), now), Nothing);
         assert_eq!(planned.waiting().collect::<Vec<_>>(), [3]);

@@ -1,4 +1,4 @@
-//! Whoever has connected: lines in, lines out, both within bounds.
+//! The connected clients: lines in, lines out, both within bounds.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -7,14 +7,14 @@ use tllmprof_control::{Event, LONGEST};
 
 use crate::socket::{Moved, Socket};
 
-/// Bytes that are read of a client before the next has its turn.
-const READ: usize = 4 << 10;
-/// Bytes that wait for a client that does not read.
-const WAITING: usize = 64 << 10;
-/// How long a client may say nothing that waits for nothing.
-const IDLE: Duration = Duration::from_secs(30);
+/// Number of bytes that are read from a client before the next one has its turn.
+const READ_BYTES: usize = 4 << 10;
+/// Largest number of bytes that are queued for a client that does not read.
+const MAX_QUEUED_BYTES: usize = 64 << 10;
+/// Longest time that a client that waits for nothing may be silent.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Bytes that become lines.
+/// Received bytes, which are split into lines.
 #[derive(Default)]
 pub struct Lines(Vec<u8>);
 
@@ -23,7 +23,7 @@ impl Lines {
         self.0.extend_from_slice(bytes);
     }
 
-    /// The next whole line; an error where it becomes too long to be one.
+    /// Returns the next complete line, or an error if it is too long.
     pub fn next(&mut self) -> Option<Result<Vec<u8>, ()>> {
         match self.0.iter().position(|byte| *byte == b'\n') {
             Some(end) if end <= LONGEST => {
@@ -40,14 +40,14 @@ impl Lines {
 
 /// A connection.
 pub struct Client {
-    /// Which of all that there were.
+    /// Number of the connection, counted from the first.
     pub number: u64,
     socket: Socket,
     lines: Lines,
     out: Vec<u8>,
-    /// When it said something last.
+    /// Time at which it last sent something.
     since: Instant,
-    /// Nothing more is read of it.
+    /// True if nothing more is read from it.
     is_done: bool,
     is_gone: bool,
 }
@@ -69,25 +69,25 @@ impl Client {
         &self.socket
     }
 
-    /// Since when it has said nothing.
+    /// Returns the time since which it has been silent.
     pub const fn since(&self) -> Instant {
         self.since
     }
 
-    /// Whether something waits to be written.
+    /// Returns true if something is queued to be written.
     pub const fn has_more(&self) -> bool {
         !self.out.is_empty()
     }
 
-    /// Whether nothing is left to be done for it. One that `waits` may do so in silence.
+    /// Returns true if the connection can be closed. A client that `waits` may be silent.
     pub fn is_over(&self, waits: bool, now: Instant) -> bool {
-        let is_idle = !waits && now.saturating_duration_since(self.since) >= IDLE;
+        let is_idle = !waits && now.saturating_duration_since(self.since) >= SILENCE_TIMEOUT;
         self.is_gone || is_idle || self.is_done && self.out.is_empty()
     }
 
-    /// Reads what is there; the first line, if one is whole. The others wait for the next turn.
+    /// Reads the received bytes, and returns the first line if it is complete. Further lines wait for the next turn.
     pub fn line(&mut self) -> Option<Vec<u8>> {
-        let mut buffer = [0; READ];
+        let mut buffer = [0; READ_BYTES];
         let has_room = self.lines.0.len() <= LONGEST;
         if !self.is_done && has_room {
             match self.socket.read(&mut buffer) {
@@ -112,18 +112,18 @@ impl Client {
         }
     }
 
-    /// Whether a whole line waits.
+    /// Returns true if a complete line is queued.
     pub fn has_line(&self) -> bool {
         !self.is_done && self.lines.0.contains(&b'\n')
     }
 
     pub fn say(&mut self, event: &Event) {
         self.out.extend_from_slice(event.to_line().as_bytes());
-        self.is_gone |= self.out.len() > WAITING;
+        self.is_gone |= self.out.len() > MAX_QUEUED_BYTES;
         self.write();
     }
 
-    /// Writes what it takes.
+    /// Writes as much as the socket accepts.
     pub fn write(&mut self) {
         while !self.out.is_empty() && !self.is_gone {
             match self.socket.write(&self.out) {

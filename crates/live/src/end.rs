@@ -1,4 +1,4 @@
-//! The thread's end, with the process.
+//! The request that the thread ends, at the end of the process.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,17 +7,17 @@ use tllmprof_platform::lifecycle;
 lifecycle::global! {
     stage: Sinks;
 
-    /// It is to end.
+    /// True if the thread must end.
     #[fork(reset)]
     static IS_ASKED: AtomicBool = AtomicBool::new(false);
 }
 
-/// The thread is to end. In one order with the number of the listening socket.
+/// Requests that the thread ends. The order relative to the listening socket's number is sequentially consistent.
 pub fn ask() {
     IS_ASKED.store(true, Ordering::SeqCst);
 }
 
-/// Whether the thread is to end.
+/// Returns true if the thread must end.
 pub fn is_asked() -> bool {
     IS_ASKED.load(Ordering::SeqCst)
 }

@@ -1,4 +1,4 @@
-//! Where the socket lies: in a folder that is the user's alone, or in one that the variable names.
+//! Chooses the socket's folder: one that only the user can write to, or one that the variable names.
 
 use std::fmt;
 use std::fs::{self, DirBuilder};
@@ -9,14 +9,16 @@ use std::path::{Path, PathBuf};
 use tllmprof_config::Control;
 use tllmprof_control::place;
 
+use tllmprof_platform::log;
+
 use crate::surroundings::Surroundings;
 
-/// Why a folder is not used.
+/// Reason why a folder is not used.
 #[derive(Debug)]
 pub enum Refusal {
-    /// It cannot be made, or looked at.
+    /// It cannot be made, or its status cannot be read.
     Failed(PathBuf, io::Error),
-    /// What is wrong with it.
+    /// It is unsuitable. The text says why.
     Unfit(PathBuf, String),
 }
 
@@ -33,10 +35,10 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The path of this process's socket, in a folder that is there.
+/// Returns the path of this process's socket, in a folder that exists.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why there is no such folder.
 pub fn socket(surroundings: &Surroundings, pid: u32, user: u32) -> Result<PathBuf, Refusal> {
     let Surroundings {
         settings,
@@ -59,7 +61,7 @@ pub fn socket(surroundings: &Surroundings, pid: u32, user: u32) -> Result<PathBu
         .map(|runtime| place::below(&runtime))
         .filter(is_short);
     let folder = match below {
-        // Where that cannot be written, as in a sandbox, the other one may be.
+        // If the user's runtime folder cannot be written to, as in a sandbox, the other one may be.
         Some(folder) if prepare(&folder, user, false).is_ok() => folder,
         _ => {
             let folder = place::of_user(user);
@@ -70,14 +72,21 @@ pub fn socket(surroundings: &Surroundings, pid: u32, user: u32) -> Result<PathBu
     Ok(folder.join(place::name(pid)))
 }
 
-/// Makes the folder if it is not there. It must be nobody else's: who can rename in it can take a socket's place.
+/// Makes the folder if it does not exist. It must not belong to another user: a user who can rename files in it could
+/// replace a socket.
 ///
-/// `is_named`: by the user, who may have it from root, as the volume of a pod is.
+/// `is_named` is true if the user named the folder. Then it may belong to root, as the volume of a pod does.
 fn prepare(folder: &Path, user: u32, is_named: bool) -> Result<(), Refusal> {
     let failed = |error| Refusal::Failed(folder.to_owned(), error);
     let unfit = |why: String| Err(Refusal::Unfit(folder.to_owned(), why));
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
+        // Its name may be mistyped.
+        Ok(()) if is_named => log::once!(
+            Info,
+            "TLLMPROF_CONTROL={}: there was no such folder, it was made",
+            folder.display()
+        ),
         _ => {}
     }
     let status = fs::symlink_metadata(folder).map_err(failed)?;
@@ -99,7 +108,7 @@ fn prepare(folder: &Path, user: u32, is_named: bool) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The number of the namespace in which this process has its number.
+/// Returns the number of this process's PID namespace.
 fn namespace() -> u64 {
     let link = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     place::namespace(&link).unwrap_or(0)
@@ -139,12 +148,12 @@ mod tests {
         assert!(place::is_name(shared.file_name().unwrap()) && shared.starts_with(&named));
         assert!(shared.to_str().unwrap().ends_with("-7.sock"), "{shared:?}");
         assert!(namespace() > 0);
-        // Not where the kernel takes no path of that length.
+        // Not if the kernel does not accept a path of that length.
         let deep = here.join("d".repeat(place::LONGEST - 20));
         fs::create_dir(&deep).unwrap();
         let short = socket(&surroundings("1", Some(&deep)), 7, user()).unwrap();
         assert_eq!(short, place::of_user(user()).join("7.sock"));
-        // Not below a folder that is another's.
+        // Not below a folder that belongs to another user.
         let nobody = 4_000_000_000;
         let refused = socket(&surroundings("1", Some(here)), 7, nobody).unwrap_err();
         let folder = place::of_user(nobody);

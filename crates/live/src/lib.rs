@@ -4,11 +4,11 @@
 //! first CUDA call ──▶ a thread ──▶ folder, socket ──▶ lines ──▶ session::live
 //! ```
 //!
-//! A process that uses no CUDA has neither the thread nor the socket. The thread runs none of the host's signal
-//! handlers, holds none of its locks, and keeps the process from ending no longer than a second. Where nobody is connected
-//! it sleeps in one system call without a limit. What it is asked is
-//! bounded in every way: length of a line, clients, their time. [`socket`] has the descriptors, [`folder`] says where
-//! the socket lies, [`clients`] read and write lines, [`captures`] follow a window from the request to its end.
+//! A process that does not use CUDA has neither the thread nor the socket. The thread runs none of the host's signal
+//! handlers, holds none of its locks, and keeps the process from ending for a second at most. While no client is
+//! connected it sleeps in one system call without a limit. Requests are bounded in every way: length of a line, number
+//! of clients, their time. [`socket`] keeps the descriptors, [`folder`] chooses the socket's folder, [`clients`] reads
+//! and writes lines, and [`captures`] follows a window from the request to its end.
 
 mod captures;
 mod clients;
@@ -36,18 +36,19 @@ use surroundings::Surroundings;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The thread was started.
+    /// True if the thread was started.
     #[fork(reset)]
     static HAS_THREAD: AtomicBool = AtomicBool::new(false);
-    /// What it needs of the process's environment.
+    /// The part of the process's environment that the thread needs.
     #[fork(reset)]
     static SURROUNDINGS: Published<Surroundings> = Published::none();
 }
 
-/// A window that is closed while the process waits for work is closed on this stack, with all that a profiler does.
-const STACK: usize = 1 << 20;
+/// Stack size of the thread in bytes. A window that is closed while the process waits for work is closed on it, with
+/// all that a profiler does.
+const STACK_BYTES: usize = 1 << 20;
 
-/// For the session.
+/// The listener, for the session.
 pub struct ControlSocket;
 
 impl Listener for ControlSocket {
@@ -65,7 +66,7 @@ impl Listener for ControlSocket {
             host: tllmprof_recorder::host_name(),
         };
         SURROUNDINGS.set(Some(Box::leak(Box::new(surroundings))));
-        if !own_threads::start(Kind::Live, STACK, main) {
+        if !own_threads::start(Kind::Live, STACK_BYTES, main) {
             HAS_THREAD.store(false, Ordering::Release);
         }
     }
@@ -79,7 +80,7 @@ impl Listener for ControlSocket {
     }
 }
 
-/// The main thread leaves: the thread has to look, from now on, whether it is alone.
+/// Wakes the thread when the main thread leaves: from then on it must check whether it is the only one.
 fn wake() {
     socket::hang_up();
 }

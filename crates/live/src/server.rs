@@ -1,10 +1,10 @@
-//! The thread: waits, reads, answers.
+//! The thread: it waits for clients, reads their requests and answers them.
 
 use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_config::condition::Condition;
-use tllmprof_config::{Settings, TracePath};
+use tllmprof_config::{Kernels, Settings, TracePath};
 use tllmprof_control::{self as control, Capture, Closed, Event, Phase, Request, STEPS};
 use tllmprof_platform::own_threads;
 use tllmprof_platform::system::{Clock, nanoseconds};
@@ -16,31 +16,31 @@ use crate::captures::{Action, Watch};
 use crate::clients::Client;
 use crate::end;
 use crate::folder;
-use crate::socket::{self, MOST, Socket};
+use crate::socket::{self, MAX_DESCRIPTORS, Socket};
 use crate::surroundings::Surroundings;
 
-/// How often the thread looks whether clients have been silent for too long, and whether it is alone once the main thread
-/// has left.
-const LOOK: Duration = Duration::from_secs(1);
-/// How often it looks how far a window is.
-const FOLLOW: Duration = Duration::from_millis(10);
-/// What it rests after requests, so that nobody keeps it, and the process's locks, busy.
-const REST: Duration = Duration::from_millis(1);
-/// How often the socket is made anew where the host has closed it.
-const MAKINGS: u32 = 16;
+/// Interval at which the thread checks for clients that have been silent for too long, and, once the main thread has
+/// left, whether it is the only one.
+const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which it checks the progress of a window.
+const WINDOW_CHECK_INTERVAL: Duration = Duration::from_millis(10);
+/// Pause after requests, so that no client can keep the thread, and the process's locks, busy.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Largest number of times that the socket is made, if the host closes it.
+const MAX_SOCKETS_MADE: u32 = 16;
 
 struct Server {
     surroundings: &'static Surroundings,
     listener: Socket,
     clients: Vec<Client>,
-    /// How many there have been.
+    /// Number of clients so far.
     count: u64,
     watch: Option<Watch>,
 }
 
-/// Listens for as long as the process has other threads.
+/// Listens as long as the process has other threads.
 pub fn run(surroundings: &'static Surroundings) {
-    for _ in 0..MAKINGS {
+    for _ in 0..MAX_SOCKETS_MADE {
         if end::is_asked() {
             return;
         }
@@ -88,18 +88,18 @@ fn listen(surroundings: &Surroundings) -> Option<Socket> {
 }
 
 impl Server {
-    /// Whether the socket is to be made anew.
+    /// Serves clients. Returns true if the socket must be made again.
     fn serve(mut self) -> bool {
         loop {
-            // Whoever asks for that from here on finds the socket, and wakes this thread.
+            // A thread that requests the end after this point finds the socket, and wakes this thread.
             if end::is_asked() {
                 return false;
             }
             let patience = match &self.watch {
-                Some(_) => Some(FOLLOW),
-                None if self.clients.iter().any(Client::has_line) => Some(REST),
-                None if !self.clients.is_empty() => Some(LOOK),
-                None => own_threads::look_after(LOOK),
+                Some(_) => Some(WINDOW_CHECK_INTERVAL),
+                None if self.clients.iter().any(Client::has_line) => Some(PAUSE),
+                None if !self.clients.is_empty() => Some(CLIENT_CHECK_INTERVAL),
+                None => own_threads::look_after(CLIENT_CHECK_INTERVAL),
             };
             let mut sockets = vec![(&self.listener, false)];
             sockets.extend(
@@ -111,7 +111,7 @@ impl Server {
             if end::is_asked() || own_threads::are_alone() {
                 return false;
             }
-            // Another process, or the host, has closed it, or the thread was woken.
+            // Another process or the host has closed the socket, or the thread was woken.
             if has_hung_up || !self.listener.is_own() {
                 return true;
             }
@@ -122,17 +122,17 @@ impl Server {
                 }
             }
             self.follow();
-            self.let_go();
+            self.close_ended();
             if ready & 1 != 0 {
                 self.accept();
             }
             if has_worked {
-                std::thread::sleep(REST);
+                std::thread::sleep(PAUSE);
             }
         }
     }
 
-    /// Does what a client asks for with its next line; whether there was one.
+    /// Handles a client's next line. Returns true if there was one.
     fn serve_client(&mut self, place: usize) -> bool {
         let client = &mut self.clients[place];
         client.write();
@@ -154,9 +154,9 @@ impl Server {
         true
     }
 
-    /// Makes room for a new client, of which the one that has been silent for longest goes, and takes it.
+    /// Accepts a new client. If there is no room, closes the connection that has been silent for longest.
     fn accept(&mut self) {
-        if self.clients.len() + 1 >= MOST {
+        if self.clients.len() + 1 >= MAX_DESCRIPTORS {
             let waits = |client: &Client| {
                 self.watch
                     .as_ref()
@@ -177,8 +177,8 @@ impl Server {
         }
     }
 
-    /// Lets those go that have gone, or that say nothing.
-    fn let_go(&mut self) {
+    /// Closes connections that ended or timed out.
+    fn close_ended(&mut self) {
         let now = Instant::now();
         let watch = self.watch.as_ref();
         self.clients.retain(|client| {
@@ -187,14 +187,14 @@ impl Server {
         });
     }
 
-    /// Looks how far the window is that somebody waits for.
+    /// Checks the progress of the window for which clients wait.
     fn follow(&mut self) {
         while let Some(watch) = &mut self.watch {
             let progress = match watch.owner() {
                 Some(_) => live::progress(),
                 None => live::planned_progress(),
             };
-            // The process ends: whoever waits sees the connection end.
+            // The process ends: clients that wait see the connection end.
             let Some(progress) = progress else { return };
             match watch.on(progress, Instant::now()) {
                 Action::Nothing => return,
@@ -253,7 +253,7 @@ impl Server {
         })))
     }
 
-    /// What the process is at when something was done.
+    /// Returns the status after something was done, or the refusal.
     fn after(&self, done: Result<(), &'static str>) -> Option<Event> {
         match done {
             Ok(()) => self.status(),
@@ -271,22 +271,23 @@ impl Server {
             Ok(window) => {
                 let (first, last) = (window.first, window.last);
                 log::say!(Info, "window {window} was asked for on demand");
-                self.watch = Some(Watch::of(client, duration));
+                self.watch = Some(Watch::requested_by(client, duration));
                 Event::Accepted { first, last }
             }
             Err(refusal) => Event::Refused {
                 why: refusal.to_string(),
                 next: refusal.next(),
+                ends: refusal.ends(),
             },
         }
     }
 
-    /// The answer comes when what is open has closed.
+    /// Stops the open window. The answer is sent when it has closed.
     fn stop(&mut self, client: u64) -> Option<Event> {
         if !live::stop() {
             return Some(Event::refused("no window is open or was asked for"));
         }
-        let watch = self.watch.get_or_insert_with(Watch::of_planned);
+        let watch = self.watch.get_or_insert_with(Watch::planned);
         watch.stops(client, Instant::now());
         None
     }
@@ -296,7 +297,7 @@ fn record() -> Option<String> {
     recorder::path().map(|path| path.to_string_lossy().into_owned())
 }
 
-/// How long iterations outside windows have taken, where any has been measured.
+/// Returns how long iterations outside windows have taken, if any was measured.
 fn times() -> Option<control::Times> {
     let phases = recorder::times::by_phase().into_iter();
     let taken = |taken: recorder::times::Taken| control::Taken {
@@ -311,7 +312,7 @@ fn times() -> Option<control::Times> {
     })
 }
 
-/// What a request means here.
+/// Translates a request for this process.
 fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
     let has = |name: &str, is_asked: bool, is_there: bool, option: &str| match is_asked && !is_there
     {
@@ -376,10 +377,13 @@ fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
     })
 }
 
-/// Where the PyTorch profiler is to write its trace, if it can be run here.
+/// Returns the path for the PyTorch profiler's trace, if the profiler can run here.
 fn trace_path(text: &str, settings: &Settings) -> Result<TracePath, String> {
     let refused = |why: &str| Err(format!("torch_trace: {why}"));
-    if settings.kernels.is_some() {
+    if settings
+        .kernels
+        .is_some_and(|kernels| kernels != Kernels::Auto)
+    {
         return refused(
             "the process was started with --kernels, and the library and the PyTorch profiler cannot both have CUPTI",
         );

@@ -1,5 +1,5 @@
-//! The descriptors: the listening socket and its clients', in a host that may close what it does not know, open others
-//! in their place, and fork.
+//! The descriptors: the listening socket and its clients', in a host that may close descriptors that it does not know,
+//! open others with the same numbers, and fork.
 
 use core::ffi::c_int;
 use core::mem::{ManuallyDrop, MaybeUninit, size_of};
@@ -15,32 +15,32 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_sync::Lock;
 use tllmprof_sync::kernel;
 
-/// Descriptors below this are what programs expect to get.
-const LOWEST: c_int = 64;
-/// Connections that wait to be accepted.
+/// Lowest descriptor number used here. Programs expect to get lower ones.
+const LOWEST_DESCRIPTOR: c_int = 64;
+/// Largest number of connections that wait to be accepted.
 const BACKLOG: c_int = 16;
-/// Descriptors at a time.
-pub const MOST: usize = 9;
-/// How long the end of the process waits for the thread that makes the socket's file.
-const ENDING: Duration = Duration::from_secs(1);
-/// How long the end of the process waits for the table.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// Largest number of descriptors at a time.
+pub const MAX_DESCRIPTORS: usize = 9;
+/// Longest time that the end of the process waits for the thread that makes the socket's file.
+const NAME_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest time that the end of the process waits for the table.
+const TABLE_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A number, and the inode by which it is known again; -1 for none.
+/// A descriptor's number, and the inode that identifies it; -1 for none.
 #[derive(Clone, Copy)]
 struct Entry {
     number: c_int,
     inode: u64,
 }
 
-const NONE: Entry = Entry {
+const NO_ENTRY: Entry = Entry {
     number: -1,
     inode: 0,
 };
 
-/// The socket's file.
+/// State of the socket's file.
 enum Name {
-    /// Not made yet.
+    /// It is not made yet.
     None,
     Made {
         path: CString,
@@ -53,15 +53,15 @@ enum Name {
 lifecycle::global! {
     stage: Sinks;
 
-    /// What is open: the child of a fork closes it. Held wherever a descriptor comes or goes.
+    /// The open descriptors, which the child of a fork closes. The lock is held while a descriptor is opened or closed.
     #[fork(by = close_in_child)]
     #[exec = "the descriptors are closed"]
-    static OPEN: Lock<[Entry; MOST]> = Lock::new([NONE; MOST]);
+    static OPEN: Lock<[Entry; MAX_DESCRIPTORS]> = Lock::new([NO_ENTRY; MAX_DESCRIPTORS]);
     /// The number of the listening socket, -1 for none.
     #[fork(reset)]
     static LISTENER: AtomicI32 = AtomicI32::new(-1);
-    /// The child has its own. Held while the file is made and while it is removed: the end of the process removes a
-    /// file that is there, or none is made.
+    /// The socket's file; the child of a fork has its own. The lock is held while the file is made and while it is
+    /// removed, so that at the end of the process the file either exists and is removed, or is never made.
     #[fork(reset)]
     #[exit = "the socket's file is removed"]
     #[exec = "the file stays until a command that lists processes or starts one removes it"]
@@ -74,10 +74,10 @@ lifecycle::at_fork! {
     parent: || OPEN.release_after_fork(),
 }
 
-/// Wakes the thread that waits for clients, for good: the listening socket takes none any more. Whether it was there.
+/// Shuts the listening socket down, which wakes the thread that waits for clients. Returns true if it was there.
 pub fn hang_up() -> bool {
     let listener = LISTENER.load(Ordering::SeqCst);
-    let Some(open) = OPEN.lock_for(PATIENCE) else {
+    let Some(open) = OPEN.lock_for(TABLE_LOCK_TIMEOUT) else {
         return false;
     };
     let listens = |entry: &&Entry| entry.number == listener && is_still(**entry);
@@ -86,17 +86,17 @@ pub fn hang_up() -> bool {
     is_there && unsafe { libc::shutdown(listener, libc::SHUT_RDWR) == 0 }
 }
 
-/// The parent's connections are the parent's.
+/// Closes the parent's connections in the child of a fork.
 fn close_in_child(alone: &OnlyThread) {
     OPEN.break_open(alone);
     let mut open = OPEN.lock();
     for entry in open.iter_mut() {
         close(*entry);
-        *entry = NONE;
+        *entry = NO_ENTRY;
     }
 }
 
-/// Whether the descriptor is still what it was.
+/// Returns true if the descriptor still refers to the same file.
 fn is_still(entry: Entry) -> bool {
     kernel::status(entry.number).is_some_and(|status| status.st_ino == entry.inode)
 }
@@ -108,20 +108,20 @@ fn close(entry: Entry) {
     }
 }
 
-/// An open socket, in the table.
+/// An open socket, which is in the table.
 pub struct Socket(Entry);
 
-/// What came of reading or writing.
+/// Result of reading or writing.
 pub enum Moved {
     Bytes(usize),
-    /// Not now.
+    /// Nothing could be moved now.
     Later,
-    /// The other side has gone, or the descriptor.
+    /// The peer has closed the connection, or the host has closed the descriptor.
     Gone,
 }
 
 impl Socket {
-    /// Makes a descriptor by `open` and enters it in the table, moved to where no program expects it.
+    /// Opens a descriptor by `open`, moves it to a number that no program expects, and enters it in the table.
     fn new(open: impl FnOnce() -> c_int) -> io::Result<Self> {
         let mut table = OPEN.lock();
         let place = table.iter_mut().find(|entry| entry.number < 0);
@@ -131,25 +131,25 @@ impl Socket {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the lower descriptor was opened above.
-        let (number, error) = unsafe {
-            let number = libc::fcntl(low, libc::F_DUPFD_CLOEXEC, LOWEST);
-            let error = io::Error::last_os_error();
+        let number = unsafe {
+            let number = libc::fcntl(low, libc::F_DUPFD_CLOEXEC, LOWEST_DESCRIPTOR);
             libc::close(low);
-            (number, error)
+            number
         };
-        // A host with so few descriptors has none to spare.
+        // The limit for descriptors is below the number (EINVAL), or they are used up: the host has none to spare.
         if number < 0 {
-            return Err(error);
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let inode = kernel::status(number).map_or(0, |status| status.st_ino);
         *place = Entry { number, inode };
         Ok(Self(*place))
     }
 
-    /// Listens at `path`, in place of what a process of the same number has left there; `None` where the process ends.
+    /// Listens at `path`, and replaces a socket that a process of the same number has left there. Returns `None` if the
+    /// process ends.
     ///
     /// # Errors
-    /// What the system says, as where it is not to be asked for sockets at all.
+    /// An error of the system, for example because a filter refuses sockets.
     pub fn listen(path: &Path) -> io::Result<Option<Self>> {
         let text = CString::new(path.as_os_str().as_bytes())?;
         let before = place::begun(path);
@@ -196,17 +196,17 @@ impl Socket {
         Ok(Some(socket))
     }
 
-    /// Whether the descriptor is still its own: the host may have closed it.
+    /// Returns true if the descriptor is still its own: the host may have closed it.
     pub fn is_own(&self) -> bool {
         is_still(self.0)
     }
 
-    /// The next client that is allowed here; none where none waits. Others are let go.
+    /// Accepts the next client that is allowed here; `None` if no client waits. Closes the connections of others.
     pub fn accept(&self) -> Option<Self> {
         loop {
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
             let (none, length) = (core::ptr::null_mut(), core::ptr::null_mut());
-            // SAFETY: no address is asked for.
+            // SAFETY: no address is requested.
             let client = Self::new(|| unsafe { libc::accept4(self.0.number, none, length, flags) });
             match client {
                 Ok(client) if client.is_allowed() => return Some(client),
@@ -217,11 +217,11 @@ impl Socket {
         }
     }
 
-    /// Whether the other side is the same user or root, as the kernel says.
+    /// Returns true if the peer is the same user or root, according to the kernel.
     fn is_allowed(&self) -> bool {
         let mut peer = MaybeUninit::<libc::ucred>::uninit();
         let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: the kernel writes at most `length` bytes, and the value is read where it has written all of them.
+        // SAFETY: the kernel writes at most `length` bytes, and the value is read only if it has written all of them.
         let user = unsafe {
             let failed = libc::getsockopt(
                 self.0.number,
@@ -243,7 +243,7 @@ impl Socket {
         if !self.is_own() {
             return Moved::Gone;
         }
-        // SAFETY: the kernel writes at most as much as the buffer has.
+        // SAFETY: the kernel writes at most as many bytes as the buffer has.
         let read = unsafe {
             libc::recv(
                 self.0.number,
@@ -262,7 +262,7 @@ impl Socket {
         if !self.is_own() {
             return Moved::Gone;
         }
-        // SAFETY: the kernel reads the bytes. A client that has gone is an error, and no signal.
+        // SAFETY: the kernel reads the bytes. A peer that has closed the connection causes an error, and no signal.
         moved(unsafe {
             libc::send(
                 self.0.number,
@@ -281,7 +281,7 @@ impl Drop for Socket {
         let mine =
             |entry: &&mut Entry| entry.number == self.0.number && entry.inode == self.0.inode;
         if let Some(entry) = table.iter_mut().find(mine) {
-            *entry = NONE;
+            *entry = NO_ENTRY;
         }
     }
 }
@@ -296,22 +296,22 @@ fn moved(result: isize) -> Moved {
     }
 }
 
-/// Waits until one of the sockets has something to read, or room for what is to be written (`true`), for `patience` at
-/// most. Which of them have, as bits; and whether the first hung up.
+/// Waits until one of the sockets has something to read, or accepts bytes to write (`true`), for at most `patience`.
+/// Returns the ready ones as bits, and true if the first hung up.
 pub fn wait(sockets: &[(&Socket, bool)], patience: Option<Duration>) -> (u64, bool) {
     let mut all = [libc::pollfd {
         fd: -1,
         events: 0,
         revents: 0,
-    }; MOST];
+    }; MAX_DESCRIPTORS];
     for (poll, (socket, writes)) in all.iter_mut().zip(sockets) {
         poll.fd = socket.0.number;
         poll.events = libc::POLLIN | if *writes { libc::POLLOUT } else { 0 };
     }
-    let count = sockets.len().min(MOST) as libc::nfds_t;
+    let count = sockets.len().min(MAX_DESCRIPTORS) as libc::nfds_t;
     let limit = |patience: Duration| c_int::try_from(patience.as_millis()).unwrap_or(c_int::MAX);
     let patience = patience.map_or(-1, limit);
-    // SAFETY: the kernel writes to the array, which has at least so many.
+    // SAFETY: the kernel writes to the array, which has at least `count` elements.
     unsafe { libc::poll(all.as_mut_ptr(), count, patience) };
     let is_ready = |(place, poll): (usize, &libc::pollfd)| u64::from(poll.revents != 0) << place;
     let ready = all.iter().enumerate().map(is_ready).sum();
@@ -320,16 +320,16 @@ pub fn wait(sockets: &[(&Socket, bool)], patience: Option<Duration>) -> (u64, bo
 
 fn inode_at(path: &CString) -> Option<u64> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: a terminated string; the structure is read where it was filled.
+    // SAFETY: a terminated string; the structure is read only if it was filled.
     unsafe {
         let failed = libc::lstat(path.as_ptr(), status.as_mut_ptr()) != 0;
         (!failed).then(|| status.assume_init().st_ino)
     }
 }
 
-/// Removes the socket's file, if it still is this process's. None is made afterwards. Allocates and frees nothing.
+/// Removes the socket's file, if it still is this process's. No file is made afterwards. Does not allocate or free.
 pub fn remove() {
-    let Some(mut name) = NAME.lock_for(ENDING) else {
+    let Some(mut name) = NAME.lock_for(NAME_LOCK_TIMEOUT) else {
         return;
     };
     let made = ManuallyDrop::new(core::mem::replace(&mut *name, Name::Over));
@@ -352,10 +352,10 @@ mod tests {
     fn a_socket_is_the_users_alone_lies_high_and_goes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("7.sock");
-        // What another has left there.
+        // A file that another process has left there.
         std::fs::write(&path, "").unwrap();
         let socket = Socket::listen(&path).unwrap().unwrap();
-        assert!(socket.0.number >= LOWEST && socket.is_own());
+        assert!(socket.0.number >= LOWEST_DESCRIPTOR && socket.is_own());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
         let status = std::fs::symlink_metadata(&path).unwrap();
         assert_eq!(status.permissions().mode() & 0o777, 0o600);
@@ -377,14 +377,14 @@ mod tests {
         let mut answer = String::new();
         BufReader::new(&peer).read_line(&mut answer).unwrap();
         assert_eq!(answer, "answer\n");
-        // What would be SIGPIPE by another call.
+        // Another call would cause SIGPIPE.
         drop(peer);
         assert!(matches!(client.read(&mut buffer), Moved::Gone));
         assert!(matches!(client.write(b"x"), Moved::Gone));
         // The host closes the descriptor and gets its number for something else.
         let other = std::fs::File::open("/proc/self/maps").unwrap();
         let number = client.0.number;
-        // SAFETY: as a host does that closes what it does not know.
+        // SAFETY: the call of a host that closes descriptors that it does not know.
         unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&other), number) };
         assert!(!client.is_own() && matches!(client.write(b"x"), Moved::Gone));
         drop(client);
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(still.st_ino, other.metadata().unwrap().ino());
         // SAFETY: the number that was made above.
         unsafe { libc::close(number) };
-        // Another has taken the place.
+        // Another process has made a file of the same name.
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "another's").unwrap();
         remove();
@@ -402,7 +402,7 @@ mod tests {
             .read_to_string(&mut left)
             .unwrap();
         assert_eq!(left, "another's");
-        // The process has ended: a thread that comes to it only now makes no file, under no name.
+        // The process has ended: a thread that is late makes no file, under no name.
         let late = folder.path().join("late");
         std::fs::create_dir(&late).unwrap();
         assert!(Socket::listen(&late.join("7.sock")).unwrap().is_none());

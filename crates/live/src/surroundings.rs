@@ -1,11 +1,11 @@
-//! What the thread knows of its process from the start.
+//! Facts about the process that the thread gets when it is started.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use tllmprof_config::Settings;
 
-/// What the thread needs that it had better not read itself: another may change the environment meanwhile.
+/// Facts that the thread must not read itself, because another thread may change the environment meanwhile.
 pub struct Surroundings {
     pub settings: &'static Settings,
     /// `XDG_RUNTIME_DIR`.

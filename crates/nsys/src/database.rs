@@ -23,10 +23,10 @@ pub struct Database {
     is_under_way: Cell<bool>,
 }
 
-/// After so many of SQLite's instructions it asks whether to go on.
+/// Number of SQLite instructions between two checks of the limit of a statement.
 const ASKS: i32 = 1000;
-/// How many a statement may take: for each byte of the file, of which a row has dozens, and besides. Pages of a damaged
-/// file can lead back to themselves, and have rows without end.
+/// Maximum number of steps of a statement: some for each byte of the file, of which a row has dozens, and some more. Pages
+/// of a damaged file can lead back to themselves, and have rows without end.
 const FOR_EACH_BYTE: u64 = 16;
 const BESIDES: u64 = 100_000;
 
@@ -59,8 +59,8 @@ impl Row<'_> {
     }
 }
 
-/// What SQLite is to open: the file as it is, so that it makes none beside it, as it otherwise does where the file has a
-/// write-ahead log, even one that is empty. With what has not been written back yet it is to be read as SQLite does.
+/// Returns the name for SQLite to open: of the file as it is, so that SQLite makes no other file, as it does for a file
+/// with a write-ahead log, even an empty one. A log that is not empty has rows, and SQLite has to read it.
 fn name_for_reading(path: &Path) -> String {
     let mut uri = String::from("file:");
     for &byte in path.as_os_str().as_bytes() {
@@ -82,10 +82,10 @@ fn name_for_reading(path: &Path) -> String {
 }
 
 impl Database {
-    /// Opens an export, to be read alone.
+    /// Opens an export read-only.
     ///
     /// # Errors
-    /// Where it cannot be read or is no database.
+    /// The file cannot be read, or is no database.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let mut connection = Connection::open_with_flags(
             name_for_reading(path),
@@ -150,7 +150,7 @@ impl Database {
     /// column that it does not have is empty.
     ///
     /// # Errors
-    /// Where the table cannot be read to its end.
+    /// The table cannot be read to its end.
     pub fn rows(
         &self,
         table: &str,
@@ -179,7 +179,7 @@ impl Database {
         })
     }
 
-    /// Whether a table has such rows.
+    /// Returns true if a table has such rows.
     pub fn has(&self, table: &str, wanted: Option<Wanted<'_>>) -> bool {
         let query = format!("SELECT 1 FROM \"{table}\"{} LIMIT 1", condition(wanted));
         // One that cannot be read is as good as none.

@@ -1,17 +1,26 @@
-//! Why there is nothing to read.
+//! Reasons why an export cannot be read.
 
 use std::fmt;
+use std::io;
+
+use tllmprof_foreign::NotFound;
 
 #[derive(Debug)]
 pub enum Error {
-    /// What SQLite says.
+    /// The message of SQLite.
     Database(rusqlite::Error),
     /// A table has more rows than fit into the file.
     Endless,
-    /// A report of nsys itself, whose format is nobody else's.
-    NotExported,
-    /// None of our iterations are in it.
-    NoIterations,
+    /// A database of something else.
+    NotAnExport,
+    /// A report of nsys itself. Only nsys reads its format, and none was found.
+    NoNsys,
+    /// nsys did not export its report.
+    NotExported(String),
+    /// There is no place for what nsys exports.
+    NoPlace(io::Error),
+    /// The rule that the user typed finds nothing.
+    NotFound(NotFound),
 }
 
 impl fmt::Display for Error {
@@ -19,13 +28,17 @@ impl fmt::Display for Error {
         match self {
             Self::Database(error) => error.fmt(f),
             Self::Endless => f.write_str("its pages lead in circles: the file is damaged"),
-            Self::NotExported => {
-                f.write_str("a report of nsys: export it by nsys export --type sqlite, and give that")
-            }
-            Self::NoIterations => f.write_str(
-                "no iterations of tllmprof are in it: profile with tllmprof run --nsys, or preload the \
-                 library and have nsys trace nvtx (-t cuda,nvtx)",
+            Self::NotAnExport => f.write_str(
+                "an SQLite database, but no export of nsys: it has none of its tables (wanted: a file that nsys export --type \
+                 sqlite made)",
             ),
+            Self::NoNsys => f.write_str(
+                "a report of nsys, and there is no nsys on PATH to export it (wanted: nsys, or the file that nsys export \
+                 --type sqlite makes of it)",
+            ),
+            Self::NotExported(why) => write!(f, "nsys could not export it: {why}"),
+            Self::NoPlace(error) => write!(f, "no folder for nsys to export it to: {error}"),
+            Self::NotFound(error) => error.fmt(f),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What an export says about its processes and their machine.
+//! Facts in an export about its processes and their machine.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,12 +15,14 @@ use crate::ranges::{number, process};
 pub struct Facts {
     /// Nanoseconds since 1970 at the moment 0.
     pub epoch: i64,
+    /// The version of nsys.
+    version: String,
     host: String,
     gpus: Vec<String>,
-    /// Of the program that nsys started.
+    /// The command line of the program that nsys started.
     command: String,
     variables: BTreeMap<String, String>,
-    /// By process.
+    /// Names of processes.
     names: BTreeMap<i64, String>,
     threads: BTreeMap<i64, Vec<(u32, String)>>,
 }
@@ -48,8 +50,16 @@ impl Facts {
                 _ => (),
             },
         )?;
-        database.rows("TARGET_INFO_GPU", &["name"], None, |row| {
-            facts.gpus.extend(row.text(0));
+        let mut gpus = BTreeMap::new();
+        database.rows("TARGET_INFO_GPU", &["id", "name"], None, |row| {
+            let id = row.number(0).unwrap_or(gpus.len() as i64);
+            gpus.extend(row.text(1).map(|name| (id, name)));
+        })?;
+        facts.gpus = gpus.into_values().collect();
+        database.rows("META_DATA_EXPORT", &["name", "value"], None, |row| {
+            if row.text(0).as_deref() == Some("EXPORT_PRODUCT_VERSION") {
+                facts.version = row.text(1).unwrap_or_default();
+            }
         })?;
         let mut arguments = BTreeMap::new();
         database.rows("META_DATA_CAPTURE", &["name", "value"], None, |row| {
@@ -108,6 +118,11 @@ impl Facts {
         }
     }
 
+    /// The profiler that recorded it.
+    pub fn tool(&self) -> String {
+        format!("nsys {}", self.version).trim_end().to_owned()
+    }
+
     /// The threads of a process that have names.
     pub fn threads(&self, process: i64) -> &[(u32, String)] {
         self.threads.get(&process).map_or(&[], Vec::as_slice)
@@ -123,8 +138,8 @@ impl Facts {
         Some(ranked?.rank)
     }
 
-    /// What is known of a process besides its rank.
-    pub fn infos(&self, process: i64) -> Vec<(Info, String)> {
+    /// Returns the facts about a process besides its rank. It used no GPU above `gpus`.
+    pub fn infos(&self, process: i64, gpus: usize) -> Vec<(Info, String)> {
         let name = self.names.get(&process).map_or("", String::as_str);
         let is_started = self.command.split(' ').next() == Some(name);
         let command = if is_started || name.is_empty() {
@@ -145,7 +160,12 @@ impl Facts {
                 .get("TLLMPROF_STEP")
                 .map(|rule| (Info::Rule, rule.clone())),
         );
-        infos.extend(self.gpus.iter().map(|gpu| (Info::Gpu, gpu.clone())));
+        infos.extend(
+            self.gpus
+                .iter()
+                .take(gpus)
+                .map(|gpu| (Info::Gpu, gpu.clone())),
+        );
         let ours = self
             .variables
             .iter()

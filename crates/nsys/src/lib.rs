@@ -1,32 +1,41 @@
 //! Reads what nsys exports (`nsys export --type sqlite`) as tllmprof's own records are read.
 //!
-//! [`open`] gives the processes in which iterations of ours were, each a
-//! [`Recording`](tllmprof_report::Recording): windows and iterations from the ranges of our NVTX domain,
-//! calls, kernels and copies from what nsys traced of CUDA. Rows are streamed, so memory does not depend on
-//! how many there are. Tables and columns that an export lacks are left out, and rows that make no sense
-//! are counted. Known exports: nsys 2023.4 to 2025.3.
+//! [`open`] gives the processes that used CUDA, each a [`Recording`](tllmprof_report::Recording): windows and iterations from
+//! the ranges of our NVTX domain, or else as `tllmprof_foreign` finds them; calls, kernels and copies from what nsys traced of
+//! CUDA. Calls and GPU work are kept in memory, some 30 bytes each. Tables and columns that an export lacks are left out, and
+//! rows that make no sense are counted. Known exports: nsys 2023.4 to 2026.2.
 //!
 //! Moments are nanoseconds since nsys began, and no `CLOCK_MONOTONIC`: they cannot be held against those
 //! of other files.
 
 #![forbid(unsafe_code)]
 
-mod calls;
 mod database;
 mod error;
+mod export;
 mod facts;
+mod found;
+mod loaded;
 mod process;
 mod ranges;
+mod rows;
 mod scopes;
 mod strings;
 mod windows;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
+use tempfile::TempDir;
+use tllmprof_config::Step;
+use tllmprof_foreign::rank_of_file;
+use tllmprof_report::Data;
+
 use database::Database;
 use facts::Facts;
-use process::Shared;
+use loaded::{Events, Loaded};
+use process::{Shared, Steps};
 use ranges::Domains;
 use windows::Windows;
 
@@ -34,13 +43,21 @@ pub use error::Error;
 pub use process::Process;
 pub use scopes::Scopes;
 
-/// How an SQLite database begins.
+/// The first bytes of an SQLite database.
 pub const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 /// Extensions of nsys's own reports.
 const REPORTS: [&str; 2] = ["nsys-rep", "qdrep"];
 
-/// Whether a file that begins so, or is called so, is nsys's: an export, or a report that is none yet.
+/// Tables of which each export has one.
+const TABLES: [&str; 4] = [
+    "META_DATA_EXPORT",
+    "TARGET_INFO_SESSION_START_TIME",
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    "NVTX_EVENTS",
+];
+
+/// Returns true if a file with this beginning or this name is nsys's: an export, or a report that is not exported yet.
 #[must_use]
 pub fn is_of_nsys(path: &Path, beginning: &[u8]) -> bool {
     let is_called_so = path
@@ -49,39 +66,159 @@ pub fn is_of_nsys(path: &Path, beginning: &[u8]) -> bool {
     beginning.starts_with(MAGIC) || is_called_so || is_report(path)
 }
 
-fn is_report(path: &Path) -> bool {
+/// Returns true if a file has the name of a report of nsys, which nsys has to export.
+#[must_use]
+pub fn is_report(path: &Path) -> bool {
     REPORTS.iter().any(|known| {
         path.extension()
             .is_some_and(|extension| extension == *known)
     })
 }
 
-/// The processes of an export in which iterations of ours were, in the order of their ids. Where the rank
-/// is not in the environment that nsys saw, or there are several, they are numbered in that order.
+/// The processes of an export that tllmprof counted iterations in, else those that used CUDA, by the GPUs that they used.
+/// A report is exported first, by the nsys that is there. `step` is the rule that the user typed. Where the rank is not in the
+/// environment that nsys saw, nor in the file's name, or there are several, they are numbered in that order.
 ///
 /// # Errors
-/// Where it cannot be read, or holds no iterations of ours.
-pub fn open(path: &Path) -> Result<Vec<Process>, Error> {
-    if is_report(path) {
-        return Err(Error::NotExported);
+/// The file cannot be read, or `step` finds nothing.
+pub fn open(path: &Path, step: Option<&Step>) -> Result<Vec<Process>, Error> {
+    let (folder, export) = match is_report(path) {
+        true => {
+            let (folder, export) = export::export(path)?;
+            (Some(folder), Some(export))
+        }
+        false => (None, None),
+    };
+    let database = Database::open(export.as_deref().unwrap_or(path))?;
+    if !TABLES.iter().any(|table| database.columns(table).is_some()) {
+        return Err(Error::NotAnExport);
     }
-    let database = Database::open(path)?;
     let domains = Domains::read(&database)?;
     let windows = Windows::read(&database, &domains)?;
-    if windows.is_empty() {
-        return Err(Error::NoIterations);
-    }
-    let facts = Facts::read(&database)?;
-    let is_one = windows.len() == 1;
-    let rank = facts.rank().filter(|_| is_one);
-    let shared = Rc::new(Shared {
+    let only = windows
+        .keys()
+        .next()
+        .copied()
+        .filter(|_| windows.len() == 1);
+    let is_wanted = |process: i64, start: i64| {
+        let of = windows.get(&process);
+        windows.is_empty() || of.is_some_and(|windows| windows.at(start).is_some())
+    };
+    let loaded = Loaded::read(&database, only, &is_wanted);
+    let opening = Opening {
+        facts: Facts::read(&database)?,
         database,
         domains,
-        facts,
-        is_one,
-    });
-    let recorded = (0..).zip(windows).map(|(place, (process, windows))| {
-        Process::new(Rc::clone(&shared), process, windows, rank.unwrap_or(place))
-    });
-    Ok(recorded.collect())
+        loaded,
+        step,
+    };
+    let rank = opening.facts.rank().or_else(|| rank_of_file(path));
+    match windows.is_empty() {
+        false => Ok(opening.own(windows, folder, rank)),
+        true => opening.found(folder, rank),
+    }
+}
+
+/// An export that is being opened.
+struct Opening<'a> {
+    database: Database,
+    domains: Domains,
+    facts: Facts,
+    loaded: Loaded,
+    step: Option<&'a Step>,
+}
+
+impl Opening<'_> {
+    /// Processes whose iterations tllmprof counted.
+    fn own(
+        mut self,
+        windows: BTreeMap<i64, Windows>,
+        folder: Option<TempDir>,
+        rank: Option<u64>,
+    ) -> Vec<Process> {
+        let asked = self.step.map(ToString::to_string);
+        let mut events = std::mem::take(&mut self.loaded.processes);
+        let steps = windows.into_iter().map(|(process, windows)| {
+            let events = events.remove(&process).unwrap_or_default();
+            (process, Steps::Own(windows, asked.clone()), events)
+        });
+        let steps = steps.collect();
+        self.processes(steps, folder, rank)
+    }
+
+    /// Processes that used CUDA, and whose iterations have to be found.
+    fn found(mut self, folder: Option<TempDir>, rank: Option<u64>) -> Result<Vec<Process>, Error> {
+        let mut events = std::mem::take(&mut self.loaded.processes);
+        let has_work = |events: &Events| !events.work.is_empty();
+        if events.values().any(has_work) {
+            events.retain(|_, events| has_work(events));
+        }
+        if events.is_empty() {
+            let with_ranges = found::with_ranges(&self.database).into_iter();
+            events.extend(with_ranges.map(|process| (process, Events::default())));
+        }
+        if events.is_empty() {
+            // That nothing was recorded is said of some process.
+            events.insert(0, Events::default());
+        }
+        let mut all: Vec<_> = events.into_iter().collect();
+        // Ranks are on one GPU each, in their order.
+        all.sort_by_key(|(process, events)| {
+            let devices = events.work.iter().map(|work| work.device);
+            (devices.min(), *process)
+        });
+        let mut steps = Vec::new();
+        let mut not_found = None;
+        for (process, events) in all {
+            let found = found::find(
+                &self.database,
+                &self.domains,
+                self.step,
+                process,
+                &events,
+                &self.loaded.names,
+            )?;
+            match found {
+                Ok(found) => steps.push((process, Steps::Found(found), events)),
+                Err(error) => not_found = not_found.or(Some(error)),
+            }
+        }
+        match not_found {
+            Some(error) if steps.is_empty() => Err(Error::NotFound(error)),
+            _ => Ok(self.processes(steps, folder, rank)),
+        }
+    }
+
+    fn processes(
+        self,
+        steps: Vec<(i64, Steps, Events)>,
+        folder: Option<TempDir>,
+        rank: Option<u64>,
+    ) -> Vec<Process> {
+        let is_one = steps.len() == 1;
+        let rank = rank.filter(|_| is_one);
+        let Loaded {
+            has_calls, has_gpu, ..
+        } = self.loaded;
+        let lacks = [(Data::Calls, has_calls), (Data::Gpu, has_gpu)].into_iter();
+        let shared = Rc::new(Shared {
+            database: self.database,
+            domains: self.domains,
+            facts: self.facts,
+            names: self.loaded.names,
+            is_one,
+            lacks: lacks
+                .filter(|(_, has)| !has)
+                .map(|(data, _)| data)
+                .collect(),
+            is_damaged: self.loaded.is_damaged,
+            left_out: self.loaded.left_out,
+            folder,
+        });
+        let processes = (0..).zip(steps).map(|(place, (process, steps, events))| {
+            let rank = rank.unwrap_or(place);
+            Process::new(Rc::clone(&shared), process, steps, events, rank)
+        });
+        processes.collect()
+    }
 }

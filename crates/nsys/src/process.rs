@@ -5,60 +5,76 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::rc::Rc;
 
+use tempfile::TempDir;
+use tllmprof_foreign::{CallRows, Found, Method, range_name};
 use tllmprof_record::{
-    Anchor, ClockKind, CopyKind, Damage, Edge, Entry, Event, GraphState, Header, Info, NO_STRING,
-    RangeKind, StringId, What,
+    Anchor, ClockKind, Damage, Edge, Entry, Event, GraphState, Header, Info, NO_STRING, RangeKind,
+    StringId, What,
 };
-use tllmprof_report::{Recording, kernel_name};
+use tllmprof_report::{Data, Origin, Recording, kernel_name};
 
-use crate::calls::{self, Rows};
-use crate::database::{Database, Row, Wanted};
+use crate::database::Database;
 use crate::error::Error;
 use crate::facts::Facts;
-use crate::ranges::{self, Domains, Own, Range, Text, number};
+use crate::found::{self, copy_kind};
+use crate::loaded::Events;
+use crate::ranges::{self, Domains, Own, Range, Text, number, rows_of};
+use crate::rows::{CallRow, WorkKind, WorkRow};
 use crate::scopes::{Kernels, Scopes};
 use crate::strings::{Ids, Written};
 use crate::windows::Windows;
 
-/// Tables of calls, and of what GPUs did.
-const CALLS: [&str; 2] = ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"];
-const KERNELS: &str = "CUPTI_ACTIVITY_KIND_KERNEL";
-const GRAPHS: &str = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE";
-const COPIES: &str = "CUPTI_ACTIVITY_KIND_MEMCPY";
-const SETS: &str = "CUPTI_ACTIVITY_KIND_MEMSET";
-
-/// The columns that all tables of what GPUs did have, and where each is.
-const GPU: [&str; 5] = ["start", "end", "deviceId", "streamId", "correlationId"];
-
 /// The columns of a kernel's name, as the linker has it and as people do.
 const NAMES: [&str; 2] = ["mangledName", "demangledName|shortName"];
 
-/// How many nodes of graphs are looked at.
+/// Maximum number of nodes of graphs to read.
 const NODES: usize = 1 << 20;
 
-/// What all processes of an export share.
+/// An estimate of what nsys takes for a call or a range, in nanoseconds: a range took 1.56 µs on a host with an H200.
+const COST: u64 = 1560;
+
+/// The parts that all processes of an export share.
 pub struct Shared {
     pub database: Database,
     pub domains: Domains,
     pub facts: Facts,
-    /// There is one process alone: what has no process is its.
+    /// nsys's numbers of the names of calls and kernels.
+    pub names: Vec<i64>,
+    /// There is only one process: rows without a process belong to it.
     pub is_one: bool,
+    /// Data that the whole export lacks.
+    pub lacks: Vec<Data>,
+    pub is_damaged: bool,
+    /// Rows that there was no room for.
+    pub left_out: u64,
+    /// The folder of an export that was made to be read.
+    pub folder: Option<TempDir>,
 }
 
-/// A process in which iterations of ours were.
+/// The source of a process's iterations.
+pub enum Steps {
+    /// Ranges of ours. `None`: the user typed no other rule, else that.
+    Own(Windows, Option<String>),
+    Found(Found),
+}
+
+/// A process of an export.
 pub struct Process {
     shared: Rc<Shared>,
     process: i64,
     header: Header,
     windows: Windows,
+    /// Iterations that tllmprof did not count.
+    found: Option<Found>,
+    events: Events,
     infos: Vec<(Info, String)>,
     rank: u64,
-    /// What is added to nsys's moments, some of which are negative.
+    /// The number of nanoseconds that is added to nsys's moments, some of which are negative.
     shift: i64,
-    /// By graph and node the scope's name; `None`: that was not asked for.
+    /// The scope's name by graph and node; `None` if no record was given.
     scopes: Option<BTreeMap<u32, BTreeMap<u32, String>>>,
     ids: RefCell<Ids>,
-    rows: RefCell<Rows>,
+    rows: RefCell<CallRows>,
 }
 
 /// One time through it.
@@ -70,7 +86,33 @@ struct Reading<'a, F> {
 }
 
 impl Process {
-    pub fn new(shared: Rc<Shared>, process: i64, windows: Windows, rank: u64) -> Self {
+    pub fn new(shared: Rc<Shared>, process: i64, steps: Steps, events: Events, rank: u64) -> Self {
+        let devices = events.work.iter().map(|work| usize::from(work.device) + 1);
+        let gpus = devices.max().unwrap_or(usize::MAX);
+        let mut infos = shared.facts.infos(process, gpus);
+        let (windows, found) = match steps {
+            Steps::Own(windows, asked) => {
+                infos.extend(asked.map(|rule| {
+                    let why = "the export holds iterations that tllmprof counted";
+                    (Info::Refused, format!("--step {rule} is not used: {why}"))
+                }));
+                (windows, None)
+            }
+            Steps::Found(found) => {
+                infos.retain(|(info, _)| *info != Info::Rule);
+                infos.push((Info::Rule, found.rule.clone()));
+                infos.push((Info::RuleWhy, found.why.clone()));
+                infos.retain(|(_, text)| !text.is_empty());
+                (found::windows(&found), Some(found))
+            }
+        };
+        let left_out = shared.left_out + found.as_ref().map_or(0, |found| found.left_out);
+        if left_out > 0 {
+            let text = format!(
+                "{left_out} calls, ranges or kernels of the trace were too many to be read"
+            );
+            infos.push((Info::Refused, text));
+        }
         let shift = windows.start().min(0).saturating_neg();
         // The report does not say which clock nsys used: moments are nanoseconds since it began.
         let ticks = shift.unsigned_abs();
@@ -85,11 +127,13 @@ impl Process {
             .iter()
             .for_each(|long| header.outside.add(*long));
         Self {
-            infos: shared.facts.infos(process),
+            infos,
             shared,
             process,
             header,
             windows,
+            found,
+            events,
             rank,
             shift,
             scopes: None,
@@ -101,16 +145,22 @@ impl Process {
     /// From here on kernels of graphs have the scopes that a record has of the same graphs.
     ///
     /// # Errors
-    /// Where the export cannot be read.
+    /// The export cannot be read.
     pub fn join(&mut self, scopes: &Scopes) -> Result<(), Error> {
         let mut execs: BTreeMap<u32, Kernels> = BTreeMap::new();
         let mut room = NODES;
-        if let Some(wanted) = self.mine_on_gpu(KERNELS) {
+        let table = WorkKind::Kernel.table();
+        let database = &self.shared.database;
+        let has_processes = database
+            .columns(table)
+            .is_some_and(|columns| columns.contains("globalPid"));
+        if has_processes || self.shared.is_one {
             let columns = [&["graphNodeId"][..], &NAMES].concat();
-            let database = &self.shared.database;
             let mut names: HashMap<i64, String> = HashMap::new();
-            database.rows(KERNELS, &columns, wanted, |row| {
-                let Some((exec, node)) = node_of(row.number(0)) else {
+            let wanted = rows_of(self.process, "globalPid");
+            database.rows(table, &columns, Some(wanted), |row| {
+                let id = row.number(0).unwrap_or(0).max(0).unsigned_abs();
+                let Some((exec, node)) = node_of(id) else {
                     return;
                 };
                 let name = row.number(1).or_else(|| row.number(2)).unwrap_or(-1);
@@ -125,7 +175,7 @@ impl Process {
         // Of graphs that were cut off none is known.
         let known = match room {
             0 => BTreeMap::new(),
-            _ => scopes.of(&execs),
+            _ => scopes.find_nodes(&execs),
         };
         self.scopes = Some(known);
         Ok(())
@@ -134,11 +184,9 @@ impl Process {
     /// About how many rows are read each time.
     #[must_use]
     pub fn rows(&self) -> u64 {
-        let tables = CALLS
-            .iter()
-            .chain(&[KERNELS, GRAPHS, COPIES, SETS, "NVTX_EVENTS"]);
-        let counts = tables.map(|table| self.shared.database.count(table));
-        counts.fold(0, u64::saturating_add)
+        let calls = self.events.calls.values().map(Vec::len).sum::<usize>();
+        let rows = (calls + self.events.work.len()) as u64;
+        rows.saturating_add(self.shared.database.count("NVTX_EVENTS"))
     }
 
     /// A moment in ticks, which are nanoseconds.
@@ -146,29 +194,43 @@ impl Process {
         u64::try_from(moment.saturating_add(self.shift)).unwrap_or(0)
     }
 
-    /// The rows of this process in a table whose column has its threads or the process itself.
-    fn mine<'a>(&self, column: &'a str) -> Option<Wanted<'a>> {
-        let whole = |process: i64| process.checked_mul(1 << 24);
-        Some(Wanted {
-            column,
-            from: whole(self.process)?,
-            before: whole(self.process + 1)?,
-        })
-    }
-
-    /// The same in a table of what GPUs did, which may not have processes.
-    fn mine_on_gpu(&self, table: &str) -> Option<Option<Wanted<'static>>> {
-        let columns = self.shared.database.columns(table)?;
-        match columns.contains("globalPid") {
-            true => Some(self.mine("globalPid")),
-            false => self.shared.is_one.then_some(None),
+    /// Returns the time that nsys took of the thread that it held up most, inside windows.
+    fn cost(&self) -> u64 {
+        let mut counts: HashMap<i64, u64> = HashMap::new();
+        for (thread, calls) in &self.events.calls {
+            let inside = calls
+                .iter()
+                .filter(|call| self.windows.at(call.start).is_some());
+            counts.insert(*thread, inside.count() as u64);
         }
+        // What cannot be read costs nothing that is known.
+        let _ = Range::each(&self.shared.database, Some(self.process), |range| {
+            if self.windows.at(range.start).is_some() {
+                *counts.entry(range.thread).or_default() += 1;
+            }
+        });
+        let most = counts.values().max().copied().unwrap_or(0);
+        most.saturating_mul(COST)
     }
 }
 
 impl Recording for Process {
     fn header(&self) -> &Header {
         &self.header
+    }
+
+    fn origin(&self) -> Origin {
+        let mut lacks = self.shared.lacks.clone();
+        let is_whole = |found: &Found| found.method == Method::Whole;
+        if self.found.as_ref().is_some_and(is_whole) {
+            lacks.push(Data::Iterations);
+        }
+        Origin {
+            tool: self.shared.facts.tool(),
+            lacks,
+            // Of what was not recorded nothing is known.
+            cost: Some(self.cost()).filter(|cost| *cost > 0),
+        }
     }
 
     fn read(&self, each: impl FnMut(Entry<'_>)) -> io::Result<Damage> {
@@ -181,12 +243,13 @@ impl Recording for Process {
         reading.facts();
         reading.scopes();
         reading.windows();
-        let whole = reading
-            .ranges()
-            .and_then(|()| reading.calls())
-            .and_then(|()| reading.gpu());
+        reading.found();
+        let ranges = reading.ranges();
+        reading.calls();
+        reading.work();
+        reading.damage.bad += self.events.bad;
         // What was read before the damage stands.
-        if whole.is_err() {
+        if ranges.is_err() || self.shared.is_damaged {
             reading.damage.chunks += 1;
         }
         Ok(reading.damage)
@@ -252,7 +315,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// What is known of graphs' nodes.
+    /// Passes on the scopes of graphs' nodes.
     fn scopes(&mut self) {
         let process = self.process;
         let main = number(process.process);
@@ -294,7 +357,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
     fn windows(&mut self) {
         let process = self.process;
         let main = number(process.process);
-        let has_gpu = process.has_gpu();
+        let has_gpu = !process.events.work.is_empty();
         for window in &process.windows.all {
             let start = process.ticks(window.start);
             for (edge, iteration) in [(Edge::Open, window.first), (Edge::Close, window.last)] {
@@ -309,12 +372,34 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
+    /// Iterations that tllmprof did not count.
+    fn found(&mut self) {
+        let process = self.process;
+        for one in process.found.iter().flat_map(|found| &found.iterations) {
+            let start = process.ticks(one.start);
+            let what = What::Iteration {
+                n: one.number,
+                excluded: false,
+            };
+            let thread = number(one.thread as i64);
+            let took = process.ticks(one.end) - start;
+            self.event(thread, Event::new(start, took, what));
+            if let Some(batch) = one.batch {
+                let iteration = one.number as u16;
+                self.event(
+                    thread,
+                    Event::new(start, 0, What::Batch { iteration, batch }),
+                );
+            }
+        }
+    }
+
     fn ranges(&mut self) -> Result<(), Error> {
         let process = self.process;
         let shared = &process.shared;
-        Range::each(&shared.database, |range| {
+        Range::each(&shared.database, Some(process.process), |range| {
             let is_here = ranges::process(range.thread) == process.process
-                && range.end < i64::MAX
+                && !range.is_open()
                 && process.windows.at(range.start).is_some();
             if !is_here {
                 return;
@@ -324,11 +409,17 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
                 domain => {
                     let domain = domain.map_or(NO_STRING, |domain| self.text(domain));
                     let name = self.name(&range.text);
-                    let kind = match range.is_start_end {
-                        true => RangeKind::StartEnd,
-                        false => RangeKind::PushPop,
-                    };
-                    Some(What::Range { kind, domain, name })
+                    Some(match range.is_mark {
+                        true => What::Mark { domain, name },
+                        false => What::Range {
+                            kind: match range.is_start_end {
+                                true => RangeKind::StartEnd,
+                                false => RangeKind::PushPop,
+                            },
+                            domain,
+                            name,
+                        },
+                    })
                 }
             };
             if let Some(what) = what {
@@ -340,6 +431,9 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
     }
 
     fn own(&mut self, range: &Range) -> Option<What> {
+        if range.is_mark {
+            return None;
+        }
         match range.own(&range.text.get(&self.process.shared.database)) {
             Own::Iteration(n) => Some(What::Iteration { n, excluded: false }),
             Own::Batch(n, batch) => Some(What::Batch {
@@ -361,168 +455,143 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
+    /// The name of a range, without what distinguishes one call of an operator from the next.
     fn name(&mut self, text: &Text) -> StringId {
-        match text {
-            Text::Here(text) => self.text(text),
-            Text::Number(number) => self.number(*number),
+        let known = text.number();
+        let ids = |ids: &RefCell<Ids>| known.and_then(|number| ids.borrow().range(number));
+        if let Some(id) = ids(&self.process.ids).filter(|id| self.written.has(*id)) {
+            return id;
         }
+        let name = text.get(&self.process.shared.database);
+        let id = self.text(range_name(&name));
+        if let Some(number) = known {
+            self.process.ids.borrow_mut().add_range(number, id);
+        }
+        id
     }
 
-    /// Calls, the outermost of nested ones alone, as far as they come in the order of their starts.
-    fn calls(&mut self) -> Result<(), Error> {
+    /// Calls, without those nested in another one.
+    fn calls(&mut self) {
         let process = self.process;
-        let database = &process.shared.database;
-        let mut outermost: HashMap<i64, i64> = HashMap::new();
-        let mut known: HashMap<i64, u8> = HashMap::new();
-        for table in CALLS {
-            let columns = ["start", "end", "globalTid", "nameId", "returnValue"];
-            database.rows(table, &columns, process.mine("globalTid"), |row| {
-                let (Some(start), Some(end)) = (row.number(0), row.number(1)) else {
-                    self.damage.bad += 1;
-                    return;
-                };
-                if end < start || process.windows.at(start).is_none() {
-                    return;
+        let mut known: HashMap<u32, u8> = HashMap::new();
+        for (thread, calls) in &process.events.calls {
+            let mut until = i64::MIN;
+            for call in calls {
+                let end = call.end();
+                if process.windows.at(call.start).is_none() || end <= until {
+                    continue;
                 }
-                let thread = row.number(2).unwrap_or(0);
-                let until = outermost.entry(thread).or_insert(i64::MIN);
-                if end <= *until {
-                    return;
-                }
-                *until = end;
-                let id = row.number(3).unwrap_or(-1);
-                let row_of_call = match known.get(&id) {
+                until = end;
+                let row = match known.get(&call.name) {
                     Some(row) => *row,
                     None => {
-                        let row = self.row(&database.string(id).unwrap_or_default());
-                        known.insert(id, row);
+                        let row = self.row(call);
+                        known.insert(call.name, row);
                         row
                     }
                 };
                 let what = What::Call {
-                    row: row_of_call,
+                    row,
                     capturing: false,
                     stream: 0,
                 };
-                let start = process.ticks(start);
-                let mut event = Event::new(start, process.ticks(end) - start, what);
-                event.failed = row.number(4).is_some_and(|result| result != 0);
-                self.event(number(thread), event);
-            })?;
+                let mut event = Event::new(process.ticks(call.start), call.took.ns(), what);
+                event.failed = call.failed;
+                self.event(number(*thread), event);
+            }
         }
-        Ok(())
     }
 
     /// The row of a call.
-    fn row(&mut self, name: &str) -> u8 {
-        let (row, name) = self.process.rows.borrow_mut().of(name);
-        if self.written.row(row) {
-            let kind = Some(calls::kind(&name));
-            let name = self.text(&name);
-            self.event(0, Event::new(0, 0, What::CallName { row, kind, name }));
+    fn row(&mut self, call: &CallRow) -> u8 {
+        let name = self.process.text(call.name);
+        let row = self.process.rows.borrow_mut().row(&name);
+        if self.written.row(row.number) {
+            let what = What::CallName {
+                row: row.number,
+                kind: Some(row.kind),
+                name: self.text(row.name),
+            };
+            self.event(0, Event::new(0, 0, what));
         }
-        row
+        row.number
     }
 
-    fn gpu(&mut self) -> Result<(), Error> {
-        self.work(
-            KERNELS,
-            &["demangledName|shortName|mangledName", "graphNodeId"],
-            |reading, row, place| {
-                let name = row.number(5).map_or(NO_STRING, |id| reading.number(id));
-                What::GpuKernel {
-                    device: place.0,
-                    stream: place.1,
-                    name,
-                    correlation: row.number(4).unwrap_or(0) as u32,
-                }
-            },
-        )?;
-        // What nsys records without `--cuda-graph-trace=node`.
-        self.work(GRAPHS, &["graphId"], |reading, row, place| {
-            let name = reading.text(&format!("CUDA graph {}", row.number(5).unwrap_or(0)));
-            What::GpuKernel {
-                device: place.0,
-                stream: place.1,
-                name,
-                correlation: row.number(4).unwrap_or(0) as u32,
-            }
-        })?;
-        self.work(COPIES, &["copyKind", "bytes"], |_, row, place| {
-            What::GpuCopy {
-                device: place.0,
-                stream: place.1,
-                kind: CopyKind::from_code(
-                    row.number(5)
-                        .and_then(|kind| u8::try_from(kind).ok())
-                        .unwrap_or(0),
-                ),
-                bytes: row.number(6).unwrap_or(0).unsigned_abs(),
-            }
-        })?;
-        self.work(SETS, &["bytes"], |_, row, place| What::GpuSet {
-            device: place.0,
-            stream: place.1,
-            bytes: row.number(5).unwrap_or(0).unsigned_abs(),
-        })
-    }
-
-    /// Passes on what a table has of GPUs' work that began inside windows.
-    fn work(
-        &mut self,
-        table: &str,
-        more: &[&str],
-        what: impl Fn(&mut Self, &Row<'_>, (u8, u16)) -> What,
-    ) -> Result<(), Error> {
+    /// Passes on the GPU work that began inside windows.
+    fn work(&mut self) {
         let process = self.process;
-        let Some(wanted) = process.mine_on_gpu(table) else {
-            return Ok(());
-        };
-        let columns = [&GPU, more].concat();
-        process
-            .shared
-            .database
-            .rows(table, &columns, wanted, |row| {
-                let (Some(start), Some(end)) = (row.number(0), row.number(1)) else {
-                    self.damage.bad += 1;
-                    return;
+        for work in &process.events.work {
+            if process.windows.at(work.start).is_none() {
+                continue;
+            }
+            let what = self.what(work);
+            let start = process.ticks(work.start);
+            self.event(0, Event::new(start, work.took.ns(), what));
+            if work.kind == WorkKind::Kernel
+                && process.scopes.is_some()
+                && let Some((exec, node)) = node_of(work.value)
+            {
+                let what = What::KernelNode {
+                    device: work.device,
+                    stream: work.stream,
+                    exec,
+                    node,
                 };
-                if end < start || process.windows.at(start).is_none() {
-                    return;
-                }
-                let device = row.number(2).unwrap_or(0) & 0xf;
-                let stream = row.number(3).unwrap_or(0) & 0xfff;
-                let what = what(self, row, (device as u8, stream as u16));
-                let ticks = process.ticks(start);
-                self.event(0, Event::new(ticks, end.abs_diff(start), what));
-                if table == KERNELS
-                    && process.scopes.is_some()
-                    && let Some((exec, node)) = node_of(row.number(6))
-                {
-                    let what = What::KernelNode {
-                        device: device as u8,
-                        stream: stream as u16,
-                        exec,
-                        node,
-                    };
-                    self.event(0, Event::new(ticks, 0, what));
-                }
-            })
+                self.event(0, Event::new(start, 0, what));
+            }
+        }
+    }
+
+    fn what(&mut self, work: &WorkRow) -> What {
+        let WorkRow {
+            device,
+            stream,
+            correlation,
+            value,
+            ..
+        } = *work;
+        match work.kind {
+            WorkKind::Kernel => What::GpuKernel {
+                device,
+                stream,
+                name: self.number(self.process.number_of(work.name)),
+                correlation,
+            },
+            WorkKind::Graph => What::GpuKernel {
+                device,
+                stream,
+                name: self.text(&format!("CUDA graph {value}")),
+                correlation,
+            },
+            WorkKind::Copy => What::GpuCopy {
+                device,
+                stream,
+                kind: copy_kind(work),
+                bytes: value,
+            },
+            WorkKind::Set => What::GpuSet {
+                device,
+                stream,
+                bytes: value,
+            },
+        }
     }
 }
 
 impl Process {
-    /// Whether nsys traced what GPUs did for this process.
-    fn has_gpu(&self) -> bool {
-        [KERNELS, GRAPHS, COPIES, SETS].into_iter().any(|table| {
-            let wanted = self.mine_on_gpu(table);
-            wanted.is_some_and(|wanted| self.shared.database.has(table, wanted))
-        })
+    /// nsys's number of a name.
+    fn number_of(&self, name: u32) -> i64 {
+        self.shared.names.get(name as usize).copied().unwrap_or(-1)
+    }
+
+    /// A name.
+    fn text(&self, name: u32) -> String {
+        let number = self.number_of(name);
+        self.shared.database.string(number).unwrap_or_default()
     }
 }
 
 /// The executable graph and the node that nsys's number of a node has; `None`: the kernel is of no graph.
-fn node_of(id: Option<i64>) -> Option<(u32, u32)> {
-    let id = id.filter(|id| *id > 0)?.unsigned_abs();
-    Some(((id >> 32) as u32, id as u32))
+fn node_of(id: u64) -> Option<(u32, u32)> {
+    (id > 0).then_some(((id >> 32) as u32, id as u32))
 }

@@ -5,12 +5,15 @@ use std::collections::HashMap;
 use tllmprof_calls::Call;
 use tllmprof_record::Batch;
 
-use crate::database::{Database, Row};
+use crate::database::{Database, Row, Wanted};
 use crate::error::Error;
 
 /// Kinds of rows in `NVTX_EVENTS`.
-const PUSH_POP: i64 = 59;
-const START_END: i64 = 60;
+///
+/// NVTX of a program, and NVTX text files that nsys merges in.
+const PUSH_POP: [i64; 2] = [59, 70];
+const START_END: [i64; 2] = [60, 71];
+const MARK: [i64; 2] = [34, 65];
 const DOMAIN: i64 = 75;
 
 /// The domain of our own ranges.
@@ -20,7 +23,7 @@ const OWN: &str = "tllmprof";
 #[derive(Debug, Default)]
 pub struct Domains(HashMap<(i64, i64), String>);
 
-/// A range that has ended.
+/// A range that has ended, or a mark.
 #[derive(Debug)]
 pub struct Range {
     /// The thread that ended it, as nsys numbers threads of all processes.
@@ -28,13 +31,14 @@ pub struct Range {
     pub start: i64,
     pub end: i64,
     pub is_start_end: bool,
+    pub is_mark: bool,
     pub text: Text,
     /// In which domain it is, by its number in its process.
     pub domain: i64,
     pub payload: Option<i64>,
 }
 
-/// What a range is called.
+/// The name of a range.
 #[derive(Debug)]
 pub enum Text {
     Here(String),
@@ -42,12 +46,12 @@ pub enum Text {
     Number(i64),
 }
 
-/// What one of our ranges means.
+/// The meaning of one of our ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Own {
     Capture,
     Iteration(u64),
-    /// What is in the batch of an iteration.
+    /// The batch of an iteration.
     Batch(u64, Batch),
     Gc(u16),
     GilWait,
@@ -60,6 +64,15 @@ pub enum Own {
 /// The part of nsys's number of a thread that identifies its process.
 pub const fn process(thread: i64) -> i64 {
     thread >> 24
+}
+
+/// The rows of a process in a table whose column has its threads or the process itself.
+pub const fn rows_of(process: i64, column: &str) -> Wanted<'_> {
+    Wanted {
+        column,
+        from: process.saturating_mul(1 << 24),
+        before: process.saturating_add(1).saturating_mul(1 << 24),
+    }
 }
 
 /// An id of the kernel's in nsys's number of a thread or process.
@@ -89,15 +102,20 @@ impl Domains {
         self.0.get(&key).map(String::as_str)
     }
 
-    /// Whether a range is ours.
+    /// Returns true if a range is ours.
     pub fn is_own(&self, range: &Range) -> bool {
         self.name(range) == Some(OWN)
     }
 }
 
 impl Range {
-    /// Gives every range to `each`. One that was still open when nsys stopped ends at `u64::MAX`.
-    pub fn each(database: &Database, mut each: impl FnMut(Self)) -> Result<(), Error> {
+    /// Gives every range and mark, or those of a process, to `each`. A range that was still open when nsys stopped ends at
+    /// `i64::MAX`.
+    pub fn each(
+        database: &Database,
+        of: Option<i64>,
+        mut each: impl FnMut(Self),
+    ) -> Result<(), Error> {
         // There is a column for each type of payload, or for those that the report has.
         let columns = [
             "eventType",
@@ -113,19 +131,26 @@ impl Range {
             "uint32Value",
             "int32Value",
         ];
-        database.rows("NVTX_EVENTS", &columns, None, |row| {
-            if let Some(range) = Self::of(row) {
+        let wanted = of.map(|process| rows_of(process, "globalTid"));
+        database.rows("NVTX_EVENTS", &columns, wanted, |row| {
+            if let Some(range) = Self::from_row(row) {
                 each(range);
             }
         })
     }
 
-    fn of(row: &Row<'_>) -> Option<Self> {
-        let kind = row
-            .number(0)
-            .filter(|kind| [PUSH_POP, START_END].contains(kind))?;
+    fn from_row(row: &Row<'_>) -> Option<Self> {
+        let kind = row.number(0)?;
+        let is_start_end = START_END.contains(&kind);
+        let is_mark = MARK.contains(&kind);
+        if !is_start_end && !is_mark && !PUSH_POP.contains(&kind) {
+            return None;
+        }
         let start = row.number(1)?;
-        let end = row.number(2).unwrap_or(i64::MAX);
+        let end = match is_mark {
+            true => start,
+            false => row.number(2).unwrap_or(i64::MAX),
+        };
         let text = match row.text(5) {
             Some(text) => Text::Here(text),
             None => Text::Number(row.number(6)?),
@@ -135,14 +160,20 @@ impl Range {
             thread: row.number(4).or_else(|| row.number(3))?,
             start,
             end: (end >= start).then_some(end)?,
-            is_start_end: kind == START_END,
+            is_start_end,
+            is_mark,
             text,
             domain: row.number(7).unwrap_or(0),
             payload: (8..12).find_map(|column| row.number(column)),
         })
     }
 
-    /// What a range of ours means.
+    /// Returns true if it was still open when nsys stopped.
+    pub const fn is_open(&self) -> bool {
+        self.end == i64::MAX
+    }
+
+    /// Returns the meaning of a range of ours.
     pub fn own(&self, text: &str) -> Own {
         let generation = text
             .strip_prefix("Python GC gen")
@@ -165,6 +196,14 @@ impl Range {
 }
 
 impl Text {
+    /// The number of one of nsys's strings.
+    pub const fn number(&self) -> Option<i64> {
+        match self {
+            Self::Here(_) => None,
+            Self::Number(number) => Some(*number),
+        }
+    }
+
     pub fn get(&self, database: &Database) -> String {
         match self {
             Self::Here(text) => text.clone(),

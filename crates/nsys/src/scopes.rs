@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use tllmprof_record::{Entry, Strings, What};
 use tllmprof_report::{Process, Recording, kernel_name};
 
-/// How many nodes are looked at.
+/// Maximum number of nodes to read.
 const NODES: usize = 1 << 20;
 
 /// A graph's kernels by node.
@@ -25,10 +25,10 @@ struct Graph {
     is_mixed: bool,
 }
 
-/// What a record knows of its graphs.
+/// The graphs of a record, and the scopes of their nodes.
 #[derive(Debug)]
 pub struct Scopes {
-    /// By their kernels: how many graphs have these, and the scopes that all of them have.
+    /// The number of graphs with the same kernels, by their kernels, and the scopes that all of these graphs have.
     graphs: HashMap<Kernels, (usize, Vec<Option<String>>)>,
 }
 
@@ -36,7 +36,7 @@ impl Scopes {
     /// Reads them from a record; `None`: it has no layers.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// The record cannot be read.
     pub fn read(file: PathBuf, recording: &impl Recording) -> io::Result<Option<Self>> {
         let Some(layers) = Process::read(file, recording)?.layers else {
             return Ok(None);
@@ -118,7 +118,7 @@ impl Scopes {
 
     /// The scopes of the nodes of those graphs that are known for sure: there are no more of these kernels than the record
     /// has, so that none is one that it lacks.
-    pub(crate) fn of(
+    pub(crate) fn find_nodes(
         &self,
         execs: &BTreeMap<u32, Kernels>,
     ) -> BTreeMap<u32, BTreeMap<u32, String>> {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use tllmprof_record::{NO_STRING, StringId};
 
-/// How many there may be.
+/// Maximum number of ids.
 const LIMIT: usize = 1 << 20;
 
 /// Ids by nsys's own, and by text.
@@ -12,10 +12,12 @@ const LIMIT: usize = 1 << 20;
 pub struct Ids {
     by_number: HashMap<i64, StringId>,
     by_text: HashMap<String, StringId>,
+    /// Ids of names of ranges, by nsys's own.
+    ranges: HashMap<i64, StringId>,
     last: StringId,
 }
 
-/// What this reading has passed on.
+/// The strings and rows that this reading has passed on.
 #[derive(Debug, Default)]
 pub struct Written {
     strings: HashSet<StringId>,
@@ -47,6 +49,18 @@ impl Ids {
         id
     }
 
+    /// The id of the name of ranges that one of nsys's strings is.
+    pub fn range(&self, number: i64) -> Option<StringId> {
+        self.ranges.get(&number).copied()
+    }
+
+    /// Keeps that id.
+    pub fn add_range(&mut self, number: i64, id: StringId) {
+        if self.ranges.len() < LIMIT {
+            self.ranges.insert(number, id);
+        }
+    }
+
     fn next(&mut self) -> StringId {
         if self.last as usize >= LIMIT {
             return NO_STRING;
@@ -57,12 +71,17 @@ impl Ids {
 }
 
 impl Written {
-    /// Whether a string is passed on for the first time.
+    /// Returns true if a string is passed on for the first time.
     pub fn string(&mut self, id: StringId) -> bool {
         id != NO_STRING && self.strings.insert(id)
     }
 
-    /// Whether a row of the table of calls is.
+    /// Returns true if a string was passed on.
+    pub fn has(&self, id: StringId) -> bool {
+        self.strings.contains(&id)
+    }
+
+    /// Returns true if a row of the table of calls is passed on for the first time.
     pub fn row(&mut self, row: u8) -> bool {
         self.rows.insert(row)
     }

@@ -6,7 +6,7 @@ use crate::database::Database;
 use crate::error::Error;
 use crate::ranges::{Domains, Own, Range, process};
 
-/// How many iterations of all processes are looked at, and windows.
+/// Maximum number of iterations of all processes, and of windows, to read.
 const LIMIT: usize = 1 << 22;
 
 /// A window, in nsys's time.
@@ -33,13 +33,13 @@ struct Found {
 }
 
 impl Windows {
-    /// Those of every process that has iterations of ours. Without captures, all iterations are one
+    /// Returns the windows of every process that has iterations of ours. Without captures, all iterations are one
     /// window: none was asked for, or it is all that nsys recorded.
     pub fn read(database: &Database, domains: &Domains) -> Result<BTreeMap<i64, Self>, Error> {
         let mut found: BTreeMap<i64, Found> = BTreeMap::new();
         let mut count = 0;
-        Range::each(database, |range| {
-            if count == LIMIT || !domains.is_own(&range) {
+        Range::each(database, None, |range| {
+            if range.is_mark || count == LIMIT || !domains.is_own(&range) {
                 return;
             }
             let of_process = || process(range.thread);
@@ -59,11 +59,11 @@ impl Windows {
         found.retain(|_, found| !found.iterations.is_empty());
         let windows = found
             .into_iter()
-            .map(|(process, found)| (process, Self::of(found)));
+            .map(|(process, found)| (process, Self::from_found(found)));
         Ok(windows.collect())
     }
 
-    fn of(mut found: Found) -> Self {
+    fn from_found(mut found: Found) -> Self {
         found.iterations.sort_unstable();
         found.captures.sort_unstable();
         if found.captures.is_empty() {
@@ -92,7 +92,7 @@ impl Windows {
         windows
     }
 
-    /// Which window is open at a moment.
+    /// Returns the index of the window that is open at a moment.
     pub fn at(&self, moment: i64) -> Option<usize> {
         let after = self.all.partition_point(|window| window.start <= moment);
         let at = after.checked_sub(1)?;
@@ -117,7 +117,7 @@ mod tests {
                 .rev()
                 .collect();
             let captures = captures.to_vec();
-            Windows::of(Found {
+            Windows::from_found(Found {
                 captures,
                 iterations,
             })

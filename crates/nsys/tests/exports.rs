@@ -17,7 +17,7 @@ const OWN: i64 = 1;
 const ENGINE: i64 = 2;
 
 fn report(path: &Path) -> Report {
-    let recorded = open(path).unwrap();
+    let recorded = open(path, None).unwrap();
     let processes = recorded
         .iter()
         .map(|one| Process::read(path.to_owned(), one).unwrap());
@@ -126,7 +126,13 @@ fn everything_that_nsys_has_is_in_the_report() {
         ("command", json!("/bin/serve --port 8000")),
         ("name", json!("serve")),
         ("rule", json!("cudaGraphLaunch")),
-        ("gpus", json!(["NVIDIA H200"])),
+        (
+            "gpus",
+            json!([
+                {"device": 0, "name": "NVIDIA H200", "kernel_ns": 1640, "busy_ns": 1700},
+                {"device": 1, "name": "", "kernel_ns": 2400, "busy_ns": 2400},
+            ]),
+        ),
         (
             "settings",
             json!(["ENABLE_PERFECT_ROUTER=1", "TLLMPROF_STEP=cudaGraphLaunch"]),
@@ -291,27 +297,18 @@ fn several_processes_are_ranks_and_times_before_the_beginning_are_moved() {
 }
 
 #[test]
-fn a_file_without_iterations_is_reported() {
+fn a_file_that_is_no_export_is_reported() {
     let scratch = scratch();
-    let empty = scratch.path().join("empty.sqlite");
-    Connection::open(&empty)
+    let other = scratch.path().join("other.sqlite");
+    Connection::open(&other)
         .unwrap()
         .execute_batch("CREATE TABLE t (x)")
         .unwrap();
-    assert!(matches!(open(&empty), Err(Error::NoIterations)));
-    let foreign = scratch.path().join("foreign.sqlite");
-    let mut export = Export::new(&foreign, Schema::Full);
-    export.domain(MAIN, OWN, "theirs");
-    export.range(60, MAIN, OWN, "iteration 1", Some(1), [0, 10]);
-    export.finish();
-    let error = open(&foreign).err().unwrap().to_string();
-    assert!(error.starts_with("no iterations of tllmprof are in it: ") && !error.contains('\n'));
+    let error = open(&other, None).err().unwrap();
+    assert!(matches!(error, Error::NotAnExport));
+    assert!(!error.to_string().contains('\n'));
     assert!(matches!(
-        open(Path::new("absent.nsys-rep")),
-        Err(Error::NotExported)
-    ));
-    assert!(matches!(
-        open(&scratch.path().join("absent")),
+        open(&scratch.path().join("absent"), None),
         Err(Error::Database(_))
     ));
 }
@@ -358,7 +355,7 @@ fn what_is_wrong_in_a_file_harms_nothing() {
             }
         }
         std::fs::write(&damaged, &copy).unwrap();
-        match open(&damaged) {
+        match open(&damaged, None) {
             Ok(recorded) => {
                 for one in &recorded {
                     Process::read(damaged.clone(), one).unwrap();
@@ -376,7 +373,7 @@ fn what_is_wrong_in_a_file_harms_nothing() {
 fn tables_without_an_end_are_refused() {
     let found = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/found/nsys");
     for name in ["circles", "endless-rows"] {
-        let error = open(&found.join(name)).err().unwrap();
+        let error = open(&found.join(name), None).err().unwrap();
         assert!(matches!(error, Error::Endless), "{name}: {error}");
         assert_eq!(
             error.to_string(),
@@ -418,9 +415,8 @@ fn what_is_in_the_log_of_an_export_is_read() {
         .pragma_update(None, "journal_mode", "wal")
         .unwrap();
     connection.execute_batch("DELETE FROM NVTX_EVENTS").unwrap();
-    assert!(
-        open(&path).is_err(),
-        "without ranges there are no iterations"
-    );
+    let recorded = open(&path, None).unwrap();
+    let process = Process::read(path, &recorded[0]).unwrap();
+    assert_eq!(process.facts.rule, "whole trace");
     drop(connection);
 }

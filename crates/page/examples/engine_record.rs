@@ -1,8 +1,10 @@
-//! Writes the record of a rank of a made-up inference engine, to look at the page; with `metrics` for RANK
-//! that of a GPU's metrics. KERNELS: in how many iterations kernels are taken; EXPERTS: how many each layer has, with
-//! routers that were replaced in the window; BATCHES: 0 if what is in them is not known;
-//! STACKS: how often stacks are sampled, in Hz; PAUSES: 1 if it waits for requests now and then; TIMED: GPU times are taken in one
-//! block of eight iterations in so many; SCOPES: 1 if the layers of kernels are known.
+//! Writes the record of a rank of a simulated inference engine, to look at its page; with `metrics` for RANK, the
+//! record of a GPU's metrics.
+//!
+//! KERNELS: number of iterations with recorded kernels. EXPERTS: number of experts in each layer, with routers that
+//! were replaced in the window. BATCHES: 0 if batches are not known. STACKS: rate of sampled stacks, in Hz. PAUSES: 1
+//! if the engine sometimes waits for requests. TIMED: GPU times are recorded in one of this number of blocks of eight
+//! iterations. SCOPES: 1 if the layers of kernels are known.
 //!
 //! ```text
 //! cargo run --release -p tllmprof-page --example engine_record -- OUT [RANK [ITERATIONS [LAYERS [KERNELS [EXPERTS [BATCHES [STACKS [PAUSES [TIMED [SCOPES]]]]]]]]]]

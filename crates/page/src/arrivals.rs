@@ -1,12 +1,13 @@
-//! How late each rank came to the collectives of each iteration, as columns.
+//! Delays of ranks at the collectives of each iteration, as columns.
 
 use tllmprof_report::{Arrivals, Change};
 
 use crate::columns::Columns;
 
-/// The numbers of iterations and of processes; the iterations' numbers; for each the place of the process that held the
-/// others up, or the number of processes where none did; why, in words; and for each iteration and each process how much later
-/// than the median rank it came, in microseconds and one more: 0 is not known.
+/// Returns the columns: the number of iterations and of processes; the numbers of the iterations; for each iteration
+/// the index of the process that the others waited for, or the number of processes if there was none; the cause in
+/// words; and for each iteration and each process the delay after the median rank in microseconds plus 1, or 0 if it is
+/// not known.
 pub fn columns(arrivals: &Arrivals) -> Columns {
     let (steps, ranks) = (&arrivals.steps, arrivals.ranks.len());
     let mut columns = Columns::default();

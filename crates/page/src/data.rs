@@ -1,84 +1,87 @@
-//! The data of a page that is JSON: the report, and the figures that the page prints beside it. The types of the page's
-//! script (`web/src/contract.ts`) are made from these.
+//! The JSON data of a page: the report, and further figures that the page prints. The types of the page's script
+//! (`web/src/contract.ts`) are generated from these types.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use tllmprof_report::{
-    LayerLoad, Named, Process, Report, ReportView, Skew, expert_gpus, schema_of,
+    LayerLoad, Named, Process, Report, ReportView, Skew, Verdict, expert_gpus, schema_of,
 };
 
-/// What a page shows, but for iterations and events.
+/// The data of a page, except iterations and events.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Data<'a> {
     /// The report, with its lists of iterations empty.
     report: ReportView<'a>,
-    /// For each of the report's processes: more figures.
+    /// Further figures for each of the report's processes.
     processes: Vec<ProcessFigures>,
-    /// More figures of the report's skew; `null` where it has none.
+    /// Further figures for the report's skew; `null` if it has none.
     skew: Option<SkewFigures>,
-    /// Of which iterations the shares of processes side by side are, if not of all.
+    /// Lines that say which iterations the shares of several processes are based on, if not on all.
     of_which: Vec<&'static str>,
+    /// The index of the process to show first: the one that the first finding is about.
+    first_shown: usize,
 }
 
 /// Figures of a process.
 #[derive(Debug, Serialize, JsonSchema)]
 struct ProcessFigures {
-    /// What distinguishes it from the others.
+    /// The name that distinguishes it from the others.
     name: String,
-    /// What the GPU's time is called by where it was measured, and of how many iterations it is; `null`: there are none.
+    /// The label of GPU time by its source, with the number of iterations if it was not measured in all with kernels,
+    /// or in all without; `null` if there is no GPU time.
     gpu_name: Option<String>,
-    /// How many iterations are in no figure, and why; `null`: all are in all.
+    /// The number of iterations that figures leave out, and the reason, in words; `null` if there are none.
     uncounted: Option<String>,
-    /// Why there are no figures of iterations; `null`: there are some.
+    /// The reason why there are no figures of iterations; `null` if there are some.
     nothing: Option<&'static str>,
-    /// How much of the time the recorder took; `null`: not known.
+    /// The share of the recorder's own work in the time; `null` if it is not known.
     #[schemars(extend("unit" = "part of 1"))]
     own_share: Option<f64>,
     /// For each of `calls`.
-    calls: Vec<Each>,
+    calls: Vec<MeanFigures>,
     /// For each of `gc`.
-    gc: Vec<Each>,
+    gc: Vec<MeanFigures>,
     /// For `gil_wait`.
-    gil_wait: Each,
+    gil_wait: MeanFigures,
     /// For `gil_hold`.
-    gil_hold: Each,
+    gil_hold: MeanFigures,
     /// For each of `functions`.
-    functions: Vec<Each>,
+    functions: Vec<MeanFigures>,
     /// For each of `ranges`.
-    ranges: Vec<Each>,
+    ranges: Vec<MeanFigures>,
     /// For each of `kernels`.
     kernels: Vec<KernelFigures>,
-    /// For each of `copies`: how fast they were; `null`: they took no time.
+    /// For each of `copies`, the rate; `null` if they took no time.
     #[schemars(extend("unit" = "bytes/s"))]
     copies: Vec<Option<f64>>,
-    /// For `routing`; `null` where that is.
+    /// For `routing`; `null` if that is `null`.
     routing: Option<RoutingFigures>,
 }
 
-/// Figures of things of one name.
+/// Figures of events with one name.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Each {
-    /// How many there are in the mean iteration.
+struct MeanFigures {
+    /// The mean number in an iteration.
     #[schemars(extend("unit" = "per iteration"))]
     a_step: f64,
-    /// How long each takes in the mean.
+    /// The mean duration.
     mean_ns: u64,
 }
 
 /// Figures of the kernels of one name.
 #[derive(Debug, Serialize, JsonSchema)]
 struct KernelFigures {
-    /// How much of the time of all kernels they take; `null`: the driver did not say.
+    /// The share in the time of all kernels; `null` if the driver did not report times.
     #[schemars(extend("unit" = "part of 1"))]
     share: Option<f64>,
-    /// How long each takes in the mean; `null` likewise.
+    /// The mean duration; `null` if the driver did not report times.
     mean_ns: Option<u64>,
 }
 
 /// Figures of learned routers.
 #[derive(Debug, Serialize, JsonSchema)]
 struct RoutingFigures {
-    /// On how many GPUs the experts are; `null`: not known, or no layer has equally many on each.
+    /// The number of GPUs that share the experts; `null` if it is not known, or if no layer can be divided evenly.
     #[schemars(extend("unit" = "GPUs"))]
     gpus: Option<usize>,
     /// For each layer.
@@ -88,11 +91,11 @@ struct RoutingFigures {
 /// Figures of an MoE layer.
 #[derive(Debug, Serialize, JsonSchema)]
 struct LayerFigures {
-    /// What the busiest of those GPUs was sent, as a multiple of the mean GPU's; `null`: the layer does not have equally
-    /// many experts on each.
+    /// The load of the busiest of these GPUs, as a multiple of the mean; `null` if the layer's experts cannot be
+    /// divided evenly.
     #[schemars(extend("unit" = "multiple of the mean"))]
     on_gpus: Option<f64>,
-    /// What each expert was sent, as a multiple of the mean expert's.
+    /// The load of each expert, as a multiple of the mean.
     #[schemars(extend("unit" = "multiple of the mean"))]
     of_mean: Vec<f64>,
 }
@@ -100,10 +103,10 @@ struct LayerFigures {
 /// Figures of processes side by side.
 #[derive(Debug, Serialize, JsonSchema)]
 struct SkewFigures {
-    /// How many iterations several processes have.
+    /// The number of iterations that several processes have in common.
     #[schemars(extend("unit" = "iterations"))]
     iterations: usize,
-    /// The place of the process that was the slowest most often; `null`: none ever was.
+    /// The index of the process that was most often the slowest; `null` if none was.
     most_often: Option<usize>,
 }
 
@@ -114,27 +117,35 @@ pub fn schema() -> serde_json::Value {
 }
 
 impl<'a> Data<'a> {
-    pub fn of(report: &'a Report) -> Self {
+    pub fn new(report: &'a Report) -> Self {
         let ranks = report.processes.len();
         let named = report.processes.iter().zip(&report.names);
         Self {
             report: report.summary(),
             processes: named
-                .map(|(process, name)| ProcessFigures::of(process, name, ranks))
+                .map(|(process, name)| ProcessFigures::new(process, name, ranks))
                 .collect(),
-            skew: report.skew.as_ref().map(SkewFigures::of),
+            skew: report.skew.as_ref().map(SkewFigures::new),
             of_which: report.of_which(),
+            first_shown: first_shown(report),
         }
     }
 }
 
+/// Returns the index of the process of the first finding that is about a single process.
+fn first_shown(report: &Report) -> usize {
+    let yes = report.findings.iter();
+    let mut yes = yes.filter(|finding| finding.verdict == Verdict::Yes);
+    yes.find_map(|finding| finding.place).unwrap_or(0)
+}
+
 impl ProcessFigures {
-    fn of(process: &Process, name: &str, ranks: usize) -> Self {
+    fn new(process: &Process, name: &str, ranks: usize) -> Self {
         let name = match &*process.facts.in_groups {
             "" => name.to_owned(),
             groups => format!("{name} ({groups})"),
         };
-        let each = |named: &Named| Each {
+        let each = |named: &Named| MeanFigures {
             a_step: process
                 .sum
                 .map_or(named.count as f64, |sum| sum.a_step(named.count)),
@@ -144,7 +155,7 @@ impl ProcessFigures {
         let gpus = expert_gpus(&process.facts.command, ranks);
         Self {
             name,
-            gpu_name: process.sum.map(|sum| sum.gpu_name()),
+            gpu_name: process.gpu_name(),
             uncounted: process.uncounted(),
             nothing: process.nothing(),
             own_share: process.own_share().filter(|share| *share > 0.0),
@@ -169,14 +180,14 @@ impl ProcessFigures {
                 .iter()
                 .map(|copy| copy.rate())
                 .collect(),
-            routing: RoutingFigures::of(&process.experts, gpus),
+            routing: RoutingFigures::new(&process.experts, gpus),
         }
     }
 }
 
 impl RoutingFigures {
-    /// `None` where nothing was counted.
-    fn of(loads: &[LayerLoad], gpus: Option<usize>) -> Option<Self> {
+    /// Returns the figures, or `None` if no tokens were counted.
+    fn new(loads: &[LayerLoad], gpus: Option<usize>) -> Option<Self> {
         let on_gpus = |load: &LayerLoad| load.over_gpus(gpus?);
         let layers = loads.iter().filter_map(|load| {
             Some(LayerFigures {
@@ -193,7 +204,7 @@ impl RoutingFigures {
 }
 
 impl SkewFigures {
-    fn of(skew: &Skew) -> Self {
+    fn new(skew: &Skew) -> Self {
         Self {
             iterations: skew.iterations.len(),
             most_often: skew.most_often().map(|(place, _)| place),

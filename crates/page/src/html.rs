@@ -1,4 +1,4 @@
-//! The page's text: template, bundle and data.
+//! The text of the page: template, bundle and data.
 
 use std::io::{self, Write};
 
@@ -24,7 +24,7 @@ pub fn write(
         .processes
         .first()
         .map_or("", |process| &process.facts.command);
-    // Nothing may be fetched: the page shows what records say, and records may be anybody's.
+    // The page may not load anything, because it shows texts from records, which may come from anyone.
     write!(
         to,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -37,7 +37,7 @@ pub fn write(
         text(&printable(title)),
         text(&report.text())
     )?;
-    let mut shown = serde_json::to_value(Data::of(report))?;
+    let mut shown = serde_json::to_value(Data::new(report))?;
     show(&mut shown);
     let json = serde_json::to_vec(&shown)?;
     to.write_all(b"<script type=\"application/json\" id=\"data\">")?;
@@ -59,7 +59,7 @@ pub fn write(
         iterations::columns(process, timeline).write(to)?;
         to.write_all(b"</script>\n")?;
     }
-    // What is drawn at first comes before what is read when it is looked at.
+    // The first view does not need the timelines, so they follow the script.
     writeln!(to, "<script>{SCRIPT}</script>")?;
     for (place, process) in report.processes.iter().enumerate() {
         if let Some(timeline) = timelines.get(place).and_then(Option::as_ref) {
@@ -75,7 +75,7 @@ fn data(to: &mut impl Write, what: &str, place: usize) -> io::Result<()> {
     write!(to, "<script type=\"text/plain\" id=\"{what}-{place}\">")
 }
 
-/// Makes all texts printable: the page shows them.
+/// Makes all texts printable.
 fn show(value: &mut Value) {
     match value {
         Value::String(text) => *text = printable(&text),
@@ -85,7 +85,7 @@ fn show(value: &mut Value) {
     }
 }
 
-/// Text in a page. What has no place in one is replaced.
+/// Returns text escaped for HTML. Control characters are replaced.
 fn text(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -102,7 +102,7 @@ fn text(text: &str) -> String {
     escaped
 }
 
-/// Writes JSON so that nothing in it ends the element around it: `<` is in its strings alone.
+/// Writes JSON that does not end the element around it. In JSON, `<` occurs only inside strings.
 fn in_script(json: &[u8], to: &mut impl Write) -> io::Result<()> {
     for part in json.split_inclusive(|byte| *byte == b'<') {
         match part.strip_suffix(b"<") {

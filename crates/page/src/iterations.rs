@@ -1,14 +1,14 @@
 //! The iterations of a process as columns.
 
 use tllmprof_record::{Batch, Phase};
-use tllmprof_report::Process;
+use tllmprof_report::{Iteration, Process};
 
+use crate::buckets::base;
 use crate::columns::Columns;
-use crate::shown::base;
 use crate::timeline::Timeline;
 
-/// The number of windows and how many iterations each has, then the columns of all iterations. What was
-/// not measured is 0, what was is one more than it.
+/// Returns the columns: the number of windows and of the iterations in each, then the columns of all iterations. Values
+/// that may be missing are written as 0 if missing, else plus 1.
 pub fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns {
     let base = base(process);
     let all = || process.windows.iter().flat_map(|window| &window.iterations);
@@ -29,8 +29,15 @@ pub fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns {
     columns.column(all().map(|iteration| iteration.wait));
     columns.column(all().map(|iteration| iteration.gil_wait));
     columns.column(all().map(|iteration| iteration.gc));
+    columns.column(all().map(|iteration| iteration.launching));
+    columns.column(all().map(Iteration::delayed_in_code));
+    columns.column(all().map(Iteration::blocked));
+    let code = process.stacks.code_of(all());
+    for language in [0, 1] {
+        columns.column(code.iter().map(|samples| samples[language]));
+    }
     columns.column(all().map(|iteration| u64::from(iteration.kernels)));
-    // The driver may not have said how long kernels took.
+    // The driver may not have reported when kernels ran.
     let has_times = process.kernels.has_times();
     let busy = all().map(|iteration| iteration.gpu_busy.filter(|_| has_times));
     columns.column(busy.map(|busy| busy.map_or(0, |busy| busy.saturating_add(1))));
@@ -48,7 +55,7 @@ pub fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns {
     columns
 }
 
-/// The number of a phase; 0 is an unknown one.
+/// Returns the number of a phase. 0 stands for an unknown phase.
 const fn number(phase: Phase) -> u64 {
     match phase {
         Phase::Prefill => 1,

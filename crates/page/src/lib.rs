@@ -1,19 +1,20 @@
-//! What records show, as one page of HTML that asks nothing of a network.
+//! A report as a single page of HTML, which does not use the network.
 //!
-//! The page is a template, a bundle of script and style (`web/dist`, made by `scripts/build-page`), and
-//! data: the report and more figures as JSON ([`data`]), and for each process its iterations and the events
-//! of its timeline as columns ([`columns`]), compressed and in base64, with the table of their kinds. The script draws; every figure it
-//! prints is in the data.
+//! The page consists of a template, a bundle of script and style (`web/dist`, built by `scripts/build-page`), and data:
+//! the report and further figures as JSON ([`data`]), and, for each process, its iterations, the events of its timeline
+//! and the table of their kinds as columns ([`columns`]), compressed and in base64. The script only draws: every figure
+//! that it prints is in the data.
 
 #![forbid(unsafe_code)]
 
 mod arrivals;
+mod buckets;
 mod columns;
 mod data;
 mod html;
 mod iterations;
 mod names;
-mod shown;
+
 mod skew;
 mod timeline;
 mod track;
@@ -25,14 +26,14 @@ use tllmprof_report::Report;
 pub use data::schema;
 pub use timeline::Timeline;
 
-/// How many events the timelines of a page have, at most, over all its processes.
+/// Maximum number of events in the timelines of a page, over all processes.
 pub const EVENTS: u64 = 500_000;
 
-/// Writes the page of a report. `timelines` are those of its processes, in their order; `None`: what the
-/// process was read from has no events.
+/// Writes the page of a report. `timelines` has those of its processes, in their order; `None` for a process whose
+/// source has no events.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// Returns an error if writing fails.
 pub fn write(
     report: &Report,
     timelines: &[Option<Timeline>],

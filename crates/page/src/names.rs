@@ -1,18 +1,18 @@
-//! Names by number: each text once.
+//! Numbers names, so that the page has each text once.
 
 use std::collections::HashMap;
 
 use crate::columns::Columns;
 
 #[derive(Default, Debug)]
-pub struct Names {
+pub struct NameTable {
     numbers: HashMap<String, u32>,
-    /// And the part of it that people know it by; empty: the whole.
+    /// NameTable, each with its short form; empty if the name is its own short form.
     texts: Vec<(String, String)>,
 }
 
-impl Names {
-    /// The number of a name.
+impl NameTable {
+    /// Returns the number of a name.
     pub fn number(&mut self, name: String, short: String) -> u32 {
         if let Some(number) = self.numbers.get(&name) {
             return *number;

@@ -1,10 +1,11 @@
-//! Which process was the slowest in each iteration, as columns; the number of processes where none was.
+//! The slowest process in each iteration, as columns.
 
 use tllmprof_report::Skew;
 
 use crate::columns::Columns;
 
-/// The number of iterations, their numbers, and the place of the slowest process of each.
+/// Returns the columns: the number of iterations, their numbers, and the index of the slowest process in each, or the
+/// number of processes if there was none.
 pub fn columns(skew: &Skew) -> Columns {
     let mut columns = Columns::default();
     columns.number(skew.iterations.len() as u64);

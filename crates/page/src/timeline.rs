@@ -1,4 +1,4 @@
-//! The timeline of a process: the events of its record, as far as there is room for them.
+//! The timeline of a process: the events of its record, up to a maximum number.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -8,33 +8,33 @@ use tllmprof_record::{Metric, NO_STRING, OWN_DOMAIN, StringId};
 use tllmprof_report::{Iteration, MetricSample, Process, Recording};
 use tllmprof_timeline::{End, Interpreter, Item, Key, Kind, Name, Texts, Track as On};
 
+use crate::buckets::{Buckets, base};
 use crate::columns::Columns;
-use crate::names::Names;
-use crate::shown::{Buckets, base};
-use crate::track::{Place, Shown, Track};
+use crate::names::NameTable;
+use crate::track::{Track, TrackEvent, TrackKey};
 
-/// How many tracks there are, at most. Events of more are counted.
-const TRACKS: usize = 4096;
+/// Maximum number of tracks. Events of further tracks are only counted.
+const MAX_TRACKS: usize = 4096;
 
 /// The events of a process that a page shows.
 #[derive(Debug)]
 pub struct Timeline {
-    tracks: BTreeMap<Place, Track>,
-    /// By device.
+    tracks: BTreeMap<TrackKey, Track>,
+    /// Samples by device and metric.
     metrics: BTreeMap<(u8, Metric), Vec<MetricSample>>,
-    names: Names,
+    names: NameTable,
     buckets: Buckets,
     shown: Vec<bool>,
     kept: u64,
 }
 
 impl Timeline {
-    /// Reads the events of a process from its record, `room` of them at most.
+    /// Reads the events of a process from its record, at most `room` of them.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// Returns an error if the record cannot be read.
     pub fn read(process: &Process, recording: &impl Recording, room: u64) -> io::Result<Self> {
-        let mut buckets = Buckets::of(process);
+        let mut buckets = Buckets::new(process);
         let interpreter = Interpreter::read(process, recording, |known, thread, event| {
             if let Some(item) = known.item(thread, event)
                 && is_shown(&item, known.texts(process))
@@ -42,7 +42,7 @@ impl Timeline {
                 buckets.count(item.start);
             }
         })?;
-        let mut reading = Reading {
+        let mut pass = SecondPass {
             texts: interpreter.texts(process),
             interpreter: &interpreter,
             room,
@@ -53,32 +53,31 @@ impl Timeline {
                 shown: buckets.choose(process, room),
                 buckets,
                 tracks: BTreeMap::new(),
-                names: Names::default(),
+                names: NameTable::default(),
                 kept: 0,
             },
         };
-        interpreter.items(process, recording, |item| reading.take(item))?;
-        let mut timeline = reading.timeline;
+        interpreter.items(process, recording, |item| pass.take(item))?;
+        let mut timeline = pass.timeline;
         timeline.tracks.values_mut().for_each(Track::sort);
         Ok(timeline)
     }
 
-    /// How many events it has, and how many the record.
+    /// Returns the number of events in this timeline, and the number in the record.
     #[must_use]
     pub fn events(&self) -> (u64, u64) {
         (self.kept, self.buckets.events())
     }
 
-    /// Whether the events of the iteration that begins at a moment are in it.
+    /// Returns true if the timeline has the events of the iteration that begins at a moment.
     pub fn shows(&self, moment: u64) -> bool {
         self.shown
-            .get(self.buckets.at(moment))
+            .get(self.buckets.index(moment))
             .copied()
             .unwrap_or(false)
     }
 
-    /// Adds what was measured of the process's GPUs, by whichever record of the same machine, as far as
-    /// it reaches into the windows.
+    /// Adds samples of GPU metrics from any record of the same machine, as far as they overlap the windows.
     pub fn measured<'a>(
         &mut self,
         process: &Process,
@@ -104,16 +103,16 @@ impl Timeline {
         }
     }
 
-    /// Numbers of events: those here, those of the record. Then the kinds of events, names, the tracks,
-    /// and metrics.
+    /// Returns the columns: the number of events here and in the record, the table of kinds, names, tracks, and
+    /// metrics.
     pub fn columns(&self, process: &Process) -> Columns {
         let mut columns = Columns::default();
         columns.column([self.kept, self.buckets.events()]);
         kinds(&mut columns);
         self.names.put(&mut columns);
         columns.number(self.tracks.len() as u64);
-        for (place, track) in &self.tracks {
-            track.put(*place, base(process), &mut columns);
+        for (key, track) in &self.tracks {
+            track.put(*key, base(process), &mut columns);
         }
         columns.number(self.metrics.len() as u64);
         for ((device, metric), samples) in &self.metrics {
@@ -137,15 +136,15 @@ impl Timeline {
     }
 }
 
-/// Whether an item is one of the page's timeline. Strings that come after what refers to them may let one
-/// of our own ranges through here, which is then counted and not drawn.
+/// Returns true if the page's timeline shows an item. A string may follow the range that refers to it. Then one of our
+/// own ranges may be counted here, although it is not drawn.
 fn is_shown(item: &Item, texts: Texts<'_>) -> bool {
     let is_own = || item.domain != NO_STRING && texts.strings.get(item.domain) == OWN_DOMAIN;
     item.kind.row().page.is_some() && !is_own()
 }
 
-/// The table of kinds, as far as it is the page's: what people call each, its category, its colour, what its
-/// value is and which end of a launch it is. Empty: it is not shown, has none, is none.
+/// Adds the columns of the table of kinds: the name for readers, the category, the colour, the meaning of the value,
+/// and the end of a launch. Each text is empty if there is none.
 fn kinds(columns: &mut Columns) {
     columns.number(Kind::ALL.len() as u64);
     for kind in Kind::ALL {
@@ -163,15 +162,15 @@ fn kinds(columns: &mut Columns) {
     }
 }
 
-/// What the page shows of a kind's value. Of the ends of a launch it has the launch instead; a stream's handle
-/// means nothing to a reader.
+/// Returns the meaning of a kind's value on the page. Ends of a launch have the number of the launch as their value,
+/// and the handle of a stream is not shown.
 fn shown_value(kind: Kind) -> Option<Key> {
     let row = kind.row();
     let is_shown = |key: &Key| row.end.is_none() && *key != Key::Stream;
     row.value.filter(is_shown)
 }
 
-/// Whether a metric says how much a GPU was at work: what it has in use and how warm it is do not.
+/// Returns true if a metric shows the utilization of a GPU.
 const fn is_drawn_metric(metric: Metric) -> bool {
     !matches!(
         metric,
@@ -179,47 +178,45 @@ const fn is_drawn_metric(metric: Metric) -> bool {
     )
 }
 
-/// The second way through a record.
-struct Reading<'a> {
+/// The state of the second pass over a record.
+struct SecondPass<'a> {
     interpreter: &'a Interpreter,
     texts: Texts<'a>,
     room: u64,
     labels: HashMap<(Name, StringId), u32>,
-    /// Of scopes one more than the number of the name.
+    /// For each scope, the number of its name plus 1.
     scopes: HashMap<u32, u32>,
     timeline: Timeline,
 }
 
-impl Reading<'_> {
+impl SecondPass<'_> {
     fn take(&mut self, item: &Item) {
         if !is_shown(item, self.texts) {
             return;
         }
-        let Some(place) = Place::of(item.track) else {
+        let Some(key) = TrackKey::find(item.track) else {
             return;
         };
         let duration = self.interpreter.duration(item).unwrap_or(0);
         let timeline = &mut self.timeline;
-        // What reaches into an iteration that is shown is shown, wherever it began.
-        let first = timeline.buckets.at(item.start);
-        let last = timeline.buckets.at(item.start.saturating_add(duration));
+        // An event is shown if it overlaps an iteration that is shown.
+        let first = timeline.buckets.index(item.start);
+        let last = timeline.buckets.index(item.start.saturating_add(duration));
         let ends = [first, last];
         if timeline.kept >= self.room || !ends.iter().any(|bucket| timeline.shown[*bucket]) {
             return;
         }
-        if !timeline.tracks.contains_key(&place) {
-            if timeline.tracks.len() >= TRACKS {
+        if !timeline.tracks.contains_key(&key) {
+            if timeline.tracks.len() >= MAX_TRACKS {
                 return;
             }
-            let whose = timeline
-                .names
-                .number(place.whose(self.texts), String::new());
-            timeline.tracks.insert(place, Track::new(whose));
+            let whose = timeline.names.number(key.whose(self.texts), String::new());
+            timeline.tracks.insert(key, Track::new(whose));
         }
         let name = self.number(item);
         let value = match shown_value(item.kind) {
             Some(_) => item.value,
-            // One more than the number of the launch; 0 where it is not known.
+            // The number of the launch plus 1; 0 if it is not known.
             None => self
                 .interpreter
                 .launch(item)
@@ -228,13 +225,13 @@ impl Reading<'_> {
         let scope = item.scope.map_or(0, |scope| self.scope(scope));
         let timeline = &mut self.timeline;
         timeline.kept += 1;
-        if let Some(track) = timeline.tracks.get_mut(&place) {
-            let item = Shown::new(item, duration, name, value, scope);
+        if let Some(track) = timeline.tracks.get_mut(&key) {
+            let item = TrackEvent::new(item, duration, name, value, scope);
             track.items.push(item);
         }
     }
 
-    /// One more than the number of a scope's name.
+    /// Returns the number of a scope's name plus 1.
     fn scope(&mut self, scope: u32) -> u32 {
         if let Some(number) = self.scopes.get(&scope) {
             return *number;
@@ -245,9 +242,9 @@ impl Reading<'_> {
         number
     }
 
-    /// The number of an item's name. Names are put together once: there are many items of each.
+    /// Returns the number of an item's name. NameTable are cached because many items share them.
     fn number(&mut self, item: &Item) -> u32 {
-        // All streams of a device are on one track, where iterations are seen anyway.
+        // All streams of a device are on one track, in which the iterations are visible anyway.
         let name = match item.track {
             On::Spans { stream, .. } => Name::Stream(stream),
             _ => item.name,

@@ -1,28 +1,28 @@
-//! The tracks of a timeline: what has a row of its own.
+//! Tracks of a timeline: the rows of events.
 
 use tllmprof_config::printable;
 use tllmprof_timeline::{Item, Kind, Texts, Track as On};
 
 use crate::columns::Columns;
 
-/// What a track shows. Their order is that on the page within a thread or a device.
+/// Identifies a track. The order is that of tracks on the page, within a thread or a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Place {
-    /// What each stream of a device did in an iteration.
+pub enum TrackKey {
+    /// Spans of a device's streams in iterations.
     Steps { device: u8 },
-    /// Kernels, copies and sets of a stream.
+    /// Kernels, copies and memory sets of a stream.
     Stream { device: u8, stream: u16 },
     /// Calls, ranges, functions and collections of a thread.
     Thread { tid: u32 },
-    /// When a thread held the GIL or waited for it.
+    /// Times in which a thread held the GIL or waited for it.
     Gil { tid: u32 },
-    /// NVTX ranges that may end on another thread than they began on.
+    /// NVTX ranges that may end on a different thread than they began on.
     Ranges,
 }
 
-impl Place {
-    /// The place of what is drawn on a track of the timeline; `None`: the page draws it elsewhere.
-    pub const fn of(track: On) -> Option<Self> {
+impl TrackKey {
+    /// Returns the page's track for a track of the timeline; `None` if the page draws it elsewhere.
+    pub const fn find(track: On) -> Option<Self> {
         Some(match track {
             On::Thread(tid) => Self::Thread { tid },
             On::Gil(tid) => Self::Gil { tid },
@@ -38,7 +38,7 @@ impl Place {
         })
     }
 
-    /// The name of its thread or its device.
+    /// Returns the name of its thread or device.
     pub fn whose(self, texts: Texts<'_>) -> String {
         let facts = &texts.process.facts;
         match self {
@@ -55,16 +55,15 @@ impl Place {
 
 /// An event of a track. Times are in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug)]
-pub struct Shown {
+pub struct TrackEvent {
     start: u64,
     duration: u64,
     kind: Kind,
     flags: u8,
     name: u32,
-    /// What the table of kinds says; of ends of a launch one more than its number, 0 where that is not
-    /// known.
+    /// The value by the table of kinds. For ends of a launch, the number of the launch plus 1, or 0 if it is not known.
     value: u64,
-    /// Of a kernel whose scope is known: one more than the number of its name.
+    /// For a kernel whose scope is known, the number of the scope's name plus 1; otherwise 0.
     scope: u32,
 }
 
@@ -72,8 +71,8 @@ const CUT: u8 = 1;
 const FAILED: u8 = 2;
 const CAPTURING: u8 = 4;
 
-impl Shown {
-    /// An item, by the number of its name.
+impl TrackEvent {
+    /// Creates an event from an item. `name` is the number of its name.
     pub fn new(item: &Item, duration: u64, name: u32, value: u64, scope: u32) -> Self {
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         Self {
@@ -93,9 +92,9 @@ impl Shown {
 /// A track with its events.
 #[derive(Debug)]
 pub struct Track {
-    /// The number of its thread's or its device's name.
+    /// The number of the name of its thread or device.
     name: u32,
-    pub items: Vec<Shown>,
+    pub items: Vec<TrackEvent>,
 }
 
 impl Track {
@@ -104,22 +103,22 @@ impl Track {
         Self { name, items }
     }
 
-    /// Brings the events in the order of their starts. Of those that begin at once the longest goes
-    /// around the others.
+    /// Sorts the events by their starts. Of those that begin at the same moment, the longest comes first, because it
+    /// contains the others.
     pub fn sort(&mut self) {
         self.items
             .sort_by_key(|item| (item.start, std::cmp::Reverse(item.duration)));
     }
 
-    /// The track's type, its name's number, its device or thread, its stream and the number of its events;
-    /// then those.
-    pub fn put(&self, place: Place, base: u64, columns: &mut Columns) {
-        let (kind, id, stream) = match place {
-            Place::Steps { device } => (0, u64::from(device), 0),
-            Place::Stream { device, stream } => (1, u64::from(device), u64::from(stream)),
-            Place::Thread { tid } => (2, u64::from(tid), 0),
-            Place::Gil { tid } => (3, u64::from(tid), 0),
-            Place::Ranges => (4, 0, 0),
+    /// Adds the columns: the track's type, the number of its name, its device or thread, its stream, and the number of
+    /// its events; then the events.
+    pub fn put(&self, key: TrackKey, base: u64, columns: &mut Columns) {
+        let (kind, id, stream) = match key {
+            TrackKey::Steps { device } => (0, u64::from(device), 0),
+            TrackKey::Stream { device, stream } => (1, u64::from(device), u64::from(stream)),
+            TrackKey::Thread { tid } => (2, u64::from(tid), 0),
+            TrackKey::Gil { tid } => (3, u64::from(tid), 0),
+            TrackKey::Ranges => (4, 0, 0),
         };
         let items = || self.items.iter();
         columns.column([
@@ -129,14 +128,14 @@ impl Track {
             stream,
             self.items.len() as u64,
         ]);
-        // What began before the first iteration is before 0.
+        // Events that began before the first iteration have negative starts.
         columns.signed_differences(items().map(|item| item.start.wrapping_sub(base) as i64));
         columns.column(items().map(|item| item.duration));
         columns.column(items().map(|item| item.kind as u64));
         columns.column(items().map(|item| u64::from(item.flags)));
         columns.column(items().map(|item| u64::from(item.name)));
         columns.column(items().map(|item| item.value));
-        if let Place::Stream { .. } = place {
+        if let TrackKey::Stream { .. } = key {
             columns.column(items().map(|item| item.scope.into()));
         }
     }

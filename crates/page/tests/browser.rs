@@ -1,4 +1,4 @@
-//! The page in a browser (`web/test/page.mjs`), and its bundle held against its sources.
+//! Tests of the page in a browser (`web/test/page.mjs`), and of its bundle against the sources.
 
 mod common;
 #[path = "common/engine/mod.rs"]
@@ -8,22 +8,25 @@ mod job;
 #[path = "../../../tests/common/skipped.rs"]
 mod skipped;
 
+use std::fs::File;
+use std::io::Read;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Shown, damaged, engine, finish, repo};
+use common::{TestPage, damaged, engine, finish, repo};
+use flate2::read::GzDecoder;
 use job::{Cause, Job, MS, Plant};
 use serde_json::{Value, json};
 use skipped::skipped;
 use tempfile::TempDir;
 use tllmprof_report::{Bytes, Quantity, Rate, Share, Time};
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const CHILD_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What a script prints; `None`: it cannot be had here, and the test is left out.
-fn had(script: &str, argument: Option<&str>) -> Option<String> {
+/// Returns the output of a script, or `None` if it needs something that is not installed. Then the test is skipped.
+fn run_script(script: &str, argument: Option<&str>) -> Option<String> {
     let mut command = Command::new(repo().join("scripts").join(script));
-    let ended = finish(command.args(argument), PATIENCE);
+    let ended = finish(command.args(argument), CHILD_TIMEOUT);
     if ended.code == Some(3) {
         skipped(ended.stderr.trim());
         return None;
@@ -32,7 +35,7 @@ fn had(script: &str, argument: Option<&str>) -> Option<String> {
     Some(ended.stdout.trim().to_owned())
 }
 
-/// Numbers, each with the function of the script that writes it and the text that it is to give.
+/// Returns numbers, each with the script's function that formats it and the expected text.
 fn numbers() -> Vec<Value> {
     let mut random = 1_u64;
     let mut next = |below: u64| {
@@ -41,7 +44,7 @@ fn numbers() -> Vec<Value> {
             .wrapping_add(1);
         (random >> 11) % below
     };
-    // Those between two numbers of the digits that are shown, and those at which digits change.
+    // Numbers exactly between two shown ones, and numbers at which the number of digits changes.
     let ties = [
         1_125_000,
         1_375_000,
@@ -90,15 +93,15 @@ fn numbers() -> Vec<Value> {
 
 #[test]
 fn the_committed_bundle_is_what_its_sources_give() {
-    had("build-page", Some("--check"));
+    run_script("build-page", Some("--check"));
 }
 
 #[test]
 fn in_a_browser_it_shows_what_the_records_hold() {
-    let Some(modules) = had("build-page", Some("--modules")) else {
+    let Some(modules) = run_script("build-page", Some("--modules")) else {
         return;
     };
-    let Some(browser) = had("get-chromium", None) else {
+    let Some(browser) = run_script("get-chromium", None) else {
         return;
     };
     let scratch = TempDir::with_prefix("tllmprof-").unwrap();
@@ -108,38 +111,38 @@ fn in_a_browser_it_shows_what_the_records_hold() {
         rank.hostile = rank.rank == 3;
         rank.experts = if rank.rank < 2 { 16 } else { 0 };
     }
-    Shown::of(&ranks, tllmprof_page::EVENTS).write(scratch.path(), "ranks");
+    TestPage::from_engines(&ranks, tllmprof_page::EVENTS).write(scratch.path(), "ranks");
     let mut one = engine(0);
     (one.windows, one.experts) = (vec![(100, 150)], 16);
-    Shown::of(&[one], tllmprof_page::EVENTS).write(scratch.path(), "one");
+    TestPage::from_engines(&[one], tllmprof_page::EVENTS).write(scratch.path(), "one");
     let mut many = engine(0);
     (many.windows, many.layers, many.kernels) = (vec![(100, 1299)], 32, 1200);
-    Shown::of(&[many], tllmprof_page::EVENTS).write(scratch.path(), "many");
+    TestPage::from_engines(&[many], tllmprof_page::EVENTS).write(scratch.path(), "many");
     let mut moe = engine(0);
     (moe.windows, moe.layers, moe.experts) = (vec![(100, 110)], 60, 128);
     (moe.replaced, moe.kernels) = (true, 0);
-    Shown::of(&[moe], tllmprof_page::EVENTS).write(scratch.path(), "moe");
+    TestPage::from_engines(&[moe], tllmprof_page::EVENTS).write(scratch.path(), "moe");
     let mut batches = engine(0);
     (batches.windows, batches.layers, batches.batches) = (vec![(100, 219)], 8, true);
-    Shown::of(&[batches], tllmprof_page::EVENTS).write(scratch.path(), "batches");
+    TestPage::from_engines(&[batches], tllmprof_page::EVENTS).write(scratch.path(), "batches");
     let mut long = engine(0);
     (long.windows, long.layers, long.kernels) = (vec![(100, 10_099)], 1, 1);
     long.batches = true;
-    Shown::of(&[long], tllmprof_page::EVENTS).write(scratch.path(), "long");
+    TestPage::from_engines(&[long], tllmprof_page::EVENTS).write(scratch.path(), "long");
     let mut stacks = engine(0);
     (stacks.windows, stacks.layers) = (vec![(100, 199)], 8);
     (stacks.stacks, stacks.pauses) = (5000, true);
-    Shown::of(&[stacks], tllmprof_page::EVENTS).write(scratch.path(), "stacks");
+    TestPage::from_engines(&[stacks], tllmprof_page::EVENTS).write(scratch.path(), "stacks");
     let mut few = engine(0);
     (few.windows, few.stacks) = (vec![(100, 109)], 1000);
-    Shown::of(&[few], tllmprof_page::EVENTS).write(scratch.path(), "few");
+    TestPage::from_engines(&[few], tllmprof_page::EVENTS).write(scratch.path(), "few");
     let mut gaps = engine(0);
     (gaps.windows, gaps.kernels, gaps.timed) = (vec![(100, 116)], 0, 2);
-    Shown::of(&[gaps], tllmprof_page::EVENTS).write(scratch.path(), "gaps");
+    TestPage::from_engines(&[gaps], tllmprof_page::EVENTS).write(scratch.path(), "gaps");
     let mut layers = engine(0);
     (layers.windows, layers.layers, layers.scopes) = (vec![(100, 150)], 12, true);
-    Shown::of(&[layers], tllmprof_page::EVENTS).write(scratch.path(), "layers");
-    Shown::of(&[engine(0)], 1000).write(scratch.path(), "nothing");
+    TestPage::from_engines(&[layers], tllmprof_page::EVENTS).write(scratch.path(), "layers");
+    TestPage::from_engines(&[engine(0)], 1000).write(scratch.path(), "nothing");
     let plant = Plant {
         rank: 5,
         steps: (10, 29),
@@ -155,11 +158,18 @@ fn in_a_browser_it_shows_what_the_records_hold() {
     let records: Vec<_> = (0..job.ranks())
         .map(|rank| job.record(rank, &truth))
         .collect();
-    Shown::of_records(&records, tllmprof_page::EVENTS).write(scratch.path(), "job");
+    TestPage::from_records(&records, tllmprof_page::EVENTS).write(scratch.path(), "job");
+    for name in ["vllm-stacks", "hf-generate"] {
+        let path = repo().join(format!("crates/page/tests/corpus/{name}.tllmprof.gz"));
+        let mut record = Vec::new();
+        let mut file = GzDecoder::new(File::open(path).unwrap());
+        file.read_to_end(&mut record).unwrap();
+        TestPage::from_record(&record, name, tllmprof_page::EVENTS).write(scratch.path(), name);
+    }
     let numbers = serde_json::to_vec(&numbers()).unwrap();
     std::fs::write(scratch.path().join("numbers.json"), numbers).unwrap();
     for seed in 0..6 {
-        let shown = Shown::of_records(&[damaged(seed), damaged(seed + 100)], 4000);
+        let shown = TestPage::from_records(&[damaged(seed), damaged(seed + 100)], 4000);
         shown.write(scratch.path(), &format!("damaged-{seed}"));
     }
 
@@ -167,7 +177,7 @@ fn in_a_browser_it_shows_what_the_records_hold() {
     node.arg(repo().join("crates/page/web/test/page.mjs"))
         .args([&modules, &browser])
         .arg(scratch.path());
-    let ended = finish(&mut node, PATIENCE);
+    let ended = finish(&mut node, CHILD_TIMEOUT);
     assert_eq!(ended.code, Some(0), "{}\n{}", ended.stdout, ended.stderr);
     print!("{}", ended.stdout);
 }

@@ -1,5 +1,5 @@
-//! What the report's and the page's JSON have in common with their schemas, and what is made from those: the types of
-//! the page's script and the documentation of `report --json`.
+//! Checks the JSON of the report and of the page against their schemas, and the files that are generated from the
+//! schemas: the types of the page's script, and the documentation of `report --json`.
 
 mod common;
 #[path = "common/engine/mod.rs"]
@@ -13,15 +13,15 @@ mod typescript;
 
 use std::fs;
 
-use common::{Shown, damaged, element, engine, repo};
+use common::{TestPage, damaged, element, engine, repo};
 use schema::{Definition, Type, definitions, wrong};
 use serde_json::{Value, json};
 use tllmprof_report::Report;
 
 const BLESS: &str = "BLESS=1 cargo test -p tllmprof-page --test contract";
 
-/// Compares with a file of the repository; `BLESS=1` writes it anew.
-fn is_made(path: &str, made: &str) {
+/// Compares a generated text with a file of the repository. `BLESS=1` writes the file.
+fn check_generated(path: &str, made: &str) {
     let path = repo().join(path);
     if std::env::var_os("BLESS").is_some() {
         fs::write(&path, made).unwrap();
@@ -36,7 +36,7 @@ fn the_types_of_the_pages_script_are_those_of_its_data() {
     let head = format!(
         "// The data of the page. Made from `crates/page/src/data.rs` and `crates/report/src`:\n// {BLESS}\n"
     );
-    is_made("crates/page/web/src/contract.ts", &(head + &made));
+    check_generated("crates/page/web/src/contract.ts", &(head + &made));
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn the_documentation_of_the_json_is_that_of_its_types() {
     let head = format!(
         "# The JSON of `tllmprof report`\n\n<!-- made from crates/report/src: {BLESS} -->\n\n"
     );
-    is_made("docs/report-json.md", &(head + &made));
+    check_generated("docs/report-json.md", &(head + &made));
 }
 
 #[test]
@@ -55,8 +55,11 @@ fn what_is_written_is_as_the_schemas_say() {
         rank.windows = vec![(100, 150), (400, 409)];
         rank.experts = 16;
     }
-    let mut pages = vec![Shown::of(&ranks, 1000), Shown::of(&[engine(0)], 1000)];
-    pages.extend((0..20).map(|seed| Shown::of_records(&[damaged(seed)], 4000)));
+    let mut pages = vec![
+        TestPage::from_engines(&ranks, 1000),
+        TestPage::from_engines(&[engine(0)], 1000),
+    ];
+    pages.extend((0..20).map(|seed| TestPage::from_records(&[damaged(seed)], 4000)));
     let schemas = [Report::schema(), tllmprof_page::schema()];
     let [report, data] = schemas.map(|schema| definitions(&schema));
     for shown in &pages {
@@ -74,7 +77,7 @@ fn fits(all: &[Definition], json: &[u8]) {
     assert_eq!(wrong(all, &root, &value, "$"), Vec::<String>::new());
 }
 
-/// A schema that has one of each.
+/// Returns a schema with one of each type.
 fn one_of_each() -> Vec<Definition> {
     definitions(&json!({
         "title": "Root", "description": "A root\nof two lines.", "type": "object",

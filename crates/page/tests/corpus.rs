@@ -1,5 +1,5 @@
-//! Records in `corpus`: page, text and JSON have one figure for each share of each, all lists of shares add up, and little is
-//! unexplained.
+//! Tests with the records in `corpus`: page, text and JSON have the same shares, all lists of shares add up, and little
+//! time is unexplained.
 
 mod common;
 #[path = "common/engine/mod.rs"]
@@ -11,13 +11,14 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use common::Shown;
+use common::TestPage;
 use flate2::read::GzDecoder;
+use serde_json::Value;
 
-/// How much of the host's time, and of the GPU's, may have no cause of its own.
+/// Maximum share of the host's time, and of the GPU's, without a cause.
 const UNEXPLAINED: [(&str, f64); 2] = [("host", 0.10), ("gpu", 0.05)];
 
-/// A record's file is no larger, in bytes.
+/// Maximum size of a record's file, in bytes.
 const LARGEST: u64 = 200_000;
 
 fn corpus() -> Vec<PathBuf> {
@@ -44,7 +45,7 @@ fn there_is_one_figure_for_each_share_and_little_is_unexplained() {
     for path in corpus() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         println!("{name}");
-        let shown = Shown::of_one(&read(&path), &name, 1 << 20);
+        let shown = TestPage::from_record(&read(&path), &name, 1 << 20);
         let json = shares::are_the_same(&shown);
         let process = &json["processes"][0];
         assert!(
@@ -52,13 +53,30 @@ fn there_is_one_figure_for_each_share_and_little_is_unexplained() {
             "{name}"
         );
         assert_eq!(process["dropped"], 0, "{name}");
+        // Waits that are too small for a row of the ledger are included.
+        let inside = &process["inside"];
+        let waits = inside["wait"]["mean_ns"].as_f64().unwrap();
+        let share = inside["wait_share"].as_f64().unwrap();
+        assert_eq!(share > 0.0, waits > 0.0, "{name}: {share} of {waits} ns");
+        let time = match &inside["without_kernels"] {
+            Value::Null => &inside["time"],
+            time => time,
+        };
+        let mean = time["mean_ns"].as_f64().unwrap() + inside["idle"]["mean_ns"].as_f64().unwrap();
+        assert!(
+            (share - waits / mean).abs() < 0.02,
+            "{name}: {share}, {waits} of {mean} ns"
+        );
         if !process["stacks"].is_null() {
             shares::samples_are_the_same(&shown);
         }
         for (side, most) in UNEXPLAINED {
             let rows = shares::rows(process, side);
             let is_none = |cause: &str| ["other", "unknown"].iter().any(|one| cause.ends_with(one));
-            let part = shares::sum(rows, |row| is_none(row["cause"].as_str().unwrap()));
+            // A kernel may have any name.
+            let is_none =
+                |row: &Value| row["kind"] != "busy" && is_none(row["cause"].as_str().unwrap());
+            let part = shares::sum(rows, is_none);
             assert!(part <= most, "{name}: {side}: {part}\n{rows:#?}");
         }
         let losses = json["findings"].as_array().unwrap().iter();
@@ -86,8 +104,9 @@ fn the_table_says_what_each_record_is() {
     }
 }
 
-/// The models' layers by how they were made (scripts/engines/drivers, scripts/streams, scripts/gpu_check/programs); llama.cpp runs other
-/// kernels in the last one, which works on fewer tokens.
+/// The numbers of layers of the models are known from the programs that made the records (scripts/engines/drivers,
+/// scripts/streams, scripts/gpu_check/programs). llama.cpp runs different kernels in the last layer, which has fewer
+/// tokens.
 #[test]
 fn equal_blocks_are_the_layers_of_the_models() {
     let models = [
@@ -103,17 +122,17 @@ fn equal_blocks_are_the_layers_of_the_models() {
     for (name, layers, one_more) in models {
         let path =
             Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/corpus/{name}.tllmprof.gz"));
-        let json = Shown::of_one(&read(&path), name, 1 << 20).json();
+        let json = TestPage::from_record(&read(&path), name, 1 << 20).json();
         let process = &json["processes"][0];
         let blocks = &process["blocks"];
         let each = blocks["block_ns"].as_array().unwrap();
         assert_eq!(each.len(), layers, "{name}");
         assert_eq!(!blocks["partly"].is_null(), one_more, "{name}");
-        // All blocks do the same: none takes twice as long as another.
+        // All blocks do the same work, so none takes twice as long as another.
         let each = || each.iter().map(|ns| ns.as_u64().unwrap());
         let (least, most) = (each().min().unwrap(), each().max().unwrap());
         assert!(most < 2 * least, "{name}: {least} to {most} ns");
-        // What is in them by kernel is what they are.
+        // The kernels of the blocks make up their whole time.
         let kernels = blocks["kernels"].as_array().unwrap().iter();
         let kernels: u64 = kernels.map(|one| one["gpu_ns"].as_u64().unwrap()).sum();
         assert_eq!(kernels, each().sum::<u64>(), "{name}");
@@ -122,8 +141,8 @@ fn equal_blocks_are_the_layers_of_the_models() {
         let share = blocks["share"].as_f64().unwrap();
         assert!((share - kernels as f64 / all as f64).abs() < 1e-9, "{name}");
     }
-    // A loop of four kernels has none.
+    // A loop of four kernels has no blocks.
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/torch-graph.tllmprof.gz");
-    let json = Shown::of_one(&read(&path), "torch-graph", 1 << 20).json();
+    let json = TestPage::from_record(&read(&path), "torch-graph", 1 << 20).json();
     assert!(json["processes"][0]["blocks"].is_null());
 }

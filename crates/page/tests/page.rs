@@ -1,4 +1,4 @@
-//! What a page holds, read back from its text.
+//! Tests of a page's contents, read back from its text.
 
 mod common;
 #[path = "common/engine/mod.rs"]
@@ -9,13 +9,13 @@ mod shares;
 use std::io::Read;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use common::{Shown, damaged, element, engine};
+use common::{TestPage, damaged, element, engine};
 use flate2::read::DeflateDecoder;
 use serde_json::Value;
 use tllmprof_config::printable;
 use tllmprof_config::printable::is_hidden;
 
-/// The numbers at the start of columns.
+/// Returns the first numbers of columns.
 fn numbers(html: &str, id: &str, count: usize) -> Vec<u64> {
     let deflated = BASE64_STANDARD.decode(element(html, id)).unwrap();
     let mut bytes = Vec::new();
@@ -37,7 +37,7 @@ fn numbers(html: &str, id: &str, count: usize) -> Vec<u64> {
     (0..count).map(|_| number()).collect()
 }
 
-fn page(shown: &Shown) -> String {
+fn page(shown: &TestPage) -> String {
     String::from_utf8(shown.html()).unwrap()
 }
 
@@ -45,7 +45,7 @@ fn page(shown: &Shown) -> String {
 fn the_report_is_in_it_without_lists_of_iterations() {
     let mut engine = engine(0);
     engine.windows = vec![(100, 150), (400, 409)];
-    let shown = Shown::of(&[engine], 1 << 20);
+    let shown = TestPage::from_engines(&[engine], 1 << 20);
     let html = page(&shown);
     let mut whole = Vec::new();
     shown.report.json(&mut whole).unwrap();
@@ -66,7 +66,7 @@ fn page_text_and_json_have_one_figure_for_each_share() {
         engine.windows = vec![(100, 150), (400, 409)];
         engine.scopes = layers > 2;
         (engine.kernels, engine.layers) = (kernels, layers);
-        Shown::of(&[engine], 1 << 20)
+        TestPage::from_engines(&[engine], 1 << 20)
     };
     for shown in [of(20, 4), of(1, 2), of(500, 2)] {
         shares::are_the_same(&shown);
@@ -75,7 +75,7 @@ fn page_text_and_json_have_one_figure_for_each_share() {
 
 #[test]
 fn page_text_and_json_have_one_figure_for_samples_of_stacks() {
-    // Of 41 samples one is rejected.
+    // Of 41 samples, one is rejected.
     let ranks = |hertz: &[u64]| {
         let ranks = hertz.iter().zip(0..).map(|(hertz, rank)| {
             let mut engine = engine(rank);
@@ -83,13 +83,16 @@ fn page_text_and_json_have_one_figure_for_samples_of_stacks() {
             engine.stacks = *hertz;
             engine
         });
-        Shown::of(&ranks.collect::<Vec<_>>(), 1 << 20)
+        TestPage::from_engines(&ranks.collect::<Vec<_>>(), 1 << 20)
     };
     for hertz in [&[1000][..], &[1000, 1000], &[1000, 1000, 1000, 1000]] {
         shares::samples_are_the_same(&ranks(hertz));
     }
     let text = ranks(&[0, 0]).report.text();
-    assert!(!text.contains("stacks"), "{text}");
+    assert!(
+        !text.lines().any(|line| line.starts_with("stacks")),
+        "{text}"
+    );
 }
 
 #[test]
@@ -97,7 +100,7 @@ fn all_events_are_in_it_where_there_is_room() {
     let mut engine = engine(0);
     engine.windows = vec![(100, 150)];
     let (_, events) = engine.record();
-    let shown = Shown::of(&[engine], events);
+    let shown = TestPage::from_engines(&[engine], events);
     assert_eq!(numbers(&page(&shown), "timeline-0", 2), [events, events]);
     assert_eq!(
         shown.timelines[0].as_ref().unwrap().events(),
@@ -111,7 +114,7 @@ fn where_there_is_no_room_the_slowest_iterations_are_shown_and_the_rest_is_count
     engine.windows = vec![(100, 1099)];
     let (_, events) = engine.record();
     let room = events / 10;
-    let shown = Shown::of(&[engine], room);
+    let shown = TestPage::from_engines(&[engine], room);
     let timeline = shown.timelines[0].as_ref().unwrap();
     let (kept, all) = timeline.events();
     assert_eq!(all, events);
@@ -136,7 +139,7 @@ fn an_iteration_with_more_events_than_there_is_room_for_is_cut() {
     let mut engine = engine(0);
     engine.windows = vec![(100, 100)];
     let (_, events) = engine.record();
-    let shown = Shown::of(&[engine], 10);
+    let shown = TestPage::from_engines(&[engine], 10);
     let (kept, all) = shown.timelines[0].as_ref().unwrap().events();
     assert_eq!((kept, all), (0, events));
 }
@@ -146,9 +149,9 @@ fn names_from_records_stay_text_and_nothing_is_fetched() {
     let mut engine = engine(0);
     engine.windows = vec![(100, 110)];
     engine.hostile = true;
-    let html = page(&Shown::of(&[engine], 1 << 20));
+    let html = page(&TestPage::from_engines(&[engine], 1 << 20));
     assert!(!html.contains("alert(1)</script>"));
-    // Those that the template opens are those that end, and no more.
+    // Each script element of the template ends, and there are no others.
     assert_eq!(html.matches("<script").count(), 4);
     assert_eq!(html.matches("</script").count(), 4);
     let data: Value = serde_json::from_str(element(&html, "data")).unwrap();
@@ -169,7 +172,7 @@ fn names_from_records_stay_text_and_nothing_is_fetched() {
 
 #[test]
 fn a_record_of_nothing_has_a_page() {
-    let shown = Shown::of(&[engine(0)], 1000);
+    let shown = TestPage::from_engines(&[engine(0)], 1000);
     let html = page(&shown);
     assert_eq!(numbers(&html, "iterations-0", 1), [0]);
     assert_eq!(numbers(&html, "timeline-0", 2), [0, 0]);
@@ -178,7 +181,7 @@ fn a_record_of_nothing_has_a_page() {
 #[test]
 fn damaged_records_have_a_page() {
     for seed in 0..100 {
-        let html = page(&Shown::of_records(&[damaged(seed)], 4000));
+        let html = page(&TestPage::from_records(&[damaged(seed)], 4000));
         let data: Value = serde_json::from_str(element(&html, "data")).unwrap();
         assert_eq!(
             data["report"]["processes"].as_array().unwrap().len(),

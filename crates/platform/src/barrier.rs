@@ -1,18 +1,18 @@
-//! Barriers that one thread has run on all others of the process: `membarrier(2)`.
+//! Memory barriers on all threads of the process: `membarrier(2)`.
 
 use libc::c_int;
 use tllmprof_sync::kernel;
 
-/// Makes what every thread has stored visible, and what it loads next fresh, which lets threads
-/// count without fences. False where the kernel has no such barrier.
+/// Makes what every thread has stored visible, and what it loads next fresh, so that threads can count
+/// without fences. Returns false if the kernel has no such barrier.
 pub fn process_wide() -> bool {
     const PRIVATE_EXPEDITED: c_int = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: c_int = 1 << 4;
     run(PRIVATE_EXPEDITED) || (run(REGISTER_PRIVATE_EXPEDITED) && run(PRIVATE_EXPEDITED))
 }
 
-/// Has every thread fetch its next instructions anew. Where the kernel has no such barrier, as old
-/// ones have not, a processor sees new code a little later.
+/// Makes every thread fetch its next instructions anew. Old kernels have no such barrier; a processor then
+/// sees new code a little later.
 pub fn instructions() {
     const SYNC_CORE: c_int = 1 << 5;
     const REGISTER_SYNC_CORE: c_int = 1 << 6;
@@ -32,7 +32,7 @@ mod tests {
     #[test]
     fn an_unknown_command_is_refused() {
         assert!(!run(1 << 30));
-        // Where the kernel has the barrier it has it each time.
+        // If the kernel has the barrier, it has it each time.
         assert_eq!(process_wide(), process_wide());
         instructions();
     }

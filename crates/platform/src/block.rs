@@ -1,5 +1,5 @@
-//! The few words of each thread that the assembler reads, and what they say: where the thread's calls
-//! are counted, which call of it is the outermost, whether it is in the library's own code.
+//! The few thread-local words that the assembler reads: the address of the thread's call counters, its
+//! outermost call, and whether it is in the library's own code.
 
 #[cfg_attr(target_arch = "aarch64", path = "block/aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "block/x86_64.rs")]
@@ -10,31 +10,33 @@ use core::ffi::c_void;
 use core::mem::offset_of;
 use core::ptr::{from_ref, null};
 
-/// The calling thread's own words, in initial-exec thread-local storage. All zeros in a new thread.
-/// 64 bytes, so that a process that loads many libraries still finds room in the static TLS area.
+/// The calling thread's own words, in initial-exec thread-local storage. All zeros in a new thread. 64 bytes,
+/// so that a process that loads many libraries still has room in the static TLS area.
 #[repr(C)]
 pub struct Block {
-    /// The thread's cells, null before its first call.
+    /// The thread's call counters; null before its first call.
     cells: Cell<*const c_void>,
-    /// Where the outermost intercepted call's return address lies on the stack, 0 for none.
+    /// The address on the stack of the outermost intercepted call's return address; 0: none.
     outer: Cell<usize>,
-    /// What that return address is.
+    /// The value of that return address.
     outer_return: Cell<usize>,
-    /// What [`crate::thread`] keeps of the thread, null before its first event.
+    /// The thread's [`crate::thread::Record`]; null before its first event.
     record: Cell<*const c_void>,
-    /// Where the thread's calls are noted; null for nowhere, as while it captures a stream.
+    /// The trail in which the thread's calls are noted; null: they are not noted, as while the thread
+    /// captures a stream.
     trail: Cell<*const c_void>,
     /// 1 while the thread is in the library's own code.
     inside: Cell<usize>,
-    /// 1 while a look-up of the thread is being thought about.
+    /// 1 while a look-up of the thread is being handled.
     looking_up: Cell<usize>,
-    /// What the thread writes to the record with, null before its first event: without a look into its record.
+    /// The thread's writer to the record; null before its first event. It saves a look into the thread's
+    /// record.
     writer: Cell<*const c_void>,
 }
 
 const _: () = assert!(size_of::<Block>() == Block::SIZE);
 
-/// Where the assembler finds the words, in bytes.
+/// Offsets of the words in bytes, for the assembler.
 impl Block {
     pub const SIZE: usize = 64;
     pub const CELLS: usize = offset_of!(Self, cells);
@@ -44,51 +46,50 @@ impl Block {
     pub const TRAIL: usize = offset_of!(Self, trail);
     const WRITER: usize = offset_of!(Self, writer);
 
-    /// Has `act` use the calling thread's block.
+    /// Runs `act` with the calling thread's block.
     #[inline]
     fn with<R>(act: impl FnOnce(&Self) -> R) -> R {
-        // SAFETY: the block is there as long as the thread is. Its words are cells, so that a signal
-        // handler may use them in between, and no reference to them gets to another thread.
+        // SAFETY: the block exists as long as the thread does. Its words are cells, so that a signal handler
+        // may use them in between, and no reference to them gets to another thread.
         act(unsafe { &*arch::block() })
     }
 }
 
-/// A number that no other living thread has: where the calling thread's block lies.
+/// Returns a number that no other living thread has: the address of the calling thread's block.
 #[inline]
 pub fn address() -> usize {
     arch::block().addr()
 }
 
-/// What is kept of the calling thread; null for nothing.
+/// Returns the calling thread's record; null: it has none.
 #[inline]
 pub(crate) fn record() -> *const c_void {
     arch::word::<{ Block::RECORD }>()
 }
 
-/// Says what is kept of the calling thread.
+/// Sets the calling thread's record.
 pub(crate) fn set_record(record: *const c_void) {
     Block::with(|block| block.record.set(record));
 }
 
-/// What the calling thread writes to the record with; null for nothing.
+/// Returns the calling thread's writer to the record; null: it has none.
 #[inline]
 pub(crate) fn writer() -> *const c_void {
     arch::word::<{ Block::WRITER }>()
 }
 
-/// Says what the calling thread writes to the record with.
+/// Sets the calling thread's writer to the record.
 pub(crate) fn set_writer(writer: *const c_void) {
     Block::with(|block| block.writer.set(writer));
 }
 
-/// Where the calling thread counts its calls; null for nowhere.
+/// Returns the calling thread's call counters; null: it has none.
 #[inline]
 pub fn cells() -> *const c_void {
     Block::with(|block| block.cells.get())
 }
 
-/// Says where the calling thread counts its calls and where it notes them. Returns what
-/// [`set_counting_of`] takes.
+/// Sets the calling thread's call counters and its trail. Returns the argument for [`set_counting_of`].
 pub fn set_counting(cells: *const c_void, trail: *const c_void) -> usize {
     Block::with(|block| {
         block.cells.set(cells);
@@ -97,16 +98,16 @@ pub fn set_counting(cells: *const c_void, trail: *const c_void) -> usize {
     arch::block().expose_provenance()
 }
 
-/// As [`set_counting`], for another thread.
+/// Like [`set_counting`], for another thread.
 ///
 /// # Safety
-/// `thread` came from [`set_counting`] on a thread that is still alive and does not read the words
-/// meanwhile.
+/// `thread` came from [`set_counting`] on a thread that is still alive and does not read the words at the
+/// same time.
 pub unsafe fn set_counting_of(thread: usize, cells: *const c_void, trail: *const c_void) {
     let block = core::ptr::with_exposed_provenance_mut::<Block>(thread);
-    // SAFETY: `thread` is the address of a block, which `set_counting` exposed, and a block is there
-    // as long as its thread, which is alive. The thread does not read the words meanwhile, so that the
-    // stores race with nothing.
+    // SAFETY: `thread` is the address of a block, which `set_counting` exposed, and a block exists as long as
+    // its thread, which is alive. The thread does not read the words at the same time, so that the stores are
+    // not a race.
     unsafe {
         (&raw mut (*block).cells)
             .cast::<*const c_void>()
@@ -117,15 +118,15 @@ pub unsafe fn set_counting_of(thread: usize, cells: *const c_void, trail: *const
     }
 }
 
-/// An intercepted call that others may be nested in: where its return address lies on the stack, and
-/// what that is.
+/// An intercepted call that others may be nested in: the address of its return address on the stack, and the
+/// value of that.
 #[derive(Clone, Copy)]
 pub struct Outer {
     pub place: usize,
     pub return_address: usize,
 }
 
-/// The outermost intercepted call of the calling thread; all zeros for none.
+/// Returns the outermost intercepted call of the calling thread; all zeros: none.
 #[inline]
 pub fn outer() -> Outer {
     Block::with(|block| Outer {
@@ -134,8 +135,7 @@ pub fn outer() -> Outer {
     })
 }
 
-/// Says which call of the calling thread is the outermost. The place must be readable until another
-/// is said.
+/// Sets the outermost call of the calling thread. The address must stay readable until another call is set.
 pub fn set_outer(outer: Outer) {
     Block::with(|block| {
         block.outer_return.set(outer.return_address);
@@ -143,7 +143,7 @@ pub fn set_outer(outer: Outer) {
     });
 }
 
-/// The calling thread has left its outermost intercepted call.
+/// Called when the calling thread has left its outermost intercepted call.
 pub fn leave_outer() {
     set_outer(Outer {
         place: 0,
@@ -151,8 +151,8 @@ pub fn leave_outer() {
     });
 }
 
-/// Runs `act` so that no call that it makes on this thread counts: they look nested in one that
-/// has been counted.
+/// Runs `act` so that no call that it makes on this thread counts: its calls look as if they were nested in
+/// one that has been counted.
 #[inline(never)]
 pub fn uncounted(act: &mut dyn FnMut()) {
     let mark: usize = 0;
@@ -166,27 +166,27 @@ pub fn uncounted(act: &mut dyn FnMut()) {
     act();
     Block::with(|block| block.trail.set(trail));
     set_outer(before);
-    // The place is this frame's until here.
+    // The address belongs to this frame until here.
     core::hint::black_box(mark);
 }
 
-/// The thread is in the library's own code: a function that is named may be one that this uses, such
-/// as an allocator's, or the call of a signal handler.
+/// Marks the calling thread as being in the library's own code. A rule may name a function that this code
+/// uses, such as an allocator's, and a signal handler may make calls.
 pub struct Inside(());
 
 impl Inside {
-    /// Enters; none where the thread is inside already.
+    /// Sets the mark; `None` if the thread has it already.
     pub fn enter() -> Option<Self> {
         let was_inside = Block::with(|block| block.inside.replace(1));
         (was_inside == 0).then(|| Self(()))
     }
 
-    /// Goes on beyond the end of a function, until [`Inside::leave`].
+    /// Keeps the mark beyond the end of a function, until [`Inside::leave`].
     pub fn stay(self) {
         core::mem::forget(self);
     }
 
-    /// Ends what [`Inside::stay`] has kept up, in the same thread or in its copy after a fork.
+    /// Removes the mark that [`Inside::stay`] has kept, in the same thread or in its copy after a fork.
     pub fn leave() {
         drop(Self(()));
     }
@@ -198,12 +198,12 @@ impl Drop for Inside {
     }
 }
 
-/// A look-up of the thread is being thought about. What that calls may be functions that the host looks up at
-/// their first call: such a look-up goes straight on.
+/// Marks that a look-up of the thread is being handled. That may call functions that the host looks up at
+/// their first call: such a look-up is passed on directly.
 pub struct LookingUp(());
 
 impl LookingUp {
-    /// Begins; none where one is thought about already.
+    /// Sets the mark; `None` if the thread has it already.
     pub fn enter() -> Option<Self> {
         let was_looking_up = Block::with(|block| block.looking_up.replace(1));
         (was_looking_up == 0).then(|| Self(()))
@@ -261,7 +261,7 @@ mod tests {
         });
         let (block, theirs) = said.recv().unwrap();
         assert!(block == theirs && theirs != address());
-        // SAFETY: the thread is alive, and waits for word before it reads them.
+        // SAFETY: the thread is alive, and waits for a message before it reads them.
         unsafe { set_counting_of(block, at(24), at(32)) };
         changes.send(()).unwrap();
         assert_eq!(thread.join().unwrap(), [24, 32]);

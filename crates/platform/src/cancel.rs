@@ -1,16 +1,16 @@
-//! Threads that another one cancels.
+//! Protects code from thread cancellation.
 
 // SAFETY: declared as in pthread.h.
 unsafe extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
 }
 
-/// Keeps the calling thread from being cancelled as long as it lives: in the middle of a switch, or of a
+/// Prevents the calling thread from being cancelled while this lives: in the middle of a switch, or of a
 /// line.
 pub struct Uncancelled(libc::c_int);
 
 impl Uncancelled {
-    /// Holds cancellation off.
+    /// Disables cancellation.
     pub fn new() -> Self {
         const DISABLE: libc::c_int = 1; // PTHREAD_CANCEL_DISABLE in glibc
         Self(set(DISABLE))
@@ -29,10 +29,10 @@ impl Drop for Uncancelled {
     }
 }
 
-/// Sets the calling thread's state, and returns the one that was in force.
+/// Sets the calling thread's state, and returns the previous one.
 fn set(state: libc::c_int) -> libc::c_int {
     let mut old = 0;
-    // SAFETY: writes the old state to the local, and refuses a state that there is not.
+    // SAFETY: writes the old state to the local, and refuses an unknown state.
     unsafe { pthread_setcancelstate(state, &raw mut old) };
     old
 }

@@ -1,5 +1,5 @@
-//! Files that the library keeps open in a host that may close what descriptors it does not know, and open others in
-//! their place.
+//! Files that the library keeps open. The host may close descriptors that it does not know, and open other
+//! files under their numbers.
 
 use core::ffi::c_int;
 use std::fs::File;
@@ -7,20 +7,22 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 
-/// Descriptors below this are what programs expect to get.
+/// Programs expect to get descriptors below this one.
 const LOWEST: c_int = 64;
 
-/// An open file, whose descriptor is looked at before each use.
+/// An open file, whose descriptor is checked before each use.
 pub struct Own {
-    /// None once it is closed.
+    /// `None` once it is closed.
     file: Option<File>,
-    /// Device and inode, by which it is known again.
+    /// Device and inode, which identify the file.
     identity: (u64, u64),
 }
 
 impl Own {
+    /// Takes over an open file, under a high descriptor.
+    ///
     /// # Errors
-    /// The file cannot be looked at.
+    /// The status of the file cannot be read.
     pub fn new(file: File) -> io::Result<Self> {
         let file = move_up(file);
         let identity = identity_of(&file)?;
@@ -30,17 +32,17 @@ impl Own {
         })
     }
 
-    /// The file, if the descriptor still is its own.
+    /// Returns the file, if the descriptor still belongs to it.
     pub fn get(&self) -> Option<&File> {
         self.file.as_ref().filter(|file| self.is(file))
     }
 
-    /// Whether `file` is the same file.
+    /// Returns true if `file` is the same file.
     fn is(&self, file: &File) -> bool {
         identity_of(file).is_ok_and(|is| is == self.identity)
     }
 
-    /// Takes `file` for the one that was closed; false where it is another one.
+    /// Replaces the closed file by `file`. Returns false if that is another file.
     pub fn reopen(&mut self, file: File) -> bool {
         let is_same = self.is(&file);
         if is_same {
@@ -50,12 +52,12 @@ impl Own {
         is_same
     }
 
-    /// Closes the descriptor, if it still is the file's.
+    /// Closes the descriptor, if it still belongs to the file.
     pub fn close(&mut self) {
         let is_own = self.get().is_some();
         let file = self.file.take();
         if !is_own {
-            // The number is the host's by now.
+            // The number belongs to the host by now.
             core::mem::forget(file);
         }
     }
@@ -67,9 +69,9 @@ impl Drop for Own {
     }
 }
 
-/// The same file by a higher number; the lower one, which the host may expect to get, is closed.
+/// Returns the same file under a higher number. The lower one, which the host may expect to get, is closed.
 fn move_up(file: File) -> File {
-    // SAFETY: the descriptor is the file's; a new one is nobody else's.
+    // SAFETY: the descriptor is the file's; a new one belongs to nothing else.
     unsafe {
         match libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, LOWEST) {
             -1 => file,
@@ -78,7 +80,7 @@ fn move_up(file: File) -> File {
     }
 }
 
-/// Device and inode.
+/// Returns device and inode.
 fn identity_of(file: &File) -> io::Result<(u64, u64)> {
     let status = file.metadata()?;
     Ok((status.dev(), status.ino()))

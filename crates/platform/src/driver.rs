@@ -1,9 +1,9 @@
-//! The driver's own functions, for our own use.
+//! The driver's own functions, for use by the library.
 //!
-//! The profiler is switched by the driver and not by a runtime, so that it works however the
-//! program was linked. Its functions are found in its own tables: `dlsym` would take the loader's
-//! lock in the middle of a launch, and `dlerror` would lose what the program has not read yet.
-//! `libloading` calls both, so it is used only where a library is opened at leisure.
+//! The profiler is started and stopped through the driver and not through a runtime, so that it works however
+//! the program was linked. Its functions are found in its own tables: `dlsym` would take the loader's lock in
+//! the middle of a launch, and would clear a `dlerror` that the program has not read yet. `libloading` calls
+//! both, so it is used only where no call of the program is in progress.
 
 #[cfg(test)]
 mod tests;
@@ -32,7 +32,7 @@ const INVALID_CONTEXT: Status = 201;
 const CONTEXT_IS_DESTROYED: Status = 709;
 
 functions! {
-    /// What is used of libcuda; a function that it lacks is none.
+    /// The functions of libcuda that are used; `None` for one that it lacks.
     Driver
 
     profiler_start: fn() = c"cuProfilerStart";
@@ -54,18 +54,19 @@ functions! {
 lifecycle::global! {
     #[fork(keep = "the child has the driver loaded, too")]
     static DRIVER: Published<Driver> = Published::none();
-    /// The context that was current where the window opened.
+    /// The context that was current when the window opened.
     #[fork(keep = "stored where a window opens")]
     static CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 }
 
-/// Whether the process has loaded the driver.
+/// Returns true if the process has loaded the driver.
 pub fn is_loaded() -> bool {
     Driver::is_known()
 }
 
-/// Whether `driver`, which may be another one than the process's, works for the process or has done so: the calling thread or a
-/// device has a context, or the driver has ended and the memory of one is still mapped.
+/// Returns true if `driver`, which need not be the process's own, works for the process or has done so: the
+/// calling thread or a device has a context, or the driver has shut down and the memory of a context is still
+/// mapped.
 pub fn is_in_use(driver: &Module) -> bool {
     type Current = extern "C" fn(&mut Context) -> Status;
     type Count = extern "C" fn(&mut c_int) -> Status;
@@ -84,7 +85,7 @@ pub fn is_in_use(driver: &Module) -> bool {
     };
     let mut context = core::ptr::null_mut();
     match current(&mut context) {
-        // It says so also where it was loaded and left alone; a context alone has this mapped.
+        // The driver also returns this if it was loaded but not used; only a context has this file mapped.
         DEINITIALIZED => Maps::read().is_ok_and(|maps| maps.has_file(Path::new("/dev/nvidia-uvm"))),
         SUCCESS if context.is_null() => {
             let mut devices = 0;
@@ -101,7 +102,7 @@ pub fn is_in_use(driver: &Module) -> bool {
 /// Writes the name of a kernel that the driver launches by `handle`, or the handle if it has none.
 ///
 /// # Errors
-/// Those of `out`.
+/// Errors of `out`.
 pub fn write_kernel_name(out: &mut dyn core::fmt::Write, handle: u64) -> core::fmt::Result {
     let mut name = [0; Driver::NAME_LENGTH];
     match Driver::get().and_then(|driver| driver.kernel_name(handle, &mut name)) {
@@ -111,9 +112,9 @@ pub fn write_kernel_name(out: &mut dyn core::fmt::Write, handle: u64) -> core::f
 }
 
 impl Driver {
-    /// The process's driver, if it has loaded one.
+    /// Returns the process's driver, if it has loaded one.
     ///
-    /// Looked for again when the one that was known has been unloaded.
+    /// It is looked up again after the known driver has been unloaded.
     pub fn get() -> Option<&'static Self> {
         let known = DRIVER.get();
         known.filter(|driver| driver.place.is_valid()).or_else(|| {
@@ -124,12 +125,12 @@ impl Driver {
         })
     }
 
-    /// Whether the process has loaded its driver at any time.
+    /// Returns true if the process has ever loaded its driver.
     pub fn is_known() -> bool {
         DRIVER.get().is_some() || Self::get().is_some()
     }
 
-    /// Starts the profiler; whether it did.
+    /// Starts the profiler. Returns true if that succeeded.
     pub fn start_profiler(&self) -> bool {
         let Some(start) = self.profiler_start else {
             log::once!(
@@ -151,7 +152,7 @@ impl Driver {
         }
     }
 
-    /// Starts the profiler where it could not be started before, without a word.
+    /// Starts the profiler if it could not be started before, without logging.
     pub fn start_profiler_late(&self) -> bool {
         self.profiler_start
             .is_some_and(|start| self.in_a_context(|| start()) == 0)
@@ -164,7 +165,7 @@ impl Driver {
         };
         match self.in_a_context(|| stop()) {
             0 => {}
-            // The program has taken CUDA down before the end of the process closed the window.
+            // The program has shut CUDA down before the end of the process closed the window.
             status @ (DEINITIALIZED | CONTEXT_IS_DESTROYED) => {
                 log::say!(Debug, "cuProfilerStop came too late: error {status}");
             }
@@ -172,23 +173,23 @@ impl Driver {
         }
     }
 
-    /// The newest version of CUDA that it serves, as 1000 × major + 10 × minor.
+    /// Returns the newest version of CUDA that it supports, as 1000 × major + 10 × minor.
     pub fn version(&self) -> Option<c_int> {
         let mut version = 0;
         (self.driver_get_version?(&mut version) == 0).then_some(version)
     }
 
-    /// Bytes of the GPU's memory that are free, by the calling thread's context.
+    /// Returns the free bytes of GPU memory, for the calling thread's context.
     pub fn free_memory(&self) -> Option<usize> {
         let (mut free, mut total) = (0, 0);
         (self.mem_get_info?(&mut free, &mut total) == 0).then_some(free)
     }
 
-    /// Bytes that a kernel's name gets in messages.
+    /// The largest length in bytes of a kernel's name in messages.
     pub const NAME_LENGTH: usize = 60;
 
-    /// The name, mangled, of what a program launches by `handle`, cut short where it is long.
-    /// Drivers since 12.3 have the name; a `CUkernel` is launched as a `CUfunction`, and either function
+    /// Returns the mangled name of the kernel that a program launches by `handle`, cut if it is long. Drivers
+    /// since 12.3 return the name; a `CUkernel` can be launched as a `CUfunction`, and either function
     /// refuses the other's handles (error 400 from driver 580).
     pub fn kernel_name<'a>(
         &self,
@@ -205,7 +206,8 @@ impl Driver {
             .filter(|name| !name.is_empty())
     }
 
-    /// What `take` makes of the whole name, mangled, of what a program launches by `handle`.
+    /// Returns the result of `take` for the whole mangled name of the kernel that a program launches by
+    /// `handle`.
     pub fn with_kernel_name<T>(&self, handle: u64, take: impl FnOnce(&[u8]) -> T) -> Option<T> {
         let handle = core::ptr::with_exposed_provenance_mut(usize::try_from(handle).ok()?);
         let mut place = core::ptr::null();
@@ -236,7 +238,7 @@ impl Driver {
         context
     }
 
-    /// Makes the remembered context the calling thread's.
+    /// Makes the remembered context current on the calling thread.
     pub fn adopt_context(&self) {
         let context = CONTEXT.load(Ordering::Relaxed);
         if let Some(set) = self.ctx_set_current
@@ -248,14 +250,14 @@ impl Driver {
 
     /// Waits until the devices that the process uses are idle.
     ///
-    /// Changes the calling thread's context: for the worker alone.
+    /// Changes the calling thread's context, so it is only called by the worker.
     pub fn synchronize_all(&self) {
         self.adopt_context();
         let remembered = !self.context().is_null();
         if remembered {
             self.synchronize();
         }
-        // A single device has been waited for then.
+        // If there is only one device, it has been waited for already.
         if !remembered || self.devices() > 1 {
             self.each_primary_context(|| {
                 self.synchronize();
@@ -279,8 +281,8 @@ impl Driver {
         count
     }
 
-    /// Acts in some context: the calling thread's own, or, where the runtime has not given it one
-    /// yet, a primary context that the program uses, or the last that was seen.
+    /// Runs `act` in a context: the calling thread's own, or, if the runtime has not given it one yet, a
+    /// primary context that the program uses, or the last one that was seen.
     fn in_a_context(&self, act: impl Fn() -> Status) -> Status {
         if !self.context().is_null() {
             return act();
@@ -300,8 +302,8 @@ impl Driver {
         })
     }
 
-    /// Acts in the primary contexts that the program uses, until the act says that it is enough.
-    /// The calling thread has no context afterwards.
+    /// Runs `act` in the primary contexts that the program uses, until it returns true. The calling thread
+    /// has no context afterwards.
     fn each_primary_context(&self, mut act: impl FnMut() -> bool) {
         let mut is_enough = |ordinal| self.in_primary_context(ordinal, &mut act) == Some(true);
         (0..self.devices()).any(&mut is_enough);
@@ -313,7 +315,7 @@ impl Driver {
         let set = self.ctx_set_current?;
         let (mut device, mut flags, mut active) = (0, 0, 0);
         let mut context = core::ptr::null_mut();
-        // Retained while it is used, and only if the program has made it.
+        // It is retained while it is used, and only if the program has created it.
         let is_usable = get(&mut device, ordinal) == 0
             && state(device, &mut flags, &mut active) == 0
             && active != 0

@@ -82,7 +82,7 @@ struct Verdef {
     next: u32,
 }
 
-/// What is used of an entry of a symbol table.
+/// The fields that are used of an entry of a symbol table.
 struct Symbol {
     name: usize,
     kind: u8,
@@ -92,7 +92,7 @@ struct Symbol {
     size: usize,
 }
 
-/// Where a module's tables lie; 0 for one that it does not have.
+/// The addresses of a module's tables; 0 for one that it does not have.
 #[derive(Clone, Copy, Default)]
 struct Tables {
     symbols: usize,
@@ -103,33 +103,33 @@ struct Tables {
     versym: usize,
     verneed: usize,
     verdef: usize,
-    /// Relocations of the GOT and of the PLT: where, and how many bytes.
+    /// Relocations of the GOT and of the PLT: the address, and the size in bytes.
     relocations: [(usize, usize); 2],
 }
 
-/// A loaded module: its place and its tables.
+/// A loaded module: its address range and its tables.
 ///
-/// Valid as long as the module stays loaded; [`walk`] keeps it so during its visit.
+/// Valid as long as the module stays loaded; [`walk`] ensures that during its visit.
 #[derive(Clone, Copy)]
 pub struct Module {
-    /// What the addresses in its file are moved by.
+    /// The offset between addresses in its file and in memory.
     pub base: usize,
     path: *const c_char,
     /// The first mapped address.
     pub start: usize,
-    /// The first address behind it.
+    /// The first address after the module.
     pub end: usize,
-    /// The dynamic section, which says where the tables lie.
+    /// The dynamic section, which has the addresses of the tables.
     dynamic: usize,
     memory: Memory,
     tables: Tables,
 }
 
 impl Module {
-    /// Reads what the loader reports of a module; `None` if it has no symbols.
+    /// Reads the loader's description of a module; `None` if it has no symbols.
     fn new(Description(info): Description<'_>) -> Option<Self> {
         // SAFETY: the loader has given the description, of a module that is loaded.
-        let memory = unsafe { Memory::of(info) };
+        let memory = unsafe { Memory::described_by(info) };
         let (mut start, mut end, mut dynamic) = (usize::MAX, 0, None);
         for header in memory.headers() {
             match header.p_type {
@@ -178,7 +178,14 @@ impl Module {
         (tables.symbols != 0 && tables.strings != 0).then_some(module)
     }
 
-    /// Whether `address` lies in the module.
+    /// Returns the address of the table that leads to the unwind entries (`.eh_frame_hdr`).
+    pub fn unwind_table(&self) -> Option<usize> {
+        let mut headers = self.memory.headers().iter();
+        let table = headers.find(|header| header.p_type == libc::PT_GNU_EH_FRAME)?;
+        Some(self.memory.address(table.p_vaddr))
+    }
+
+    /// Returns true if `address` lies in the module.
     pub const fn contains(&self, address: usize) -> bool {
         address >= self.start && address < self.end
     }
@@ -194,14 +201,14 @@ impl Module {
         }
     }
 
-    /// The string at `offset` of the module's table.
+    /// Returns the string at `offset` of the module's table.
     fn string(&self, offset: usize) -> Option<&CStr> {
         let most = self.tables.strings_size.checked_sub(offset)?;
         self.memory
             .string(self.tables.strings.wrapping_add(offset), most)
     }
 
-    /// The entry of the symbol table.
+    /// Returns an entry of the symbol table.
     fn symbol(&self, index: usize) -> Option<Symbol> {
         const SIZE: usize = size_of::<Elf64_Sym>();
         let at = self.tables.symbols.checked_add(index.checked_mul(SIZE)?)?;
@@ -218,7 +225,7 @@ impl Module {
         })
     }
 
-    /// The path that it was loaded from; empty for the executable.
+    /// Returns the path that it was loaded from; empty for the executable.
     pub fn path(&self) -> &CStr {
         if self.path.is_null() {
             return c"";
@@ -227,7 +234,7 @@ impl Module {
         unsafe { CStr::from_ptr(self.path) }
     }
 
-    /// The name of its file; empty for the executable.
+    /// Returns the name of its file; empty for the executable.
     pub fn file_name(&self) -> &[u8] {
         let path = self.path().to_bytes();
         let start = path.iter().rposition(|&byte| byte == b'/');
@@ -235,7 +242,7 @@ impl Module {
             .unwrap_or_default()
     }
 
-    /// The name that others need it by.
+    /// Returns the name under which other modules need it.
     pub fn soname(&self) -> Option<&CStr> {
         let mut name = None;
         self.each_dynamic(|tag, value| {
@@ -257,23 +264,23 @@ impl Module {
         });
     }
 
-    /// The address of the function that the module defines under `name`, in `version` if the
-    /// module has versions at all; without one, in its default version.
+    /// Returns the address of the function that the module defines under `name`, in `version` if the module
+    /// has versions at all; without `version`, in its default version.
     pub fn defines(&self, name: &CStr, version: Option<&CStr>) -> Option<*mut c_void> {
         let found = self.definition(name, version)?;
         (!found.is_ifunc).then(|| core::ptr::with_exposed_provenance_mut(found.address))
     }
 
-    /// The version in which the module asks for the function `name`, if it asks for one.
+    /// Returns the version in which the module requires the function `name`, if it requires one.
     pub fn wants(&self, name: &CStr) -> Option<&CStr> {
         if self.tables.verneed == 0 || self.tables.versym == 0 {
             return None; // spares the search
         }
-        // Undefined symbols need not be in a GNU hash table: the list is searched, rarely.
+        // Undefined symbols need not be in a GNU hash table, so the list is searched. That is rare.
         self.version_wanted(self.undefined(name)?)
     }
 
-    /// The version of the symbol, by its number in the module.
+    /// Returns the version of the symbol, by its number in the module.
     fn version(&self, index: usize) -> Option<u16> {
         let table = self.tables.versym;
         (table != 0).then(|| {
@@ -282,7 +289,7 @@ impl Module {
         })?
     }
 
-    /// The version in which the module asks for a symbol that it does not define.
+    /// Returns the version in which the module requires a symbol that it does not define.
     fn version_wanted(&self, index: usize) -> Option<&CStr> {
         if self.tables.verneed == 0 {
             return None;
@@ -323,7 +330,7 @@ impl Module {
         }
     }
 
-    /// The name of a version that the module defines.
+    /// Returns the name of a version that the module defines.
     fn version_name(&self, index: u16) -> Option<&CStr> {
         let mut definition = self.tables.verdef;
         loop {
@@ -341,7 +348,8 @@ impl Module {
         }
     }
 
-    /// The first symbol called `name` that `fits`, by the hash table that the module has.
+    /// Returns the first symbol named `name` for which `fits` returns true, by the hash table that the module
+    /// has.
     fn find(&self, name: &CStr, fits: impl Fn(usize, &Symbol) -> bool) -> Option<usize> {
         let matches = |index: usize| {
             self.symbol(index).is_some_and(|symbol| {
@@ -387,7 +395,7 @@ impl Module {
         let (buckets, chains) = (word(0)?, word(1)?);
         let chain = 2 + buckets as usize;
         let mut index = word(2 + sysv_hash(name).checked_rem(buckets)? as usize)?;
-        // No more than there are: a damaged chain may lead back into itself.
+        // The number of steps is limited: a damaged chain may lead back into itself.
         for _ in 0..chains {
             if index == 0 || index >= chains {
                 return None;
@@ -400,21 +408,21 @@ impl Module {
         None
     }
 
-    /// Whether the module takes `name` from another one.
+    /// Returns true if the module imports `name` from another one.
     pub fn asks_for(&self, name: &CStr) -> bool {
         self.undefined(name).is_some()
     }
 
-    /// Whether functions of the module run before those of the modules that it needs.
+    /// Returns true if functions of the module run before those of the modules that it needs.
     pub fn runs_early(&self) -> bool {
         let mut runs_early = false;
         self.each_dynamic(|tag, _| runs_early |= tag == DT_PREINIT_ARRAY);
         runs_early
     }
 
-    /// The index of the undefined symbol `name`.
+    /// Returns the index of the undefined symbol `name`.
     fn undefined(&self, name: &CStr) -> Option<usize> {
-        // What a damaged table says of its size is no reason to look behind the segment's end.
+        // The size in a damaged table must not lead beyond the segment's end.
         let mut symbols =
             (1..self.undefined_end()).map_while(|index| Some((index, self.symbol(index)?)));
         let is_it = |symbol: &Symbol| symbol.section == 0 && self.string(symbol.name) == Some(name);
@@ -422,7 +430,7 @@ impl Module {
         Some(index)
     }
 
-    /// An index that all undefined symbols are below.
+    /// Returns an index that is greater than those of all undefined symbols.
     fn undefined_end(&self) -> usize {
         // Both tables start with their sizes. In a GNU table the symbols before the first hashed one
         // are the undefined ones, unless none is hashed at all.
@@ -434,7 +442,7 @@ impl Module {
         if let Some(chains) = second(self.tables.hash) {
             return chains as usize;
         }
-        // What lies behind the symbols in memory bounds them: another table, or the end of the
+        // The symbols end at the latest where another table begins after them in memory, or at the end of the
         // segment.
         let symbols = self.tables.symbols;
         let tables = [

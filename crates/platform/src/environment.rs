@@ -12,20 +12,20 @@ unsafe extern "C" {
     static environ: AtomicPtr<*const c_char>;
 }
 
-/// Whether the C library has been given the variables, which happens when it is initialised.
+/// Returns true if the C library has the variables already, which it gets when it is initialised.
 pub fn is_there() -> bool {
     // SAFETY: the word is aligned, and libc itself reads it as a whole.
     unsafe { !environ.load(Ordering::Acquire).is_null() }
 }
 
-/// Whether a variable is set whose name `is_meant`. Calls nothing of the host's.
+/// Returns true if a variable is set for whose name `is_meant` returns true. Calls no function of the host.
 pub fn has(is_meant: impl Fn(&[u8]) -> bool) -> bool {
     let name =
         |entry: &[u8]| is_meant(entry.split(|&byte| byte == b'=').next().unwrap_or_default());
     !find(name).is_null()
 }
 
-/// The value of a variable, as `getenv` gives it; null for none.
+/// Returns the value of a variable, as `getenv` does; null if it is not set.
 pub fn value(name: &[u8]) -> *const c_char {
     let is_it = |entry: &[u8]| {
         entry
@@ -36,14 +36,14 @@ pub fn value(name: &[u8]) -> *const c_char {
     if entry.is_null() {
         return entry;
     }
-    // SAFETY: the entry is longer than the name and the sign behind it.
+    // SAFETY: the entry is longer than the name and the equals sign after it.
     unsafe { entry.add(name.len() + 1) }
 }
 
-/// The first entry of the environment that `is_it`; null for none.
+/// Returns the first entry of the environment for which `is_it` returns true; null if there is none.
 fn find(is_it: impl Fn(&[u8]) -> bool) -> *const c_char {
-    // SAFETY: the host's list ends with a null, and its entries are terminated strings. The word
-    // that leads to it is aligned, and libc itself reads it as a whole.
+    // SAFETY: the host's list ends with a null, and its entries are terminated strings. The word that points
+    // to it is aligned, and libc itself reads it as a whole.
     unsafe {
         let mut entry = environ.load(Ordering::Acquire);
         while !entry.is_null() && !(*entry).is_null() {
@@ -56,12 +56,13 @@ fn find(is_it: impl Fn(&[u8]) -> bool) -> *const c_char {
     core::ptr::null()
 }
 
-/// Sets variables, each to a value or to none.
+/// Sets variables, each to a value, or removes them.
 ///
-/// `setenv` may free the list of variables that another thread, of a profiler that is preloaded,
-/// too, is reading. So the process gets a new list, at one stroke, and the old one stays. Its first and its last variable
-/// stay there: a program that writes its title where its arguments and variables lie takes the distance between them for
-/// the length, and some do not look whether all lie there.
+/// `setenv` may free the list of variables while another thread is reading it, such as one of a profiler that
+/// is also preloaded. So the process gets a new list, by one store, and the old one is not freed. Its first
+/// and its last variable stay first and last: a program that writes its title over its arguments and
+/// variables takes the distance between them as the length, and some programs do not check that all variables
+/// lie there.
 pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
     let is_changed = |entry: &CStr| {
         let entry = entry.to_bytes();
@@ -73,8 +74,8 @@ pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
     };
     let mut list = Vec::new();
     let unpoison = memory_sanitizer();
-    // SAFETY: the host's list ends with a null, and its entries are terminated strings. The word
-    // that leads to it is aligned, and libc itself reads it as a whole.
+    // SAFETY: the host's list ends with a null, and its entries are terminated strings. The word that points
+    // to it is aligned, and libc itself reads it as a whole.
     unsafe {
         let mut entry = environ.load(Ordering::Acquire);
         while !entry.is_null() && !(*entry).is_null() {
@@ -101,21 +102,21 @@ pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
 /// `__msan_unpoison` (sanitizer/msan_interface.h).
 type Unpoison = unsafe extern "C" fn(*const c_void, usize);
 
-/// MemorySanitizer's function, in a program built with it. The program ends where it reads memory that code built without
-/// the sanitizer has written, unless that code says so.
+/// Returns MemorySanitizer's function, in a program that was built with it. Such a program ends when it reads
+/// memory that uninstrumented code has written, unless that code calls this function.
 fn memory_sanitizer() -> Option<Unpoison> {
     let mut found = None;
     elf::walk(|module| {
         found = module.defines(c"__msan_unpoison", None);
         found.is_some()
     });
-    // SAFETY: the sanitizer alone defines a function of this name, which its header declares so.
+    // SAFETY: only the sanitizer defines a function of this name, which its header declares with this type.
     found.map(|function| unsafe { core::mem::transmute::<*mut c_void, Unpoison>(function) })
 }
 
 fn initialized<T>(unpoison: Option<Unpoison>, memory: &[T]) {
     if let Some(unpoison) = unpoison {
-        // SAFETY: the memory is a slice's; the sanitizer only writes what it knows about it.
+        // SAFETY: the memory is a slice; the sanitizer only writes its own notes about it.
         unsafe { unpoison(memory.as_ptr().cast(), size_of_val(memory)) };
     }
 }
@@ -126,7 +127,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// The environment is the process's: one test at a time changes it.
+    /// The environment belongs to the process: only one test at a time changes it.
     pub(crate) static ONE: Mutex<()> = Mutex::new(());
 
     #[test]

@@ -1,18 +1,18 @@
-//! The host's `errno`, kept over our own work.
+//! Preserves the host's `errno` across the library's own work.
 
 use core::ffi::c_int;
 
-/// Puts `errno` back when dropped. It stays on its thread, and asks the C library for the place once.
+/// Restores `errno` when dropped. It stays on its thread, and asks the C library for the address once.
 pub struct Kept {
     place: *mut c_int,
     value: c_int,
 }
 
 impl Kept {
-    /// Remembers `errno` as it is now.
+    /// Remembers the current `errno`.
     #[inline]
     pub fn new() -> Self {
-        // SAFETY: it gives the calling thread's own word, which is always valid there.
+        // SAFETY: it returns the address of the calling thread's own word, which is always valid there.
         let (place, value) = unsafe {
             let place = libc::__errno_location();
             (place, place.read())
@@ -27,7 +27,7 @@ impl Default for Kept {
     }
 }
 
-/// `errno`, as the last call of the C library that failed left it.
+/// Returns `errno`, as the last failed call of the C library set it.
 pub fn now() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }

@@ -1,18 +1,18 @@
-//! Functions that are known by their addresses.
+//! Function pointers from addresses.
 
 use core::ffi::c_void;
 use core::mem::transmute_copy;
 
-/// The function at `address` as a function pointer of type `F`; none for null.
+/// Returns the function at `address` as a function pointer of type `F`; `None` for null.
 ///
 /// # Safety
-/// What lies at the address is a function of that type for as long as the pointer is used. Where `F`
-/// is no `unsafe fn`, the function can be called with any arguments of their types.
+/// A function of that type is at the address for as long as the pointer is used. If `F` is not an `unsafe
+/// fn`, the function can be called with any arguments of their types.
 #[inline]
 pub unsafe fn at<F: Copy>(address: *mut c_void) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: a function pointer is the address of its function, as large as that (asserted above) and
-    // not null, and by this function's contract one of type `F` lies at the address.
+    // SAFETY: a function pointer is the address of its function, has the same size (asserted above) and is
+    // not null, and by this function's contract a function of type `F` is at the address.
     (!address.is_null()).then(|| unsafe { transmute_copy::<*mut c_void, F>(&address) })
 }
 

@@ -1,8 +1,8 @@
-//! GOT slots: what a module's calls through names lead to.
+//! GOT slots: the addresses through which a module calls functions by name.
 //!
-//! A slot that the loader has filled holds the function's address; one that it fills at the first
-//! call leads back into its own module until then. In a module with RELRO the slots are read-only:
-//! they are made writable for the one store and then what they were.
+//! A slot that the loader has filled holds the function's address; one that it fills at the first call leads
+//! back into its own module until then. In a module with RELRO the slots are read-only: they are made
+//! writable for one store and then protected again.
 
 use core::ffi::CStr;
 use core::ops::Range;
@@ -14,17 +14,17 @@ use crate::maps::{Maps, Unreadable, page_size};
 use crate::modules::{is_relocated, relro};
 use crate::resolve;
 
-/// A function that a module is to find elsewhere.
+/// A function for which a module gets another address.
 pub struct Redirect {
     pub name: &'static CStr,
     pub to: usize,
 }
 
-/// Leads the slots of `module` for these functions elsewhere, if it is loaded for good. Whether
-/// there are any.
+/// Redirects the slots of `module` for these functions, if the module is completely loaded. Returns true if
+/// it has such slots.
 ///
 /// # Errors
-/// It cannot be known whether they may be written.
+/// It cannot be determined if the slots may be written.
 pub fn redirect(module: &Module, redirects: &[Redirect]) -> Result<bool, Unreadable> {
     let maps = Maps::read()?;
     if !is_relocated(module, &maps) {
@@ -46,9 +46,10 @@ pub fn redirect(module: &Module, redirects: &[Redirect]) -> Result<bool, Unreada
     Ok(count > 0)
 }
 
-/// Leads slots of `module` elsewhere, if it is loaded for good: those of names that are `wanted`, to
-/// where `elsewhere` says for a name and what the slot holds; nothing where the loader fills it at the
-/// first call. How many, or nothing where the module is being loaded or a slot cannot be written.
+/// Redirects slots of `module`, if it is completely loaded: those for whose names `wanted` returns true, to
+/// the address that `elsewhere` returns for the name and the slot's value (`None` if the loader fills it at
+/// the first call). Returns the number of slots, or `None` if the module is being loaded or a slot cannot be
+/// written.
 pub fn lead(
     module: &Module,
     wanted: impl Fn(&CStr) -> bool,
@@ -78,8 +79,8 @@ pub fn lead(
     is_whole.then_some(count)
 }
 
-/// What `module` gets when it asks for `name`, as far as can be known: from what the process started
-/// with, in order, then from itself and what it needs.
+/// Returns the function that `module` gets for `name`, as far as can be determined: from the modules that the
+/// process started with, in order, then from itself and the modules that it needs.
 pub fn binding(
     module: &Module,
     name: &CStr,
@@ -113,14 +114,15 @@ pub fn binding(
         })
 }
 
-/// Whether another module needs it by this name. Where it has none of its own, that is its file's.
+/// Returns true if another module needs it by this name. A module without a name of its own is needed by its
+/// file's name.
 fn is_called(module: &Module, needed: &CStr) -> bool {
     module.soname() == Some(needed)
         || module.path() == needed
         || module.file_name() == needed.to_bytes()
 }
 
-/// Leads one slot to `to`; whether that could be done.
+/// Redirects one slot to `to`. Returns true if that succeeded.
 pub fn store(slot: &Slot<'_>, to: usize, maps: &Maps, relro: &Range<usize>) -> bool {
     let place = core::ptr::from_ref(slot.place);
     let size = page_size();
@@ -136,15 +138,15 @@ pub fn store(slot: &Slot<'_>, to: usize, maps: &Maps, relro: &Range<usize>) -> b
     if !is_writable && !protect(libc::PROT_READ | libc::PROT_WRITE) {
         return false;
     }
-    // A caller loads the slot and jumps. On AArch64 that does not keep the code it comes to from loading data
-    // which is older than the slot: what was made ready for it is seen by all threads first.
+    // A caller loads the slot and jumps. On AArch64 the code that it reaches could still load data older than
+    // the slot. So all threads have to see that data before the slot changes.
     if cfg!(target_arch = "aarch64") {
         barrier::process_wide();
     }
-    // One store: a thread that calls meanwhile finds the old address or the new one.
+    // One store: a thread that calls at this moment uses the old address or the new one.
     slot.place.store(to, Ordering::Release);
-    // Not a page beside them, which another thread will write to: the list of mappings may be wrong
-    // while the loader changes them (qemu's does not do it at one time).
+    // Only this page, not one next to it, which another thread may have to write: the list of mappings may be
+    // wrong while the loader changes them (qemu does not do it atomically).
     if !is_writable && relro.contains(&page) {
         protect(libc::PROT_READ);
     }
@@ -172,7 +174,7 @@ mod tests {
         unsafe { libc::getppid() }
     }
 
-    /// The names of slots, and what they hold.
+    /// Returns the values of the slots of a name.
     fn slots(wanted: &CStr) -> Vec<usize> {
         let mut slots = Vec::new();
         let visit = |slot: Slot<'_>| slots.push(slot.place.load(Ordering::Relaxed));
@@ -223,7 +225,7 @@ mod tests {
         resolve::remember_initial();
         elf::with_modules(|modules| {
             let found = |name| binding(&us(), name, None, modules).map(|found| found.address);
-            // SAFETY: a terminated name; RTLD_DEFAULT searches what the process started with.
+            // SAFETY: a terminated name; RTLD_DEFAULT searches the modules that the process started with.
             let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"getpid".as_ptr()) };
             assert_eq!(found(c"getpid"), Some(expected.addr()));
             assert_eq!(found(c"no_such_function"), None);

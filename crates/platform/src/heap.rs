@@ -1,10 +1,10 @@
-//! The library's own heap: what its code allocates comes from pages of its own, not from the host's `malloc`.
+//! The library's own heap: its code allocates from pages of this heap, not from the host's `malloc`.
 //!
-//! An allocator of the host's may take locks, unwind the stack or look names up, while the library holds the loader's
-//! lock or was called from that very allocator; and a tool that counts or checks allocations is to see the host's alone.
-//! Where there is no memory of our own, and where the lock is not to be had (in a signal handler that interrupted an
-//! allocation, or in a copy of the process made in the middle of one), the host's allocator serves. Whose memory it is
-//! shows by its address.
+//! The host's allocator may take locks, unwind the stack or look names up, while the library holds the
+//! loader's lock or was called from that very allocator. A tool that counts or checks allocations must only
+//! see those of the host. The host's allocator is used only if there is no memory for this heap, or if the
+//! heap's lock cannot be acquired (in a signal handler that interrupted an allocation, or in a copy of the
+//! process made during one). The address of a block shows which allocator it belongs to.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
@@ -20,10 +20,10 @@ use regions::Regions;
 
 mod regions;
 
-/// How long an allocation waits for another thread's.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// The time an allocation waits for another thread's.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Blocks from here on are mappings of their own.
+/// Blocks of at least this size are mappings of their own.
 const LARGE: usize = 256 * 1024;
 
 type Heap = Dlmalloc<Pages>;
@@ -33,7 +33,7 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     static HEAP: Lock<Heap> = Lock::new(Dlmalloc::new_with_allocator(Pages));
-    /// Somebody has waited in vain: nobody waits again until the lock is free.
+    /// True after a wait has timed out: then no thread waits until the lock is free again.
     #[fork(reset)]
     static IS_LOST: AtomicBool = AtomicBool::new(false);
     #[fork(keep = "the child has the same pages")]
@@ -46,7 +46,7 @@ lifecycle::at_fork! {
     parent: || HEAP.release_after_fork(),
 }
 
-/// Where another thread was in the middle of an allocation the heap stays locked for good.
+/// If another thread was allocating during the fork, the heap stays locked for good.
 fn in_child(alone: &OnlyThread) {
     HEAP.break_open_if_held(alone);
 }
@@ -57,17 +57,17 @@ fn locked() -> Option<Guard<'static, Heap>> {
         IS_LOST.store(false, Ordering::Relaxed);
         return Some(heap);
     }
-    let heap = HEAP.lock_for(PATIENCE);
+    let heap = HEAP.lock_for(LOCK_TIMEOUT);
     if heap.is_none() {
         IS_LOST.store(true, Ordering::Relaxed);
     }
     heap
 }
 
-/// What the heap for small blocks grows by; it gives nothing back.
+/// The source of memory for the heap of small blocks, which never returns any.
 struct Pages;
 
-// SAFETY: what is handed out is a new mapping, which nobody else has and which stays.
+// SAFETY: each block of memory is a new mapping, which nothing else uses and which stays.
 unsafe impl dlmalloc::Allocator for Pages {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let size = size.max(LARGE);
@@ -108,9 +108,9 @@ fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE && layout.align() <= regions::PAGE
 }
 
-// SAFETY: a block is a region, lies in a region of the heap's, or is the system allocator's, and is given back to the one
-// that its address and size show. A region stays as long as a block in it. The heap is used under its lock. Nothing here
-// unwinds. (Not inlined: whatever allocates would have a copy.)
+// SAFETY: a block is a region, lies in a region of the heap, or is the system allocator's, and is freed by
+// the one that its address and size show. A region stays as long as a block in it. The heap is used under its
+// lock. Nothing here unwinds. (Not inlined: every allocating function would contain a copy.)
 unsafe impl GlobalAlloc for OwnHeap {
     #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -122,7 +122,7 @@ unsafe impl GlobalAlloc for OwnHeap {
         };
         match own {
             Some(own) if !own.is_null() => own,
-            // SAFETY: the caller's layout, as it came.
+            // SAFETY: the caller's layout, unchanged.
             _ => unsafe { System.alloc(layout) },
         }
     }
@@ -133,18 +133,19 @@ unsafe impl GlobalAlloc for OwnHeap {
             // SAFETY: it is in none of our regions, so the system's allocator has made it.
             unsafe { System.dealloc(block, layout) };
         } else if is_large(layout) {
-            // SAFETY: such a block is a region, and the caller does not use it any more.
+            // SAFETY: such a block is a region, and the caller no longer uses it.
             unsafe { REGIONS.unmap(block, layout.size()) };
         } else if let Some(mut heap) = locked() {
             // SAFETY: the heap has made the block of this size and alignment.
             unsafe { heap.free(block, layout.size(), layout.align()) };
         }
-        // Else it is lost: the heap is not to be had.
+        // Otherwise the block is lost: the heap's lock cannot be acquired.
     }
 
     #[inline(never)]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: GlobalAlloc asks its caller for a size that does not overflow when it is rounded up to the alignment.
+        // SAFETY: GlobalAlloc requires from its caller a size that does not overflow when it is rounded up to
+        // the alignment.
         let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         if REGIONS.contain(block) && !is_large(layout) && !is_large(wanted) {
             let (old, align) = (layout.size(), layout.align());
@@ -156,11 +157,11 @@ unsafe impl GlobalAlloc for OwnHeap {
                 return own;
             }
         }
-        // SAFETY: the caller does not ask for a size of 0.
+        // SAFETY: the caller does not pass a size of 0.
         let new = unsafe { self.alloc(wanted) };
         if !new.is_null() {
-            // SAFETY: both blocks have so many bytes, and the new one is nobody else's. The old one is given back as it
-            // was made.
+            // SAFETY: both blocks have that many bytes, and the new one belongs to nothing else. The old one
+            // is freed with its own layout.
             unsafe {
                 new.copy_from_nonoverlapping(block, layout.size().min(size));
                 self.dealloc(block, layout);

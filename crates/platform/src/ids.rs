@@ -1,3 +1,4 @@
-//! Who is running. The kernel is asked: the C library's functions may be those of a library in front.
+//! The numbers of the process and of the calling thread. They come from the kernel, because the C library's
+//! functions may be replaced by another preloaded library.
 
 pub use tllmprof_sync::kernel::{process, this_thread as thread};

@@ -1,11 +1,10 @@
-//! Who listens to NVTX in this process.
+//! The library that listens to NVTX in this process.
 //!
-//! NVTX loads the library that `NVTX_INJECTION64_PATH` names, in each module that uses it, at that
-//! module's first range: one listener, unless the first passes everything on to the next. For a
-//! rule that counts ranges this library becomes the first, and the *tool* that was named before it
-//! the next. Children inherit the variable, with or without the preload, so what it was before is
-//! in a second one beside it: a child's library then finds the tool, or puts it back, and never
-//! chains to itself.
+//! NVTX loads the library that `NVTX_INJECTION64_PATH` names, in each module that uses NVTX, at that module's
+//! first range. There is one listener, unless the first one passes everything on to the next. For a rule that
+//! counts ranges, this library becomes the first, and the *tool* that the variable named before becomes the
+//! next. Children inherit the variable, with or without the preload, so its former value is kept in a second
+//! variable. A child's library then finds the tool, or restores the variable, and never chains to itself.
 
 use core::ffi::CStr;
 use std::ffi::{CString, OsStr, OsString};
@@ -19,13 +18,14 @@ use crate::elf;
 use crate::environment;
 use crate::resolve;
 
-/// The variable that names who listens.
+/// The variable that names the listener.
 pub const VARIABLE: &str = "NVTX_INJECTION64_PATH";
-/// What [`VARIABLE`] was before this library was put there; empty if there was none.
+/// The variable with the former value of [`VARIABLE`], before this library was put there; empty if there was
+/// none.
 const BEFORE: &str = "TLLMPROF_NVTX_CHAIN";
 
-/// What profilers set in the processes that they start: nsys; nsys, ncu and others that inject into CUDA; ncu and
-/// compute-sanitizer. A name may go on behind these.
+/// The variables that profilers set in the processes that they start: nsys; nsys, ncu and others that inject
+/// into CUDA; ncu and compute-sanitizer. These are prefixes of their names.
 const PROFILERS: [&[u8]; 4] = [
     b"NSYS_PROFILING_SESSION_ID",
     b"CUDA_INJECTION64_PATH",
@@ -39,23 +39,23 @@ lifecycle::global! {
     static FOUND: OnceBox<Found> = OnceBox::new();
 }
 
-/// What the variables said when the library was loaded.
+/// The values of the variables when the library was loaded.
 struct Found {
-    /// This library's file, if it can be found again by its name.
+    /// This library's file, if it can be found by its name.
     us: Option<PathBuf>,
     /// The library that listens after this one.
     tool: Option<CString>,
-    /// The variable named this library: a parent of the process had put it there.
+    /// True if the variable named this library: a parent of the process had set it.
     inherited: bool,
 }
 
 fn found() -> &'static Found {
-    FOUND.get_or_init(|| Box::new(Found::by(own_path())))
+    FOUND.get_or_init(|| Box::new(Found::from_variables(own_path())))
 }
 
 impl Found {
-    /// By the variables as they are now, if `us` is this library's file.
-    fn by(us: Option<PathBuf>) -> Self {
+    /// Reads the current variables. `us` is this library's file.
+    fn from_variables(us: Option<PathBuf>) -> Self {
         let named = variable(VARIABLE);
         let inherited = named.as_deref().is_some_and(|named| {
             is(us.as_deref(), named) || is_like(us.as_deref(), named) && has_chain()
@@ -70,10 +70,10 @@ impl Found {
     }
 }
 
-/// Has ranges pass this library if `wanted`, or not any more. For the constructor: NVTX may read
-/// the variable at any time from then on.
+/// Makes ranges pass through this library if `wanted`, or stops that. Called by the constructor: NVTX may
+/// read the variable at any time after that.
 pub fn start(wanted: bool) {
-    // Nearly always there is nothing to do and nothing to look for.
+    // In most processes there is nothing to do and nothing to look for.
     if !wanted && !has_chain() {
         return;
     }
@@ -82,7 +82,7 @@ pub fn start(wanted: bool) {
         tool,
         inherited,
     } = found();
-    // Loaded by NVTX alone, this library has nothing to count, and the environment is in use.
+    // If only NVTX has loaded it, this library has nothing to count, and the environment is in use.
     if !is_preloaded() {
         return;
     }
@@ -97,31 +97,31 @@ pub fn start(wanted: bool) {
     }
 }
 
-/// Whether the process was started with this library in front of libc, not given it later.
+/// Returns true if the process was started with this library before libc, and did not load it later.
 pub fn is_preloaded() -> bool {
     resolve::next(c"setenv").is_some()
 }
 
-/// The library that listens after this one.
+/// Returns the library that listens after this one.
 pub fn tool() -> Option<&'static CStr> {
     found().tool.as_deref()
 }
 
-/// Whether somebody else than this library listens.
+/// Returns true if a library other than this one listens.
 pub fn has_tool() -> bool {
     variable(VARIABLE).is_some_and(|named| !is_us(&named) || tool().is_some())
 }
 
-/// Whether a profiler has started this process, or listens in it.
+/// Returns true if a profiler has started this process, or listens in it.
 pub fn has_profiler() -> bool {
     let is_set = |name: &[u8]| PROFILERS.iter().any(|profiler| name.starts_with(profiler));
     environment::has(is_set) || has_tool()
 }
 
-/// Whether NVTX would still load this library. Allocates nothing.
+/// Returns true if NVTX would still load this library. Allocates nothing.
 pub fn is_in_place() -> bool {
-    // SAFETY: the name is terminated; the result is null or a terminated string of the
-    // environment, which is read at once.
+    // SAFETY: the name is terminated; the result is null or a terminated string of the environment, which is
+    // read immediately.
     unsafe {
         let named = libc::getenv(c"NVTX_INJECTION64_PATH".as_ptr());
         let us = FOUND.get().and_then(|found| found.us.as_deref());
@@ -140,12 +140,12 @@ fn is(us: Option<&Path>, path: &OsStr) -> bool {
     us.is_some_and(|us| us == path || std::fs::canonicalize(path).is_ok_and(|path| us == path))
 }
 
-/// Whether the file is called like this library: a parent may have run another copy of it.
+/// Returns true if the file has the same name as this library: a parent may have run another copy of it.
 fn is_like(us: Option<&Path>, path: &OsStr) -> bool {
     us.is_some_and(|us| us.file_name() == Path::new(path).file_name())
 }
 
-/// Whether this library, or a copy of it, has put itself before the tool.
+/// Returns true if this library, or a copy of it, has put itself before the tool.
 fn has_chain() -> bool {
     std::env::var_os(BEFORE).is_some()
 }
@@ -173,12 +173,12 @@ mod tests {
         Some(text.as_bytes())
     }
 
-    /// What a library would find that is loaded from this test's file: the tool, and whether a parent
-    /// has put the library before it.
+    /// Returns what a library loaded from this test's file would find: the tool, and true if a parent has put
+    /// the library before it.
     fn seen() -> (Option<String>, bool) {
         let Found {
             tool, inherited, ..
-        } = Found::by(Some(us()));
+        } = Found::from_variables(Some(us()));
         (tool.map(|tool| tool.into_string().unwrap()), inherited)
     }
 

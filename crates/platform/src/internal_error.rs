@@ -1,10 +1,10 @@
-//! What is logged of a panic of this library.
+//! Logs a panic of this library.
 
 use std::panic::{PanicHookInfo, set_hook};
 
 use crate::log;
 
-/// Has the first panic logged as a line like others, and the rest not at all. For the constructor.
+/// Logs the first panic as a line like others, and no further ones. Called by the constructor.
 pub fn start() {
     set_hook(Box::new(report));
 }

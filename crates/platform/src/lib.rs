@@ -1,9 +1,11 @@
-//! What a preloaded library needs in any process, whatever it is for.
+//! The basis of a preloaded library, for any process and any purpose.
 //!
-//! Modules and their symbols ([`elf`], [`modules`], [`resolve`], [`maps`]), patched GOT slots
-//! ([`got`]) and entries ([`entry`]), what is kept for each thread ([`thread`]), a heap of
-//! its own ([`heap`]), memory outside it ([`pages`]), copies of memory that may not be there ([`peek`]), files that stay open ([`descriptor`]), panics that must not reach the host ([`panics`], [`internal_error`]), forks ([`lifecycle`]), the driver and the gate in front of it ([`driver`], [`gate`]), lines on standard
-//! error ([`log`]), what libc answers at any time ([`system`]). Nothing here knows what a step is.
+//! Modules and their symbols ([`elf`], [`modules`], [`resolve`], [`maps`]), patched GOT slots ([`got`]) and
+//! function entries ([`entry`]), the state of each thread ([`thread`]), a heap for the library ([`heap`]),
+//! memory outside that heap ([`pages`]), copies of memory that may not be mapped ([`peek`]), files that stay
+//! open ([`descriptor`]), panics that must not reach the host ([`panics`], [`internal_error`]), forks
+//! ([`lifecycle`]), the driver and the gate in front of it ([`driver`], [`gate`]), lines on standard error
+//! ([`log`]), and system calls that are allowed at any time ([`system`]). Nothing here knows what a step is.
 
 #[cfg(not(all(
     any(target_arch = "aarch64", target_arch = "x86_64"),

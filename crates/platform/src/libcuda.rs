@@ -1,10 +1,10 @@
-//! How the driver's own functions are found, for our own use.
+//! Finds the driver's own functions, for use by the library.
 //!
-//! In the driver's own tables: calls by these addresses pass no door, so they are neither counted
-//! nor recorded as the program's. Where entries are patched, calls go past the jumps.
+//! They are looked up in the driver's own tables. Calls by these addresses pass no door, so they are neither
+//! counted nor recorded as the program's. If entries are patched, the calls bypass the jumps.
 //!
-//! Not by `libloading`: the look-up happens in the middle of a launch, where `dlsym` would wait for the
-//! loader's lock, which a constructor that waits for this thread may hold.
+//! `libloading` is not used: the look-up happens in the middle of a launch, where `dlsym` would wait for the
+//! loader's lock, which may be held by a constructor that waits for this thread.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +14,8 @@ use crate::elf;
 /// The driver's soname.
 pub const NAME: &CStr = c"libcuda.so.1";
 
-/// Whether `function` lies in another library than the driver, which is loaded. The driver may have parts that are
-/// called like it (under WSL, `libcuda.so.1.1`).
+/// Returns true if `function` lies in a library other than the driver, and the driver is loaded. Parts of the
+/// driver may have similar names (under WSL, `libcuda.so.1.1`).
 pub fn is_elsewhere(function: usize) -> bool {
     let is_driver = |module: &elf::Module| {
         let soname = module.soname().map_or(&[][..], CStr::to_bytes);
@@ -29,17 +29,17 @@ pub fn is_elsewhere(function: usize) -> bool {
     is_loaded && elf::containing(function).is_some_and(|module| !is_driver(&module))
 }
 
-/// Where the driver was found.
-pub struct Place {
+/// The location of the driver.
+pub struct DriverLocation {
     start: usize,
-    /// The module has the driver's soname: not that of a test, which is its own driver.
+    /// True if the module has the driver's soname. A test is its own driver, without that name.
     is_named: bool,
-    /// Up to which change of the modules it was seen to be there.
+    /// The value of [`elf::changes`] at which it was last seen to be loaded.
     seen: AtomicU64,
 }
 
-impl Place {
-    /// Of a driver that is nowhere.
+impl DriverLocation {
+    /// The location of a driver that is not loaded.
     #[cfg(test)]
     #[allow(
         clippy::declare_interior_mutable_const,
@@ -53,11 +53,11 @@ impl Place {
 
     #[doc(hidden)]
     #[must_use]
-    pub fn of(module: &elf::Module) -> Self {
+    pub fn from_module(module: &elf::Module) -> Self {
         Self {
             start: module.start,
             is_named: module.soname() == Some(NAME),
-            // Modules may have changed since the walk began: looked at when that is asked.
+            // Modules may have changed since the walk began: the next check looks.
             seen: AtomicU64::new(u64::MAX),
         }
     }
@@ -66,17 +66,18 @@ impl Place {
         (self.start, self.is_named) == (other.start, other.is_named)
     }
 
-    /// Whether the driver is still there: what stands there may be another module's once it was unloaded.
+    /// Returns true if the driver is still loaded: after it was unloaded, another module may be at its
+    /// address.
     ///
-    /// All modules are looked at where some have come or gone since the last time, for which a process with hundreds of them takes
-    /// microseconds.
+    /// All modules are checked if some were loaded or unloaded since the last time. In a process with
+    /// hundreds of them that takes microseconds.
     pub fn is_valid(&self) -> bool {
         let changes = elf::changes();
         if self.seen.load(Ordering::Relaxed) == changes {
             return true;
         }
-        let is_there =
-            elf::containing(self.start).is_some_and(|module| Self::of(&module).is_like(self));
+        let is_there = elf::containing(self.start)
+            .is_some_and(|module| Self::from_module(&module).is_like(self));
         if is_there {
             self.seen.store(changes, Ordering::Relaxed);
         }
@@ -84,11 +85,12 @@ impl Place {
     }
 }
 
-/// A structure of pointers to the driver's functions, of the first name that it has of each.
+/// A structure of pointers to the driver's functions. For each, the first of its names that the driver has is
+/// used.
 ///
-/// The rows give the arguments such types that a call with any of their values is sound: places for
-/// results are references. Handles are numbers to us; the driver checks them, or whoever has them
-/// keeps what they stand for alive.
+/// The types of the arguments must make a call with any of their values sound: results are written through
+/// references. Handles are numbers here; either the driver checks them, or the caller keeps the objects
+/// alive.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __driver_functions {
@@ -98,8 +100,8 @@ macro_rules! __driver_functions {
     ) => {
         $(#[$doc])*
         pub struct $name {
-            /// Where libcuda is loaded.
-            place: $crate::libcuda::Place,
+            /// The location of libcuda.
+            place: $crate::libcuda::DriverLocation,
             $($field: Option<extern "C" fn($($arg),*) -> core::ffi::c_int>,)*
         }
 
@@ -109,7 +111,7 @@ macro_rules! __driver_functions {
                 $crate::elf::walk(|module| {
                     if module.soname() == Some($crate::libcuda::NAME) && module.is_bound() {
                         driver = Some(Self {
-                            place: $crate::libcuda::Place::of(module),
+                            place: $crate::libcuda::DriverLocation::from_module(module),
                             $($field: [$($symbol),+].into_iter().find_map(|symbol| {
                                 // SAFETY: the types are those of cuda.h for these names, and take
                                 // any values (see the macro).

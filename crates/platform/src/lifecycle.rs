@@ -1,22 +1,22 @@
-//! What becomes of the library's state when the process forks, exits, runs another program, or
-//! starts an interpreter again.
+//! Handles the library's state when the process forks, exits, runs another program, or starts an interpreter
+//! again.
 //!
-//! Every static that can change is declared with [`global!`], which says what becomes of it beside
-//! its definition; `tests/globals.rs` fails for one that is not. What has to be done is collected by
-//! the linker, so that no list of it is kept by hand. Only what is more than a store is a function of
-//! its own: named in the declaration, or, where it belongs to no static, given to [`at_fork!`].
+//! Every static that can change is declared with [`global!`], and its declaration says how each of these
+//! events affects it; `tests/globals.rs` fails for one without. The linker collects the actions, so that no
+//! list of them is kept by hand. An action that is more than a store is a function: it is named in the
+//! declaration or, if it belongs to no static, passed to [`at_fork!`].
 //!
-//! - **Fork.** In the child, which has one thread, the blocks are gone through by [`Stage`], and the
-//!   statics of a block from first to last. A lock that must be whole there is held over the fork.
-//!   Each is given up on after a while: a fork may come from a signal handler that interrupted the
-//!   library. What a reset replaces is forgotten, not dropped: the allocator may be in any condition.
-//! - **Restart.** An interpreter that the process embeds ends, and one starts anew: [`restart`]. What
-//!   a reset replaces is forgotten then, too, as it may have been the old interpreter's.
-//! - **Exit.** Memory goes without destructors: nothing is reset. What has to be finished by then is
-//!   finished by the session, in its exit handler; a static says so with `#[exit = "..."]`.
-//! - **Exec.** All of it is gone, whatever is declared: the new program's copy of the library begins
-//!   with the initial values. Environment variables and descriptors that are not closed survive; a
-//!   static that stands for one says so with `#[exec = "..."]`.
+//! - **Fork.** In the child, which has one thread, the blocks are processed in the order of [`Stage`], and
+//!   the statics of a block from first to last. A lock that must be whole there is held during the fork. Each
+//!   wait for a lock is bounded: a fork may come from a signal handler that interrupted the library. A value
+//!   that a reset replaces is forgotten, not dropped: the allocator may be in any state.
+//! - **Restart.** An interpreter that the process embeds ends, and a new one starts: [`restart`]. A value
+//!   that a reset replaces is forgotten here as well, as it may belong to the old interpreter.
+//! - **Exit.** Memory is freed without destructors, and nothing is reset. The session finishes what has to be
+//!   finished, in its exit handler; a static says so with `#[exit = "..."]`.
+//! - **Exec.** All state is lost, whatever is declared: the new program's copy of the library begins with the
+//!   initial values. Environment variables and descriptors that are not closed survive; a static that stands
+//!   for one says so with `#[exec = "..."]`.
 
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
@@ -36,8 +36,8 @@ pub mod attic;
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// The order of the hooks: before a fork and in the child from first to last, in the parent
-/// backwards.
+/// The order of the hooks: before a fork and in the child from first to last, in the parent from last to
+/// first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stage {
     /// The library's own heap: the child's hooks may allocate.
@@ -48,11 +48,11 @@ pub enum Stage {
     Doors,
     /// The walks over loaded modules.
     Modules,
-    /// What records and captures.
+    /// The modules that record and capture.
     Sinks,
-    /// The threads' records, when all have looked at their parts.
+    /// The threads' records, after all others have handled their parts.
     Last,
-    /// What depends on the new state.
+    /// State that depends on the new state of the others.
     Again,
 }
 
@@ -68,7 +68,7 @@ impl Stage {
     ];
 }
 
-/// What a module does about a fork or a restart.
+/// The actions of a module at a fork or a restart.
 pub struct Hook {
     pub stage: Stage,
     pub before: Option<fn()>,
@@ -77,14 +77,14 @@ pub struct Hook {
     pub restart: Option<fn()>,
 }
 
-/// All of them.
+/// All registered hooks.
 #[linkme::distributed_slice]
 pub static HOOKS: [Hook];
 
 #[doc(hidden)]
 pub use linkme;
 
-/// Declares what a module does about a fork, beside what its statics declare: `stage`, and any of
+/// Declares the actions of a module at a fork, in addition to those of its statics: `stage`, and any of
 /// `before`, `parent` and `child`.
 #[doc(hidden)]
 #[macro_export]
@@ -104,7 +104,7 @@ macro_rules! __at_fork {
 pub use crate::__at_fork as at_fork;
 
 impl Hook {
-    /// Does nothing.
+    /// A hook that does nothing.
     pub const NONE: Self = Self {
         stage: Stage::Again,
         before: None,
@@ -114,7 +114,7 @@ impl Hook {
     };
 }
 
-/// Defines statics, each with what becomes of it.
+/// Defines statics, each with the effects of a fork and other events.
 ///
 /// ```text
 /// global! {
@@ -130,22 +130,23 @@ impl Hook {
 /// }
 /// ```
 ///
-/// `stage`, a [`Stage`], is left out where every static is kept. The attributes come in this order:
+/// `stage`, a [`Stage`], is left out if every static is kept. The attributes come in this order:
 ///
 /// - `#[fork(...)]`, always. In the child:
 ///   - `keep = "why"`: as in the parent;
 ///   - `reset`: its initial value, by [`Reset`];
-///   - `free`: a lock that is free, whoever held it; what it guards is kept;
-///   - `hold`: as `free`, and held over the fork, so that what it guards is whole;
-///   - `hold, reset`: held over the fork, and its initial value;
-///   - `in_child`: what its method of that name, which takes the [`OnlyThread`], makes of it;
-///   - `by = function`: what this makes of it, which takes the same;
-///   - `with = OTHER`: what the function of another static of the block makes of it.
-/// - `#[restart(...)]`, in the crates that know an interpreter: `keep`, `reset`, and `by` and `with`
-///   as above, but that the function takes nothing.
-/// - `#[exit = "..."]` and `#[exec = "..."]`, for the few for which these do anything.
-/// - `#[together(calls)]`, for what each recorded call reads and at most each iteration writes; `#[together(iterations)]`, for what each
-///   iteration uses. Between two calls the program uses the caches for itself: so these lie in one cache line, and in a few.
+///   - `free`: a lock that is free, whichever thread held it; the value that it guards is kept;
+///   - `hold`: like `free`, and held during the fork, so that the value is whole;
+///   - `hold, reset`: held during the fork, and then its initial value;
+///   - `in_child`: the result of its method of that name, which takes the [`OnlyThread`];
+///   - `by = function`: the result of this function, which takes the same;
+///   - `with = OTHER`: the function of another static of the block handles this one.
+/// - `#[restart(...)]`, in the crates that know an interpreter: `keep`, `reset`, and `by` and `with` as
+///   above, but the function takes no argument.
+/// - `#[exit = "..."]` and `#[exec = "..."]`, for the few statics that these events affect.
+/// - `#[together(calls)]`, for values that each recorded call reads and that are written at most once an
+///   iteration; `#[together(iterations)]`, for values that each iteration uses. Between two calls the program
+///   fills the caches with its own data, so the former lie in one cache line and the latter in a few.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __global {
@@ -193,7 +194,8 @@ macro_rules! __global_static {
     };
 }
 
-// Each section begins with a cache line. The library is one object when it is linked, so what is in a section lies together.
+// Each section begins with a cache line. The library is one object when it is linked, so the statics of a
+// section are next to each other.
 core::arch::global_asm!(
     ".section .data.tllmprof_calls,\"aw\",@progbits",
     ".p2align 6",
@@ -280,16 +282,15 @@ macro_rules! __global_restart {
     };
 }
 
-/// How long a reset waits for a lock.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The time a reset waits for a lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A static that can be given its initial value again.
+/// A static that can be reset to its initial value.
 pub trait Reset: Sized {
-    /// Gives it this value. What it was is put away, not dropped. Leaves it as it is if it is locked
-    /// for long.
+    /// Sets it to this value. The old value is put away, not dropped. Leaves it unchanged if it stays locked.
     fn reset(&self, initial: Self);
 
-    /// As [`Reset::reset`], in the child of a fork, whoever has it locked.
+    /// Like [`Reset::reset`], in the child of a fork, whichever thread held the lock.
     fn in_child(&self, initial: Self, _: &OnlyThread) {
         self.reset(initial);
     }
@@ -345,7 +346,7 @@ impl<T: Reset, const N: usize> Reset for [T; N] {
 
 impl<T> Reset for Lock<T> {
     fn reset(&self, initial: Self) {
-        if let Some(mut value) = self.lock_for(PATIENCE) {
+        if let Some(mut value) = self.lock_for(LOCK_TIMEOUT) {
             attic::put(core::mem::replace(&mut *value, initial.into_inner()));
         }
     }
@@ -357,40 +358,41 @@ impl<T> Reset for Lock<T> {
 }
 
 global! {
-    /// The thread that forks and has the locks, 0 for none. A second fork at the same time goes
-    /// without.
+    /// The thread that forks and holds the locks; 0: none. A second fork at the same time continues without
+    /// them.
     #[fork(keep = "`in_child` gives it up when the hooks are through")]
     static FORKER: AtomicI32 = AtomicI32::new(0);
-    /// That thread was outside the library's code. Calls that other handlers make meanwhile are
-    /// passed through: the thread has our locks.
-    #[fork(keep = "it is the forking thread's, which goes on in the child")]
+    /// True if that thread was outside the library's code. Calls that other handlers make during the fork are
+    /// passed through, because the thread holds the library's locks.
+    #[fork(keep = "it belongs to the forking thread, which continues in the child")]
     static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
-    /// The library makes no system calls any more.
+    /// True if the library must not make system calls any more.
     #[fork(keep = "a child has its parent's filters")]
     static IS_FILTERED: AtomicBool = AtomicBool::new(false);
-    /// Whether the process is a copy of another.
+    /// True if the process is a copy of another.
     #[fork(keep = "`in_child` sets it before the hooks")]
     static IS_CHILD: AtomicBool = AtomicBool::new(false);
 }
 
-/// The program installs a filter for system calls, which may end the process for any call that the program does not make
-/// itself: the library makes none from now on.
+/// Called when the program installs a filter for system calls, which may end the process for any call that
+/// the program does not make itself: the library makes none from now on.
 pub fn filter_is_installed() {
     IS_FILTERED.store(true, Ordering::Release);
 }
 
-/// Whether the library has to do without system calls.
+/// Returns true if the library must not make system calls.
 #[inline]
 pub fn is_filtered() -> bool {
     IS_FILTERED.load(Ordering::Relaxed)
 }
 
-/// Whether the process is a forked child.
+/// Returns true if the process is a forked child.
 pub fn is_child() -> bool {
     IS_CHILD.load(Ordering::Relaxed)
 }
 
-/// Has the hooks called at each fork. Once, before the first look-up or call of a program.
+/// Registers the hooks, to be called at each fork. Called once, before the first look-up or call of a
+/// program.
 pub fn register() {
     global! {
         #[fork(keep = "handlers are inherited")]
@@ -402,8 +404,8 @@ pub fn register() {
     }
 }
 
-/// An interpreter starts in the process where none was, or none any more: what the statics keep of an
-/// earlier one goes.
+/// Called when an interpreter starts in a process that has none, or no longer has one: the statics drop what
+/// they keep of an earlier one.
 pub fn restart() {
     for restart in Stage::ALL
         .into_iter()
@@ -466,7 +468,7 @@ extern "C" fn in_parent() {
     }
 }
 
-/// The child starts anew: nothing counted, nothing open, one thread.
+/// Resets the child: nothing counted, nothing open, one thread.
 extern "C" fn in_child() {
     if is_filtered() {
         return;
@@ -482,7 +484,7 @@ extern "C" fn in_child() {
     {
         contained((), || child(&alone));
     }
-    // The number is the parent's thread's: the child's own is another one.
+    // The number is that of the parent's thread: the child's thread has another one.
     if FORKER.swap(0, Ordering::Relaxed) != 0 && HAS_ENTERED.load(Ordering::Relaxed) {
         Inside::leave();
     }

@@ -1,4 +1,4 @@
-//! One line at a time on standard error, and never any harm by it.
+//! Writes lines to standard error, without harm to the host.
 
 use core::ffi::c_int;
 use core::fmt::{self, Write};
@@ -15,37 +15,43 @@ use tllmprof_sync::kernel;
 
 const PREFIX: &str = "tllmprof: ";
 const LONGEST: usize = 1024;
+/// Bytes of a longer line that are kept of its end, where the reason stands behind a name, and of its beginning.
+const END: usize = 400;
+const BEGINNING: usize = LONGEST - 1 - END;
+/// What stands in place of the middle.
+const CUT: &str = "…";
 
 lifecycle::global! {
     stage: Modules;
 
     #[fork(keep = "the settings are the same")]
     static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
-    /// Device and inode of standard error when the library was loaded; 0 for none.
+    /// Device and inode of standard error when the library was loaded; 0: none.
     #[fork(keep = "descriptor 2 is inherited")]
     static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
     #[fork(keep = "as what standard error is")]
     static STARTED: AtomicBool = AtomicBool::new(false);
     #[fork(by = in_child)]
     static PROCESS: AtomicI32 = AtomicI32::new(0);
-    /// Who keeps warnings and errors, beside standard error.
+    /// The function that also receives warnings and errors, in addition to standard error.
     #[fork(keep = "set once, at the start")]
     static KEEPER: OnceBox<fn(&str)> = OnceBox::new();
 }
 
-/// Descriptor 2 is the child's own from here on.
+/// From here on, descriptor 2 is the child's own.
 fn in_child(_: &OnlyThread) {
     PROCESS.store(ids::process(), Ordering::Relaxed);
 }
 
-/// Has `keep` called with each warning and error. Once; it may be called in any place.
+/// Registers `keep`, which is called with each warning and error. Only the first one is registered. It may be
+/// called anywhere.
 pub fn keep(keep: fn(&str)) {
     let _ = KEEPER.set(Box::new(keep));
 }
 
-/// Remembers what standard error is. A descriptor 2 that is closed now belongs to the host: what
-/// it opens there later is not for our lines. For the constructor, where a variable of ours is set; the first
-/// line does it, too.
+/// Remembers the file of standard error. If descriptor 2 is closed now, it belongs to the host: a file that
+/// the host opens there later is not for the library's lines. Called by the constructor if one of the
+/// library's variables is set, and by the first line.
 pub fn start() {
     if !STARTED.swap(true, Ordering::AcqRel) {
         PROCESS.store(ids::process(), Ordering::Relaxed);
@@ -53,10 +59,10 @@ pub fn start() {
     }
 }
 
-/// The host has redirected descriptor `new`. Not for a child that shares the memory of its parent
-/// until it runs another program: what it redirects is its own.
+/// Called when the host has redirected descriptor `new`. Ignored in a child that shares its parent's memory
+/// until it runs another program: its descriptors are its own.
 pub fn redirected(new: i32) {
-    // Where no line has been or will be written, no system call is made either.
+    // If no line has been or will be written, no system call is made here either.
     let matters = new == 2 && STARTED.load(Ordering::Relaxed) && !lifecycle::is_filtered();
     if matters && is_own_process() {
         let _errno = Kept::new();
@@ -64,8 +70,8 @@ pub fn redirected(new: i32) {
     }
 }
 
-/// Whether this is the process in which the library was started, or a copy that has its own memory: not a child that
-/// shares its parent's until it runs another program.
+/// Returns true if this is the process in which the library was started, or a copy that has its own memory:
+/// not a child that shares its parent's memory until it runs another program.
 pub fn is_own_process() -> bool {
     PROCESS.load(Ordering::Relaxed) == ids::process()
 }
@@ -76,12 +82,12 @@ fn learn() {
     STDERR[1].store(inode, Ordering::Relaxed);
 }
 
-/// Sets the level up to which lines are logged.
+/// Sets the highest level that is logged.
 pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
-/// Whether lines of `level` are logged.
+/// Returns true if lines of `level` are logged.
 pub fn is_logged(level: Level) -> bool {
     level as u8 <= LEVEL.load(Ordering::Relaxed)
 }
@@ -97,7 +103,7 @@ pub fn line(level: Level, message: fmt::Arguments<'_>) {
     if !is_shown && keeper.is_none() {
         return;
     }
-    let text = Text::of(message);
+    let text = Text::format(message);
     if let Some(keep) = keeper
         && let Ok(line) = str::from_utf8(&text.bytes[PREFIX.len()..text.length])
     {
@@ -109,10 +115,11 @@ pub fn line(level: Level, message: fmt::Arguments<'_>) {
     write_quietly(text.line());
 }
 
-/// As [`line`], by no other system call than the one that writes: the process has a filter that may end it for others.
+/// Like [`line`], but with no system call other than `write`: the process has a filter that may end it for
+/// others.
 pub fn line_by_one_call(level: Level, message: fmt::Arguments<'_>) {
     if is_logged(level) {
-        let text = Text::of(message);
+        let text = Text::format(message);
         let line = text.line();
         // SAFETY: the kernel reads the line.
         unsafe { kernel::call(libc::SYS_write, [2, line.as_ptr().addr(), line.len()]) };
@@ -147,33 +154,68 @@ pub use crate::__once as once;
 struct Text {
     bytes: [u8; LONGEST],
     length: usize,
+    /// The middle was left out, after [`BEGINNING`] bytes.
+    is_cut: bool,
 }
 
 impl Text {
-    fn of(message: fmt::Arguments<'_>) -> Self {
+    fn format(message: fmt::Arguments<'_>) -> Self {
         let mut text = Self {
             bytes: [0; LONGEST],
             length: 0,
+            is_cut: false,
         };
-        // Names in it are the program's. Text never fails; a longer message is cut.
+        // Names in it come from the program. Writing text never fails.
         let _ = write!(Printing(&mut text), "{PREFIX}{message}");
+        if text.is_cut {
+            text.mark_cut();
+        }
         text.bytes[text.length] = b'\n';
         text
     }
 
-    /// With the end of the line.
+    /// Returns the line with its line feed.
     fn line(&self) -> &[u8] {
         &self.bytes[..=self.length]
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
+        self.length += bytes.len();
+    }
+
+    /// Puts [`CUT`] between beginning and end, which are cut between characters.
+    fn mark_cut(&mut self) {
+        let whole = str::from_utf8(&self.bytes[..BEGINNING]);
+        let begins = whole.map_or_else(|error| error.valid_up_to(), str::len);
+        let place = begins + CUT.len();
+        let mut rest = place.max(BEGINNING);
+        while self.bytes[rest] & 0xc0 == 0x80 {
+            rest += 1;
+        }
+        self.bytes.copy_within(rest..self.length, place);
+        self.bytes[begins..place].copy_from_slice(CUT.as_bytes());
+        self.length -= rest - place;
     }
 }
 
 impl Write for Text {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // One byte is kept for the end of the line.
-        let room = LONGEST - 1 - self.length;
-        let end = text.floor_char_boundary(room.min(text.len()));
-        self.bytes[self.length..self.length + end].copy_from_slice(&text.as_bytes()[..end]);
-        self.length += end;
+        let mut text = text.as_bytes();
+        // One byte is reserved for the line feed.
+        if text.len() > LONGEST - 1 - self.length {
+            self.is_cut = true;
+            let first = BEGINNING.saturating_sub(self.length);
+            let (first, rest) = text.split_at(first.min(text.len()));
+            self.push(first);
+            text = &rest[rest.len().saturating_sub(END)..];
+            // The end so far gives way to the new one.
+            let excess = (self.length + text.len()).saturating_sub(LONGEST - 1);
+            self.bytes
+                .copy_within(BEGINNING + excess..self.length, BEGINNING);
+            self.length -= excess;
+        }
+        self.push(text);
         Ok(())
     }
 }
@@ -182,20 +224,20 @@ fn stat() -> Option<libc::stat> {
     kernel::status(2)
 }
 
-/// Whether descriptor 2 still is what it was, or what the host has made it since. What happens to
-/// have got the number after a close is the host's own file.
+/// Returns true if descriptor 2 is still the file that it was, or that the host has redirected it to. A file
+/// that got the number after a close belongs to the host.
 fn is_ours() -> bool {
     let known = STDERR.each_ref().map(|part| part.load(Ordering::Relaxed));
     known != [0, 0] && stat().is_some_and(|now| [now.st_dev, now.st_ino] == known)
 }
 
-/// Writes without raising a signal in the host, and without waiting: where the reader is gone or does not read, or the
-/// file may not grow, the line is lost.
+/// Writes without raising a signal in the host, and without waiting. If the reader is gone or does not read,
+/// or if the file must not grow, the line is lost.
 fn write_quietly(bytes: &[u8]) {
-    /// What a write raises that fails with the error.
+    /// The errors of a failed write, and the signals that the kernel raises with them.
     const RAISED: [(c_int, c_int); 2] = [
         (libc::EPIPE, libc::SIGPIPE),
-        (libc::EFBIG, libc::SIGXFSZ), // as large as RLIMIT_FSIZE lets it be
+        (libc::EFBIG, libc::SIGXFSZ), // the file has reached RLIMIT_FSIZE
     ];
     let _uncancelled = Uncancelled::new();
     let mut place = libc::pollfd {
@@ -209,9 +251,9 @@ fn write_quietly(bytes: &[u8]) {
     if ready != 1 || place.revents & libc::POLLOUT == 0 {
         return;
     }
-    // SAFETY: the signal sets are initialised by sigemptyset before use, and every pointer is to a
-    // local that outlives its call. Blocking and unblocking concerns this thread alone; a signal
-    // that our write raised is taken off before the old mask returns, one that was pending stays.
+    // SAFETY: the signal sets are initialised by sigemptyset before use, and every pointer is to a local that
+    // outlives its call. Blocking and unblocking affects only this thread; a signal that our write raised is
+    // removed before the old mask is restored, and one that was pending before stays.
     unsafe {
         let mut set = core::mem::zeroed::<libc::sigset_t>();
         let mut old = core::mem::zeroed::<libc::sigset_t>();
@@ -252,18 +294,18 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Standard error is the process's: one test at a time has it.
+    /// Standard error belongs to the process: only one test at a time uses it.
     static ONE: Mutex<()> = Mutex::new(());
     static KEPT: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-    /// Descriptor 2, which is put back when this is dropped.
+    /// Descriptor 2, which is restored when this is dropped.
     pub(crate) struct Stderr {
         before: OwnedFd,
         _one: MutexGuard<'static, ()>,
     }
 
     impl Stderr {
-        /// Makes `to` descriptor 2, in place of what the library knows.
+        /// Makes `to` descriptor 2, in place of the file that the library knows.
         pub(crate) fn is(to: &impl AsRawFd) -> Self {
             let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
             start();
@@ -282,12 +324,12 @@ pub(crate) mod tests {
     }
 
     fn duplicate(to: &impl AsRawFd) {
-        // SAFETY: both descriptors are open, and descriptor 2 stays so for who writes to it.
+        // SAFETY: both descriptors are open, and descriptor 2 stays open for its writers.
         assert_eq!(unsafe { libc::dup2(to.as_raw_fd(), 2) }, 2);
     }
 
     pub(crate) fn file() -> File {
-        // SAFETY: a terminated name; the descriptor is new and nobody else's.
+        // SAFETY: a terminated name; the descriptor is new and belongs to nothing else.
         unsafe {
             let fd = libc::memfd_create(c"log".as_ptr(), libc::MFD_CLOEXEC);
             assert!(fd >= 0);
@@ -328,14 +370,39 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_long_line_is_cut_between_characters() {
+    fn a_long_line_loses_its_middle_between_characters() {
         let file = file();
         let _stderr = Stderr::is(&file);
         redirected(2);
-        say!(Info, "{}µ", "a".repeat(LONGEST - PREFIX.len() - 2));
-        let text = text(&file);
-        assert_eq!(text.len(), LONGEST - 1, "the last character has two bytes");
-        assert!(text.ends_with("aa\n"));
+        let all = |count: usize| format!("{}µ", "a".repeat(count));
+        let longest = LONGEST - 1 - PREFIX.len() - "µ".len();
+        let mut expected = String::new();
+        for (first, second, why) in [
+            (longest, 0, ""),
+            (longest + 1, 0, ""),
+            (5000, 0, ": the name is too long"),
+            (BEGINNING - PREFIX.len() - 3, 700, ": the disk is full"),
+            (20, 2000, "\u{2026}\u{2026}"),
+        ] {
+            let (one, other) = ("é".repeat(first / 2), all(second));
+            say!(
+                Info,
+                "{}{one}{other}{why}",
+                if first % 2 == 1 { "x" } else { "" }
+            );
+            let text = text(&file);
+            let line = text.strip_prefix(&*expected).unwrap();
+            assert!(line.len() <= LONGEST, "{}", line.len());
+            let (head, tail) = line.split_once(CUT).unwrap_or((line, line));
+            assert!(
+                head.starts_with(PREFIX) && tail.ends_with(&format!("µ{why}\n")),
+                "{line}"
+            );
+            let is_whole = PREFIX.len() + first + other.len() + why.len() < LONGEST;
+            assert_eq!(head == line, is_whole, "{line}");
+            assert!(is_whole || line.len() > LONGEST - 8, "{}", line.len());
+            expected = text;
+        }
     }
 
     #[test]
@@ -384,7 +451,7 @@ pub(crate) mod tests {
         std::fs::remove_file(&path).unwrap();
         let _stderr = Stderr::is(&file);
         redirected(2);
-        // The limit is the process's: in a copy of it.
+        // The limit applies to the process, so it is set in a copy of it.
         // SAFETY: the child sets a limit, logs a line, which allocates nothing, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {

@@ -1,4 +1,4 @@
-//! What is mapped where, by the kernel's word.
+//! The memory mappings of the process, as the kernel lists them.
 
 use core::fmt;
 #[cfg(target_arch = "x86_64")]
@@ -13,12 +13,12 @@ pub struct Mapping {
     pub end: usize,
     pub is_writable: bool,
     pub is_executable: bool,
-    /// Of the file that is mapped.
+    /// The inode of the file that is mapped.
     pub inode: u64,
     path: Option<PathBuf>,
 }
 
-/// The kernel does not list the mappings, as in a sandbox without `/proc`: nothing is known of them.
+/// The kernel does not list the mappings, as in a sandbox without `/proc`. Contains the error number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unreadable(pub i32);
 
@@ -33,8 +33,10 @@ impl fmt::Display for Unreadable {
 pub struct Maps(Vec<Mapping>);
 
 impl Maps {
+    /// Reads the mappings.
+    ///
     /// # Errors
-    /// As reading a file: a sandbox may have no `/proc`.
+    /// The file cannot be read: a sandbox may have no `/proc`.
     pub fn read() -> Result<Self, Unreadable> {
         let mut text = Vec::new();
         tllmprof_symbols::open(Path::new("/proc/self/maps"))
@@ -47,35 +49,36 @@ impl Maps {
         ))
     }
 
-    /// The mapping that `address` lies in.
+    /// Returns the mapping that contains `address`.
     pub fn at(&self, address: usize) -> Option<&Mapping> {
         let index = self.0.partition_point(|mapping| mapping.end <= address);
         self.0.get(index).filter(|mapping| mapping.start <= address)
     }
 
-    /// The file that is mapped at `address`.
+    /// Returns the file that is mapped at `address`.
     pub fn file_at(&self, address: usize) -> Option<&Path> {
         self.at(address)?.path.as_deref()
     }
 
-    /// Whether a file of this path is mapped anywhere.
+    /// Returns true if a file of this path is mapped anywhere.
     pub fn has_file(&self, path: &Path) -> bool {
         self.0
             .iter()
             .any(|mapping| mapping.path.as_deref() == Some(path))
     }
 
-    /// Whether the file that is mapped at `address` has been deleted since, or another one took its name.
+    /// Returns true if the file that is mapped at `address` has been deleted since, or replaced by another
+    /// one.
     pub fn is_deleted_at(&self, address: usize) -> bool {
         self.file_at(address)
             .is_some_and(|path| path.as_os_str().as_bytes().ends_with(DELETED))
     }
 
-    /// Where whole pages are free within `reach` of `address`, the nearest first.
+    /// Returns the ranges of free whole pages within `reach` of `address`, the nearest first.
     #[cfg(target_arch = "x86_64")]
     pub fn free_near(&self, address: usize, reach: usize) -> Vec<Range<usize>> {
         const PAGE: usize = 4096;
-        // The first pages are not to be had, and beyond the last mapping lies the kernel's half.
+        // The first pages cannot be mapped, and the kernel's half begins after the last mapping.
         let (lowest, highest) = (address.saturating_sub(reach), address.saturating_add(reach));
         let mut from = 0x1_0000;
         let mut gaps = Vec::new();
@@ -92,10 +95,10 @@ impl Maps {
     }
 }
 
-/// What the kernel writes behind the name of a file that is mapped and has been deleted.
+/// The text that the kernel appends to the name of a mapped file that has been deleted.
 const DELETED: &[u8] = b" (deleted)";
 
-/// Bytes of a page: on AArch64 systems have them of 4, 16 or 64 KiB.
+/// Returns the page size in bytes: 4, 16 or 64 KiB on AArch64.
 pub fn page_size() -> usize {
     // SAFETY: takes no pointers.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -119,7 +122,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// The fifth word of a line, of which the first has been passed.
+/// Returns the fifth word of a line. `line` begins after the first word.
 fn inode(line: &[u8]) -> Option<u64> {
     let mut words = line
         .split(|&byte| byte == b' ')

@@ -1,4 +1,5 @@
-//! The modules of the process: which are there, which are left alone, and who is notified of changes.
+//! The modules of the process: the list of them, those that must not be patched, and the notification of
+//! changes.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +16,8 @@ use crate::resolve;
 use crate::stack;
 use crate::system;
 
-/// Modules that our own doors run on: their functions are not followed and their slots are left.
+/// Modules that the library's own doors run on: their functions are not hooked and their slots are not
+/// changed.
 const LEFT_ALONE: [&[u8]; 7] = [
     b"libc.so",
     b"ld-linux",
@@ -26,7 +28,7 @@ const LEFT_ALONE: [&[u8]; 7] = [
     b"linux-vdso",
 ];
 
-/// A module as it was found.
+/// A loaded module.
 pub struct Loaded {
     pub start: usize,
     pub end: usize,
@@ -36,14 +38,14 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Whether both are the same module in the same place.
+    /// Returns true if both are the same module at the same address.
     pub fn is(&self, other: &Self) -> bool {
         self.start == other.start && self.end == other.end && self.path == other.path
     }
 }
 
-/// The modules that are loaded now and have a file, and whether that is all of them: one that
-/// another thread is in the middle of loading is left for the next look.
+/// Returns the modules that are loaded now and have a file, and true if the list is complete: a module that
+/// another thread is still loading is left for the next time.
 pub fn present(maps: &Maps) -> (Vec<Loaded>, bool) {
     let (mut present, mut is_complete) = (Vec::new(), true);
     elf::walk(|module| {
@@ -65,9 +67,8 @@ pub fn present(maps: &Maps) -> (Vec<Loaded>, bool) {
     (present, is_complete)
 }
 
-/// Whether the loader is done with the module's relocations. The last thing that it does is to make
-/// the pages read-only that are to be so afterwards; a module without such pages is taken as done,
-/// as nothing that is written here can then fault.
+/// Returns true if the loader has finished the module's relocations. Its last action is to make the RELRO
+/// pages read-only. A module without such pages counts as finished, because writing to it cannot fault.
 pub fn is_relocated(module: &Module, maps: &Maps) -> bool {
     let relro = relro(module);
     relro.is_empty()
@@ -76,7 +77,7 @@ pub fn is_relocated(module: &Module, maps: &Maps) -> bool {
             .is_some_and(|mapping| !mapping.is_writable)
 }
 
-/// The pages that the loader makes read-only when it is done with the module's relocations.
+/// Returns the pages that the loader makes read-only when it has finished the module's relocations.
 pub fn relro(module: &Module) -> Range<usize> {
     const PT_GNU_RELRO: u32 = 0x6474_e552;
     let mut headers = module.headers().iter();
@@ -89,8 +90,8 @@ pub fn relro(module: &Module) -> Range<usize> {
     start & !(page - 1)..end & !(page - 1)
 }
 
-/// Whether the file at `path` is not the one that `module` was loaded from, as after an upgrade: its symbols are not those of
-/// the code that runs.
+/// Returns true if the file at `path` is not the one that `module` was loaded from, as after an upgrade: then
+/// its symbols are not those of the running code.
 pub fn is_replaced(module: &Module, maps: &Maps, path: &Path) -> bool {
     if maps.is_deleted_at(module.start) {
         return true;
@@ -99,7 +100,8 @@ pub fn is_replaced(module: &Module, maps: &Maps, path: &Path) -> bool {
         return false;
     };
     let inode = file.metadata().map(|status| status.ino());
-    // Some file systems give out another number than they map by: then the notes decide, among them the build's.
+    // Some file systems report another inode than the mapping's. Then the notes decide, among them the build
+    // ID.
     if inode.is_ok_and(|inode| {
         maps.at(module.start)
             .is_some_and(|mapping| mapping.inode == inode)
@@ -122,7 +124,7 @@ pub fn is_replaced(module: &Module, maps: &Maps, path: &Path) -> bool {
     let mut ranges: Vec<_> = notes
         .map(|header| (header.p_vaddr as usize, header.p_filesz as usize))
         .collect();
-    // The header of the file: where what lies in it.
+    // The header of the file, which has the positions of its parts.
     ranges.push((
         module.start.wrapping_sub(module.base),
         size_of::<libc::Elf64_Ehdr>(),
@@ -132,15 +134,15 @@ pub fn is_replaced(module: &Module, maps: &Maps, path: &Path) -> bool {
         .all(|(address, length)| is_like(address, length))
 }
 
-/// Whether the calling thread has the stack that names take to be understood.
+/// Returns true if the calling thread has enough stack to parse names.
 pub fn has_stack() -> bool {
     const NEEDED: usize = 512 * 1024;
     let here = stack::here();
-    // A coroutine or a signal handler may be on another stack, whose size nobody knows.
+    // A coroutine or a signal handler may be on another stack, whose size is not known.
     stack::bounds().is_some_and(|stack| stack.contains(&here) && here - stack.start >= NEEDED)
 }
 
-/// Whether the module's functions and slots are not touched.
+/// Returns true if the module's functions and slots must not be changed.
 pub fn is_left_alone(module: &Module) -> bool {
     resolve::is_us(module)
         || module.soname().is_some_and(|name| {
@@ -150,7 +152,7 @@ pub fn is_left_alone(module: &Module) -> bool {
         })
 }
 
-/// Reads from anywhere; false if nothing is there any more.
+/// Reads memory of any module. Returns false if no module is loaded there any more.
 pub fn read_any(address: usize, buffer: &mut [u8]) -> bool {
     let mut found = false;
     elf::walk(|module| {
@@ -161,24 +163,26 @@ pub fn read_any(address: usize, buffer: &mut [u8]) -> bool {
     found
 }
 
-/// Whether the process has one thread.
+/// Returns true if the process has only one thread.
 pub fn is_alone() -> bool {
     system::threads() == Some(1)
 }
 
 lifecycle::global! {
-    /// Modules that come and go matter to somebody. The look-up doors read it.
+    /// True if a watcher needs to know about modules that are loaded or unloaded. The look-up doors read it.
     #[fork(keep = "the child's modules are its parent's")]
     pub static ARE_WATCHED: AtomicBool = AtomicBool::new(false);
-    /// Who looks at modules that have come and gone, beside the functions that a rule names.
+    /// The function that is called when modules were loaded or unloaded, in addition to the check for
+    /// functions that a rule names.
     #[fork(keep = "set once, at the start")]
     static WATCHER: OnceBox<fn()> = OnceBox::new();
-    /// How many modules had come and gone when that was called last.
+    /// The value of [`elf::changes`] when that function was last called.
     #[fork(keep = "the child's modules are its parent's")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Has `watch` called when modules have come and gone: at the next look-up or `dlclose`. One only.
+/// Registers `watch`, which is called after modules were loaded or unloaded: at the next look-up or
+/// `dlclose`. Only one can be registered.
 pub fn watch(watch: fn()) {
     SEEN.store(elf::changes(), Ordering::Relaxed);
     if WATCHER.set(Box::new(watch)).is_ok() {
@@ -186,12 +190,12 @@ pub fn watch(watch: fn()) {
     }
 }
 
-/// Whether somebody watches by [`watch`].
+/// Returns true if a function was registered by [`watch`].
 pub fn has_watcher() -> bool {
     WATCHER.get().is_some()
 }
 
-/// Calls the watcher, if there is one, where what has come and gone is not what it has seen.
+/// Calls the watcher, if there is one and `changes` differs from what it has seen.
 pub fn notify_watcher(changes: u64) {
     if let Some(watch) = WATCHER.get()
         && SEEN.swap(changes, Ordering::AcqRel) != changes
@@ -207,7 +211,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// The pages of this module's GOT: one test at a time changes them or looks at their rights.
+    /// The pages of this module's GOT: only one test at a time changes them or reads their protection.
     pub(crate) static PAGES: Mutex<()> = Mutex::new(());
 
     fn us() -> Module {

@@ -1,11 +1,12 @@
-//! The library's own threads, which must neither keep a process from ending nor run while it is taken apart.
+//! The library's own threads. They must neither keep a process from ending nor run while it shuts down.
 //!
-//! A process whose main thread has left by `pthread_exit` ends with its last thread. So once that has left, each of ours
-//! looks, now and then, whether only the library's are left, and ends. Until then an idle one sleeps in one system call,
-//! which has no limit: the main thread's end wakes it ([`main_thread_leaves`]).
+//! A process whose main thread has left by `pthread_exit` ends with its last thread. So after that, each of
+//! the library's threads checks from time to time if only these threads are left, and then ends. Until then
+//! an idle one sleeps in one system call, without a time limit: the main thread's end wakes it
+//! ([`main_thread_leaves`]).
 //!
-//! Where the process exits, they are asked to end, and awaited for a bounded time ([`await_end`]): destructors that run
-//! afterwards may give back what the threads use.
+//! When the process exits, they are asked to end and awaited for a bounded time ([`await_end`]): destructors
+//! that run afterwards may free what the threads use.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
@@ -16,62 +17,62 @@ use tllmprof_sync::{Published, kernel};
 use crate::lifecycle::{self, OnlyThread};
 use crate::{ids, system, thread};
 
-/// The threads that there may be, one of each kind at a time.
+/// The kinds of the library's threads. There is at most one thread of each kind at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Does what must not hold its caller up.
+    /// Does work that must not delay its caller.
     Worker,
     /// Listens on the control socket.
     Live,
     /// Samples stacks.
     Stacks,
-    /// Does something once, and ends by itself.
+    /// Does one task, and ends by itself.
     Passing,
 }
 
 const KINDS: usize = 4;
 
-/// The slot of a thread that was started and has not said its number yet.
+/// The value for a thread that was started but has not stored its number yet.
 const BEGINS: i32 = -1;
-/// How often a thread that ends is looked at.
-const LOOK: Duration = Duration::from_micros(100);
+/// The interval between checks of a thread that is ending.
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 lifecycle::global! {
     stage: Sinks;
 
     #[fork(reset)]
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    /// The kernel's number of the latest thread of each kind; 0 for none.
+    /// The kernel's number of the latest thread of each kind; 0: none.
     #[fork(reset)]
     static NUMBERS: [AtomicI32; KINDS] = [const { AtomicI32::new(0) }; KINDS];
-    /// The thread of the kind was asked to end, and will.
+    /// True if the thread of the kind was asked to end, and will.
     #[fork(reset)]
     static END: [AtomicBool; KINDS] = [const { AtomicBool::new(false) }; KINDS];
-    /// The main thread has left, or is about to.
+    /// True if the main thread has left, or is about to.
     #[fork(reset)]
     static MAIN_THREAD_LEFT: AtomicBool = AtomicBool::new(false);
 }
 lifecycle::global! {
     stage: Last;
 
-    /// What wakes the thread of the kind.
+    /// The function that wakes the thread of the kind.
     #[fork(keep = "functions of this library")]
     static WAKE: [Published<fn()>; KINDS] = [const { Published::none() }; KINDS];
-    /// The main thread's end is noticed.
+    /// True if the main thread's end is noticed.
     #[fork(by = in_child)]
     static MAIN_THREAD_IS_WATCHED: AtomicBool = AtomicBool::new(false);
 }
 
-/// The calling thread is one of the library's for as long as this lives.
+/// Marks the calling thread as one of the library's while this lives.
 pub struct OwnThread(());
 
 impl OwnThread {
-    /// Of a thread that ends by itself.
+    /// Marks a thread that ends by itself.
     pub fn passing() -> Self {
         Self::begin(Kind::Passing)
     }
 
-    /// Of a thread that sleeps until somebody wakes it, by `wake`.
+    /// Marks a thread that sleeps until it is woken by `wake`.
     pub fn new(kind: Kind, wake: &'static fn()) -> Self {
         WAKE[kind as usize].set(Some(wake));
         Self::begin(kind)
@@ -91,7 +92,7 @@ impl Drop for OwnThread {
     }
 }
 
-/// Starts the thread of a kind; whether it did. It runs none of the host's signal handlers.
+/// Starts the thread of a kind. Returns true if that succeeded. It runs none of the host's signal handlers.
 pub fn start(
     kind: Kind,
     stack: usize,
@@ -107,12 +108,13 @@ pub fn start(
     is_started
 }
 
-/// The thread of the kind ends soon.
+/// Called when the thread of the kind is about to end.
 pub fn ends(kind: Kind) {
     END[kind as usize].store(true, Ordering::Release);
 }
 
-/// Waits until the threads that end are gone, with all that the C library does for them; not where this is one of them.
+/// Waits until the ending threads are gone, including what the C library does for them; not if the caller is
+/// one of them.
 pub fn await_end(patience: Duration) {
     let deadline = Instant::now() + patience;
     let us = ids::thread();
@@ -123,19 +125,20 @@ pub fn await_end(patience: Duration) {
             number => number != us && exists(number),
         };
         while ends.load(Ordering::Acquire) && is_there() && Instant::now() < deadline {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
-/// Whether the process has a thread of this number.
+/// Returns true if the process has a thread of this number.
 fn exists(number: i32) -> bool {
     let arguments = [ids::process() as usize, number as usize, 0];
-    // SAFETY: no signal is sent; the kernel only looks whether it could be.
+    // SAFETY: no signal is sent; the kernel only checks if it could be.
     unsafe { kernel::call(libc::SYS_tgkill, arguments) == 0 }
 }
 
-/// Has the calling thread's end noticed, if it is the main one. For the constructor, which that runs.
+/// Arranges that the calling thread's end is noticed, if it is the main thread. Called by the constructor,
+/// which the main thread runs.
 pub fn watch_main_thread() {
     thread::when_main_thread_leaves(&(main_thread_leaves as fn()));
     let is_main = ids::thread() == ids::process();
@@ -151,7 +154,7 @@ fn in_child(_: &OnlyThread) {
     }
 }
 
-/// The main thread is ending, and not by the end of the process.
+/// Called when the main thread is ending while the process continues.
 fn main_thread_leaves() {
     MAIN_THREAD_LEFT.store(true, Ordering::Release);
     WAKE.iter()
@@ -159,8 +162,9 @@ fn main_thread_leaves() {
         .for_each(|wake| wake());
 }
 
-/// How long an idle thread may sleep until it looks whether it is alone; no limit as long as the main thread is there, if
-/// its end is noticed. That is not so where the library was attached to a process whose main thread has made no call since.
+/// Returns the time an idle thread may sleep until it calls [`are_alone`]: no limit while the main thread
+/// runs, if its end is noticed. It is not noticed if the library was attached to a process whose main thread
+/// has made no call since.
 pub fn look_after(closely: Duration) -> Option<Duration> {
     const UNWATCHED: Duration = Duration::from_secs(1);
     if MAIN_THREAD_LEFT.load(Ordering::Acquire) {
@@ -169,10 +173,10 @@ pub fn look_after(closely: Duration) -> Option<Duration> {
     (!MAIN_THREAD_IS_WATCHED.load(Ordering::Acquire)).then_some(UNWATCHED)
 }
 
-/// Whether the main thread has ended and only its entry is left.
+/// Returns true if the main thread has ended and only its entry is left.
 ///
-/// An ended thread has no memory, which is how the kernel shows it without a file being opened: a
-/// descriptor of ours, however short-lived, could be the one that the host expects to get.
+/// An ended thread has no memory, which the kernel shows without a file being opened: even for a short time,
+/// a descriptor of the library could be the number that the host expects to get.
 fn main_thread_has_left() -> bool {
     let (byte, mut copy) = (0u8, 0u8);
     let from = libc::iovec {
@@ -184,19 +188,19 @@ fn main_thread_has_left() -> bool {
         iov_len: 1,
     };
     let process = ids::process();
-    // SAFETY: copies one byte of this frame to another of it.
+    // SAFETY: copies one byte of this frame to another byte of it.
     let copied =
         unsafe { libc::process_vm_readv(process, &raw const to, 1, &raw const from, 1, 0) };
     if copied == 1 {
         return false;
     }
-    // Where the kernel is not to be asked, what the thread said itself has to do.
+    // If the kernel refuses the request, the flag that the thread has set must be enough.
     std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
         || MAIN_THREAD_LEFT.load(Ordering::Acquire)
 }
 
-/// Whether the process has only the library's threads left, besides the entry of the main one. Asks the kernel only
-/// where the main thread may have left.
+/// Returns true if the process has only the library's threads left, besides the entry of the main one. Makes
+/// system calls only if the main thread may have left.
 pub fn are_alone() -> bool {
     let may_have_left =
         MAIN_THREAD_LEFT.load(Ordering::Acquire) || !MAIN_THREAD_IS_WATCHED.load(Ordering::Acquire);
@@ -225,7 +229,7 @@ mod tests {
             core::ptr::null_mut()
         }
         assert!(start(Kind::Stacks, 256 << 10, main));
-        // Nobody has asked it to end: nothing is awaited.
+        // It was not asked to end, so nothing is awaited.
         await_end(Duration::from_secs(3600));
         ends(Kind::Stacks);
         await_end(Duration::from_millis(1));

@@ -1,5 +1,5 @@
-//! Memory outside the heap that is never given back: a hook must not allocate, and other threads
-//! read it without a lock.
+//! Memory outside the heap that is never freed: a hook must not allocate, and other threads read this memory
+//! without a lock.
 
 use core::cell::{Cell, UnsafeCell};
 use core::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use tllmprof_sync::Published;
 /// The alignment of a mapping.
 const PAGE: usize = 4096;
 
-/// A type of which a value may begin as bytes of all zeros.
+/// A type for which bytes of all zeros are a valid value.
 ///
 /// # Safety
 /// Bytes of all zeros are a value of the type.
@@ -40,9 +40,9 @@ zeroed!(
 
 // SAFETY: any bytes are an uninitialised value.
 unsafe impl<T> Zeroed for MaybeUninit<T> {}
-// SAFETY: a cell has the values of what it holds.
+// SAFETY: a cell has the values of its content.
 unsafe impl<T: Zeroed> Zeroed for Cell<T> {}
-// SAFETY: a cell has the values of what it holds.
+// SAFETY: a cell has the values of its content.
 unsafe impl<T: Zeroed> Zeroed for UnsafeCell<T> {}
 // SAFETY: each of its elements is zeros.
 unsafe impl<T: Zeroed, const N: usize> Zeroed for [T; N] {}
@@ -51,32 +51,32 @@ unsafe impl<T> Zeroed for AtomicPtr<T> {}
 // SAFETY: nothing is published: a null pointer, which is zeros.
 unsafe impl<T> Zeroed for Published<T> {}
 
-/// `count` values of zeros in new pages. None if there is no memory.
+/// Returns `count` values of zeros in new pages. `None` if there is no memory.
 pub fn batch<T: Zeroed>(count: usize) -> Option<&'static mut [T]> {
     const { assert!(align_of::<T>() <= PAGE) };
     let bytes = count.checked_mul(size_of::<T>())?;
     let place = map(bytes)?;
-    // SAFETY: a new mapping that nobody else has and that is never unmapped; it has room for
-    // `count` values, is aligned to a page, and holds zeros, which are values of the type.
+    // SAFETY: a new mapping that nothing else uses and that is never unmapped; it has room for `count`
+    // values, is aligned to a page, and holds zeros, which are values of the type.
     Some(unsafe { core::slice::from_raw_parts_mut(place.cast(), count) })
 }
 
-/// As [`batch`], of what `make` makes.
+/// Like [`batch`], with values that `make` returns.
 pub fn batch_with<T>(count: usize, make: impl Fn() -> T) -> Option<&'static mut [T]> {
     let places = batch::<MaybeUninit<T>>(count)?;
     for place in places.iter_mut() {
         place.write(make());
     }
-    // SAFETY: all of them have been written, and a `MaybeUninit<T>` lies in memory as a `T` does.
+    // SAFETY: all of them have been written, and a `MaybeUninit<T>` has the layout of a `T`.
     Some(unsafe { &mut *(core::ptr::from_mut(places) as *mut [T]) })
 }
 
-/// As [`batch`], of values that are zeros again in every copy of the process, also in one that runs
-/// no fork handler. Where the kernel cannot do that (before Linux 4.14), the fork handlers have to.
+/// Like [`batch`], with values that are zeros again in every copy of the process, also in one that runs no
+/// fork handler. If the kernel does not support that (before Linux 4.14), the fork handlers have to.
 pub fn batch_wiped_on_fork<T: Zeroed>(count: usize) -> Option<&'static mut [T]> {
     let batch = batch::<T>(count)?;
-    // SAFETY: the pages of the mapping, all of it; what a copy of the process finds there are
-    // zeros, which are values of the type.
+    // SAFETY: the pages of the mapping, all of it; a copy of the process finds zeros there, which are values
+    // of the type.
     unsafe {
         libc::madvise(
             batch.as_mut_ptr().cast(),
@@ -89,18 +89,18 @@ pub fn batch_wiped_on_fork<T: Zeroed>(count: usize) -> Option<&'static mut [T]> 
 
 /// A value that can wait in a chain of [`Spare`] ones.
 pub trait Chained: Sync + Sized + 'static {
-    /// The next of the chain that the value is in.
+    /// The next value of the chain that this one is in.
     fn next(&self) -> &Published<Self>;
 }
 
-/// Values that were made by the batch and that nobody has had yet, in a chain. Nothing is locked: each is
-/// taken once, by whichever thread.
+/// A chain of values that were allocated together and that no thread has had yet. It needs no lock: each
+/// value is taken once, by any thread.
 pub struct Spare<T: 'static> {
     first: Published<T>,
 }
 
 impl<T: Chained> Spare<T> {
-    /// No value.
+    /// Returns an empty chain.
     #[must_use]
     pub const fn none() -> Self {
         Self {
@@ -108,25 +108,26 @@ impl<T: Chained> Spare<T> {
         }
     }
 
-    /// A value that nobody has had; one of the batch that `make` makes where none is left. None if there is
-    /// no memory for that.
+    /// Returns a value that no thread has had. If none is left, `make` allocates a batch. `None` if there is
+    /// no memory.
     pub fn take(&self, make: impl FnOnce() -> Option<&'static mut [T]>) -> Option<&'static T> {
-        // The whole chain is one thread's for a moment. What is left of it goes back.
+        // The whole chain belongs to one thread for a moment. The rest of it is put back.
         let value = self.first.take().or_else(|| chained(make()?))?;
         if let Some(rest) = value.next().take() {
-            // Should another thread have put its own rest back meanwhile, this one is lost: a batch at most.
+            // If another thread has put its own rest back at the same time, this one is lost: one batch at
+            // most.
             let _ = self.first.set_if_none(rest);
         }
         Some(value)
     }
 
-    /// Forgets all of them: in the child of a fork, where their memory is wiped.
+    /// Forgets all values: in the child of a fork, where their memory is wiped.
     pub fn forget(&self) {
         self.first.set(None);
     }
 }
 
-/// The first of a batch of which each leads to the next.
+/// Links the values of a batch into a chain, and returns the first.
 fn chained<T: Chained>(batch: &'static [T]) -> Option<&'static T> {
     for pair in batch.windows(2) {
         pair[0].next().set(pair.get(1));
@@ -134,7 +135,7 @@ fn chained<T: Chained>(batch: &'static [T]) -> Option<&'static T> {
     batch.first()
 }
 
-/// A new anonymous mapping.
+/// Returns a new anonymous mapping.
 fn map(bytes: usize) -> Option<*mut u8> {
     // SAFETY: the kernel chooses where the mapping lies, so that it replaces none.
     let place = unsafe {
@@ -162,7 +163,7 @@ mod tests {
         next: Published<Link>,
     }
 
-    // SAFETY: a reference that is none where it is zeros.
+    // SAFETY: a reference that is none if it is zeros.
     unsafe impl Zeroed for Link {}
 
     impl Chained for Link {

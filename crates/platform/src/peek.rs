@@ -1,11 +1,11 @@
-//! Copies of this process's own memory that may not be there, or may change meanwhile: the kernel makes them, which
-//! reports what cannot be read instead of sending a signal.
+//! Copies memory of this process that may not be mapped, or may change at the same time. The kernel makes the
+//! copies, and returns an error for unreadable memory instead of sending a signal.
 
 use core::ffi::c_int;
 
 use crate::ids;
 
-/// A place in memory. As the kernel's `iovec`.
+/// A range of memory, laid out like the kernel's `iovec`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Span {
@@ -15,27 +15,28 @@ pub struct Span {
 
 const _: () = assert!(size_of::<Span>() == size_of::<libc::iovec>());
 
-/// Spans that the kernel takes at a time.
-pub const MOST: usize = 1024;
+/// The largest number of spans that the kernel accepts in one call.
+pub const MAX_SPANS: usize = 1024;
 
-/// Copies the spans, one behind the other. How many bytes were copied: up to the first span that is not there.
+/// Copies the spans, one after the other. Returns the number of bytes that were copied, up to the first span
+/// that is not mapped.
 ///
 /// # Errors
-/// The kernel's, where not even the first span was copied: `EFAULT` where it is not there; another where the
-/// process may not ask.
+/// The kernel's error number if not even the first span was copied: `EFAULT` if it is not mapped; another one
+/// if the process has no permission.
 pub fn read(process: i32, spans: &[Span], into: &mut [u8]) -> Result<usize, c_int> {
     let total = spans
         .iter()
         .try_fold(0_usize, |sum, span| sum.checked_add(span.length));
-    if spans.len() > MOST || total.is_none_or(|total| total > into.len()) {
+    if spans.len() > MAX_SPANS || total.is_none_or(|total| total > into.len()) {
         return Err(libc::EINVAL);
     }
     let to = libc::iovec {
         iov_base: into.as_mut_ptr().cast(),
         iov_len: into.len(),
     };
-    // SAFETY: the kernel writes to the bytes of `into` alone. It reads the spans by itself and fails for one that is
-    // not there; a span lies in memory as an `iovec` does.
+    // SAFETY: the kernel writes only to the bytes of `into`. It reads the spans by itself and fails for one
+    // that is not mapped; a span has the layout of an `iovec`.
     let copied = unsafe {
         libc::process_vm_readv(
             process,
@@ -53,7 +54,7 @@ pub fn read(process: i32, spans: &[Span], into: &mut [u8]) -> Result<usize, c_in
     })
 }
 
-/// Copies as many bytes from an address of this process; `None` where not all of them are there.
+/// Fills `into` from an address of this process; `None` if not all bytes are mapped.
 pub fn copy(address: usize, into: &mut [u8]) -> Option<()> {
     let length = into.len();
     let span = Span { address, length };
@@ -111,7 +112,11 @@ mod tests {
             Err(libc::EINVAL)
         );
         assert_eq!(
-            read(process, &[span(&0_u8); MOST + 1], &mut [0; 2 * MOST]),
+            read(
+                process,
+                &[span(&0_u8); MAX_SPANS + 1],
+                &mut [0; 2 * MAX_SPANS]
+            ),
             Err(libc::EINVAL)
         );
     }

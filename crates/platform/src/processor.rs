@@ -1,8 +1,9 @@
-//! What an x86-64 processor says of itself.
+//! Information about an x86-64 processor.
 
 use core::arch::x86_64::{__cpuid_count, CpuidResult};
 
-/// What the instruction `cpuid` gives for a leaf, and a part of it where the leaf has several, else 0.
+/// Returns the result of the instruction `cpuid` for a leaf, and for a part of it if the leaf has several (0
+/// otherwise).
 #[must_use]
 pub fn cpuid(leaf: u32, part: u32) -> CpuidResult {
     #[allow(

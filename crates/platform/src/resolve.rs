@@ -1,7 +1,7 @@
-//! Which real function a caller means.
+//! Finds the real function that a caller means.
 //!
-//! Without `dlsym`, and so without `libloading`: a caller is in the middle of a call, where the loader's
-//! lock must not be waited for and the program's `dlerror` must stay as it is.
+//! It does not use `dlsym`, and so not `libloading`: the caller is in the middle of a call, which must
+//! neither wait for the loader's lock nor change the program's `dlerror`.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,34 +10,35 @@ use crate::elf;
 use crate::elf::Module;
 use crate::lifecycle;
 
-/// Modules that the process started with, at most so many are remembered.
+/// The largest number of remembered modules that the process started with.
 const INITIAL: usize = 512;
 
 lifecycle::global! {
     #[fork(keep = "the child's modules are its parent's")]
     static INITIAL_BASES: [AtomicUsize; INITIAL] = [const { AtomicUsize::new(0) }; INITIAL];
-    /// This library is not among them.
+    /// True if this library is not among them.
     #[fork(keep = "as the modules")]
     static IS_LATE: AtomicBool = AtomicBool::new(false);
 }
 
-/// How far a search may go.
+/// The range of a search.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// What the caller could have bound to: the modules the process started with, then its own
-    /// module and what that needs.
+    /// The modules that the caller could have been bound to: those that the process started with, then its
+    /// own module and what that needs.
     Caller,
-    /// Any loaded module, if the caller could have bound to none.
+    /// Any loaded module, if the caller could have been bound to none.
     All,
 }
 
-/// Remembers the modules that the process starts with: the global scope. For the constructor, or
-/// whoever needs them before.
+/// Remembers the modules that the process starts with: the global scope. Called by the constructor, or
+/// earlier by code that needs them.
 pub fn remember_initial() {
     if INITIAL_BASES[0].load(Ordering::Relaxed) != 0 {
         return;
     }
-    // Loaded later, as by NVTX or by `tllmprof attach`, this library comes after libc, and so may other modules.
+    // If it was loaded later, as by NVTX or `tllmprof attach`, this library comes after libc, and other
+    // modules may as well.
     let is_late = next(c"setenv").is_none();
     let mut count = usize::MAX;
     if is_late {
@@ -54,7 +55,8 @@ pub fn remember_initial() {
     });
 }
 
-/// How many of the modules the process has started with: all up to the last that its program needs, itself or for others.
+/// Returns the number of modules that the process has started with: all up to the last one that its program
+/// needs, directly or indirectly.
 fn initial_among(modules: &[Module]) -> usize {
     let mut last = 0;
     let mut needed = vec![0];
@@ -76,19 +78,19 @@ fn initial_among(modules: &[Module]) -> usize {
     last + 1
 }
 
-/// Whether this library was loaded after the process had started.
+/// Returns true if this library was loaded after the process had started.
 pub fn is_late() -> bool {
     remember_initial();
     IS_LATE.load(Ordering::Relaxed)
 }
 
-/// The C library's own function `name`, whoever stands in front of it.
+/// Returns the C library's own function `name`, even if another library replaces it.
 pub fn of_c_library(name: &CStr) -> Option<*mut c_void> {
     let mut found = None;
     elf::walk(|module| {
         let is_one = |soname: &CStr| {
             let soname = soname.to_bytes();
-            // Before glibc 2.34 it was in more files.
+            // Before glibc 2.34 it was split into more files.
             let files: [&[u8]; 3] = [b"libc.so.", b"libdl.so.", b"libpthread.so."];
             files.iter().any(|file| soname.starts_with(file))
         };
@@ -100,7 +102,7 @@ pub fn of_c_library(name: &CStr) -> Option<*mut c_void> {
     found
 }
 
-/// Whether the process started with `module`.
+/// Returns true if the process started with `module`.
 pub fn is_initial(module: &Module) -> bool {
     INITIAL_BASES
         .iter()
@@ -109,17 +111,18 @@ pub fn is_initial(module: &Module) -> bool {
         .any(|base| base == module.start)
 }
 
-/// Whether `module` is this library.
+/// Returns true if `module` is this library.
 pub fn is_us(module: &Module) -> bool {
     module.contains(is_us as *const () as usize)
 }
 
-/// Whether `address` lies in this library.
+/// Returns true if `address` lies in this library.
 pub fn is_ours(address: usize) -> bool {
     elf::containing(is_ours as *const () as usize).is_some_and(|module| module.contains(address))
 }
 
-/// Whether the code at `address` lies in a module that comes before this library in the order of loading.
+/// Returns true if the code at `address` lies in a module that comes before this library in the order of
+/// loading.
 pub fn comes_before_us(address: usize) -> bool {
     let us = comes_before_us as *const () as usize;
     let mut is_before = false;
@@ -130,8 +133,8 @@ pub fn comes_before_us(address: usize) -> bool {
     is_before
 }
 
-/// The function `name` that comes after this library in the order of loading: what the process
-/// would use without us.
+/// Returns the function `name` of the first module after this library in the order of loading: the one that
+/// the process would use without this library.
 pub fn next(name: &CStr) -> Option<*mut c_void> {
     let us = is_ours as *const () as usize;
     let (mut passed, mut found) = (false, None);
@@ -145,8 +148,8 @@ pub fn next(name: &CStr) -> Option<*mut c_void> {
     found
 }
 
-/// The function `name` of a module that comes before this library in the order of loading: what others bind to in place of
-/// ours. None where this library was loaded late.
+/// Returns the function `name` of a module that comes before this library in the order of loading, to which
+/// other modules are bound instead. `None` if this library was loaded late.
 pub fn before_us(name: &CStr) -> Option<*mut c_void> {
     if is_late() {
         return None;
@@ -161,10 +164,10 @@ pub fn before_us(name: &CStr) -> Option<*mut c_void> {
     found
 }
 
-/// The function `name` that the code at `caller` means.
+/// Returns the function `name` that the code at `caller` means.
 ///
-/// The caller's module says in which version it wants it, so that of two runtimes in a process
-/// each caller gets its own.
+/// The caller's module determines the version, so that with two runtimes in a process each caller gets its
+/// own.
 pub fn resolve(
     caller: usize,
     name: &CStr,
@@ -205,11 +208,12 @@ fn search(
     found
 }
 
-/// Modules of a caller's own scope that are searched. None has been seen with half as many.
+/// The largest number of modules of a caller's own scope that are searched. No process has been seen with
+/// half as many.
 const NEEDED: usize = 256;
 
-/// Searches a module and, breadth first, what it needs: its local scope. The modules stay loaded
-/// meanwhile, as the first of them is running. Allocates nothing: the host's allocator may be asking.
+/// Searches a module and, breadth first, what it needs: its local scope. The modules stay loaded during the
+/// search, as code of the first one is running. Allocates nothing: the caller may be the host's allocator.
 fn in_needed(
     module: &Module,
     name: &CStr,
@@ -250,7 +254,7 @@ mod tests {
         here as *const () as usize
     }
 
-    /// What the loader says.
+    /// Returns the loader's result.
     fn expected(name: &CStr) -> *mut c_void {
         // SAFETY: a terminated name; RTLD_DEFAULT searches what the process started with.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -323,7 +327,7 @@ mod tests {
             assert_eq!(is_there(c"libc.so.6"), 1);
             assert!(count <= modules.len());
         });
-        // The test's own program is the first.
+        // The test's own program comes first.
         for address in [here(), expected(c"getpid").addr(), 1] {
             assert!(!comes_before_us(address));
         }

@@ -3,7 +3,7 @@
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
-/// About where the stack is.
+/// Returns an address near the top of the stack.
 #[inline]
 pub fn here() -> usize {
     let here: usize;
@@ -17,13 +17,13 @@ pub fn here() -> usize {
     here
 }
 
-/// The thread's own stack, which a coroutine or a signal handler may not be on. Allocates, and
+/// Returns the thread's own stack. A coroutine or a signal handler may be on another one. Allocates, and
 /// reads a file in the first thread.
 pub fn bounds() -> Option<Range<usize>> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut lowest, mut size) = (core::ptr::null_mut(), 0);
-    // SAFETY: the attributes are written by the first call and given back by the last one, and the
-    // others write to the locals.
+    // SAFETY: the attributes are written by the first call and freed by the last one, and the others write to
+    // the locals.
     unsafe {
         if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
             return None;
@@ -35,10 +35,11 @@ pub fn bounds() -> Option<Range<usize>> {
     }
 }
 
-/// The size of the stack that a signal handler of the calling thread runs on, if that is one of its own.
+/// Returns the size of the stack that the calling thread's signal handlers run on, if they have a separate
+/// one.
 pub fn of_signal_handler() -> Option<usize> {
     let mut stack = MaybeUninit::<libc::stack_t>::uninit();
-    // SAFETY: nothing is set; the structure is filled where that succeeds, and read only then.
+    // SAFETY: nothing is set; the structure is filled if that succeeds, and read only then.
     let stack = unsafe {
         if libc::sigaltstack(core::ptr::null(), stack.as_mut_ptr()) != 0 {
             return None;

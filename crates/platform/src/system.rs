@@ -1,4 +1,4 @@
-//! What is asked of libc and the kernel that can be asked at any time.
+//! Requests to libc and the kernel that are allowed at any time.
 
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
@@ -9,7 +9,7 @@ use tllmprof_sync::kernel;
 #[derive(Clone, Copy, Debug)]
 pub enum Clock {
     Monotonic,
-    /// As [`Clock::Monotonic`], to no better than some milliseconds, and cheaper.
+    /// Like [`Clock::Monotonic`], with a resolution of some milliseconds, and cheaper.
     MonotonicCoarse,
     Realtime,
 }
@@ -28,7 +28,8 @@ fn nanoseconds_of(time: &libc::timespec) -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// Nanoseconds that the clock shows. In the library the C library's own function says so, whoever stands in front of it.
+/// Returns the time of the clock in nanoseconds. In the library this calls the C library's own function, even
+/// if another library replaces it.
 #[inline]
 pub fn nanoseconds(clock: Clock) -> u64 {
     let mut time = libc::timespec {
@@ -40,35 +41,39 @@ pub fn nanoseconds(clock: Clock) -> u64 {
     nanoseconds_of(&time)
 }
 
-/// Nanoseconds of processor time that a thread of this process has had, up to now; none where there is no such thread.
+/// Returns the nanoseconds of processor time that a thread of this process has had so far; `None` if there is
+/// no such thread.
 pub fn processor_time(thread: i32) -> Option<u64> {
-    // As the kernel makes clocks of threads: the number's complement, and which clock of which kind it is.
+    // The kernel's encoding of a thread's clock: the complement of the thread's number, and the kind of
+    // clock.
     const OF_THREAD: libc::clockid_t = 4;
     const SCHEDULER: libc::clockid_t = 2;
     let clock = !thread << 3 | OF_THREAD | SCHEDULER;
     kernel::time(clock).map(|time| nanoseconds_of(&time))
 }
 
-/// What a thread has used of the machine since it began. Times are in nanoseconds.
+/// The machine's resources that a thread has used since it began. Times are in nanoseconds.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Used {
-    /// On a processor, and in the kernel of that, which is known to some milliseconds.
+    /// The time on a processor, and the part of it in the kernel, which is accurate to some milliseconds.
     pub ran: u64,
     pub in_kernel: u64,
-    /// How often it left the processor to wait for something, and how often another thread was given it.
+    /// The number of times that it left the processor to wait, and that it was preempted.
     pub left: u64,
     pub preempted: u64,
-    /// Page faults that read nothing from a disk, and those that did.
+    /// The number of page faults that read nothing from a disk, and of those that did.
     pub faults: u64,
     pub disk_faults: u64,
 }
 
-/// Nanoseconds of processor time that the calling thread has had; nothing where the process may not ask. A system call.
+/// Returns the nanoseconds of processor time that the calling thread has had; `None` if the process may not
+/// ask. A system call.
 pub fn own_processor_time() -> Option<u64> {
     kernel::time(libc::CLOCK_THREAD_CPUTIME_ID).map(|time| nanoseconds_of(&time))
 }
 
-/// What the calling thread has used, `ran` being its processor time; nothing where the process may not ask. A system call.
+/// Returns what the calling thread has used; `ran` is its processor time. `None` if the process may not ask.
+/// A system call.
 pub fn used(ran: u64) -> Option<Used> {
     let usage = kernel::thread_usage()?;
     let in_kernel = usage.ru_stime;
@@ -83,7 +88,7 @@ pub fn used(ran: u64) -> Option<Used> {
     })
 }
 
-/// What the kernel calls the calling thread: up to 15 bytes, and zeros.
+/// Returns the kernel's name of the calling thread: up to 15 bytes, and zeros.
 pub fn thread_name() -> [u8; 16] {
     let mut name = [0_u8; 16];
     let arguments = [libc::PR_GET_NAME as usize, name.as_mut_ptr().addr()];
@@ -92,10 +97,11 @@ pub fn thread_name() -> [u8; 16] {
     name
 }
 
-/// How many threads the process has. Not counted in `/proc/self/task`: libc allocates to read a folder.
+/// Returns the number of threads of the process. `/proc/self/task` is not used, because libc allocates to
+/// read a folder.
 pub fn threads() -> Option<u64> {
     let stat = std::fs::read("/proc/self/stat").ok()?;
-    // The program's name comes first, in brackets, whatever it consists of.
+    // The program's name comes first, in brackets. It may contain any character.
     let after = stat.iter().rposition(|&byte| byte == b')')? + 1;
     // proc(5): `num_threads` is the 20th field, and the name the second.
     let field = str::from_utf8(&stat[after..])
@@ -105,20 +111,20 @@ pub fn threads() -> Option<u64> {
     field.parse().ok()
 }
 
-/// Has `handler` called when the process exits: before those that were registered earlier.
+/// Registers `handler`, which is called when the process exits, before those that were registered earlier.
 pub fn at_exit(handler: extern "C" fn()) {
     // SAFETY: a function of this library, which is never unloaded.
     unsafe { libc::atexit(handler) };
 }
 
-/// Starts a detached thread that runs `main` on a stack of so many bytes, with the calling thread's signal
-/// mask; whether it did. `main` may be unwound, as by `pthread_exit`.
+/// Starts a detached thread that runs `main` on a stack of `stack` bytes, with the calling thread's signal
+/// mask. Returns true if that succeeded. `main` may be unwound, as by `pthread_exit`.
 ///
-/// Not `std::thread`: that looks functions up by name, which takes the loader's lock and changes what
-/// `dlerror` says, and it takes a thread key, without which it aborts. And by the host's function: a sanitizer has to know
-/// the threads that call the driver.
+/// `std::thread` is not used: it looks functions up by name, which takes the loader's lock and changes
+/// `dlerror`, and it takes a thread key, without which it aborts. The thread is created by the host's
+/// function: a sanitizer has to know the threads that call the driver.
 pub fn start_thread(stack: usize, main: extern "C-unwind" fn(*mut c_void) -> *mut c_void) -> bool {
-    // SAFETY: as pthread.h declares it, but for that `main` may be unwound, which the C library expects.
+    // SAFETY: as pthread.h declares it, except that `main` may be unwound, which the C library expects.
     unsafe extern "C" {
         fn pthread_create(
             thread: *mut libc::pthread_t,
@@ -127,8 +133,8 @@ pub fn start_thread(stack: usize, main: extern "C-unwind" fn(*mut c_void) -> *mu
             argument: *mut c_void,
         ) -> core::ffi::c_int;
     }
-    // SAFETY: the attributes are initialised before they are used and given back afterwards; the
-    // thread takes no argument.
+    // SAFETY: the attributes are initialised before they are used and destroyed afterwards; the thread takes
+    // no argument.
     unsafe {
         let mut attributes = core::mem::zeroed::<libc::pthread_attr_t>();
         libc::pthread_attr_init(&raw mut attributes);
@@ -153,8 +159,7 @@ pub fn name_thread(name: &CStr) {
     unsafe { kernel::call(libc::SYS_prctl, arguments) };
 }
 
-/// Runs `act` with all signals kept from the calling thread, and from threads that it starts
-/// meanwhile for good.
+/// Runs `act` with all signals blocked for the calling thread. Threads that `act` starts keep them blocked.
 pub fn without_signals<R>(act: impl FnOnce() -> R) -> R {
     let mut all = MaybeUninit::uninit();
     let mut old = MaybeUninit::uninit();
@@ -164,7 +169,7 @@ pub fn without_signals<R>(act: impl FnOnce() -> R) -> R {
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
     }
     let result = act();
-    // SAFETY: the set that the first call has filled with the mask of before.
+    // SAFETY: the set that the first call has filled with the previous mask.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), core::ptr::null_mut()) };
     result
 }
@@ -175,7 +180,7 @@ mod tests {
 
     #[test]
     fn threads_are_counted() {
-        // Other tests run at the same time.
+        // Other tests start threads at the same time.
         let listed = || std::fs::read_dir("/proc/self/task").unwrap().count() as u64;
         let agree = || {
             let before = listed();
@@ -213,7 +218,7 @@ mod tests {
         })
         .join()
         .unwrap();
-        // This thread slept meanwhile.
+        // This thread slept during that time.
         assert!(processor_time(us).unwrap() - before < 5_000_000);
         let is_gone = || processor_time(other).is_none();
         assert!((0..1000).any(|_| is_gone() || {

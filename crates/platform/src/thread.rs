@@ -1,10 +1,9 @@
-//! What the library keeps for each thread.
+//! The state that the library keeps for each thread.
 //!
-//! A thread has a [`Block`], the few thread-local words that the assembler reads, and, from its
-//! first event on, a [`Record`]: one key, one free list and one place for each component's state
-//! (a [`Part`]). Records are never freed. The next new thread takes over the record of one that has
-//! ended, with its parts, so that ten thousand short threads need no more records than ever ran at
-//! once.
+//! A thread has a [`Block`], the few thread-local words that the assembler reads, and, from its first event
+//! on, a [`Record`], with a part for each component ([`Part`]). One thread key and one list serve all of
+//! them. Records are never freed. The next new thread takes over the record of one that has ended, with its
+//! parts, so that ten thousand short threads need only as many records as ran at the same time.
 
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
@@ -25,17 +24,17 @@ use crate::panics::contained;
 use crate::{function, resolve};
 use tllmprof_sync::Published;
 
-/// The components that keep something for each thread, in the order in which they learn that the
-/// thread ends: what ends first may still be counted and recorded.
+/// The components that keep something for each thread, in the order in which they are notified of the
+/// thread's end: the earlier ones may still count and record.
 #[derive(Clone, Copy)]
 pub enum Kind {
-    /// What is known of the thread as one of Python's.
+    /// The thread's state in Python.
     Python,
     /// Its counts of calls.
     Slot,
-    /// What it has open.
+    /// The thread's open scopes.
     Scopes,
-    /// What it writes to the record with.
+    /// The thread's writer to the record.
     Writer,
 }
 
@@ -48,31 +47,32 @@ const KINDS: usize = 4;
 pub unsafe trait Part: Sync + Sized + 'static {
     const KIND: Kind;
 
-    /// The thread ends. Another may take the part over afterwards.
+    /// Called when the thread ends. Another thread may take the part over afterwards.
     fn thread_ends(&'static self);
 }
 
-/// What is kept of one thread at a time. All zeros is a free one.
+/// The state of one thread at a time. All zeros is a free record.
 #[repr(C, align(64))]
 pub struct Record {
-    /// The frame of the thread's call that the driver is in, 0 for none. As `passes`, written by the
-    /// assembler of the driver's gate, where there is one.
+    /// The frame of the thread's call that the driver is in; 0: none. Like `passes`, it is written by the
+    /// assembler of the driver's gate, if there is one.
     flight: AtomicUsize,
-    /// Calls of the thread that may have given the GPU work.
+    /// The number of the thread's calls that may have given the GPU work.
     passes: AtomicU64,
     is_taken: AtomicBool,
     /// The kernel's number for the thread.
     number: AtomicI32,
-    /// A place on the stack, 0 for none: a call with its return address there was on no stack of a signal handler's.
+    /// An address on the stack; 0: none. A call whose return address is there was not on a signal handler's
+    /// stack.
     own_stack: AtomicUsize,
-    /// The parts that the thread uses, by [`Kind`]. The writer is in its block, too.
+    /// The parts that the thread uses, by [`Kind`]. The writer is also in its block.
     active: [AtomicPtr<c_void>; KINDS],
-    /// The parts that there are, also of threads that have ended.
+    /// The parts that exist, including those of threads that have ended.
     parts: [AtomicPtr<c_void>; KINDS],
     next: Published<Self>,
 }
 
-// SAFETY: each of its words is an integer or a reference that is none where it is zeros.
+// SAFETY: each of its words is an integer or a reference that is none if it is zeros.
 unsafe impl Zeroed for Record {}
 
 lifecycle::global! {
@@ -83,63 +83,66 @@ lifecycle::global! {
     static ALL: Published<Record> = Published::none();
 }
 const NO_KEY: u32 = u32::MAX;
-/// As pthread.h declares them. The C library's own are called: a library in front of this one may not have been started.
+/// The types of pthread.h. The C library's own functions are called: a library that replaces them may not be
+/// initialised yet.
 type KeyCreate = unsafe extern "C" fn(*mut u32, Option<unsafe extern "C" fn(*mut c_void)>) -> c_int;
 type SetSpecific = unsafe extern "C" fn(u32, *const c_void) -> c_int;
 lifecycle::global! {
-    /// Its destructor runs when a thread ends that has a record.
+    /// The key whose destructor runs when a thread with a record ends.
     #[fork(keep = "keys are inherited")]
     static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
-    /// `pthread_setspecific`; there where there is a key.
+    /// The address of `pthread_setspecific`, set if there is a key.
     #[fork(keep = "the C library stays where it is")]
     static SET_SPECIFIC: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-    /// What is called when the main thread ends, and not by the end of the process.
+    /// The function that is called when the main thread ends while the process continues.
     #[fork(keep = "a function of this library")]
     static MAIN_THREAD_LEAVES: Published<fn()> = Published::none();
-    /// What notifies each kind of part that its thread ends; none before there is one.
+    /// The functions that notify each kind of part of its thread's end; none before the first part of that
+    /// kind.
     #[fork(keep = "functions of this library")]
     static THREAD_ENDS: [Published<fn(&Record)>; KINDS] =
         [const { Published::none() }; KINDS];
 }
-/// Records that are made at a time: a page of them.
+/// The number of records that are allocated together: a page of them.
 const BATCH: usize = 4096 / size_of::<Record>();
 
 impl Record {
-    /// Where the gate's assembler finds its words, in bytes.
+    /// Offsets of the gate's words in bytes, for the assembler.
     pub const FLIGHT: usize = offset_of!(Self, flight);
     pub const PASSES: usize = offset_of!(Self, passes);
 
-    /// The kernel's number for the thread that has the record.
+    /// Returns the kernel's number of the thread that has the record.
     pub fn number(&self) -> i32 {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// The frame of the thread's call that the driver is in; 0 for none.
+    /// Returns the frame of the thread's call that the driver is in; 0: none.
     pub fn flight(&self) -> usize {
         self.flight.load(Ordering::SeqCst)
     }
 
-    /// Says which call the driver is in.
+    /// Sets the frame of the call that the driver is in.
     pub fn set_flight(&self, frame: usize) {
         self.flight.store(frame, Ordering::SeqCst);
     }
 
-    /// Calls of the thread that may have given the GPU work.
+    /// Returns the number of the thread's calls that may have given the GPU work.
     pub fn passes(&self) -> u64 {
         self.passes.load(Ordering::Relaxed)
     }
 
-    /// Whether [`set_on_own_stack`](Self::set_on_own_stack) was called with this place last.
+    /// Returns true if the last [`set_on_own_stack`](Self::set_on_own_stack) had this address.
     pub fn is_on_own_stack(&self, place: usize) -> bool {
         self.own_stack.load(Ordering::Relaxed) == place
     }
 
-    /// The thread is on no stack of a signal handler's, in a call whose return address lies at this place.
+    /// Notes that the thread is not on a signal handler's stack, in a call whose return address is at this
+    /// address.
     pub fn set_on_own_stack(&self, place: usize) {
         self.own_stack.store(place, Ordering::Relaxed);
     }
 
-    /// Counts one; only the thread itself may.
+    /// Adds to the number; only the thread itself may.
     pub fn add_passes(&self, more: u64) {
         self.passes.store(self.passes() + more, Ordering::Relaxed);
     }
@@ -156,14 +159,14 @@ impl Record {
     }
 }
 
-/// The calling thread's record, if it has one.
+/// Returns the calling thread's record, if it has one.
 #[inline]
 pub fn current() -> Option<&'static Record> {
     // SAFETY: the word is null, or `take` has put a record there, and none is ever freed.
     unsafe { block::record().cast::<Record>().as_ref() }
 }
 
-/// The calling thread's part, if it has one.
+/// Returns the calling thread's part, if it has one.
 #[inline]
 pub fn part<P: Part>() -> Option<&'static P> {
     if matches!(P::KIND, Kind::Writer) {
@@ -175,7 +178,7 @@ pub fn part<P: Part>() -> Option<&'static P> {
     record.part_in::<P>(&record.active)
 }
 
-/// Says which part of this kind the calling thread uses, whose record this is; null for none.
+/// Sets the part of this kind that the calling thread uses; null: none. `record` is the thread's record.
 fn set_active<P: Part>(record: &Record, part: *mut c_void) {
     record.active[P::KIND as usize].store(part, Ordering::Release);
     if matches!(P::KIND, Kind::Writer) {
@@ -183,8 +186,8 @@ fn set_active<P: Part>(record: &Record, part: *mut c_void) {
     }
 }
 
-/// Gives the calling thread a part: what `make` makes of the one that another thread has left, if
-/// any. None if that makes none, or if there is no memory.
+/// Gives the calling thread a part, which `make` returns; it gets the one that another thread has left, if
+/// any. `None` if `make` returns `None`, or if there is no memory.
 pub fn begin_part<P: Part>(
     make: impl FnOnce(&'static Record, Option<&'static P>) -> Option<&'static P>,
 ) -> Option<&'static P> {
@@ -207,19 +210,20 @@ pub fn begin_part<P: Part>(
     Some(part)
 }
 
-/// The calling thread uses its part no more, until the next [`begin_part`].
+/// Stops the use of the calling thread's part, until the next [`begin_part`].
 pub fn leave_part<P: Part>() {
     if let Some(record) = current() {
         set_active::<P>(record, null_mut());
     }
 }
 
-/// The parts of this kind of all threads that there have been.
+/// Returns the parts of this kind of all threads so far.
 pub fn parts<P: Part>() -> impl Iterator<Item = &'static P> {
     records().filter_map(|record| record.part_in::<P>(&record.parts))
 }
 
-/// Forgets the parts of this kind, of all threads. Not writers: what is in a thread's block no other thread changes.
+/// Forgets the parts of this kind, of all threads. Not for writers: a thread's block is never changed by
+/// another thread.
 pub fn forget_parts<P: Part>() {
     const { assert!(!matches!(P::KIND, Kind::Writer)) };
     for record in records() {
@@ -228,7 +232,7 @@ pub fn forget_parts<P: Part>() {
     }
 }
 
-/// The records of all threads that there have been.
+/// Returns the records of all threads so far.
 pub fn records() -> impl Iterator<Item = &'static Record> {
     core::iter::successors(ALL.get(), |record| record.next.get())
 }
@@ -246,12 +250,14 @@ fn take() -> Option<&'static Record> {
     Some(record)
 }
 
-/// Has `leaves` called when the main thread ends, if that has made a call or is watched, and not by the end of the process.
+/// Registers `leaves`, which is called when the main thread ends while the process continues, if the main
+/// thread has made a call or is watched.
 pub fn when_main_thread_leaves(leaves: &'static fn()) {
     MAIN_THREAD_LEAVES.set(Some(leaves));
 }
 
-/// Has the calling thread's end noticed, though it makes no call; whether it will be.
+/// Arranges that the calling thread's end is noticed even if it makes no call. Returns true if that
+/// succeeded.
 pub fn watch_end() -> bool {
     let value = match current() {
         Some(record) => from_ref(record).cast::<c_void>(),
@@ -260,7 +266,8 @@ pub fn watch_end() -> bool {
     set_key(value)
 }
 
-/// Has the key's destructor run when the calling thread ends; whether it will. What the value leads to nobody reads.
+/// Sets the key, so that its destructor runs when the calling thread ends. Returns true if that succeeded.
+/// The value itself is never read.
 fn set_key(value: *const c_void) -> bool {
     let Some(key) = key() else { return false };
     let found = SET_SPECIFIC.load(Ordering::Acquire);
@@ -268,7 +275,7 @@ fn set_key(value: *const c_void) -> bool {
     unsafe { function::at::<SetSpecific>(found).is_some_and(|set| set(key, value) == 0) }
 }
 
-/// Makes a batch of records, of which the first is taken.
+/// Allocates a batch of records, and takes the first.
 fn more() -> Option<&'static Record> {
     let batch: &'static [Record] = pages::batch(BATCH)?;
     for (index, record) in batch.iter().enumerate().rev() {
@@ -285,8 +292,8 @@ fn more() -> Option<&'static Record> {
     batch.first()
 }
 
-/// The key whose destructor says that a thread ends, made at the first call. Without one the records
-/// of threads that end are not used again.
+/// Returns the key whose destructor reports the end of a thread. It is created at the first call. Without a
+/// key the records of ended threads are not used again.
 fn key() -> Option<u32> {
     extern "C" fn ends(_: *mut c_void) {
         contained((), || {
@@ -311,8 +318,8 @@ fn key() -> Option<u32> {
         let mut key = 0;
         let found = |name| resolve::of_c_library(name).unwrap_or_default();
         SET_SPECIFIC.store(found(c"pthread_setspecific"), Ordering::Release);
-        // SAFETY: null, or the C library's function of this name and type, which writes the key to the local; the handler
-        // is a function of this library, which is never unloaded.
+        // SAFETY: null, or the C library's function of this name and type, which writes the key to the local;
+        // the handler is a function of this library, which is never unloaded.
         let is_made = unsafe {
             function::at::<KeyCreate>(found(c"pthread_key_create"))
                 .is_some_and(|create| create(&raw mut key, Some(ends)) == 0)
@@ -357,7 +364,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Threads of other tests may take a record meanwhile: one test at a time.
+    /// Threads of other tests may take a record at the same time, so only one test runs at a time.
     pub(crate) static ONE: Mutex<()> = Mutex::new(());
     /// The kinds of parts whose threads have ended, in order.
     static ENDED: Mutex<Vec<&str>> = Mutex::new(Vec::new());

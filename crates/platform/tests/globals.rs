@@ -1,5 +1,5 @@
-//! Every static of the preloaded library that can change says what becomes of it at a fork and at a
-//! restart: it is declared with `lifecycle::global!`.
+//! Tests that every static of the preloaded library that can change is declared with `lifecycle::global!`,
+//! which says how a fork and a restart affect it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, ItemMod, ItemStatic, Macro, Meta, StaticMutability, Type};
 
-/// Crates that are not in the library: the command's, and what the fuzzer runs.
+/// Crates that are not in the library: those of the command, and those that the fuzzer runs.
 const OUTSIDE: [&str; 6] = ["cli", "export", "fuzzed", "nsys", "page", "report"];
 /// Crates that know an interpreter, whose statics say what a restart does.
 const INTERPRETER: [&str; 2] = ["crates/python/", "crates/router/"];
-/// Where the macros themselves are.
+/// The file that defines the macros.
 const MACROS: &str = "crates/platform/src/lifecycle.rs";
-/// Types of which no part can change.
+/// Types without a part that can change.
 const PLAIN: [&str; 21] = [
     "bool",
     "char",
@@ -41,7 +41,7 @@ const PLAIN: [&str; 21] = [
     "Wiring",
 ];
 
-/// What is wrong with the statics of a file, a line each.
+/// Returns the errors in the statics of a file, a line each.
 fn wrong(path: &str, source: &str) -> Vec<String> {
     let file = syn::parse_file(source).unwrap_or_else(|error| panic!("{path}: {error}"));
     let mut statics = Statics {
@@ -65,7 +65,7 @@ impl Statics<'_> {
         self.wrong.push(format!("{}:{line}: {what}", self.path));
     }
 
-    /// The statics that `global!` defines.
+    /// Reads the statics that `global!` defines.
     fn declared(&mut self, tokens: &TokenStream) {
         let body = |input: ParseStream<'_>| {
             if input.peek2(syn::Token![:]) {
@@ -94,7 +94,7 @@ impl Statics<'_> {
         }
     }
 
-    /// Other macros' tokens, which may define statics where they are expanded.
+    /// Reads the tokens of other macros, which may define statics when they are expanded.
     fn look_into(&mut self, tokens: TokenStream) {
         let tokens: Vec<_> = tokens.into_iter().collect();
         for (index, token) in tokens.iter().enumerate() {
@@ -116,7 +116,7 @@ impl Statics<'_> {
     }
 }
 
-/// Whether these tokens end with `global!`.
+/// Returns true if these tokens end with `global!`.
 fn is_call_of_global(before: &[TokenTree]) -> bool {
     matches!(
         before,
@@ -124,7 +124,7 @@ fn is_call_of_global(before: &[TokenTree]) -> bool {
     )
 }
 
-/// Whether it is compiled for tests, or with a feature: the library has none.
+/// Returns true if the item is compiled only for tests, or with a feature: the library has no features.
 fn is_for_tests(attrs: &[Attribute]) -> bool {
     attrs.iter().any(|attr| {
         attr.path().is_ident("cfg")
@@ -140,7 +140,7 @@ fn is_plain(kind: &Type) -> bool {
         Type::Slice(slice) => is_plain(&slice.elem),
         Type::Reference(reference) => reference.mutability.is_none() && is_plain(&reference.elem),
         Type::Tuple(tuple) => tuple.elems.iter().all(is_plain),
-        // What a reference to a trait object leads to has no state, or is a static of its own.
+        // The target of a reference to a trait object has no state, or is a static of its own.
         Type::FnPtr(_) | Type::TraitObject(_) => true,
         Type::Path(path) => path.path.segments.last().is_some_and(|last| {
             last.arguments.is_none() && PLAIN.iter().any(|plain| last.ident == plain)
@@ -157,7 +157,7 @@ impl<'ast> Visit<'ast> for Statics<'_> {
     }
 
     fn visit_item_static(&mut self, item: &'ast ItemStatic) {
-        // A table that the linker puts together, or a row of one.
+        // A table that the linker builds, or a row of one.
         let is_row = item.attrs.iter().any(|attr| {
             let last = attr.path().segments.last();
             last.is_some_and(|last| last.ident == "distributed_slice")

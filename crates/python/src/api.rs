@@ -1,12 +1,12 @@
-//! The part of CPython's C API that is used, found in the interpreter's own symbol table.
+//! The part of CPython's C API that is used, found in the interpreter's symbol table.
 //!
-//! No header and no link to libpython: the functions below have kept their types from 3.8 to 3.15.
-//! Where one has had two names, both are asked for.
+//! There is no header and no link to libpython: the functions below have kept their types from 3.8 to 3.15.
+//! If a function has had two names, both are looked up.
 //!
-//! The table says what each function takes and gives, so that whoever may use the interpreter calls
-//! most of them without `unsafe` ([`super::object`]). Where versions differ in what a function gives,
-//! or in which one there is, a method of [`Api`] does the same with all of them: no other file asks
-//! for a function by version.
+//! The table says which arguments and results each function has, so code that may use the interpreter can
+//! call most of them without `unsafe` ([`super::object`]). If versions differ in a result or in the functions
+//! that exist, a method of [`Api`] behaves the same with all of them. No other file selects a function by
+//! version.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;
@@ -15,18 +15,18 @@ use tllmprof_platform::elf::Module;
 
 use super::version::Version;
 
-/// A `PyObject *`, borrowed or owned as the function says.
+/// A `PyObject *`. The function says whether it is borrowed or owned.
 pub type Raw = *mut c_void;
 /// A `PyThreadState *`.
 pub type ThreadState = *mut c_void;
-/// What the interpreter calls on its main thread between two steps of its code.
+/// A callback that the interpreter runs on its main thread between two steps of its code.
 pub type PendingCall = unsafe extern "C" fn(*mut c_void) -> c_int;
-/// What the interpreter calls at each audited event.
+/// A callback that the interpreter runs at each audited event.
 pub type AuditHook = unsafe extern "C" fn(*const c_char, Raw, *mut c_void) -> c_int;
-/// A `_PyFrameEvalFunction` with the arguments that it has from 3.9 on.
+/// A `_PyFrameEvalFunction` with its arguments from 3.9 on.
 pub type Evaluate = unsafe extern "C-unwind" fn(ThreadState, Raw, c_int) -> Raw;
 
-/// A C function that Python calls, in whichever of the conventions its flags say.
+/// A C function that Python calls. Its flags name the calling convention.
 pub type Method = unsafe extern "C" fn(Raw, Raw) -> Raw;
 
 /// `PyMethodDef`.
@@ -41,16 +41,16 @@ pub struct MethodDef {
 // SAFETY: the pointers are to constants.
 unsafe impl Sync for MethodDef {}
 
-/// A kind of argument or result as C has it:
+/// The C type of an argument or result:
 ///
 /// - `object`: a live object, borrowed; `maybe`: the same, or null;
 /// - `taken`: a reference that the function takes over;
-/// - `text`: a terminated text; `method`: a definition that is never freed;
+/// - `text`: a zero-terminated text; `method`: a definition that is never freed;
 /// - `int`, `size`, `number`: plain values;
-/// - `nothing`; `is_set`: whether there is a reference, which is not used;
-/// - `address`: of something of the interpreter's;
+/// - `nothing`; `is_set`: a reference that is only compared with null;
+/// - `address`: the address of an object of the interpreter;
 /// - `new`: a reference that the caller owns, or null and an exception;
-/// - `result`: the same, where the exception is kept;
+/// - `result`: the same, but the caller keeps the exception;
 /// - `borrowed`: a reference to a live object that the caller does not own, or null.
 macro_rules! c_type {
     (object) => { Raw };
@@ -88,18 +88,18 @@ macro_rules! declare {
             pub(crate) none: Raw,
             /// `PyCode_Type`, borrowed.
             pub(crate) code_type: Raw,
-            /// `_PyRuntime`; null where it is not exported.
+            /// `_PyRuntime`; null if it is not exported.
             pub(crate) runtime: Raw,
             pub(crate) types: Types,
             pub(crate) version: Version,
-            /// Built to run threads without a GIL.
+            /// True for a build that runs threads without a GIL.
             pub(crate) is_free_threaded: bool,
-            /// The version, as `3.12.1`.
+            /// The version, such as `3.12.1`.
             pub(crate) version_text: &'static str,
         }
 
         impl Api {
-            /// What `module` defines; none if it is no CPython from 3.8 on.
+            /// Returns the functions that `module` defines, or `None` if it is not CPython 3.8 or later.
             pub fn find(module: &Module) -> Option<Self> {
                 type GetVersion = unsafe extern "C" fn() -> *const c_char;
                 let find = |names: &[&CStr]| names.iter().find_map(|name| module.defines(name, None));
@@ -151,7 +151,7 @@ macro_rules! declare {
     };
 }
 
-/// Gives the functions to the macro `$then`: what each is called here, its types, and its symbols.
+/// Passes the functions to the macro `$then`: the name of each one here, its types, and its symbols.
 macro_rules! with_functions {
     ($then:ident) => {
         $then! {
@@ -240,11 +240,11 @@ pub(crate) use with_functions;
 
 with_functions!(declare);
 
-// SAFETY: the pointers are to functions and statics of the interpreter's library, which any thread
-// may compare, and which are used by threads that may use the interpreter alone.
+// SAFETY: the pointers are to functions and statics of the interpreter's library. Any thread may compare
+// them, and only threads that may use the interpreter use them.
 unsafe impl Sync for Api {}
 
-/// Types of the interpreter's own, borrowed.
+/// The interpreter's own types, borrowed.
 pub struct Types {
     pub function: Raw,
     pub method: Raw,
@@ -258,9 +258,9 @@ pub struct Types {
     pub tuple: Raw,
     pub dict: Raw,
     pub set: Raw,
-    /// Of slots.
+    /// The type of slots.
     pub member: Raw,
-    /// Of attributes that compiled code computes.
+    /// The type of attributes that compiled code computes.
     pub computed: Raw,
 }
 
@@ -285,32 +285,32 @@ impl Types {
     }
 }
 
-/// What any thread may ask for at any time, with and without the GIL.
+/// Functions that any thread may call at any time, with and without the GIL.
 impl Api {
-    /// Whether an interpreter is up.
+    /// Returns true if an interpreter is initialized.
     pub fn is_initialized(&self) -> bool {
         (self.is_initialized)() != 0
     }
 
-    /// Whether there is an interpreter to run code in.
+    /// Returns true if there is an interpreter that can run code.
     pub fn runs(&self) -> bool {
         // SAFETY: may be called at any time.
         let is_finalizing = || self.is_finalizing.is_some_and(|is| unsafe { is() != 0 });
         self.is_initialized() && !is_finalizing()
     }
 
-    /// Whether the calling thread has a thread state, or, up to 3.11, any thread.
+    /// Returns true if the calling thread has a thread state; up to 3.11, if any thread is current.
     pub fn has_thread_state(&self) -> bool {
         !(self.current_thread_state)().is_null()
     }
 
-    /// The state of the thread that has the GIL, if the calling one has it.
+    /// Returns the state of the calling thread if it holds the GIL.
     #[inline]
     pub fn current_state(&self) -> ThreadState {
         (self.current_thread_state)()
     }
 
-    /// The calling thread's state, whether it is current or not; null if the thread has none.
+    /// Returns the calling thread's state, current or not; null if the thread has none.
     pub fn state_of_thread(&self) -> ThreadState {
         let current = if self.version.has_current_state_per_thread() {
             (self.current_thread_state)()
@@ -324,10 +324,10 @@ impl Api {
         }
     }
 
-    /// Whether the calling thread has the GIL, or may use the interpreter where there is none.
+    /// Returns true if the calling thread holds the GIL, or may use the interpreter if there is no GIL.
     ///
-    /// Not `PyGILState_Check`: with a sub-interpreter that says yes to everybody. Up to 3.11, of a
-    /// thread that has the GIL for one, this may say no.
+    /// `PyGILState_Check` cannot be used: with a sub-interpreter it returns true for every thread. Up to
+    /// 3.11, this function may return false for a thread that holds the GIL for a sub-interpreter.
     pub fn has_gil(&self) -> bool {
         let current = (self.current_thread_state)();
         !current.is_null()
@@ -335,16 +335,16 @@ impl Api {
     }
 }
 
-/// What needs another function, or other arguments, in some of the versions. The calling thread may
-/// use the interpreter.
+/// Operations that need another function, or other arguments, in some versions. The calling thread must be
+/// allowed to use the interpreter.
 impl Api {
-    /// What a class, or a base of it, has by a name: a new reference, or null.
+    /// Returns an attribute of a class or of its bases: a new reference, or null.
     ///
     /// # Safety
     /// The thread may use the interpreter; `class` is a class and `name` a str.
     pub(crate) unsafe fn class_attr(&self, class: Raw, name: Raw) -> Raw {
-        // SAFETY: a class and a str, which both functions take; what one gives is borrowed from the
-        // class, which is alive.
+        // SAFETY: a class and a str, which both functions take. A borrowed result belongs to the class, which
+        // is alive.
         unsafe {
             match self.class_attr_new {
                 Some(attr) => attr(class, name),
@@ -353,14 +353,15 @@ impl Api {
         }
     }
 
-    /// `dict[name]`: a new reference, or null, and maybe an exception. Where threads run without a
-    /// GIL, another may take away meanwhile what is borrowed: the reference is new from 3.13 on.
+    /// Returns `dict[name]` as a new reference, or null and maybe an exception. Without a GIL, another thread
+    /// may remove a borrowed item at any time, so from 3.13 on the functions themselves return a new
+    /// reference.
     ///
     /// # Safety
     /// The thread may use the interpreter; `dict` is a live object.
     pub(crate) unsafe fn dict_item(&self, dict: Raw, name: &CStr) -> Raw {
-        // SAFETY: a live object, which the functions check, and a terminated text; writes to the
-        // local. What one gives is borrowed from the dictionary, which is alive.
+        // SAFETY: a live object, which the functions check, and a zero-terminated text; they write to the
+        // local. A borrowed result belongs to the dictionary, which is alive.
         unsafe {
             let Some(get) = self.dict_get_new else {
                 return self.shared((self.dict_get)(dict, name.as_ptr()));
@@ -371,13 +372,13 @@ impl Api {
         }
     }
 
-    /// `dict[key]`, as [`Api::dict_item`] gives it.
+    /// Returns `dict[key]` in the same way as [`Api::dict_item`].
     ///
     /// # Safety
     /// The thread may use the interpreter; `dict` and `key` are live objects.
     pub(crate) unsafe fn dict_find(&self, dict: Raw, key: Raw) -> Raw {
-        // SAFETY: live objects, of which the functions check the first; writes to the local. What one
-        // gives is borrowed from the dictionary, which is alive.
+        // SAFETY: live objects, of which the functions check the first; they write to the local. A borrowed
+        // result belongs to the dictionary, which is alive.
         unsafe {
             let Some(find) = self.dict_find_new else {
                 return self.shared((self.dict_find)(dict, key));
@@ -388,7 +389,7 @@ impl Api {
         }
     }
 
-    /// The exception that is set, as owned references or nulls; none is set any more.
+    /// Takes the exception that is set, as owned references or nulls, and clears it.
     ///
     /// # Safety
     /// The thread may use the interpreter.
@@ -410,7 +411,7 @@ impl Api {
         unsafe { (self.err_restore)(kind, value, trace) };
     }
 
-    /// A new reference to what is borrowed, or null.
+    /// Returns a new reference to a borrowed object, or null.
     ///
     /// # Safety
     /// The thread may use the interpreter; `borrowed` is null or a live object.

@@ -1,10 +1,10 @@
-//! Finding CPython, and the moment to come in.
+//! Finds CPython in the process, and installs the hooks in each interpreter.
 //!
-//! The module that defines the C API is the interpreter: the program itself, or libpython, from the
-//! start or loaded later. Its slots for `pthread_cond_*` are led to us. It initialises the two
-//! condition variables of a GIL when it starts, which is when an audit hook can be added: early
-//! enough to miss nothing, late enough not to be in its way. The first audited event in an
-//! interpreter that is up is then where the rest is installed, once in each interpreter.
+//! The interpreter is the module that defines the C API: the program itself or libpython, loaded at the start
+//! or later. Its GOT slots for `pthread_cond_*` are redirected to us. When it starts, it initializes the two
+//! condition variables of a GIL. An audit hook can be added then: early enough to miss nothing, late enough
+//! not to disturb the start. The first audited event in an initialized interpreter then installs the rest,
+//! once in each interpreter.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,8 +27,8 @@ use tllmprof_platform::log;
 use tllmprof_platform::panics::contained;
 use tllmprof_sync::Lock;
 
-/// How long one thread waits for another that attaches or installs.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// Limit for the wait for another thread that attaches or installs.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 lifecycle::global! {
     stage: Sinks;
@@ -36,24 +36,24 @@ lifecycle::global! {
     #[fork(free)]
     #[restart(keep)]
     static ATTACHING: Lock<()> = Lock::new(());
-    /// The audit hook has been added to the interpreter that runs.
+    /// True if the audit hook has been added to the running interpreter.
     #[fork(keep = "hooks are copied")]
     #[restart(reset)]
     static IS_AUDITED: AtomicBool = AtomicBool::new(false);
-    /// The interpreters that have what we install, by their numbers, which are not used again before
-    /// all of them end.
+    /// The numbers of the interpreters in which the hooks are installed. Numbers are not reused before all
+    /// interpreters have ended.
     #[fork(free)]
     #[restart(reset)]
     static INSTALLED: Lock<Vec<i64>> = Lock::new(Vec::new());
-    /// The address of the one that was met last; 0 for none.
+    /// The address of the interpreter that was seen last; 0 for none.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static LAST: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// Looks for CPython among the modules of the process, which have changed.
+/// Looks for CPython among the process's modules after these have changed.
 pub fn look() {
-    let Some(_attaching) = ATTACHING.lock_for(PATIENCE) else {
+    let Some(_attaching) = ATTACHING.lock_for(LOCK_TIMEOUT) else {
         return;
     };
     if let Some(attached) = attached::get() {
@@ -106,7 +106,7 @@ pub fn look() {
     }
     gil::is_late();
     if late::is_late() {
-        // Whoever attaches the library waits for it; a thread of the program's does not.
+        // The thread that attaches the library waits for this; a thread of the program does not.
         late::start();
     } else if Python::if_held(api, begin_late).is_none()
         && call_on_main_thread(api, begin_late).is_err()
@@ -115,21 +115,21 @@ pub fn look() {
     }
 }
 
-/// Has other tools' evaluators of frames noticed, where calls are followed.
+/// Follows calls that set a frame evaluator, if function calls are followed.
 fn follow_setters(attached: &Attached) {
     if wants().functions || wants().modules {
         functions::follow_setters(attached);
     }
 }
 
-/// Comes into an interpreter that was there before us.
+/// Sets up an interpreter that is older than the library.
 fn begin_late(py: Python<'_>) {
-    // With another hook in its way an exception may be set.
+    // If another tool's hook refuses, an exception may be set.
     py.quietly(|py| audit(py.api));
 }
 
-/// The slots that are led to us, and where to. `gil`: what threads do with it is asked for. `is_late`: the interpreter was
-/// there before us.
+/// Returns the GOT slots to redirect, with their targets. `gil`: the GIL is to be followed. `is_late`: the
+/// interpreter is older than the library.
 fn redirects(gil: bool, is_late: bool) -> Vec<Redirect> {
     let mut redirects = vec![Redirect {
         name: c"pthread_cond_init",
@@ -148,7 +148,7 @@ fn redirects(gil: bool, is_late: bool) -> Vec<Redirect> {
     redirects
 }
 
-/// Leads the slots by which the GIL is followed to us, or back.
+/// Redirects the slots that follow the GIL to us, or back.
 pub fn lead_gil(to_us: bool) {
     let Some(attached) = attached::get().filter(|_| wants().gil) else {
         return;
@@ -170,10 +170,10 @@ pub fn lead_gil(to_us: bool) {
     });
 }
 
-/// Stands in the interpreter's slot for `pthread_cond_init`.
+/// Replaces `pthread_cond_init` in the interpreter's slot.
 ///
 /// # Safety
-/// Called as that function is.
+/// It is called with that function's arguments.
 unsafe extern "C" fn initialise(
     condition: *mut libc::pthread_cond_t,
     attributes: *const libc::pthread_condattr_t,
@@ -190,7 +190,7 @@ unsafe extern "C" fn initialise(
         }
     });
     drop(errno);
-    // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
+    // SAFETY: this is the interpreter's own call with its own arguments, passed on to its target.
     unsafe { libc::pthread_cond_init(condition, attributes) }
 }
 
@@ -198,7 +198,7 @@ fn audit(api: &Api) {
     if IS_AUDITED.swap(true, Ordering::AcqRel) {
         return;
     }
-    // SAFETY: the interpreter takes hooks from before it is up; this one is a function of this
+    // SAFETY: the interpreter accepts hooks even before it is initialized. This one is a function of this
     // library, which is never unloaded.
     if unsafe { (api.add_audit_hook)(audited, core::ptr::null_mut()) } != 0 {
         log::once!(
@@ -211,7 +211,7 @@ fn audit(api: &Api) {
 /// The audit hook.
 ///
 /// # Safety
-/// Called by the interpreter, with the GIL, a terminated text and a live tuple.
+/// It is called by the interpreter with the GIL, a zero-terminated text and a live tuple.
 unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) -> c_int {
     let _errno = Kept::new();
     if entry::is_closed() {
@@ -224,20 +224,20 @@ unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) ->
             && api.has_thread_state()
             && api.runs()
         {
-            // SAFETY: the interpreter calls its audit hooks with the GIL and a terminated text.
+            // SAFETY: the interpreter calls its audit hooks with the GIL and a zero-terminated text.
             let (py, event) = unsafe { (Python::assume(api), CStr::from_ptr(event)) };
-            // SAFETY: the interpreter gives its audit hooks a tuple that outlives the call.
+            // SAFETY: the interpreter passes its audit hooks a tuple that outlives the call.
             met(py, thread, event, &|| unsafe { py.share(args) });
         }
     });
     0
 }
 
-/// Has the calling thread's interpreter get what we install, or give it back, where it has not yet. False if another thread
-/// is too long about that.
+/// Installs the hooks in the calling thread's interpreter, or removes them, unless that has been done.
+/// Returns false if another thread is busy with that for too long.
 fn settle(py: Python<'_>, thread: &Thread, is_wanted: bool) -> bool {
     let number = py.interpreter();
-    let Some(mut installed) = INSTALLED.lock_for(PATIENCE) else {
+    let Some(mut installed) = INSTALLED.lock_for(LOCK_TIMEOUT) else {
         return false;
     };
     if installed.contains(&number) == is_wanted {
@@ -262,19 +262,20 @@ fn settle(py: Python<'_>, thread: &Thread, is_wanted: bool) -> bool {
     true
 }
 
-/// Whether there is an interpreter beside the main one.
+/// Returns true if there is another interpreter than the main one.
 fn has_sub_interpreters(py: Python<'_>) -> bool {
     let newest_and_main = py.api.first_interpreter.zip(py.api.main_interpreter);
     newest_and_main.is_some_and(|(newest, main)| {
-        // SAFETY: both read a word of the interpreter's, which is up. The newest comes first, the main one last.
+        // SAFETY: both read a word of the interpreter, which is initialized. The list begins with the newest
+        // and ends with the main one.
         unsafe { newest() != main() }
     })
 }
 
-/// Has the main interpreter get what we install, or give it back; the others do at their next audited event. The calling thread is
-/// the library's own, and has the GIL since it came in.
+/// Installs the hooks in the main interpreter, or removes them. Other interpreters follow at their next
+/// audited event. The calling thread is the library's own, and has held the GIL since it entered Python.
 pub fn switch(py: Python<'_>, thread: &Thread, is_wanted: bool) {
-    // Not yet, while it is starting: the first event will do it.
+    // While the interpreter starts, it is too early: its first event will do it.
     let is_up = py.quietly(|py| py.sys(c"stdout").is_some() && py.sys(c"stderr").is_some());
     if !is_wanted {
         threads::forget_calls();
@@ -290,19 +291,19 @@ pub fn switch(py: Python<'_>, thread: &Thread, is_wanted: bool) {
     }
 }
 
-/// What an audited event says of the interpreters that there are.
+/// A change of the set of interpreters, as an audited event reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Change {
-    /// One begins, beside that of the calling thread.
+    /// Another interpreter begins besides that of the calling thread.
     Begins,
-    /// The calling thread's ends, or its memory is cleared.
+    /// The calling thread's interpreter ends, or its memory is cleared.
     Ends,
     Other,
 }
 
 impl Change {
-    /// None for an event of something else.
-    fn of(event: &[u8]) -> Option<Self> {
+    /// Returns `None` if the event does not concern interpreters.
+    fn parse(event: &[u8]) -> Option<Self> {
         let what = event.strip_prefix(b"cpython.PyInterpreterState_")?;
         Some(match what {
             b"New" => Self::Begins,
@@ -312,7 +313,7 @@ impl Change {
     }
 }
 
-/// An event is audited, whose arguments `args` gives.
+/// Handles an audited event. `args` returns its arguments.
 fn met<'py>(
     py: Python<'py>,
     thread: &Thread,
@@ -321,8 +322,8 @@ fn met<'py>(
 ) {
     let interpreter = py.interpreter_address();
     let event = event.to_bytes();
-    if let Some(change) = Change::of(event) {
-        // Where one lies that goes, another may later.
+    if let Some(change) = Change::parse(event) {
+        // A later interpreter may have the address of one that ends.
         LAST.store(0, Ordering::Relaxed);
         match change {
             Change::Begins => attached::sub_interpreter_begins(),
@@ -332,7 +333,7 @@ fn met<'py>(
         return;
     }
     if LAST.load(Ordering::Relaxed) != interpreter {
-        // Not yet, while it is starting.
+        // It is too early while the interpreter starts.
         if !py.quietly(|py| py.sys(c"stdout").is_some() && py.sys(c"stderr").is_some()) {
             return;
         }
@@ -370,7 +371,7 @@ mod tests {
 
     #[test]
     fn interpreters_that_begin_and_end_are_audited() {
-        let of = |event: &str| Change::of(event.as_bytes());
+        let of = |event: &str| Change::parse(event.as_bytes());
         assert_eq!(of("cpython.PyInterpreterState_New"), Some(Change::Begins));
         assert_eq!(of("cpython.PyInterpreterState_Clear"), Some(Change::Ends));
         assert_eq!(of("cpython.PyInterpreterState_Other"), Some(Change::Other));

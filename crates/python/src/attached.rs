@@ -1,4 +1,4 @@
-//! The CPython that the process has, if it has one.
+//! The process's CPython, if it has one.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -12,7 +12,7 @@ use tllmprof_sync::Published;
 /// An interpreter that was found.
 pub struct Attached {
     pub api: Api,
-    /// Where its module lies.
+    /// The start address of its module.
     pub start: usize,
     pub end: usize,
 }
@@ -26,32 +26,33 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static HAS_SUB_INTERPRETERS: AtomicBool = AtomicBool::new(false);
-    /// The error for which an interpreter could not be attached to; 0 for none, [`NOT_HOOKED`] without one.
+    /// The error for which an interpreter could not be hooked; 0 for none, [`NOT_HOOKED`] for a failure
+    /// without an error number.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static OUT_OF_REACH: AtomicI32 = AtomicI32::new(0);
 }
 
-/// What is known of Python in the process.
+/// The state of Python in the process.
 pub enum Presence {
-    /// It is followed.
+    /// An interpreter was found and is followed.
     There,
-    /// It is there, and it could not be hooked.
+    /// An interpreter was found, but could not be hooked.
     OutOfReach(OutOfReach),
-    /// None was found.
+    /// No interpreter was found.
     NotFound,
 }
 
 /// The reason why an interpreter cannot be hooked.
 #[derive(Clone, Copy)]
 pub enum OutOfReach {
-    /// The process's mappings.
+    /// The process's mappings could not be read.
     Unreadable(Unreadable),
-    /// None of its slots leads here.
+    /// None of its slots could be redirected.
     NotHooked,
 }
 
-/// No error number is negative.
+/// The value for [`OutOfReach::NotHooked`]. No error number is negative.
 const NOT_HOOKED: i32 = -1;
 
 impl fmt::Display for OutOfReach {
@@ -63,27 +64,27 @@ impl fmt::Display for OutOfReach {
     }
 }
 
-/// The one that was found last, if it is there.
+/// Returns the interpreter that was found last, if it is still loaded.
 pub fn get() -> Option<&'static Attached> {
     ATTACHED.get()
 }
 
-/// From here on it is this one.
+/// Replaces the interpreter.
 pub fn set(attached: Option<&'static Attached>) {
     ATTACHED.set(attached);
 }
 
-/// The interpreter's functions, if it is there.
+/// Returns the interpreter's functions, if it is loaded.
 pub fn api() -> Option<&'static Api> {
     get().map(|attached| &attached.api)
 }
 
-/// Whether there is an interpreter that is followed, or has been one.
+/// Returns true if there is an interpreter that is followed.
 pub fn is_there() -> bool {
     get().is_some()
 }
 
-/// What is known of Python in the process.
+/// Returns the state of Python in the process.
 pub fn presence() -> Presence {
     match OUT_OF_REACH.load(Ordering::Relaxed) {
         _ if is_there() => Presence::There,
@@ -102,12 +103,12 @@ pub fn is_out_of_reach(why: OutOfReach) {
     OUT_OF_REACH.store(errno, Ordering::Relaxed);
 }
 
-/// Whether the process has, or had, more than one interpreter.
+/// Returns true if the process has, or had, more than one interpreter.
 pub fn has_sub_interpreters() -> bool {
     HAS_SUB_INTERPRETERS.load(Ordering::Relaxed)
 }
 
-/// There is another interpreter beside the main one.
+/// Notes that there is another interpreter than the main one.
 pub fn sub_interpreter_begins() {
     HAS_SUB_INTERPRETERS.store(true, Ordering::Relaxed);
 }

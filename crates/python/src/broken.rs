@@ -1,27 +1,27 @@
-//! Panics on purpose in what CPython calls, for tests.
+//! Panics on purpose in functions that CPython calls, for tests.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use tllmprof_platform::lifecycle;
 
 lifecycle::global! {
-    /// How often what CPython calls of ours is to panic.
+    /// Number of calls from CPython that are still to panic.
     #[fork(keep = "tests that fork ask for none")]
     #[restart(keep)]
     static PANICS: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Has what CPython calls of ours panic so many times, where it looks for its thread.
+/// Makes the next `times` calls from CPython panic at the point where they look up their thread.
 pub fn panic_next(times: u32) {
     PANICS.store(times, Ordering::Relaxed);
 }
 
-/// How many of these panics are still to come.
+/// Returns the number of panics that are still to come.
 pub fn panics_left() -> u32 {
     PANICS.load(Ordering::Relaxed)
 }
 
-/// For what CPython calls.
+/// Panics if a test has requested it. Functions that CPython calls use it.
 pub fn panic_if_asked() {
     let less = |left: u32| left.checked_sub(1);
     let asked = PANICS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);

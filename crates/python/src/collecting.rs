@@ -6,18 +6,18 @@ use tllmprof_capture::marks::Pushed;
 
 /// A collection that is under way.
 pub struct Collecting {
-    /// When it began, on the clock of [`super::time`].
+    /// Start, on the clock of [`super::time`].
     pub since: u64,
-    /// When it began, in the record's ticks.
+    /// Start, in the record's ticks.
     pub ticks: u64,
     pub range: Option<Pushed>,
-    /// Collections of other interpreters' that began in it, as a finaliser may run one.
+    /// Number of collections of other interpreters that began inside this one; a finalizer may run one.
     pub inner: u32,
 }
 
 impl Collecting {
-    /// A collection begins on the thread whose `place` it is: the one that `begin` makes, or one
-    /// within that which is under way.
+    /// Begins a collection on the thread that owns `place`. `begin` makes it, unless one is under way: then
+    /// this one is counted as an inner one.
     pub fn begins(place: &Cell<Option<Self>>, begin: impl FnOnce() -> Self) {
         let collecting = match place.take() {
             Some(outer) => Self {
@@ -29,8 +29,8 @@ impl Collecting {
         place.set(Some(collecting));
     }
 
-    /// The innermost collection ends. It is given back if no other is under way then; nothing for one
-    /// that began before it was followed.
+    /// Ends the innermost collection. Returns it if it was the outermost one. Returns `None` for a collection
+    /// that began before collections were followed.
     pub fn ends(place: &Cell<Option<Self>>) -> Option<Self> {
         let collecting = place.take()?;
         if collecting.inner == 0 {
@@ -43,7 +43,7 @@ impl Collecting {
         None
     }
 
-    /// Gives its range up without ending it: it is another process's.
+    /// Drops its range without ending it, as the range belongs to another process.
     pub fn forget(self) {
         if let Some(range) = self.range {
             range.forget();

@@ -1,8 +1,8 @@
-//! Running Python at a moment of our own choosing, and not any more once the interpreter ends.
+//! Runs Python at a moment of our choosing, and stops that when the interpreter ends.
 //!
-//! A thread that asks for the GIL while the interpreter is being finalised is ended by it, or hangs
-//! for ever: fatal for a C++ program's thread. An `atexit` callback closes the way in ([`close`]), and
-//! waits for those that are inside.
+//! If a thread asks for the GIL while the interpreter is finalized, the interpreter ends the thread or hangs
+//! it forever: fatal for a C++ program's thread. An `atexit` callback therefore stops new entries ([`close`])
+//! and waits for the threads inside.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,12 +17,12 @@ use tllmprof_platform::log;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 
-/// How long the end of the interpreter waits for those that are inside, and how long if one of them
+/// Limits for how long the end of the interpreter waits for threads inside: normally, and while one of them
 /// writes a trace.
-const PATIENCE: Duration = Duration::from_secs(5);
-const WRITING: Duration = Duration::from_secs(60);
-/// How often it is looked whether one does.
-const LOOK: Duration = Duration::from_secs(1);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Interval between two checks whether one still writes.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 lifecycle::global! {
     stage: Sinks;
@@ -30,36 +30,36 @@ lifecycle::global! {
     #[fork(keep = "the interpreter may be ending")]
     #[restart(reset)]
     static CLOSED: AtomicBool = AtomicBool::new(false);
-    /// Threads that are inside.
+    /// Number of threads inside.
     #[fork(reset)]
     #[restart(keep)]
     static INSIDE: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Whether the interpreter is ending, or has ended, or the library does nothing any more.
+/// Returns true if the interpreter is ending or has ended, or if the library is off.
 pub fn is_closed() -> bool {
     CLOSED.load(Ordering::Acquire) || lifecycle::is_filtered()
 }
 
-/// Whether a thread is inside, or about to be, and so may need the GIL to go on: one that has it must
-/// not wait for that thread.
+/// Returns true if a thread is inside, or about to enter, and so may need the GIL to continue. A thread that
+/// holds the GIL must not wait for it.
 pub fn is_waiting_for_gil() -> bool {
     INSIDE.load(Ordering::SeqCst) != 0
 }
 
-/// Whether the calling thread has the GIL.
+/// Returns true if the calling thread holds the GIL.
 pub fn has_gil() -> bool {
     attached::api().is_some_and(|api| api.runs() && api.has_gil())
 }
 
-/// A thread is inside: in these counts.
+/// A thread that is counted as inside.
 struct Flight<'a> {
     inside: &'a AtomicU32,
     closed: &'a AtomicBool,
 }
 
 impl<'a> Flight<'a> {
-    /// None where the way in is closed.
+    /// Returns `None` if entries are closed.
     fn begin(inside: &'a AtomicU32, closed: &'a AtomicBool) -> Option<Self> {
         inside.fetch_add(1, Ordering::SeqCst);
         let flight = Self { inside, closed };
@@ -75,17 +75,17 @@ impl Drop for Flight<'_> {
     }
 }
 
-/// The calling thread, which has the GIL, is inside for as long as this lives.
+/// Marks the calling thread, which has the GIL, as inside while this lives.
 pub struct Inside(#[expect(dead_code, reason = "it is dropped")] Flight<'static>);
 
-/// None where the way in is closed.
+/// Returns `None` if entries are closed.
 pub fn inside() -> Option<Inside> {
     Flight::begin(&INSIDE, &CLOSED).map(Inside)
 }
 
-/// Runs `act` with the GIL, on the calling thread, whether that is one of Python's or not. None
-/// where there is no interpreter (any more), where the thread is in such a call already, or where
-/// the GIL could not be taken without harm.
+/// Runs `act` with the GIL on the calling thread, which need not be one of Python's. Returns `None` if there
+/// is no running interpreter, if the thread is already in such a call, or if the GIL cannot be taken without
+/// harm.
 pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     let api = attached::api()?;
     let _flight = Flight::begin(&INSIDE, &CLOSED)?;
@@ -98,8 +98,8 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         && !api.version.knows_holders_in_sub_interpreters()
         && attached::has_sub_interpreters()
     {
-        // A thread that has the GIL for a sub-interpreter looks as if it had none, and would wait
-        // for itself.
+        // A thread that holds the GIL for a sub-interpreter would look as if it did not, and would wait for
+        // itself.
         log::once!(
             Warn,
             "Python {} with sub-interpreters: what needs its GIL at a window's edge is left out",
@@ -110,31 +110,36 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     struct Taken<'a>(&'a Api, c_int);
     impl Drop for Taken<'_> {
         fn drop(&mut self) {
-            // SAFETY: what `gil_ensure` gave, on the same thread; `act` is over.
+            // SAFETY: the result of `gil_ensure`, on the same thread; `act` has returned.
             unsafe { (self.0.gil_release)(self.1) };
         }
     }
     Some(thread.busily(|| {
-        // With the GIL the state is left as it is: asked for it, 3.12 and later take the thread's state
-        // in the main interpreter, and wait for themselves where that is not the one it has.
-        // SAFETY: the interpreter is there, and stays as long as this thread is inside.
+        // With the GIL, the state is left unchanged: 3.12 and later would take the thread's state in the main
+        // interpreter, and deadlock if that is not its current one.
+        // SAFETY: the interpreter is loaded, and stays so while this thread is inside.
         let _taken = (!has_gil).then(|| Taken(api, unsafe { (api.gil_ensure)() }));
-        // SAFETY: the thread has the GIL until it is given back.
+        // SAFETY: the thread has the GIL until it is released.
         unsafe { Python::assume(api) }.quietly(act)
     }))
 }
 
-/// Closes the way in, as the interpreter ends, and waits for those that are inside; longer while one
-/// of them `writes` a trace.
+/// Closes the entry when the interpreter ends, and waits for the threads inside; longer while one of them
+/// `writes` a trace.
 pub fn close(py: Python<'_>, writes: fn() -> bool) {
     CLOSED.store(true, Ordering::SeqCst);
     if INSIDE.load(Ordering::SeqCst) > 0 {
-        // Those inside need the GIL to leave.
-        py.without_gil(|| await_empty(&INSIDE, || if writes() { WRITING } else { PATIENCE }));
+        // Threads inside need the GIL to leave.
+        py.without_gil(|| {
+            await_empty(
+                &INSIDE,
+                || if writes() { WRITE_TIMEOUT } else { END_TIMEOUT },
+            )
+        });
     }
 }
 
-/// Waits until nobody is inside, for as long as `patience` allows, which may change meanwhile.
+/// Waits until no thread is inside, at most for `patience`, whose result may change during the wait.
 fn await_empty(inside: &AtomicU32, patience: impl Fn() -> Duration) {
     let since = Instant::now();
     loop {
@@ -143,7 +148,7 @@ fn await_empty(inside: &AtomicU32, patience: impl Fn() -> Duration) {
         if count == 0 || left.is_zero() {
             break;
         }
-        wait(inside, count, left.min(LOOK));
+        wait(inside, count, left.min(CHECK_INTERVAL));
     }
 }
 

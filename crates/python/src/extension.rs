@@ -1,21 +1,20 @@
-//! What a crate above this one does in the interpreter.
+//! The hook for a higher crate that acts in the interpreter.
 
 use tllmprof_config::Settings;
 
 use super::object::Python;
 
-/// Something that is done in the interpreter by a crate above this one. There may be one
-/// ([`EXTENSION`]).
+/// Work that a higher crate does in the interpreter. There is at most one extension ([`EXTENSION`]).
 pub trait Extension: Sync {
-    /// Whether it has anything to do.
+    /// Returns true if the settings request it.
     fn is_asked_for(&self, settings: &Settings) -> bool;
-    /// Remembers what is asked for. In the library's constructor.
+    /// Stores the settings. It runs in the library's constructor.
     fn start(&self, settings: &Settings);
-    /// Whether it wants to [`Extension::look`] at an audited event of this name.
+    /// Returns true if [`Extension::look`] is to be called at an audited event of this name.
     fn wants(&self, event: &[u8]) -> bool;
-    /// Such an event has come, in an interpreter.
+    /// Handles such an event in an interpreter.
     fn look(&self, py: Python<'_>);
-    /// The main interpreter ends.
+    /// Handles the end of the main interpreter.
     fn ends(&self, py: Python<'_>);
 }
 

@@ -1,4 +1,4 @@
-//! Garbage collections: a C function among `gc.callbacks`, once in each interpreter.
+//! Garbage collections: a C function in `gc.callbacks`, once in each interpreter.
 
 use core::cell::Cell;
 use core::ffi::CStr;
@@ -20,13 +20,13 @@ use tllmprof_recorder::Counter;
 use tllmprof_recorder::What;
 use tllmprof_recorder::watch::{self, Cause};
 
-/// Generations that have a name of their own; a later one counts as the last.
+/// Number of generations with a name; a later one counts as the last.
 const GENERATIONS: usize = 3;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// Collections by generation, and what they did, since the first interpreter was attached to.
+    /// Collections by generation, and their results, since the first interpreter was attached to.
     #[fork(in_child)]
     #[restart(keep)]
     pub static TOTALS: Totals = Totals::new();
@@ -34,9 +34,9 @@ lifecycle::global! {
 
 pub struct Totals {
     collections: [AtomicU64; GENERATIONS],
-    /// Objects that were freed.
+    /// Number of freed objects.
     collected: AtomicU64,
-    /// Objects that were found, but could not be freed.
+    /// Number of objects that were found but could not be freed.
     uncollectable: AtomicU64,
     nanoseconds: AtomicU64,
 }
@@ -51,7 +51,7 @@ impl Totals {
         }
     }
 
-    /// A collection has ended, which took so many nanoseconds.
+    /// Adds a collection that took `took` nanoseconds.
     fn add(&self, report: &Report, took: u64) {
         let add = |total: &AtomicU64, value| total.fetch_add(value, Ordering::Relaxed);
         add(&self.collections[report.generation], 1);
@@ -60,13 +60,13 @@ impl Totals {
         add(&self.nanoseconds, took);
     }
 
-    /// Collections of all generations.
+    /// Returns the number of collections of all generations.
     fn count(&self) -> u64 {
         let counts = self.collections.iter();
         counts.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// The child of a fork counts its own.
+    /// Resets the totals in the child of a fork, which counts its own.
     fn in_child(&self, _: &OnlyThread) {
         let more = [&self.collected, &self.uncollectable, &self.nanoseconds];
         for total in self.collections.iter().chain(more) {
@@ -112,36 +112,37 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static CALLBACKS: Held = Held::none();
-    /// Our callback in it.
+    /// Our callback in the list.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static OURS: Held = Held::none();
-    /// Collections that the interpreter has counted and did not report to us; unless 0.
+    /// Number of collections that the interpreter has counted but not reported to us.
     #[fork(reset)]
     #[restart(keep)]
     static UNSEEN: AtomicU64 = AtomicU64::new(0);
-    /// Collections that the interpreter had counted and [`TOTALS`] had not when our callback came in; `UNKNOWN`, where
-    /// the two cannot be compared: in the child of a fork, and where interpreters share the totals.
+    /// Number of collections that the interpreter had counted and [`TOTALS`] had not when our callback was
+    /// added; `UNKNOWN` if the two cannot be compared: in the child of a fork, and if interpreters share the
+    /// totals.
     #[fork(reset)]
     #[restart(reset)]
     static BEFORE: AtomicU64 = AtomicU64::new(UNKNOWN);
-    /// When the list is looked at next.
+    /// The time of the next check of the list.
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    /// The program has taken our callback out of the list.
+    /// True if the program has removed our callback from the list.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_GONE: AtomicBool = AtomicBool::new(false);
 }
 
 const UNKNOWN: u64 = u64::MAX;
-/// Nanoseconds between two looks at the list.
-const INTERVAL: u64 = 20_000_000;
+/// Nanoseconds between two checks of the list.
+const CHECK_INTERVAL_NS: u64 = 20_000_000;
 
 static CALLBACK: MethodDef = MethodDef::with_tuple(c"tllmprof_gc", callback);
 
-/// Has the interpreter report its collections. None if it has no `gc` to ask.
+/// Makes the interpreter report its collections. Returns `None` if it has no `gc` module.
 pub fn install(py: Python<'_>) -> Option<()> {
     NAMES.get_or_init(|| Box::new(Names::new()));
     let callbacks = py.import_unseen(c"gc")?.attr(c"callbacks")?;
@@ -156,7 +157,7 @@ pub fn install(py: Python<'_>) -> Option<()> {
     Some(())
 }
 
-/// Collections that the interpreter has counted so far.
+/// Returns the number of collections that the interpreter has counted so far.
 fn counted(py: Python<'_>) -> Option<u64> {
     let stats = py.import_unseen(c"gc")?.attr(c"get_stats")?.call(&[])?;
     let counts = py.c().as_tuple(&stats)?;
@@ -166,15 +167,15 @@ fn counted(py: Python<'_>) -> Option<u64> {
     Some(counts.sum::<i64>().max(0).cast_unsigned())
 }
 
-/// Whether an audited event is an occasion for [`check`].
+/// Returns true if [`check`] is to run at an audited event.
 pub fn wants(event: &[u8]) -> bool {
     matches!(event, b"import" | b"open") && now() >= NEXT.load(Ordering::Relaxed)
 }
 
-/// Notes where our callback is not in the list any more. `is_last`: the main interpreter ends, and what was not seen is
-/// counted.
+/// Notes if our callback is no longer in the list. At the end of the main interpreter (`is_last`), also
+/// counts the collections that were missed.
 pub fn check(py: Python<'_>, is_last: bool) -> Option<()> {
-    NEXT.store(now() + INTERVAL, Ordering::Relaxed);
+    NEXT.store(now() + CHECK_INTERVAL_NS, Ordering::Relaxed);
     let callbacks = CALLBACKS.get(py).filter(|_| py.interpreter() == 0)?;
     let all = py.c().as_tuple(&callbacks)?;
     if all
@@ -193,7 +194,7 @@ pub fn check(py: Python<'_>, is_last: bool) -> Option<()> {
     Some(())
 }
 
-/// Reports collections that were not seen. Allocates nothing.
+/// Reports collections that were missed. It allocates nothing.
 pub fn report_unseen() {
     if !IS_GONE.load(Ordering::Relaxed) {
         return;
@@ -206,14 +207,14 @@ pub fn report_unseen() {
     }
 }
 
-/// Takes ours out of the interpreter's callbacks. No code of the program's runs for that.
+/// Removes our callback from the interpreter's list. No code of the program runs for that.
 pub fn uninstall<'py>(py: Python<'py>) -> Option<()> {
     if py.interpreter() == 0 {
         drop((CALLBACKS.take(py), OURS.take(py)));
     }
     let callbacks = py.import_unseen(c"gc")?.attr(c"callbacks")?;
     let kind = py.function(&CALLBACK)?.kind();
-    // Of a function in C, so that no code of the program's runs.
+    // Only for functions in C, as others may run code of the program.
     let name_of = |callback: &Object<'py>| {
         let is_in_c = callback.kind() == kind;
         is_in_c.then(|| callback.attr(c"__name__")).flatten()
@@ -240,7 +241,7 @@ impl Names {
     }
 }
 
-/// `callback(phase, info)`, as the documentation of Python's `gc.callbacks` has it.
+/// Handles `callback(phase, info)`, as described in the documentation of Python's `gc.callbacks`.
 fn callback(_: Python<'_>, args: &Object<'_>) {
     if !entry::is_closed() {
         let _ = count(args);
@@ -253,24 +254,24 @@ fn count(args: &Object<'_>) -> Option<()> {
     let mut args = args.elements();
     let (phase, info) = (args.next()?, args.next()?);
     let number = |name| info.item(name).and_then(|value| value.as_int());
-    Report::of(phase.as_text()?, number).count(&thread.collecting, &TOTALS);
+    Report::new(phase.as_text()?, number).count(&thread.collecting, &TOTALS);
     Some(())
 }
 
-/// What the interpreter reports of a collection.
+/// The interpreter's report about a collection.
 struct Report {
     starts: bool,
-    /// The place among [`GENERATIONS`].
+    /// The index of the generation, below [`GENERATIONS`].
     generation: usize,
-    /// Objects that were freed; 0 where it starts.
+    /// Number of freed objects; 0 at the start.
     collected: u64,
-    /// Objects that were found, but could not be freed.
+    /// Number of objects that were found but could not be freed.
     uncollectable: u64,
 }
 
 impl Report {
-    /// `number` is what `info` has by a name, if it has a number.
-    fn of(phase: &str, number: impl Fn(&'static CStr) -> Option<i64>) -> Self {
+    /// Reads a report. `number` returns the number that `info` has under a name.
+    fn new(phase: &str, number: impl Fn(&'static CStr) -> Option<i64>) -> Self {
         let number = |name| number(name).unwrap_or(0).max(0).cast_unsigned();
         Self {
             starts: phase == "start",
@@ -282,7 +283,7 @@ impl Report {
         }
     }
 
-    /// Begins or ends the collection on the thread whose place `collecting` is.
+    /// Begins or ends the collection on the thread that owns `collecting`.
     fn count(&self, collecting: &Cell<Option<Collecting>>, totals: &Totals) {
         let generation = self.generation;
         let names = NAMES.get().and_then(Option::as_ref);
@@ -325,7 +326,7 @@ mod tests {
     use super::*;
 
     fn report(phase: &str, generation: i64, collected: i64) -> Report {
-        Report::of(phase, |name| match name.to_bytes() {
+        Report::new(phase, |name| match name.to_bytes() {
             b"generation" => Some(generation),
             b"collected" => Some(collected),
             _ => None,
@@ -352,7 +353,7 @@ mod tests {
         assert_eq!(of(&totals.nanoseconds), 0);
         report("stop", 2, 7).count(&place, &totals);
         assert!(of(&totals.nanoseconds) >= 2_000_000);
-        // One that began before it was followed.
+        // This collection began before it was followed.
         report("stop", 1, 100).count(&place, &totals);
         assert_eq!(totals.collections.each_ref().map(of), [1, 1, 1]);
         assert_eq!(of(&totals.collected), 112);

@@ -1,12 +1,14 @@
-//! Where the GIL is waited for, taken and dropped: the condition variables of CPython's `ceval_gil`.
+//! Observes waits for the GIL, and when it is taken and dropped, by the condition variables of CPython's
+//! `ceval_gil`.
 //!
-//! A GIL has two: `cond`, which is signalled when the GIL is dropped, and which those who want it
-//! wait on; and `switch_cond`, which is signalled when it is taken, and which a thread waits on that
-//! was forced to drop it. They are initialised one after the other, and lie a mutex apart. Only the
-//! interpreter's own slots for `pthread_cond_*` lead here, so nobody else's calls cost anything.
+//! A GIL has two. `cond` is signalled when the GIL is dropped; threads that want it wait on it. `switch_cond`
+//! is signalled when the GIL is taken; a thread that was forced to drop it waits on it. They are initialized
+//! one after the other, with a mutex between them in memory. Only the interpreter's own slots for
+//! `pthread_cond_*` lead here, so other modules' calls cost nothing.
 //!
-//! The GIL's mutex is held in these hooks, but for a forced switch: a time stamp, a total, an NVTX
-//! event if somebody listens, and nothing else. As it is, holds of one GIL never overlap.
+//! These hooks run with the GIL's mutex held, except after a forced switch. They take a time stamp, add to a
+//! total, emit an NVTX event if ranges are wanted, and do nothing else. Because of the mutex, holds of one
+//! GIL never overlap.
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_int};
@@ -22,18 +24,19 @@ use tllmprof_platform::errno::Kept;
 use tllmprof_platform::log;
 use tllmprof_platform::panics::contained;
 
-/// GILs that are followed at a time; from 3.12 on an interpreter may have one of its own.
-const GILS: usize = 64;
-/// From `cond` to `switch_cond`.
-const APART: usize = size_of::<libc::pthread_cond_t>() + size_of::<libc::pthread_mutex_t>();
+/// Limit for the GILs that are followed at a time; from 3.12 on, each interpreter may have its own.
+const MAX_GILS: usize = 64;
+/// Bytes from `cond` to `switch_cond`.
+const SWITCH_COND_OFFSET: usize =
+    size_of::<libc::pthread_cond_t>() + size_of::<libc::pthread_mutex_t>();
 
 /// The GILs that are followed.
 struct Gils {
-    /// The addresses of `cond`; 0 for a free place. `switch_cond` lies behind it.
-    conditions: [AtomicUsize; GILS],
-    /// How many places have been used.
+    /// The addresses of `cond`; 0 for a free slot. `switch_cond` follows it at a fixed distance.
+    conditions: [AtomicUsize; MAX_GILS],
+    /// Number of slots that have been used.
     used: AtomicUsize,
-    /// GILs for which there was no place.
+    /// Number of GILs for which there was no slot.
     missed: AtomicU32,
 }
 
@@ -41,17 +44,17 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static FOLLOWED: Gils = Gils::none();
-    /// There may be a GIL that was made before its condition variables were hooked.
+    /// True if there may be a GIL that was made before its condition variables were hooked.
     #[fork(keep = "as the GILs")]
     #[restart(keep)]
     static IS_LATE: AtomicBool = AtomicBool::new(false);
-    /// The interpreter is built to do without, and does.
+    /// True if the interpreter runs without a GIL.
     #[fork(keep = "as the interpreter")]
     #[restart(keep)]
     static IS_OFF: AtomicBool = AtomicBool::new(false);
 }
 
-// SAFETY: these are the declarations of pthread.h. A thread that is cancelled is unwound out of them.
+// SAFETY: these are the declarations of pthread.h. A cancelled thread is unwound out of them.
 unsafe extern "C-unwind" {
     fn pthread_cond_timedwait(
         condition: *mut libc::pthread_cond_t,
@@ -64,13 +67,13 @@ unsafe extern "C-unwind" {
     ) -> c_int;
 }
 
-/// GILs that could not be followed.
+/// Returns the number of GILs that could not be followed.
 pub fn missed() -> u32 {
     FOLLOWED.missed.load(Ordering::Relaxed)
 }
 
-/// An interpreter is up. With the first one, ranges and totals begin. Not for a hook: it loads the
-/// tool that listens.
+/// Handles an interpreter that is initialized. With the first one, ranges and totals begin. A hook must not
+/// call it, as it loads the tool that records ranges.
 pub fn begin(py: Python<'_>, thread: &Thread) {
     if holds::have_names() {
         return;
@@ -85,12 +88,12 @@ pub fn begin(py: Python<'_>, thread: &Thread) {
         );
     }
     holds::begin();
-    // The first interpreter's is the first in the table.
+    // The first interpreter's GIL is the first in the table.
     thread.holds.begin(0);
 }
 
-/// Whether threads need one now. A free-threaded build takes it for moments all the same, while it
-/// imports an extension module.
+/// Returns true if threads need a GIL now. A free-threaded build briefly takes it even then, while it imports
+/// an extension module.
 fn has_gil(py: Python<'_>) -> bool {
     let Some(sys) = py.imported(c"sys") else {
         return true;
@@ -101,12 +104,13 @@ fn has_gil(py: Python<'_>) -> bool {
     asked.call(&[]).is_none_or(|answer| answer.is_true())
 }
 
-/// There is an interpreter already: its GIL shows when a thread drops and retakes it.
+/// Notes that there is an interpreter already. Its GIL is recognized when a thread drops and retakes it.
 pub fn is_late() {
     IS_LATE.store(true, Ordering::Relaxed);
 }
 
-/// A condition variable of the interpreter's has been initialised. Whether that made a GIL.
+/// Handles the initialization of a condition variable of the interpreter. Returns true if that completed a
+/// GIL.
 pub fn initialised(condition: usize, thread: &Thread) -> bool {
     FOLLOWED.forget(condition);
     let gil = second_of_pair(&thread.last_condition, condition);
@@ -116,30 +120,30 @@ pub fn initialised(condition: usize, thread: &Thread) -> bool {
     gil.is_some()
 }
 
-/// Follows the GIL whose `cond` lies there.
+/// Follows the GIL whose `cond` has this address.
 fn follow(condition: usize) {
     if !IS_OFF.load(Ordering::Relaxed) {
         FOLLOWED.follow(condition);
     }
 }
 
-/// All GILs are gone, with the interpreter's library.
+/// Forgets all GILs, when the interpreter's library is unloaded.
 pub fn forget_all() {
     FOLLOWED.forget_all();
 }
 
-/// Where the `cond` lies whose `switch_cond` is `condition`, if `last` was that one. `last` is
-/// `condition` from here on, or nothing where the pair is complete.
+/// Returns the address of the `cond` whose `switch_cond` is `condition`, if `last` was that one. Sets `last`
+/// to `condition`, or to 0 if the pair is complete.
 fn second_of_pair(last: &Cell<usize>, condition: usize) -> Option<usize> {
     let first = last.replace(condition);
-    if first == 0 || condition != first.wrapping_add(APART) {
+    if first == 0 || condition != first.wrapping_add(SWITCH_COND_OFFSET) {
         return None;
     }
     last.set(0);
     Some(first)
 }
 
-/// What a condition variable is to a GIL.
+/// The role of a condition variable in a GIL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Part {
     Dropped,
@@ -149,15 +153,15 @@ enum Part {
 impl Gils {
     const fn none() -> Self {
         Self {
-            conditions: [const { AtomicUsize::new(0) }; GILS],
+            conditions: [const { AtomicUsize::new(0) }; MAX_GILS],
             used: AtomicUsize::new(0),
             missed: AtomicU32::new(0),
         }
     }
 
-    /// Follows the GIL whose `cond` lies there.
+    /// Follows the GIL whose `cond` has this address.
     fn follow(&self, condition: usize) {
-        // Another thread may have found the same one.
+        // Another thread may have found the same GIL.
         let is_it = |place: &AtomicUsize| place.load(Ordering::Acquire) == condition;
         if self.conditions.iter().any(is_it) {
             return;
@@ -172,13 +176,13 @@ impl Gils {
         self.missed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The places that have been used.
+    /// Returns the slots that have been used.
     #[inline]
     fn used(&self) -> &[AtomicUsize] {
-        &self.conditions[..self.used.load(Ordering::Acquire).min(GILS)]
+        &self.conditions[..self.used.load(Ordering::Acquire).min(MAX_GILS)]
     }
 
-    /// A condition variable is gone, and a GIL with it if it is one's. Whether it is.
+    /// Forgets the GIL of a condition variable that is destroyed. Returns true if there was one.
     fn forget(&self, condition: usize) -> bool {
         self.used().iter().any(|place| {
             let known = place.compare_exchange(condition, 0, Ordering::AcqRel, Ordering::Relaxed);
@@ -192,21 +196,22 @@ impl Gils {
         }
     }
 
-    /// What a condition variable is, and to which GIL.
+    /// Returns the role of a condition variable, and the index of its GIL.
     #[inline]
     fn part(&self, condition: usize) -> Option<(Part, u64)> {
         self.used().iter().zip(0..).find_map(|(place, gil)| {
             let known = place.load(Ordering::Relaxed);
             match condition.wrapping_sub(known) {
                 0 => Some((Part::Dropped, gil)),
-                APART if known != 0 => Some((Part::Taken, gil)),
+                SWITCH_COND_OFFSET if known != 0 => Some((Part::Taken, gil)),
                 _ => None,
             }
         })
     }
 }
 
-/// The functions by which the GIL is followed: their names, what stands in their slots, and what that goes on to.
+/// Returns the functions that are hooked to follow the GIL: their names, our replacements, and the original
+/// functions.
 pub fn hooks() -> [(&'static CStr, usize, usize); 4] {
     macro_rules! address {
         ($function:expr) => {
@@ -237,10 +242,10 @@ pub fn hooks() -> [(&'static CStr, usize, usize); 4] {
     ]
 }
 
-/// Stands in the interpreter's slot for `pthread_cond_signal`.
+/// Replaces `pthread_cond_signal` in the interpreter's slot.
 ///
 /// # Safety
-/// Called as that function is.
+/// It is called with that function's arguments.
 pub unsafe extern "C" fn signal(condition: *mut libc::pthread_cond_t) -> c_int {
     // No panic: `noted` contains it.
     match FOLLOWED.part(condition.addr()) {
@@ -251,11 +256,11 @@ pub unsafe extern "C" fn signal(condition: *mut libc::pthread_cond_t) -> c_int {
         None if IS_LATE.load(Ordering::Relaxed) => learn(condition.addr()),
         None => {}
     }
-    // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
+    // SAFETY: this is the interpreter's own call with its own arguments, passed on to its target.
     unsafe { libc::pthread_cond_signal(condition) }
 }
 
-/// A thread that drops a GIL and takes it again signals its `cond` and then its `switch_cond`.
+/// Learns a GIL: a thread that drops one and takes it again signals its `cond` and then its `switch_cond`.
 #[cold]
 fn learn(condition: usize) {
     noted(|thread| {
@@ -268,8 +273,7 @@ fn learn(condition: usize) {
     });
 }
 
-/// Has `note` note something of the calling thread, if there is a place for it. The interpreter's call goes on
-/// whatever becomes of that.
+/// Runs `note` for the calling thread, if it has a slot. The interpreter's call continues in any case.
 #[inline]
 fn noted(note: impl FnOnce(&Thread)) {
     let _errno = Kept::new();
@@ -281,10 +285,10 @@ fn noted(note: impl FnOnce(&Thread)) {
     });
 }
 
-/// Stands in the interpreter's slot for `pthread_cond_timedwait`.
+/// Replaces `pthread_cond_timedwait` in the interpreter's slot.
 ///
 /// # Safety
-/// Called as that function is.
+/// It is called with that function's arguments.
 pub unsafe extern "C-unwind" fn timed_wait(
     condition: *mut libc::pthread_cond_t,
     mutex: *mut libc::pthread_mutex_t,
@@ -294,14 +298,14 @@ pub unsafe extern "C-unwind" fn timed_wait(
     if let Some((Part::Dropped, gil)) = FOLLOWED.part(condition.addr()) {
         noted(|thread| thread.holds.begins_to_wait(gil));
     }
-    // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
+    // SAFETY: this is the interpreter's own call with its own arguments, passed on to its target.
     unsafe { pthread_cond_timedwait(condition, mutex, until) }
 }
 
-/// Stands in the interpreter's slot for `pthread_cond_wait`.
+/// Replaces `pthread_cond_wait` in the interpreter's slot.
 ///
 /// # Safety
-/// Called as that function is.
+/// It is called with that function's arguments.
 pub unsafe extern "C-unwind" fn wait(
     condition: *mut libc::pthread_cond_t,
     mutex: *mut libc::pthread_mutex_t,
@@ -310,7 +314,7 @@ pub unsafe extern "C-unwind" fn wait(
     let is_forced = matches!(FOLLOWED.part(condition.addr()), Some((Part::Taken, _)));
     let since = if is_forced { now() } else { 0 };
     let ticks = if is_forced { holds::ticks() } else { 0 };
-    // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
+    // SAFETY: this is the interpreter's own call with its own arguments, passed on to its target.
     let result = unsafe { pthread_cond_wait(condition, mutex) };
     if is_forced {
         noted(|thread| {
@@ -321,17 +325,17 @@ pub unsafe extern "C-unwind" fn wait(
     result
 }
 
-/// Stands in the interpreter's slot for `pthread_cond_destroy`.
+/// Replaces `pthread_cond_destroy` in the interpreter's slot.
 ///
 /// # Safety
-/// Called as that function is.
+/// It is called with that function's arguments.
 pub unsafe extern "C" fn destroy(condition: *mut libc::pthread_cond_t) -> c_int {
     // No panic: `noted` contains it.
     if FOLLOWED.forget(condition.addr()) {
-        // Whoever ends an interpreter has its GIL to the last.
+        // The thread that ends an interpreter holds its GIL until the end.
         noted(|thread| thread.holds.drops());
     }
-    // SAFETY: the interpreter's own call, with its own arguments, goes on to where it was meant to.
+    // SAFETY: this is the interpreter's own call with its own arguments, passed on to its target.
     unsafe { libc::pthread_cond_destroy(condition) }
 }
 
@@ -345,25 +349,25 @@ mod tests {
     fn a_gil_shows_by_two_conditions_a_mutex_apart() {
         let last = Cell::new(0);
         assert_eq!(second_of_pair(&last, COND), None);
-        assert_eq!(second_of_pair(&last, COND + APART), Some(COND));
-        // The pair is complete: a third one in the same distance begins another.
-        assert_eq!(second_of_pair(&last, COND + 2 * APART), None);
-        // Another mutex's condition in between.
+        assert_eq!(second_of_pair(&last, COND + SWITCH_COND_OFFSET), Some(COND));
+        // The pair is complete: a third one at the same distance begins another.
+        assert_eq!(second_of_pair(&last, COND + 2 * SWITCH_COND_OFFSET), None);
+        // A condition of another mutex comes in between.
         assert_eq!(second_of_pair(&last, COND), None);
         assert_eq!(second_of_pair(&last, 0x9000), None);
-        assert_eq!(second_of_pair(&last, COND + APART), None);
+        assert_eq!(second_of_pair(&last, COND + SWITCH_COND_OFFSET), None);
     }
 
     #[test]
     fn the_first_condition_is_of_drops_and_the_second_of_takes() {
         let gils = Gils::none();
         assert_eq!(gils.part(COND), None);
-        assert_eq!(gils.part(APART), None); // of a free place
+        assert_eq!(gils.part(SWITCH_COND_OFFSET), None); // of a free slot
         gils.follow(0x9000);
         gils.follow(COND);
         gils.follow(COND);
         assert_eq!(gils.part(COND), Some((Part::Dropped, 1)));
-        assert_eq!(gils.part(COND + APART), Some((Part::Taken, 1)));
+        assert_eq!(gils.part(COND + SWITCH_COND_OFFSET), Some((Part::Taken, 1)));
         assert_eq!(gils.part(COND + 8), None);
         assert_eq!(gils.part(0x9000), Some((Part::Dropped, 0)));
     }
@@ -380,24 +384,24 @@ mod tests {
         assert_eq!(gils.part(0x5000), Some((Part::Dropped, 0)));
         gils.forget_all();
         assert_eq!(gils.part(0x9000), None);
-        assert_eq!(gils.part(APART), None);
+        assert_eq!(gils.part(SWITCH_COND_OFFSET), None);
     }
 
     #[test]
     fn gils_without_a_place_are_counted() {
         let gils = Gils::none();
-        for number in 1..=GILS + 2 {
+        for number in 1..=MAX_GILS + 2 {
             gils.follow(number * COND);
         }
         assert_eq!(gils.missed.load(Ordering::Relaxed), 2);
         assert_eq!(
-            gils.part(GILS * COND),
-            Some((Part::Dropped, GILS as u64 - 1))
+            gils.part(MAX_GILS * COND),
+            Some((Part::Dropped, MAX_GILS as u64 - 1))
         );
-        assert_eq!(gils.part((GILS + 1) * COND), None);
+        assert_eq!(gils.part((MAX_GILS + 1) * COND), None);
     }
 
-    /// Lies as a GIL's do in CPython.
+    /// A copy of the memory layout of CPython's GIL.
     #[repr(C)]
     struct Pair {
         cond: libc::pthread_cond_t,
@@ -413,7 +417,7 @@ mod tests {
         }))
     }
 
-    /// As CPython does it: both are initialised, one thread takes and drops, another waits.
+    /// Does what CPython does: both are initialized, one thread takes and drops, another waits.
     #[test]
     fn hooks_count_a_threads_waits_and_holds() {
         let pair = pair();
@@ -431,8 +435,8 @@ mod tests {
             tv_nsec: 0,
         };
         let holds = &thread.holds;
-        // SAFETY: conditions and a mutex that are initialised and never freed; the mutex is locked
-        // where it is waited with.
+        // SAFETY: the conditions and the mutex are initialized and never freed; the mutex is locked for the
+        // waits.
         unsafe {
             libc::pthread_mutex_lock(mutex);
             assert_eq!(timed_wait(cond, mutex, &raw const past), libc::ETIMEDOUT);
@@ -445,15 +449,15 @@ mod tests {
         assert_eq!((holds.waits.count(), holds.holds.count()), (1, 1));
         assert!(holds.waits.longest() > 0);
         assert_eq!(holds.forced.count(), 0);
-        // SAFETY: nobody waits on them.
+        // SAFETY: no thread waits on them.
         unsafe {
             signal(switch);
-            destroy(cond); // the thread had it to the last
+            destroy(cond); // the thread held it until the end
             destroy(switch);
         }
         assert_eq!(holds.holds.count(), 2);
         assert_eq!(FOLLOWED.part(cond.addr()), None);
-        // SAFETY: a condition that nobody uses, and that is initialised before it is signalled.
+        // SAFETY: a condition that no other thread uses, and that is initialized before it is signalled.
         unsafe {
             libc::pthread_cond_init(cond, core::ptr::null());
             signal(cond);

@@ -1,8 +1,9 @@
-//! The groups that a worker is in: tensor-, pipeline-, expert- and data-parallel ones, as its engine has them or as
-//! `torch.distributed` describes them. They go into the record.
+//! Finds the groups that a worker is in for the record: tensor-, pipeline-, expert- and data-parallel ones,
+//! as its engine stores them or as `torch.distributed` describes them.
 //!
-//! Read as the rank is ([`rank`]): from modules' own dictionaries, by a thread that has the GIL. Looked for where a window
-//! opens, as groups are made while a model is loaded, until some are found.
+//! They are read in the same way as the rank ([`rank`]): from modules' own dictionaries, by a thread that has
+//! the GIL. The search runs when a window opens, as groups are made while a model is loaded, until some are
+//! found.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::ffi::CString;
@@ -17,26 +18,26 @@ use super::object::{Object, Python};
 use super::rank::{self, number, value};
 use super::wants::wants;
 
-/// How often they are looked for at most.
-const TRIES: u32 = 16;
+/// Limit for the number of searches.
+const MAX_SEARCHES: u32 = 16;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// Somebody who has the GIL is to look.
+    /// True if the next thread with the GIL is to search.
     #[fork(reset)]
     #[restart(reset)]
     static ARE_WANTED: AtomicBool = AtomicBool::new(false);
-    /// How often somebody has looked; all of [`TRIES`] once some were found.
+    /// Number of searches; [`MAX_SEARCHES`] once some were found.
     #[fork(reset)]
     #[restart(reset)]
     static LOOKED: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Has somebody look who has the GIL: the calling thread `inside`, as it has it; else Python's main thread, or whoever enters
-/// a step's function first.
+/// Requests a search by a thread that has the GIL: by the calling thread through `inside` if it has it;
+/// otherwise by Python's main thread, or by the first thread that enters a step's function.
 pub fn ask(inside: impl FnOnce(fn(Python<'_>))) {
-    if !(recorder::is_on() && wants().rank && LOOKED.load(Ordering::Relaxed) < TRIES) {
+    if !(recorder::is_on() && wants().rank && LOOKED.load(Ordering::Relaxed) < MAX_SEARCHES) {
         return;
     }
     let Some(api) = attached::api().filter(|api| api.runs()) else {
@@ -47,12 +48,12 @@ pub fn ask(inside: impl FnOnce(fn(Python<'_>))) {
     } else if !ARE_WANTED.swap(true, Ordering::AcqRel)
         && api.version.takes_pending_calls_to_the_end()
     {
-        // Where Python has no room for the call, a step's function is still there.
+        // If Python has no room for the call, a step's function will do it.
         let _ = call_on_main_thread(api, look_for);
     }
 }
 
-/// Looks, if that is wanted.
+/// Searches if that was requested.
 pub fn look_for(py: Python<'_>) {
     if ARE_WANTED.load(Ordering::Relaxed) {
         py.quietly(look);
@@ -68,11 +69,11 @@ fn look(py: Python<'_>) {
     if found.is_empty() {
         LOOKED.fetch_add(1, Ordering::Relaxed);
     } else {
-        LOOKED.store(TRIES, Ordering::Relaxed);
+        LOOKED.store(MAX_SEARCHES, Ordering::Relaxed);
     }
 }
 
-/// The groups that are there now, in the order in which they are shown.
+/// Returns the groups that exist now, in the order in which they are shown.
 pub fn find(py: Python<'_>) -> Vec<GroupRank<&'static str>> {
     let mut found = Vec::new();
     let torch = py.imported(c"torch.distributed.distributed_c10d");
@@ -88,11 +89,11 @@ pub fn find(py: Python<'_>) -> Vec<GroupRank<&'static str>> {
     found
 }
 
-/// The process in its world.
+/// The process's position in its world.
 #[derive(Clone, Copy)]
 struct Worldly {
     rank: Option<u64>,
-    /// What the ranks of the job are ahead of those of this world, if that is known.
+    /// The offset of this world's ranks in the job, if it is known.
     ahead: Option<u64>,
 }
 
@@ -113,7 +114,7 @@ impl Worldly {
         }
     }
 
-    /// A group of which the first rank is known in the world. One of a single rank is none.
+    /// Returns a group whose first rank in the world is known. A single rank is not a group.
     fn group(
         self,
         name: &'static str,
@@ -131,7 +132,7 @@ impl Worldly {
     }
 }
 
-/// Those of the engine.
+/// Finds the engine's groups.
 fn of_engine(py: Python<'_>, place: Worldly, found: &mut Vec<GroupRank<&'static str>>) {
     for row in ENGINE_GROUPS {
         let module = CString::new(row.module).ok();
@@ -150,7 +151,8 @@ fn of_engine(py: Python<'_>, place: Worldly, found: &mut Vec<GroupRank<&'static 
     }
 }
 
-/// Those that `torch.distributed` has descriptions of. Of several that have the same, the first one counts.
+/// Finds the groups that `torch.distributed` describes. Of several with the same description, the first
+/// counts.
 fn described(
     py: Python<'_>,
     torch: &Object<'_>,
@@ -191,7 +193,7 @@ fn described(
     }
 }
 
-/// The replica that the process is of, which is a rank of a data-parallel group of its own.
+/// Adds the process's replica, which is a rank of a data-parallel group.
 fn of_replica(py: Python<'_>, found: &mut Vec<GroupRank<&'static str>>) {
     const NAME: &str = "DP";
     if found.iter().any(|group| group.name == NAME) {

@@ -1,6 +1,6 @@
-//! What a thread has to do with the GIL: when it waits for one, when it has one, and the totals.
+//! A thread's use of the GIL: when it waits for one, when it holds one, and the totals.
 //!
-//! A thread has one GIL at a time: it gives one interpreter's back before it takes another's.
+//! A thread has at most one GIL: it releases one interpreter's before it takes another's.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use tllmprof_recorder as recorder;
 use tllmprof_recorder::What;
 use tllmprof_recorder::watch::{self, Cause};
 
-/// What the ranges are called.
+/// The names of the ranges.
 struct Names {
     wait: Name,
     hold: Name,
@@ -24,18 +24,18 @@ lifecycle::global! {
     #[fork(keep = "a name is registered anew in a child")]
     #[restart(keep)]
     static NAMES: OnceBox<Option<Names>> = OnceBox::new();
-    /// How long a wait or a hold must last for the record to keep it, in nanoseconds.
+    /// Minimum duration of a wait or a hold for the record, in nanoseconds.
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     static SHORTEST: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Whether [`begin`] has been called.
+/// Returns true if [`begin`] has been called.
 pub fn have_names() -> bool {
     NAMES.get().is_some()
 }
 
-/// Ranges begin. Not for a hook: it loads the tool that listens.
+/// Registers the names of the ranges. A hook must not call it, as it loads the tool that records ranges.
 pub fn begin() {
     NAMES.get_or_init(|| {
         Box::new(
@@ -49,12 +49,12 @@ pub fn begin() {
     }
 }
 
-/// The names, if somebody listens.
+/// Returns the names, if ranges are wanted.
 fn names() -> Option<&'static Names> {
     NAMES.get().and_then(Option::as_ref)
 }
 
-/// How often something has happened, and for how long. Times in nanoseconds.
+/// The number and the durations of events of one kind, in nanoseconds.
 pub struct Total {
     count: AtomicU64,
     time: AtomicU64,
@@ -70,7 +70,7 @@ impl Total {
         }
     }
 
-    /// Adds one. By the thread that it belongs to, alone.
+    /// Adds an event. Only the thread that owns the total may call it.
     #[inline]
     fn add(&self, time: u64) {
         let add =
@@ -101,24 +101,24 @@ impl Total {
     }
 }
 
-/// A thread and the GIL. What is no total is the thread's own.
+/// A thread's use of the GIL. Only the thread itself uses the fields that are not totals.
 pub struct Holds {
-    /// When the wait began that is under way; 0 for none.
+    /// Start of the wait under way; 0 for none.
     waits_since: Cell<u64>,
-    /// When the hold began that is under way; 0 for none.
+    /// Start of the hold under way; 0 for none.
     holds_since: AtomicU64,
-    /// The same moments in the record's ticks; 0 where nothing is recorded.
+    /// The same moments in the record's ticks; 0 if nothing is recorded.
     wait_ticks: Cell<u64>,
     hold_ticks: Cell<u64>,
     wait: Cell<Option<Started>>,
     hold: Cell<Option<Started>>,
     pub waits: Total,
     pub holds: Total,
-    /// Waits of a thread that was made to drop the GIL, until another has taken it.
+    /// Waits of a thread that was forced to drop the GIL, until another has taken it.
     pub forced: Total,
 }
 
-/// Now, in the record's ticks, if they will be wanted.
+/// Returns the current tick of the record if it will be needed, otherwise 0.
 pub fn ticks() -> u64 {
     if recorder::is_keeping() {
         recorder::ticks()
@@ -127,7 +127,7 @@ pub fn ticks() -> u64 {
     }
 }
 
-/// Has the record keep what began then and took so many nanoseconds, unless that is too short.
+/// Records an event that began at `since` and took `took` nanoseconds, unless it is too short.
 fn record_if_long(since: &Cell<u64>, took: u64, what: What) {
     let since = since.replace(0);
     if since != 0 && recorder::is_keeping() && took >= SHORTEST.load(Ordering::Relaxed) {
@@ -150,7 +150,8 @@ impl Holds {
         }
     }
 
-    /// The thread wants GIL number `gil`, which another one has. Called again as long as it waits.
+    /// Notes that the thread waits for GIL number `gil`, which another one holds. It is called repeatedly
+    /// during the wait.
     pub fn begins_to_wait(&self, gil: u64) {
         if self.waits_since.get() == 0 {
             self.waits_since.set(now());
@@ -159,9 +160,9 @@ impl Holds {
         }
     }
 
-    /// It has it now.
+    /// Notes that the thread has taken the GIL.
     pub fn takes(&self, gil: u64) {
-        // Left over from a GIL that went without being dropped.
+        // A hold may be left over from a GIL that ended without being dropped.
         self.drops();
         let now = now();
         let waited = self.waits_since.replace(0);
@@ -177,7 +178,7 @@ impl Holds {
         self.hold.set(names().map(|names| names.hold.start(gil)));
     }
 
-    /// It gives it back.
+    /// Notes that the thread has dropped the GIL.
     pub fn drops(&self) {
         let held = self.holds_since.load(Ordering::Relaxed);
         if held != 0 {
@@ -189,13 +190,13 @@ impl Holds {
         }
     }
 
-    /// It was made to give it back, and another has it since.
+    /// Notes that the thread was forced to drop the GIL, and that another has taken it since.
     pub fn was_forced(&self, time: u64, since_ticks: u64) {
         self.forced.add(time);
         record_if_long(&Cell::new(since_ticks), time, What::GilForced);
     }
 
-    /// Counts from here on, a hold that is under way as one that begins. By its own thread.
+    /// Starts counting. A hold that is under way begins now. Only the thread itself may call it.
     pub fn begin(&self, gil: u64) {
         self.clear();
         if self.holds_since.load(Ordering::Relaxed) != 0 {
@@ -204,13 +205,13 @@ impl Holds {
         }
     }
 
-    /// When the hold began that is under way.
+    /// Returns the start of the hold under way.
     pub fn holds_since(&self) -> Option<u64> {
         Some(self.holds_since.load(Ordering::Relaxed)).filter(|since| *since != 0)
     }
 
-    /// The thread has ended: what is under way ends here. The totals stay, without the longest
-    /// wait, which another thread in this place is not to be named for.
+    /// Ends what is under way, as the thread has ended. The totals are kept, except the longest wait: the
+    /// next thread with this slot must not be named for it.
     pub fn leave(&self) {
         self.drops();
         self.waits_since.set(0);
@@ -218,7 +219,7 @@ impl Holds {
         self.waits.longest.store(0, Ordering::Relaxed);
     }
 
-    /// What comes of what is under way is not seen.
+    /// Forgets what is under way, as its end will not be seen.
     pub fn forget(&self) {
         self.holds_since.store(0, Ordering::Relaxed);
         self.waits_since.set(0);
@@ -226,20 +227,20 @@ impl Holds {
         self.wait.set(None);
     }
 
-    /// The process is the child of a fork, where Python takes a new GIL.
+    /// Resets everything in the child of a fork, where Python makes a new GIL.
     pub fn in_child(&self, _: &OnlyThread) {
         self.clear();
         self.waits_since.set(0);
         self.holds_since.store(0, Ordering::Relaxed);
         for range in [&self.wait, &self.hold] {
-            // The range is not ended, whatever it was in the middle of.
+            // The range is dropped without being ended.
             if let Some(range) = range.take() {
                 range.forget();
             }
         }
     }
 
-    /// For a test, whose thread may have another's place: as of a thread that has done nothing.
+    /// Resets everything for a test, whose thread may reuse another's slot.
     #[cfg(test)]
     pub fn begin_anew(&self) {
         self.leave();
@@ -269,7 +270,7 @@ mod tests {
         assert!(thread.holds_since().is_none());
         thread.begins_to_wait(0);
         sleep(PAUSE);
-        thread.begins_to_wait(0); // it was woken, and another has it still
+        thread.begins_to_wait(0); // it was woken, but another thread still has it
         thread.takes(0);
         assert_eq!(thread.waits.count(), 1);
         assert!(thread.waits.time() >= PAUSED);
@@ -286,7 +287,7 @@ mod tests {
     fn a_gil_that_was_free_is_not_waited_for() {
         let thread = Holds::new();
         thread.takes(0);
-        thread.takes(1); // the first went without being dropped
+        thread.takes(1); // the first ended without being dropped
         thread.drops();
         assert_eq!((thread.waits.count(), thread.holds.count()), (0, 2));
     }
@@ -321,7 +322,7 @@ mod tests {
         assert!(thread.waits.time() >= PAUSED);
         assert_eq!(thread.waits.longest(), 0);
         assert_eq!((thread.forced.count(), thread.forced.time()), (1, 7));
-        // The next thread does not wait since then.
+        // The next thread's wait does not begin there.
         thread.takes(0);
         assert_eq!(thread.waits.count(), 1);
     }

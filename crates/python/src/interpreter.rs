@@ -1,4 +1,4 @@
-//! An interpreter that has started, or ends.
+//! Sets up an interpreter that has started, and handles its end.
 
 use super::extension::extension;
 use super::method::MethodDef;
@@ -16,13 +16,13 @@ use tllmprof_session as session;
 lifecycle::global! {
     stage: Sinks;
 
-    /// [`main_ends`] will be called.
+    /// True if [`main_ends`] will be called.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Comes into interpreter number `number`, 0 for the main one.
+/// Sets up interpreter number `number`, 0 for the main one.
 pub fn install(py: Python<'_>, thread: &Thread, number: i64) {
     let wants = wants();
     if number == 0 && register_end(py).is_none() {
@@ -46,7 +46,8 @@ pub fn install(py: Python<'_>, thread: &Thread, number: i64) {
     }
 }
 
-/// Gives interpreter number `number`, the calling thread's, what it was before. The audit hook and the `atexit` callback stay.
+/// Undoes [`install`] in interpreter number `number`, which is the calling thread's. The audit hook and the
+/// `atexit` callback stay.
 pub fn uninstall(py: Python<'_>, number: i64) {
     let wants = wants();
     if wants.gc {
@@ -57,12 +58,12 @@ pub fn uninstall(py: Python<'_>, number: i64) {
     }
 }
 
-/// An interpreter that is not the main one ends, the calling thread's.
+/// Handles the end of the calling thread's interpreter, which is not the main one.
 pub fn another_ends(py: Python<'_>) {
     functions::interpreter_ends(py);
 }
 
-/// Has [`main_ends`] called when the main interpreter ends.
+/// Registers [`main_ends`] for the end of the main interpreter.
 fn register_end(py: Python<'_>) -> Option<()> {
     static CLOSE: MethodDef = MethodDef::without_args(c"tllmprof_close", main_ends);
     if IS_REGISTERED.load(Ordering::Relaxed) {
@@ -73,7 +74,7 @@ fn register_end(py: Python<'_>) -> Option<()> {
     } else if py.api.version.keeps_atexit_without_module() {
         py.import_unseen(c"atexit")
     } else {
-        py.import(c"atexit") // the callbacks go with it
+        py.import(c"atexit") // the callbacks are dropped with the module
     };
     let register = module?.attr(c"register")?;
     register.call(&[&py.function(&CLOSE)?])?;
@@ -81,8 +82,8 @@ fn register_end(py: Python<'_>) -> Option<()> {
     Some(())
 }
 
-/// The `atexit` callback: the main interpreter ends. What needs it happens now or never. Nobody else
-/// comes in any more.
+/// Handles the end of the main interpreter, as the `atexit` callback. This is the last chance to use it: no
+/// other thread enters any more.
 fn main_ends(py: Python<'_>) {
     entry::close(py, profiler::writes);
     if let Some(extension) = extension() {
@@ -95,7 +96,7 @@ fn main_ends(py: Python<'_>) {
     if wants().gc {
         gc::check(py, true);
     }
-    // Where CUDA is used, the end of the process reports them.
+    // If CUDA is used, the end of the process reports them.
     if !session::uses_cuda() {
         totals::report(Level::Debug);
     }

@@ -1,13 +1,13 @@
-//! Exceptions of the program's that come to our code, and are raised in the program after it.
+//! Raises exceptions that are meant for the program, but reached our code, in the program afterwards.
 //!
-//! Python runs the handlers of signals between any two steps of its code, ours included; what a
-//! handler raises, `KeyboardInterrupt` first of all, is meant for the program.
+//! Python runs signal handlers between any two steps of its code, including ours. What a handler raises,
+//! usually `KeyboardInterrupt`, is meant for the program.
 
 use super::method::call_on_main_thread;
 use super::object::{Object, Python};
 
-/// `function(*args)`. What it raises is raised again on the main thread, where Python runs the
-/// handlers of signals, once that is back in the program's code.
+/// Calls `function(*args)`. An exception is raised again on the main thread, where Python runs signal
+/// handlers, once that is back in the program's code.
 pub fn call_for_program<'py>(
     py: Python<'py>,
     function: &Object<'py>,
@@ -19,7 +19,7 @@ pub fn call_for_program<'py>(
     };
     let raise = move |py: Python<'_>| py.raise(raised);
     if let Err(raise) = call_on_main_thread(py.api, raise) {
-        raise(py); // too many are pending: `quietly` clears it
+        raise(py); // too many calls are pending: `quietly` clears it
     }
     None
 }

@@ -1,15 +1,15 @@
-//! What happens inside Python: collections, the GIL, functions, torch.
+//! The library's part inside Python: collections, the GIL, functions, torch.
 //!
 //! ```text
 //! attach ──▶ interpreter ──▶ gc, functions, torch ──▶ threads ──▶ session, capture
 //!   └──▶ gil ───────────────────────────────────────────▲
 //! ```
 //!
-//! CPython is found by the symbols that it defines ([`attach`]) and spoken to through the C API
-//! that they make up ([`api`], [`object`]): nothing of it is linked or included. This folder alone
-//! knows of it. In a process that asks for nothing of Python nothing is looked for.
+//! CPython is found by the symbols that it defines ([`attach`]), and is used through its C API ([`api`],
+//! [`object`]): nothing of it is linked or included. Only this crate knows CPython. If the settings request
+//! nothing from Python, it is not looked for.
 //!
-//! Everything that runs in the interpreter's threads keeps an exception that is set, and `errno`.
+//! Code that runs in the interpreter's threads preserves a pending exception and `errno`.
 
 pub mod api;
 mod attach;
@@ -66,7 +66,7 @@ pub use entry::run;
 pub use extension::{EXTENSION, Extension};
 pub use torch::profiler::TorchProfiler;
 
-/// The process's Python, for the session.
+/// The session's interface to the process's Python.
 pub struct Cpython;
 
 impl session::Interpreter for Cpython {
@@ -131,7 +131,7 @@ impl session::Interpreter for Cpython {
     }
 }
 
-/// Looks for the groups that the process is in where a window opens.
+/// Searches for the process's groups when a window opens.
 pub struct Groups;
 
 impl AddOn for Groups {
@@ -142,7 +142,7 @@ impl AddOn for Groups {
     }
 }
 
-/// What the settings ask for of Python.
+/// Returns what the settings request from Python.
 fn wants_of(settings: &Settings) -> Wants {
     Wants {
         gc: settings.record_gc,
@@ -156,25 +156,26 @@ fn wants_of(settings: &Settings) -> Wants {
     }
 }
 
-/// Has Python get what is installed, or give it back; whether that was done in time.
+/// Installs the hooks in Python, or removes them. Returns true if that was done in time.
 fn switch(is_wanted: bool) -> bool {
-    // Without the GIL: who has the loader's lock may wait for that.
+    // This must not hold the GIL: the thread that has the loader's lock may wait for it.
     attach::lead_gil(is_wanted);
     late::switch(is_wanted)
 }
 
-/// How far Python is with what is asked for of it.
+/// The progress of installing the hooks in Python.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// It has all of that, or nothing is asked for.
+    /// All hooks are installed, or none are requested.
     Done,
-    /// Its GIL is held; what is asked for comes as soon as it is not.
+    /// Another thread holds the GIL; the hooks are installed as soon as it is free.
     Waits,
-    /// There is no CPython from 3.8 on, or one that is built to do without a GIL.
+    /// There is no CPython from 3.8 on, or it is a build without a GIL.
     NotThere,
 }
 
-/// The library is attached to a process that runs: as [`start`], and waits for Python, but not long.
+/// Starts as [`start`] does when the library is attached to a running process, and waits for Python for a
+/// short time.
 pub fn attach() -> Progress {
     late::begin(attach::switch);
     start();
@@ -189,7 +190,7 @@ pub fn attach() -> Progress {
     }
 }
 
-/// Looks for Python, if anything is asked for of it. For the constructor.
+/// Looks for Python if the settings request anything from it. The constructor calls it.
 pub fn start() {
     let Some(settings) = tllmprof_session::activity::settings() else {
         return;

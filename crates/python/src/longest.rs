@@ -1,4 +1,4 @@
-//! The longest wait for the GIL of the threads that have ended: others have their places now.
+//! The longest wait for the GIL among ended threads, whose slots other threads use now.
 
 use core::time::Duration;
 
@@ -6,7 +6,7 @@ use super::thread_name::Text;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
-const PATIENCE: Duration = Duration::from_millis(10);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 lifecycle::global! {
     stage: Sinks;
@@ -16,15 +16,15 @@ lifecycle::global! {
     static LONGEST: Lock<Option<Longest>> = Lock::new(None);
 }
 
-/// How long a thread has waited, in nanoseconds, and what it is called.
+/// The duration of a wait, in nanoseconds, and the thread's name.
 pub struct Longest {
     pub time: u64,
     pub name: Text,
 }
 
-/// A thread has ended whose longest wait this is.
+/// Notes the longest wait of a thread that has ended.
 pub fn keep(wait: Longest) {
-    if let Some(mut longest) = LONGEST.lock_for(PATIENCE)
+    if let Some(mut longest) = LONGEST.lock_for(LOCK_TIMEOUT)
         && longest
             .as_ref()
             .is_none_or(|longest| longest.time < wait.time)
@@ -33,10 +33,10 @@ pub fn keep(wait: Longest) {
     }
 }
 
-/// The longest, which is forgotten here.
+/// Takes the longest wait, and forgets it.
 pub fn take() -> Option<Longest> {
     LONGEST
-        .lock_for(PATIENCE)
+        .lock_for(LOCK_TIMEOUT)
         .and_then(|mut longest| longest.take())
 }
 
@@ -55,7 +55,7 @@ mod tests {
                 name: kept.get(1),
             });
         };
-        // Longer than any that another test's thread leaves meanwhile.
+        // Longer than a wait of any other test's thread.
         of(u64::MAX - 2, "first");
         of(u64::MAX - 1, "second");
         of(u64::MAX - 2, "third");

@@ -1,7 +1,7 @@
-//! What Python calls of ours: C functions, and calls on its main thread.
+//! Functions of ours that Python calls: C functions, and calls on its main thread.
 //!
-//! Rust functions are given; what the interpreter calls around them keeps `errno` and an exception
-//! that is set, and proves that the thread has the GIL.
+//! They are given as Rust functions. The wrappers around them preserve `errno` and a pending exception, and
+//! prove that the thread has the GIL.
 
 use core::ffi::{CStr, c_int, c_void};
 
@@ -13,36 +13,36 @@ use tllmprof_platform::panics::contained;
 
 pub use super::api::MethodDef;
 
-/// A C function that Python calls with [`FASTCALL`].
+/// A C function with the calling convention [`FASTCALL`].
 type FastMethod = unsafe extern "C" fn(Raw, *const Raw, isize) -> Raw;
 
 /// `METH_VARARGS`: the second argument is a tuple.
 const VARARGS: c_int = 0x1;
 /// `METH_NOARGS`.
 const NOARGS: c_int = 0x4;
-/// `METH_O`: the second argument is the one that there is.
+/// `METH_O`: the second argument is the only one.
 const ONE: c_int = 0x8;
-/// `METH_FASTCALL`: the second argument is an array, and a third one its length.
+/// `METH_FASTCALL`: the second argument is an array, the third one its length.
 const FASTCALL: c_int = 0x80;
 
-/// Rust functions that Python calls, and to which it gets None back. They are function items, or
-/// closures that capture nothing: `F` has no size, so that it is known without a place to keep it.
+/// Rust functions that Python calls, and that return None to it. They are function items, or closures that
+/// capture nothing: `F` has no size, so no place is needed to store it.
 impl MethodDef {
-    /// One that takes no arguments.
+    /// Defines a function without arguments.
     pub const fn without_args<F: Fn(Python<'_>) + Copy + 'static>(
         name: &'static CStr,
         _: F,
     ) -> Self {
         unsafe extern "C" fn called<F: Fn(Python<'_>) + Copy + 'static>(_: Raw, _: Raw) -> Raw {
             // No panic: `reply` contains it.
-            // SAFETY: Python calls this, so that the thread has the GIL; a value of the function's
-            // type was given to `without_args`.
+            // SAFETY: Python calls this, so the thread has the GIL; a value of the function's type was passed
+            // to `without_args`.
             unsafe { reply(|py| the::<F>()(py)) }
         }
         Self::new(name, called::<F>, NOARGS)
     }
 
-    /// One that takes its arguments as a tuple.
+    /// Defines a function that takes its arguments as a tuple.
     pub const fn with_tuple<F: Fn(Python<'_>, &Object<'_>) + Copy + 'static>(
         name: &'static CStr,
         _: F,
@@ -52,15 +52,15 @@ impl MethodDef {
             args: Raw,
         ) -> Raw {
             // No panic: `reply` contains it.
-            // SAFETY: Python calls this, so that the thread has the GIL, with a live tuple; a value
-            // of the function's type was given to `with_tuple`.
+            // SAFETY: Python calls this with a live tuple, so the thread has the GIL; a value of the
+            // function's type was passed to `with_tuple`.
             unsafe { reply_to(args, |py, args| the::<F>()(py, args)) }
         }
         Self::new(name, called::<F>, VARARGS)
     }
 
-    /// One that was made with an object of its own ([`Python::function_of`]), which it is given. The
-    /// one argument that Python calls it with is left out.
+    /// Defines a function that is bound to an object ([`Python::function_of`]), which it receives. It ignores
+    /// the one argument that Python passes.
     pub const fn bound<F: Fn(Python<'_>, &Object<'_>) + Copy + 'static>(
         name: &'static CStr,
         _: F,
@@ -70,15 +70,15 @@ impl MethodDef {
             _: Raw,
         ) -> Raw {
             // No panic: `reply` contains it.
-            // SAFETY: Python calls this, so that the thread has the GIL, with the object that the
-            // function was made with; a value of the function's type was given to `bound`.
+            // SAFETY: Python calls this with the object that the function is bound to, so the thread has the
+            // GIL; a value of the function's type was passed to `bound`.
             unsafe { reply_to(own, |py, own| the::<F>()(py, own)) }
         }
         Self::new(name, called::<F>, ONE)
     }
 
-    /// One that is given the address of its first argument alone, or 0, and for which nothing is
-    /// kept: it is called often.
+    /// Defines a function that receives only the address of its first argument, or 0. It is called often, so
+    /// it preserves neither `errno` nor exceptions.
     pub const fn fast<F: Fn(Python<'_>, usize) + Copy + 'static>(
         name: &'static CStr,
         _: F,
@@ -91,8 +91,8 @@ impl MethodDef {
             let Some(api) = attached::api() else {
                 return core::ptr::null_mut();
             };
-            // SAFETY: Python calls this, so that the thread has the GIL, with an array of that many
-            // arguments; a value of the function's type was given to `fast`.
+            // SAFETY: Python calls this with an array of that many arguments, so the thread has the GIL; a
+            // value of the function's type was passed to `fast`.
             unsafe {
                 let first = if count > 0 { (*args).addr() } else { 0 };
                 let py = Python::assume(api);
@@ -100,12 +100,13 @@ impl MethodDef {
                 py.none()
             }
         }
-        // SAFETY: a function that is called as its flags say, whatever type it is kept as.
+        // SAFETY: the function is called as its flags say, whatever type it is stored as.
         let method = unsafe { core::mem::transmute::<FastMethod, Method>(called::<F>) };
         Self::new(name, method, FASTCALL)
     }
 
-    /// As [`MethodDef::fast`], given its first argument, and giving Python what the function gives, or None.
+    /// Defines a function as [`MethodDef::fast`] does, but it receives its first argument and returns a
+    /// result to Python, or None.
     pub const fn answering<F>(name: &'static CStr, _: F) -> Self
     where
         F: for<'py> Fn(Python<'py>, &Object<'py>) -> Option<Object<'py>> + Copy + 'static,
@@ -118,8 +119,8 @@ impl MethodDef {
             let Some(api) = attached::api() else {
                 return core::ptr::null_mut();
             };
-            // SAFETY: Python calls this, so that the thread has the GIL, with an array of that many
-            // live arguments; a value of the function's type was given to `answering`.
+            // SAFETY: Python calls this with an array of that many live arguments, so the thread has the GIL;
+            // a value of the function's type was passed to `answering`.
             unsafe {
                 let py = Python::assume(api);
                 let answer = contained(None, || {
@@ -129,7 +130,7 @@ impl MethodDef {
                 answer.map_or_else(|| py.none(), Object::release)
             }
         }
-        // SAFETY: a function that is called as its flags say, whatever type it is kept as.
+        // SAFETY: the function is called as its flags say, whatever type it is stored as.
         let method = unsafe { core::mem::transmute::<FastMethod, Method>(called::<F>) };
         Self::new(name, method, FASTCALL)
     }
@@ -143,25 +144,25 @@ impl MethodDef {
         }
     }
 
-    /// What Python calls it.
+    /// Returns the name in Python.
     pub const fn name(&self) -> &'static CStr {
-        // SAFETY: made of such a text by `new`.
+        // SAFETY: `new` made it from such a text.
         unsafe { CStr::from_ptr(self.name) }
     }
 }
 
-/// The one value of a type without size.
+/// Returns the only value of a type without size.
 ///
 /// # Safety
-/// There has been a value of the type.
+/// A value of the type has existed.
 const unsafe fn the<F: Copy>() -> F {
     const { assert!(size_of::<F>() == 0, "the function captures something") };
-    // SAFETY: a type without size is read from nowhere; there has been a value of it, which may be
+    // SAFETY: reading a type without size accesses no memory; a value of it has existed, and it may be
     // copied.
     unsafe { core::ptr::NonNull::<F>::dangling().read() }
 }
 
-/// Runs `act`, and gives None to Python, which calls; no panic of it gets there.
+/// Runs `act`, and returns None to Python, the caller. A panic does not reach Python.
 ///
 /// # Safety
 /// The thread has the GIL.
@@ -170,19 +171,18 @@ unsafe fn reply(act: impl FnOnce(Python<'_>)) -> Raw {
     let Some(api) = attached::api() else {
         return core::ptr::null_mut();
     };
-    // SAFETY: Python calls the function that this is a part of, with the GIL.
+    // SAFETY: Python calls the enclosing function with the GIL.
     let py = unsafe { Python::assume(api) };
     contained((), || py.quietly(act));
     py.none()
 }
 
-/// As [`reply`], with an object that the interpreter has given.
+/// Runs `act` as [`reply`] does, with an object from the interpreter.
 ///
 /// # Safety
 /// The thread has the GIL, and `object` is null or a live object.
 unsafe fn reply_to(object: Raw, act: impl FnOnce(Python<'_>, &Object<'_>)) -> Raw {
-    // SAFETY: Python calls the function that this is a part of, with the GIL, and keeps `object` alive
-    // until that returns.
+    // SAFETY: Python calls the enclosing function with the GIL, and keeps `object` alive until that returns.
     unsafe {
         reply(|py| {
             if let Some(object) = py.share(object) {
@@ -192,15 +192,15 @@ unsafe fn reply_to(object: Raw, act: impl FnOnce(Python<'_>, &Object<'_>)) -> Ra
     }
 }
 
-/// Has the interpreter call `act` on its main thread, between two steps of its code; an exception
-/// that `act` leaves is raised there. Gives `act` back if too many calls are pending.
+/// Makes the interpreter call `act` on its main thread, between two steps of its code. An exception that
+/// `act` leaves is raised there. Returns `act` if too many calls are pending.
 pub fn call_on_main_thread<F: FnOnce(Python<'_>) + Send + 'static>(
     api: &Api,
     act: F,
 ) -> Result<(), F> {
     unsafe extern "C" fn called<F: FnOnce(Python<'_>)>(act: *mut c_void) -> c_int {
         let _errno = Kept::new();
-        // SAFETY: made below, for one call of this.
+        // SAFETY: it was made below, for one call of this function.
         let act = unsafe { Box::from_raw(act.cast::<F>()) };
         let Some(api) = attached::api() else { return 0 };
         // SAFETY: Python calls this with the GIL.
@@ -210,18 +210,18 @@ pub fn call_on_main_thread<F: FnOnce(Python<'_>) + Send + 'static>(
             true
         });
         if !is_done {
-            // Not the program's: it was not `act` that left it.
+            // The exception is not the program's, as `act` panicked.
             py.clear_exception();
         }
         if py.has_raised() { -1 } else { 0 }
     }
     let act = Box::into_raw(Box::new(act));
-    // SAFETY: may be called at any time; the function is of this library, which is never unloaded,
-    // and takes the box over.
+    // SAFETY: it may be called at any time; the function is in this library, which is never unloaded, and
+    // takes over the box.
     if unsafe { (api.add_pending_call)(called::<F>, act.cast()) } == 0 {
         return Ok(());
     }
-    // SAFETY: made above; the interpreter has not taken it.
+    // SAFETY: it was made above, and the interpreter has not taken it.
     Err(*unsafe { Box::from_raw(act) })
 }
 
@@ -239,11 +239,11 @@ mod tests {
 
     #[test]
     fn a_function_is_known_by_its_type() {
-        const fn of<F: Fn(usize) + Copy>(_: F) -> F {
-            // SAFETY: a value was given.
+        const fn value_of<F: Fn(usize) + Copy>(_: F) -> F {
+            // SAFETY: a value was passed.
             unsafe { the::<F>() }
         }
-        of(|address| SEEN.store(address, Ordering::Relaxed))(7);
+        value_of(|address| SEEN.store(address, Ordering::Relaxed))(7);
         assert_eq!(SEEN.load(Ordering::Relaxed), 7);
     }
 
@@ -260,7 +260,7 @@ mod tests {
     fn without_an_interpreter_nothing_runs() {
         static END: MethodDef = MethodDef::without_args(c"end", |_| unreachable!());
         let null = core::ptr::null_mut();
-        // SAFETY: no interpreter is attached to, so that nothing is used.
+        // SAFETY: no interpreter is attached, so the arguments are not used.
         assert!(unsafe { (END.method)(null, null) }.is_null());
     }
 }

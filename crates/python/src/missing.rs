@@ -1,19 +1,20 @@
-//! What is reported of wishes that only Python can fulfil, in a process that uses CUDA and in which none is followed.
+//! Reports requests that only Python can fulfil, in a process that uses CUDA and in which no Python is
+//! followed.
 
 use core::fmt;
 
-use tllmprof_config::{PerfectRouter, Settings};
+use tllmprof_config::{PerfectRouter, Settings, variable};
 use tllmprof_platform::log;
 
 use crate::attached::{self, Presence};
 use crate::stacks;
 
-/// Reports them. Allocates nothing.
+/// Reports them. It allocates nothing.
 pub fn report() {
     let Some(settings) = tllmprof_session::activity::settings() else {
         return;
     };
-    let wishes = Wishes::of(settings);
+    let wishes = Wishes::new(settings);
     if !wishes.are_any() {
         return;
     }
@@ -30,17 +31,21 @@ pub fn report() {
     }
 }
 
-/// What was asked for, by its name, or nothing.
+/// The names of the requests.
 struct Wishes([Option<&'static str>; 5]);
 
 impl Wishes {
-    fn of(settings: &Settings) -> Self {
+    fn new(settings: &Settings) -> Self {
+        let asked_for =
+            |is: bool, variable| Some(variable).filter(|_| is && !settings.is_auto(variable));
         let router = settings.perfect_router != PerfectRouter::Off;
         Self([
-            settings.record_gc.then_some("TLLM_PROFILE_RECORD_GC"),
-            settings.gil.then_some("TLLMPROF_GIL"),
-            (stacks::are_asked_for(settings) && !settings.native_stacks)
-                .then_some("TLLMPROF_STACKS"),
+            asked_for(settings.record_gc, variable::record_gc),
+            asked_for(settings.gil, variable::gil),
+            asked_for(
+                stacks::are_asked_for(settings) && !settings.native_stacks,
+                variable::stacks,
+            ),
             (settings.torch_trace.is_some()).then_some("TLLM_TORCH_PROFILE_TRACE"),
             router.then_some("the perfect router"),
         ])
@@ -69,10 +74,16 @@ mod tests {
     fn what_was_asked_for_is_named() {
         let of = |set: &[&str]| {
             let get = |name: &str| set.contains(&name).then(|| "1".into());
-            Wishes::of(&Settings::from_env(get).unwrap())
+            Wishes::new(&Settings::from_env(get).unwrap())
         };
         assert!(!of(&["TLLMPROF_START_STOP", "TLLM_NVTX_DEBUG"]).are_any());
         assert_eq!(of(&["TLLMPROF_GIL"]).to_string(), "TLLMPROF_GIL");
+        let auto = Settings::from_env(|name| {
+            let is_auto =
+                ["TLLMPROF_GIL", "TLLMPROF_STACKS", "TLLM_PROFILE_RECORD_GC"].contains(&name);
+            is_auto.then(|| "auto".into())
+        });
+        assert!(!Wishes::new(&auto.unwrap()).are_any());
         let all = of(&[
             "TLLM_PROFILE_RECORD_GC",
             "TLLMPROF_GIL",

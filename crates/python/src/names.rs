@@ -1,7 +1,7 @@
-//! Looking up what Python calls its threads.
+//! Looks up the names that Python gives its threads.
 //!
-//! Python has joined most of its threads by the time its exit handlers run, so names are looked up
-//! while the threads are there: at an audited event, if one has come since.
+//! When Python's exit handlers run, it has joined most of its threads. So names are looked up while the
+//! threads exist: at the next audited event after one was missing.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -12,36 +12,36 @@ use super::time::now;
 use tllmprof_platform::lifecycle;
 use tllmprof_recorder as recorder;
 
-/// Time between two look-ups at least, in nanoseconds, and as a multiple of what one takes: it goes
-/// through all threads.
-const PERIOD: u64 = 20_000_000;
-const SELDOM: u64 = 100;
+/// Minimum time between two look-ups: in nanoseconds, and as a multiple of the duration of one, which visits
+/// all threads.
+const MIN_INTERVAL_NS: u64 = 20_000_000;
+const MIN_INTERVAL_FACTOR: u64 = 100;
 
 lifecycle::global! {
-    /// When names may be looked up next.
+    /// The time of the next look-up.
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    /// The era of the record's strings in which names were looked up last.
+    /// The era of the record's strings at the last look-up.
     #[fork(keep = "the child's eras are others")]
     #[restart(keep)]
     static ERA: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Whether it is time to [`look`].
+/// Returns true if it is time to [`look`].
 pub fn are_behind() -> bool {
     let is_behind =
         IS_BEHIND.load(Ordering::Relaxed) || ERA.load(Ordering::Relaxed) != recorder::era();
     is_behind && now() >= NEXT.load(Ordering::Relaxed)
 }
 
-/// Looks up the names of the threads that are there.
+/// Looks up the names of the threads that exist.
 ///
-/// The list that `threading.enumerate` goes through, without the lock that it takes: whoever raised
-/// the event that brings us here may have it.
+/// It reads the list that `threading.enumerate` reads, but without its lock: the thread that raised the
+/// current event may hold it.
 pub fn look(py: Python<'_>) -> Option<()> {
     let since = now();
-    NEXT.store(since + PERIOD, Ordering::Relaxed);
+    NEXT.store(since + MIN_INTERVAL_NS, Ordering::Relaxed);
     IS_BEHIND.store(false, Ordering::Relaxed);
     ERA.store(recorder::era(), Ordering::Relaxed);
     let active = py.imported(c"threading")?.attr(c"_active")?.values()?;
@@ -68,7 +68,7 @@ pub fn look(py: Python<'_>) -> Option<()> {
         thread.is_used() && (is_to_come || !thread.name.is_pythons())
     };
     if threads::all().any(has_none) {
-        // It may only just be starting, as the record.
+        // The thread may only just be starting, or the record.
         IS_BEHIND.store(true, Ordering::Relaxed);
     }
     let now = now();
@@ -76,9 +76,10 @@ pub fn look(py: Python<'_>) -> Option<()> {
     Some(())
 }
 
-/// Until the next look-up, in nanoseconds, after one that took so many.
+/// Returns the nanoseconds until the next look-up, after one that took `took` nanoseconds.
 fn pause(took: u64) -> u64 {
-    took.saturating_mul(SELDOM).max(PERIOD)
+    took.saturating_mul(MIN_INTERVAL_FACTOR)
+        .max(MIN_INTERVAL_NS)
 }
 
 #[cfg(test)]
@@ -87,8 +88,11 @@ mod tests {
 
     #[test]
     fn looking_up_takes_a_hundredth_of_the_time_at_most() {
-        assert_eq!(pause(0), PERIOD);
-        assert_eq!(pause(PERIOD / SELDOM), PERIOD);
+        assert_eq!(pause(0), MIN_INTERVAL_NS);
+        assert_eq!(
+            pause(MIN_INTERVAL_NS / MIN_INTERVAL_FACTOR),
+            MIN_INTERVAL_NS
+        );
         assert_eq!(pause(1_000_000), 100_000_000);
     }
 }

@@ -1,24 +1,29 @@
-//! Where an argument of a call is found.
+//! The location of a call's argument.
 
 use core::ffi::CStr;
 
 use crate::object::{Held, Object, Python};
 use crate::version::Cells;
 
-/// Where an argument of a call is found.
+/// The location of a call's argument.
 pub enum Place {
-    /// This variable of the frame.
+    /// The variable of the frame with this index.
     Local(usize),
-    /// In the cell that is this variable of the frame.
+    /// The content of the cell in the variable of the frame with this index.
     Cell(usize),
     /// The variable with this name.
     Named(Held),
 }
 
 impl Place {
-    /// The place of the argument with that name, or of the first positional one, in calls of a code
-    /// object; `yields`: it makes generators or coroutines.
-    pub fn of(py: Python<'_>, code: &Object<'_>, yields: bool, name: Option<&str>) -> Option<Self> {
+    /// Returns the location of the argument with that name, or of the first positional one, in calls of a
+    /// code object. `yields`: the code makes generators or coroutines.
+    pub fn find(
+        py: Python<'_>,
+        code: &Object<'_>,
+        yields: bool,
+        name: Option<&str>,
+    ) -> Option<Self> {
         let count = |name| count(code, name);
         let arguments = match name {
             Some(_) => all_arguments(code)?,
@@ -40,7 +45,7 @@ impl Place {
         Some(Self::at(place, index, cell, count(c"co_nlocals")?, yields))
     }
 
-    /// The names of the arguments of a code object.
+    /// Returns the names of the arguments of a code object.
     pub fn names(code: &Object<'_>) -> Vec<String> {
         let all = || Some((code.attr(c"co_varnames")?, all_arguments(code)?));
         all().map_or_else(Vec::new, |(names, arguments)| {
@@ -51,8 +56,8 @@ impl Place {
         })
     }
 
-    /// Where argument number `index` lies in a frame: `cell` is its place among the cells, if it is
-    /// one, and there are `locals` other variables.
+    /// Returns the location of argument number `index` in a frame. `cell` is its index among the cells, if it
+    /// is one; `locals` is the number of other variables.
     const fn at(
         cells: Cells,
         index: usize,
@@ -67,7 +72,7 @@ impl Place {
         }
     }
 
-    /// Gives its reference up. The thread is in its interpreter.
+    /// Releases its reference. The thread is in the reference's interpreter.
     pub fn release(&self, py: Python<'_>) {
         if let Self::Named(name) = self {
             drop(name.take(py));
@@ -79,7 +84,7 @@ fn count(code: &Object<'_>, name: &CStr) -> Option<usize> {
     usize::try_from(code.attr(name)?.as_int()?).ok()
 }
 
-/// Arguments of a code object that have a name each, without `*args` and `**kwargs`.
+/// Returns the number of named arguments of a code object, without `*args` and `**kwargs`.
 fn all_arguments(code: &Object<'_>) -> Option<usize> {
     Some(count(code, c"co_argcount")? + count(code, c"co_kwonlyargcount")?)
 }

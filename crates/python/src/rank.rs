@@ -1,8 +1,9 @@
-//! The rank that Python knows: that in the world of `torch.distributed`, and what an engine gave its worker.
+//! The rank that Python knows: that in the world of `torch.distributed`, and the one that an engine assigned
+//! to its worker.
 //!
-//! Read from the modules' own dictionaries, so that no code of the program's runs, by a thread that has the GIL: where a
-//! Python function that is a step is entered, or by whoever asks and has it; else by Python's main thread, soon.
-//! Nothing is imported and nobody waits.
+//! It is read from the modules' own dictionaries, so no code of the program runs. The reader is a thread that
+//! has the GIL: one that enters a Python function that is a step, or the thread that needs the rank if it has
+//! the GIL; otherwise Python's main thread reads it soon. Nothing is imported, and no thread waits.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -20,11 +21,11 @@ use super::method::call_on_main_thread;
 use super::object::{Object, Python};
 use super::wants::wants;
 
-/// Nobody has looked.
+/// Not looked up yet.
 const NOT_LOOKED: u8 = 0;
-/// Nothing that gives a rank is imported.
+/// No module that has a rank is imported.
 const NOTHING: u8 = 1;
-/// `torch.distributed` is there, and has no world.
+/// `torch.distributed` is imported, and has no world.
 const NO_WORLD: u8 = 2;
 
 lifecycle::global! {
@@ -33,26 +34,26 @@ lifecycle::global! {
     #[fork(by = in_child)]
     #[restart(keep)]
     static KNOWN: Published<Ranked> = Published::none();
-    /// Where the world lies that the rank is of; 0 for none.
+    /// The address of the world that the rank belongs to; 0 for none.
     #[fork(with = KNOWN)]
     #[restart(keep)]
     static WORLD: AtomicUsize = AtomicUsize::new(0);
-    /// Where the parent's lies: the child of a fork has a copy of it, and another rank.
+    /// The address of the parent's world. The child of a fork has a copy of it, but another rank.
     #[fork(with = KNOWN)]
     #[restart(keep)]
     static PARENTS: AtomicUsize = AtomicUsize::new(0);
-    /// What was found last, where that was no rank.
+    /// The result of the last look-up, if it found no rank.
     #[fork(reset)]
     #[restart(reset)]
     static FOUND: AtomicU8 = AtomicU8::new(NOT_LOOKED);
-    /// Python's main thread has been asked to look.
+    /// True if Python's main thread has been asked to look it up.
     #[fork(reset)]
     #[restart(reset)]
     static IS_PENDING: AtomicBool = AtomicBool::new(false);
 }
 
-/// Whether Python may have to be asked: for windows of some ranks only, and for what names the rank. One that the user
-/// sets is known without it.
+/// Returns true if Python may be needed for the rank: for windows of some ranks only, and for names that
+/// contain the rank. A rank that the user sets is known without Python.
 pub fn is_asked_for(settings: &Settings) -> bool {
     let is_of_interest = settings.ranks.is_some() || settings.torch_trace.is_some();
     let has_windows = !settings.windows.is_empty();
@@ -60,8 +61,9 @@ pub fn is_asked_for(settings: &Settings) -> bool {
         && std::env::var_os("TLLMPROF_RANK").is_none()
 }
 
-/// The rank as far as it is known, and has somebody look who has the GIL: the calling thread `inside`, as it has it,
-/// where others that have it do not wait for this one, which may give it away in a destructor.
+/// Returns the rank as far as it is known, and requests a look-up by a thread with the GIL. If the calling
+/// thread has it, `inside` runs the look-up: a destructor may release the GIL during it, and threads that take
+/// the GIL then must not wait for this one.
 pub fn rank(inside: impl FnOnce(fn(Python<'_>))) -> Rank {
     if let Some(ranked) = KNOWN.get() {
         return Rank::Known(*ranked);
@@ -89,14 +91,14 @@ pub fn rank(inside: impl FnOnce(fn(Python<'_>))) -> Rank {
     }
 }
 
-/// Looks, unless the rank is known. A step's function has been entered.
+/// Looks up the rank unless it is known. It is called when a step's function is entered.
 pub fn look_for(py: Python<'_>) {
     if wants().rank && KNOWN.get().is_none() {
         py.quietly(look);
     }
 }
 
-/// The rank, for who needs it now.
+/// Returns the rank for a caller that needs it now.
 pub fn known_to(py: Python<'_>) -> Option<u64> {
     look_for(py);
     Some(KNOWN.get()?.rank)
@@ -118,14 +120,14 @@ fn look(py: Python<'_>) {
     FOUND.store(found, Ordering::Release);
 }
 
-/// The group of all ranks, if it has been made in this process.
+/// Returns the group of all ranks, if it was made in this process.
 pub fn world<'py>(torch: &Object<'py>) -> Option<Object<'py>> {
     let world = value(&value(torch, c"_world")?, c"_default_pg")?;
     let is_parents = world.addr() == PARENTS.load(Ordering::Relaxed);
     (!world.is_none() && !is_parents).then_some(world)
 }
 
-/// The rank in the job of a process that has this world.
+/// Returns the rank in the job of a process that has this world.
 fn in_world(py: Python<'_>, world: &Object<'_>) -> Option<Ranked> {
     let ask = |name| number(&world.attr(name)?.call(&[])?);
     let (rank, size) = (ask(c"rank")?, ask(c"size").filter(|size| *size > 0)?);
@@ -145,13 +147,13 @@ fn in_world(py: Python<'_>, world: &Object<'_>) -> Option<Ranked> {
     Some(ranked)
 }
 
-/// The replica that the process belongs to, and whose it is.
+/// Returns the replica that the process belongs to, with the row of its engine.
 pub fn replica(py: Python<'_>) -> Option<(&'static Replicas, u64)> {
     let mut rows = REPLICAS.iter();
     rows.find_map(|row| Some((row, number_at(py, row.index)?)))
 }
 
-/// Whether a world of `size` ranks is that of one replica of several, and not of all.
+/// Returns true if a world of `size` ranks is that of one replica of several, and not of all.
 pub fn has_own_world(py: Python<'_>, row: &Replicas, replica: u64, size: u64) -> bool {
     let is = |place: Option<Place>, is: &dyn Fn(u64) -> bool| {
         place.is_none_or(|place| number_at(py, place).is_some_and(is))
@@ -162,7 +164,7 @@ pub fn has_own_world(py: Python<'_>, row: &Replicas, replica: u64, size: u64) ->
         && is(row.share, &|shares| shares == 0)
 }
 
-/// The rank that an engine gave a worker without a world.
+/// Returns the rank that an engine assigned to a worker without a world.
 fn in_replica(py: Python<'_>) -> Option<Ranked> {
     let (row, replica) = replica(py)?;
     let (rank, size) = (number_at(py, row.rank?)?, number_at(py, row.size?)?);
@@ -173,7 +175,7 @@ fn in_replica(py: Python<'_>) -> Option<Ranked> {
     })
 }
 
-/// A whole number that is not negative.
+/// Returns a whole number that is not negative.
 pub fn number(object: &Object<'_>) -> Option<u64> {
     u64::try_from(object.as_int()?).ok()
 }
@@ -182,7 +184,7 @@ pub fn number_at(py: Python<'_>, place: Place) -> Option<u64> {
     number(&at(py, place)?)
 }
 
-/// What is at a place of the table.
+/// Returns the object at a location in the table.
 fn at<'py>(py: Python<'py>, place: Place) -> Option<Object<'py>> {
     let mut names = place.names.iter();
     let mut object = match place.from {
@@ -195,7 +197,7 @@ fn at<'py>(py: Python<'py>, place: Place) -> Option<Object<'py>> {
     Some(object)
 }
 
-/// An argument, by its name, of the function that the process was started with by `multiprocessing`.
+/// Returns an argument, by its name, of the function with which `multiprocessing` started the process.
 fn argument<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
     let module = py.imported(c"multiprocessing.process")?;
     let process = value(&module, c"_current_process")?;
@@ -211,7 +213,8 @@ fn argument<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
     })
 }
 
-/// What an object has by a name: an attribute of its own, an entry of a dictionary, or a slot.
+/// Returns the value that an object has under a name: an attribute of its own, an entry of a dictionary, or a
+/// slot.
 pub fn value<'py>(object: &Object<'py>, name: &CStr) -> Option<Object<'py>> {
     let own = object.own_attrs().and_then(|own| own.item(name));
     let is_of_class = || object.class()?.class_attr(name.to_str().ok()?);
@@ -219,7 +222,7 @@ pub fn value<'py>(object: &Object<'py>, name: &CStr) -> Option<Object<'py>> {
         .or_else(|| is_of_class().and_then(|_| object.attr(name)))
 }
 
-/// The child of a fork has another rank, and its parent's world.
+/// Forgets the rank in the child of a fork: it has another rank, and its parent's world.
 fn in_child(_: &OnlyThread) {
     if KNOWN.take().is_some() {
         PARENTS.store(WORLD.swap(0, Ordering::Relaxed), Ordering::Relaxed);

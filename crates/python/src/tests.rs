@@ -1,4 +1,4 @@
-//! The modules together, most of them in processes that load a CPython.
+//! Tests the modules together, mostly in processes that load a CPython.
 
 mod functions;
 mod groups;

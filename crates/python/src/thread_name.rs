@@ -1,4 +1,4 @@
-//! What a thread is called: by Python, else by the kernel.
+//! The name of a thread: Python's, or else the kernel's.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use tllmprof_platform::system;
 use tllmprof_recorder as recorder;
 
 lifecycle::global! {
-    /// There is a thread whose name in Python is not known.
+    /// True if there is a thread whose name in Python is not known.
     #[fork(keep = "the child has the thread's place, too")]
     #[restart(keep)]
     pub static IS_BEHIND: AtomicBool = AtomicBool::new(false);
@@ -16,11 +16,11 @@ lifecycle::global! {
 
 const WORDS: usize = 4;
 
-/// A name, cut to what has room. It may be written while it is read, which mixes two names.
+/// A name, cut to the available bytes. If it is written during a read, the result mixes two names.
 pub struct ThreadName {
     words: [AtomicU64; WORDS],
     is_pythons: AtomicBool,
-    /// The era of the record's strings that has Python's, or the lasting one; 0: none.
+    /// The era of the record's strings that has Python's name, or the lasting era; 0 for none.
     recorded: AtomicU32,
 }
 
@@ -28,7 +28,7 @@ pub struct ThreadName {
 #[derive(Clone, Copy)]
 pub struct Text {
     bytes: [u8; WORDS * 8],
-    /// The thread's number, where the kernel alone has named it: most bear their process's name.
+    /// The thread's id, if only the kernel has named it: most threads then have their process's name.
     number: Option<i32>,
 }
 
@@ -50,39 +50,39 @@ impl ThreadName {
         }
     }
 
-    /// What Python calls it.
+    /// Sets Python's name.
     pub fn set_pythons(&self, name: &[u8]) {
         self.set(name);
         self.is_pythons.store(true, Ordering::Relaxed);
     }
 
-    /// What Python calls it is to be recorded, if it has not been.
+    /// Returns true if Python's name is to be recorded now, and marks it as recorded.
     pub fn is_new(&self) -> bool {
         let era = recorder::era();
         !self.is_recorded() && self.recorded.swap(era, Ordering::Relaxed) != era
     }
 
-    /// What Python calls it has been recorded, for an era or for as long as the record.
+    /// Marks Python's name as recorded, for an era or for the whole record.
     pub fn is_recorded_in(&self, era: u32) {
-        // Unless another thread has the place by now.
+        // Another thread may have the slot by now.
         let is_here = |recorded| (recorded != 0).then_some(era);
         let _ = self
             .recorded
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_here);
     }
 
-    /// Whether the record has what Python calls it.
+    /// Returns true if the record has Python's name.
     pub fn is_recorded(&self) -> bool {
         let recorded = self.recorded.load(Ordering::Relaxed);
         recorded == recorder::era() || recorded == recorder::lasting_era()
     }
 
-    /// Whether it is the name that Python has given.
+    /// Returns true if the name is Python's.
     pub fn is_pythons(&self) -> bool {
         self.is_pythons.load(Ordering::Relaxed)
     }
 
-    /// The calling thread's name in the kernel, if Python has not given another.
+    /// Reads the calling thread's name from the kernel, unless Python has given one.
     pub fn ask_kernel(&self) {
         if self.is_pythons() {
             return;
@@ -90,7 +90,7 @@ impl ThreadName {
         self.set(&system::thread_name());
     }
 
-    /// Another thread has the place now: its name is to be looked up.
+    /// Begins the name of another thread, which has the slot now: its name must be looked up.
     pub fn begin(&self) {
         self.is_pythons.store(false, Ordering::Relaxed);
         self.recorded.store(0, Ordering::Relaxed);
@@ -98,7 +98,7 @@ impl ThreadName {
         IS_BEHIND.store(true, Ordering::Relaxed);
     }
 
-    /// The name of thread `number`, which has it.
+    /// Returns the name of thread `number`, which owns this.
     pub fn get(&self, number: i32) -> Text {
         let mut bytes = [0; WORDS * 8];
         for (word, bytes) in self.words.iter().zip(bytes.as_chunks_mut().0) {

@@ -1,7 +1,7 @@
-//! The threads that Python's events happen on.
+//! The threads on which Python's events happen.
 //!
-//! A thread gets its place at its first event and gives it back when it ends. Places are never
-//! freed: the totals are read from other threads, and a hook must not allocate from the heap.
+//! A thread gets a slot at its first event and returns it when it ends. Slots are never freed: other threads
+//! read the totals, and a hook must not allocate from the heap.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
@@ -18,47 +18,47 @@ use tllmprof_platform::thread::{self, Part};
 use tllmprof_sync::Published;
 
 lifecycle::global! {
-    /// Places that were made and no thread has had yet.
+    /// Slots that were made but not used yet.
     #[fork(keep = "places are inherited")]
     #[restart(keep)]
     static SPARE: Spare<Thread> = Spare::none();
-    /// How often the library was detached.
+    /// Number of times the library was detached.
     #[fork(keep = "the threads are copied as they are")]
     #[restart(keep)]
     static ERA: AtomicU32 = AtomicU32::new(0);
 }
-/// Places that are made at a time.
-const BATCH: usize = 32;
+/// Number of slots that are made at a time.
+const SLOTS_PER_BATCH: usize = 32;
 
-/// What is known of a thread. On cache lines of its own: threads that have the GIL in turn write here.
+/// The state of a thread. It has its own cache lines, as threads that take the GIL in turn write here.
 #[repr(align(128))]
 pub struct Thread {
     is_used: AtomicBool,
-    /// The kernel's number for it.
+    /// The kernel's id of the thread.
     pub number: AtomicI32,
     pub name: ThreadName,
-    /// The next of the spare places.
+    /// The next of the spare slots.
     next: Published<Thread>,
-    /// The condition variable that the thread has initialised last.
+    /// The condition variable that the thread has initialized last.
     pub last_condition: Cell<usize>,
     pub holds: Holds,
     /// The collection that is under way on the thread.
     pub collecting: Cell<Option<Collecting>>,
     pub spans: Spans,
-    /// Calls of torch modules that the thread is in.
+    /// Number of calls of torch modules that the thread is in.
     pub modules: Cell<u32>,
-    /// The thread is in our own code that Python runs.
+    /// True while the thread runs our own code in Python.
     pub is_busy: Cell<bool>,
-    /// The era of what is known of its calls.
+    /// The era in which the state of its calls was stored.
     era: Cell<u32>,
 }
 
-// SAFETY: what is no atomic is used by the thread that has the place alone, or by the only thread of
-// a process. No reference into a cell is handed out, so that a signal handler of that thread finds
-// none in use.
+// SAFETY: the fields that are not atomic are used only by the thread that owns the slot, or by the only
+// thread of a process. No reference into a cell is handed out, so a signal handler on that thread finds none
+// in use.
 unsafe impl Sync for Thread {}
 
-/// The calling thread's place; none if there is no memory for one.
+/// Returns the calling thread's slot; `None` if there is no memory for one.
 #[inline]
 pub fn current() -> Option<&'static Thread> {
     #[cfg(test)]
@@ -66,13 +66,13 @@ pub fn current() -> Option<&'static Thread> {
     known().or_else(take)
 }
 
-/// The calling thread's place, if it has one.
+/// Returns the calling thread's slot, if it has one.
 #[inline]
 pub fn known() -> Option<&'static Thread> {
     thread::part()
 }
 
-/// The places of all threads that there have been.
+/// Returns the slots of all threads so far.
 pub fn all() -> impl Iterator<Item = &'static Thread> {
     thread::parts()
 }
@@ -88,9 +88,9 @@ fn take() -> Option<&'static Thread> {
     })
 }
 
-/// A place that no thread has had.
+/// Returns a slot that no thread has had.
 fn spare() -> Option<&'static Thread> {
-    SPARE.take(|| pages::batch_with(BATCH, Thread::new))
+    SPARE.take(|| pages::batch_with(SLOTS_PER_BATCH, Thread::new))
 }
 
 impl Chained for Thread {
@@ -109,12 +109,12 @@ unsafe impl Part for Thread {
 }
 
 impl Thread {
-    /// Whether a thread has the place.
+    /// Returns true if a thread has the slot.
     pub fn is_used(&self) -> bool {
         self.is_used.load(Ordering::Relaxed)
     }
 
-    /// Runs `act`, which is our own code that Python runs.
+    /// Runs `act`, which is our own code in Python.
     pub fn busily<R>(&self, act: impl FnOnce() -> R) -> R {
         struct Busy<'a>(&'a Cell<bool>);
         impl Drop for Busy<'_> {
@@ -127,7 +127,7 @@ impl Thread {
         act()
     }
 
-    /// What it is called.
+    /// Returns the thread's name.
     pub fn name(&self) -> Text {
         self.name.get(self.number.load(Ordering::Relaxed))
     }
@@ -148,8 +148,8 @@ impl Thread {
         }
     }
 
-    /// Forgets what the thread was in the midst of when the library was detached: how that went on was not seen. By the
-    /// thread itself.
+    /// Forgets the calls that the thread was in when the library was detached, as their ends were not seen.
+    /// Only the thread itself may call it.
     #[inline]
     pub fn catch_up(&self) {
         let era = ERA.load(Ordering::Relaxed);
@@ -167,7 +167,7 @@ impl Thread {
     }
 }
 
-/// What threads are in the midst of will not be seen to go on.
+/// Makes all threads forget the calls that they are in, as their ends will not be seen.
 pub fn forget_calls() {
     ERA.fetch_add(1, Ordering::Relaxed);
 }
@@ -193,7 +193,8 @@ lifecycle::at_fork! {
     child: in_child,
 }
 
-/// The child of a fork has one thread: ranges that others had open are their process's.
+/// Resets the threads in the child of a fork, which has one thread: ranges of the others belong to the
+/// parent.
 fn in_child(alone: &OnlyThread) {
     let us = known();
     for thread in all() {
@@ -222,7 +223,9 @@ mod tests {
 
     #[test]
     fn every_place_is_given_once() {
-        let places: Vec<_> = (0..BATCH * 2 + 1).map(|_| spare().unwrap()).collect();
+        let places: Vec<_> = (0..SLOTS_PER_BATCH * 2 + 1)
+            .map(|_| spare().unwrap())
+            .collect();
         let addresses: HashSet<_> = places.iter().map(|it| core::ptr::from_ref(*it)).collect();
         assert_eq!(addresses.len(), places.len());
         assert!(places.iter().all(|it| !it.is_used() && !it.is_busy.get()));
@@ -242,7 +245,7 @@ mod tests {
         assert_eq!(place(), ours);
         assert_ne!(ours, theirs);
         let left = all().find(|it| core::ptr::from_ref(*it).addr() == theirs);
-        // Another test's thread may have it now, which has set nothing.
+        // Another test's thread may have the slot now, but has set nothing.
         assert_eq!(left.unwrap().modules.get(), 0);
     }
 }

@@ -1,16 +1,16 @@
-//! Moments and durations of what happens in Python.
+//! Moments and durations of events in Python.
 
 use core::fmt;
 
 use tllmprof_platform::system::{Clock, nanoseconds};
 
-/// Nanoseconds of the monotonic clock.
+/// Returns nanoseconds of the monotonic clock.
 #[inline]
 pub fn now() -> u64 {
     nanoseconds(Clock::Monotonic)
 }
 
-/// Nanoseconds, as milliseconds.
+/// Nanoseconds that are formatted as milliseconds.
 pub struct Milliseconds(pub u64);
 
 impl fmt::Display for Milliseconds {

@@ -1,6 +1,6 @@
-//! What is reported of Python at the end.
+//! The report about Python at the end of the process.
 //!
-//! It may be reported in a signal handler that ends the process, so nothing here allocates.
+//! It may run in a signal handler that ends the process, so nothing here allocates.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -37,11 +37,11 @@ pub fn report(level: Level) {
     }
     if wants.gil {
         let threads = threads::all();
-        Gil::of(threads, now(), longest::take(), gil::missed()).report(level);
+        Gil::sum_up(threads, now(), longest::take(), gil::missed()).report(level);
     }
 }
 
-/// How often a thread has taken a GIL so far; none where that is not followed.
+/// Returns the number of times that threads have taken a GIL so far; `None` if the GIL is not followed.
 pub fn gil_handoffs() -> Option<u64> {
     let count = || {
         threads::all()
@@ -51,7 +51,7 @@ pub fn gil_handoffs() -> Option<u64> {
     (wants().gil && attached::is_there()).then(count)
 }
 
-/// All threads' totals of one kind.
+/// The total of one kind over all threads.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     count: u64,
@@ -70,14 +70,14 @@ struct Gil {
     waits: Sum,
     forced: Sum,
     longest: Option<Longest>,
-    /// GILs that could not be followed.
+    /// Number of GILs that could not be followed.
     missed: u32,
 }
 
 impl Gil {
-    /// What these threads have had to do with it until `now`, where `longest` is the longest wait of
-    /// those that have ended.
-    fn of<'a>(
+    /// Adds up the use of the GIL by these threads until `now`. `longest` is the longest wait among ended
+    /// threads.
+    fn sum_up<'a>(
         threads: impl Iterator<Item = &'a Thread>,
         now: u64,
         longest: Option<Longest>,
@@ -95,7 +95,7 @@ impl Gil {
             gil.holds.add(&holds.holds);
             gil.waits.add(&holds.waits);
             gil.forced.add(&holds.forced);
-            // A thread that has it to the end never drops it.
+            // A thread that holds it until the end never drops it.
             if let Some(since) = holds.holds_since() {
                 gil.holds.count += 1;
                 gil.holds.time += now.saturating_sub(since);
@@ -136,7 +136,7 @@ impl fmt::Display for Gil {
     }
 }
 
-/// So many, and how long they took together.
+/// A count with its name and total duration.
 struct Many(&'static str, Sum);
 
 impl fmt::Display for Many {
@@ -209,7 +209,7 @@ mod tests {
         let since = thread.holds.holds_since().unwrap();
         let name = thread.name();
         let longest = Some(Longest { time: 5, name });
-        let gil = Gil::of(core::iter::once(thread), since + 7000, longest, 0);
+        let gil = Gil::sum_up(core::iter::once(thread), since + 7000, longest, 0);
         assert_eq!((gil.holds.count, gil.holds.time), (1, 7000));
         assert_eq!(
             (gil.waits.count, gil.longest.map(|it| it.time)),
@@ -218,7 +218,7 @@ mod tests {
         thread.holds.begins_to_wait(0);
         std::thread::sleep(core::time::Duration::from_millis(1));
         thread.holds.takes(0);
-        let gil = Gil::of(core::iter::once(thread), now(), None, 0);
+        let gil = Gil::sum_up(core::iter::once(thread), now(), None, 0);
         assert_eq!((gil.holds.count, gil.waits.count), (2, 1));
         assert_eq!(gil.longest.unwrap().time, gil.waits.time);
     }

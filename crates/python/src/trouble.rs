@@ -1,4 +1,4 @@
-//! What keeps functions from being marked, to be reported once.
+//! Problems that keep functions from being marked. Each is reported once.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,7 +7,7 @@ use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 
 lifecycle::global! {
-    /// What has been met, a bit each.
+    /// The problems that have occurred, a bit for each.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static MET: AtomicU32 = AtomicU32::new(0);
@@ -15,43 +15,43 @@ lifecycle::global! {
 
 #[derive(Clone, Copy)]
 pub enum Trouble {
-    /// The interpreter takes no evaluator of frames.
+    /// The interpreter accepts no frame evaluator.
     NoEvaluator,
-    /// Frames are not what the layout says.
+    /// Frames do not have the expected layout.
     OtherFrames,
-    /// Another tool's evaluator was there, at least for a while.
+    /// Another tool's evaluator was installed, at least for a while.
     OtherEvaluator,
-    /// `sys.monitoring` has no number for another tool ([`tools_are_taken`]).
+    /// `sys.monitoring` has no free tool number ([`tools_are_taken`]).
     NoTool,
-    /// The program has taken the tool's number, its events or its functions away from us.
+    /// The program has taken the tool's number, its events or its callbacks away.
     LostTool,
-    /// Calls were nested so deep that a thread's stack would have ended.
+    /// Calls were nested so deep that a thread's stack would have overflowed.
     Deep,
-    /// A thread was in more calls at once than are kept.
+    /// A thread was in more calls at once than are stored.
     ManyOpen,
-    /// Another tool's evaluator took the place of ours for a while, in which no call was seen.
+    /// Another tool's evaluator replaced ours for a while, and no call was seen during that time.
     EvaluatorTaken,
 }
 
 lifecycle::global! {
-    /// Who has the tools of `sys.monitoring`.
+    /// The names of the tools that hold the numbers of `sys.monitoring`.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static HOLDERS: OnceBox<String> = OnceBox::new();
 }
 
-/// No tool of `sys.monitoring` is free: `holders` have them.
+/// Notes that no tool number of `sys.monitoring` is free; `holders` have them.
 pub fn tools_are_taken(holders: &str) {
     HOLDERS.get_or_init(|| Box::new(holders.to_owned()));
     Trouble::NoTool.note();
 }
 
-/// Whether no tool was free when one was wanted.
+/// Returns true if no tool number was free when one was needed.
 pub fn has_no_tool() -> bool {
     MET.load(Ordering::Relaxed) & Trouble::NoTool.bit() != 0
 }
 
-/// Whether calls of functions that were found may not have been seen.
+/// Returns true if calls of functions that were found may have been missed.
 pub fn hides_calls() -> bool {
     use Trouble::{Deep, EvaluatorTaken, LostTool, NoTool, OtherEvaluator, OtherFrames};
     let hiding = [
@@ -86,8 +86,8 @@ impl Trouble {
         1 << self as u32
     }
 
-    /// Those of a set of bits.
-    fn of(set: u32) -> impl Iterator<Item = Self> {
+    /// Returns the problems in a set of bits.
+    fn in_set(set: u32) -> impl Iterator<Item = Self> {
         let is_in = move |it: &Self| set & it.bit() != 0;
         Self::ALL.into_iter().filter(is_in)
     }
@@ -127,9 +127,9 @@ impl Trouble {
     }
 }
 
-/// Reports what has been met. Allocates nothing.
+/// Reports the problems that have occurred. It allocates nothing.
 pub fn report() {
-    for trouble in Trouble::of(MET.load(Ordering::Relaxed)) {
+    for trouble in Trouble::in_set(MET.load(Ordering::Relaxed)) {
         match (trouble, HOLDERS.get()) {
             (Trouble::NoTool, Some(holders)) => log::say!(Warn, "{} ({holders})", trouble.text()),
             _ => log::say!(Warn, "{}", trouble.text()),
@@ -143,11 +143,11 @@ mod tests {
 
     #[test]
     fn each_trouble_is_reported_apart_from_the_others() {
-        assert_eq!(Trouble::of(0).count(), 0);
+        assert_eq!(Trouble::in_set(0).count(), 0);
         let set = Trouble::NoTool.bit() | Trouble::Deep.bit();
-        let of_set: Vec<_> = Trouble::of(set).map(Trouble::text).collect();
+        let of_set: Vec<_> = Trouble::in_set(set).map(Trouble::text).collect();
         assert_eq!(of_set, [Trouble::NoTool.text(), Trouble::Deep.text()]);
-        let all = Trouble::of(u32::MAX).map(Trouble::text);
+        let all = Trouble::in_set(u32::MAX).map(Trouble::text);
         let all: std::collections::BTreeSet<_> = all.collect();
         assert_eq!(all.len(), Trouble::ALL.len());
     }

@@ -1,9 +1,8 @@
-//! What differs between the minor versions of CPython, in one table.
+//! The differences between the minor versions of CPython, in one table.
 //!
-//! A version is treated as the newest one that is known until it proves to be different: a new one
-//! needs a change here only where it changes one of these. The functions that a version defines are
-//! in [`super::api`]; the frames of 3.8 to 3.11, which do not change any more, are in
-//! [`super::functions`].
+//! A version is treated as the newest known one until it proves to be different: a new one needs a change
+//! here only if it changes one of these facts. The functions that a version defines are in [`super::api`].
+//! The frames of 3.8 to 3.11, which no longer change, are in [`super::functions`].
 
 use core::fmt;
 
@@ -13,31 +12,32 @@ pub struct Version {
     minor: u32,
 }
 
-/// Which function type evaluates a frame.
+/// The type of the function that evaluates a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Evaluation {
-    /// Without the thread's state.
+    /// It has no argument for the thread's state.
     In3_8,
-    /// With the thread's state; a call from Python to Python takes the C stack.
+    /// It has the thread's state; a call from Python to Python uses the C stack.
     In3_9,
-    /// As in 3.9; a call from Python to Python takes the C stack only where an evaluator is set.
+    /// It is the same as in 3.9, but a call from Python to Python uses the C stack only if an evaluator is
+    /// set.
     In3_11,
 }
 
-/// Where the frame of a call has its cells.
+/// The location of the cells in a call's frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cells {
-    /// Behind the locals.
+    /// After the locals.
     BehindLocals,
-    /// Where the arguments are. The call makes them itself; that of a generator function has made
+    /// In the arguments' own variables. The call makes them itself; that of a generator function has made
     /// them before the generator runs.
     AmongLocals,
-    /// A variable is asked for by its name.
+    /// A variable is looked up by its name.
     ByName,
 }
 
 impl Version {
-    /// Reads what `Py_GetVersion` returns: `3.12.1 (main, …`.
+    /// Parses the result of `Py_GetVersion`: `3.12.1 (main, …`.
     pub fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_prefix("3.")?;
         let digits = rest.find(|c: char| !c.is_ascii_digit())?;
@@ -45,60 +45,62 @@ impl Version {
         (minor >= 8).then_some(Self { minor })
     }
 
-    /// `sys.monitoring` reports calls; before, an evaluator of frames has to see them.
+    /// Returns true if `sys.monitoring` reports calls; before that, a frame evaluator has to see them.
     pub const fn has_monitoring(self) -> bool {
         self.minor >= 12
     }
 
-    /// A code object has its qualified name.
+    /// Returns true if a code object has its qualified name.
     pub const fn has_qualified_names(self) -> bool {
         self.minor >= 11
     }
 
-    /// The thread state that is current is the calling thread's; before, that of whoever has the GIL.
+    /// Returns true if the current thread state is the calling thread's; before that, it is that of the
+    /// thread with the GIL.
     pub const fn has_current_state_per_thread(self) -> bool {
         self.minor >= 12
     }
 
-    /// A call may be left for the main thread whenever there is an interpreter: 3.8 raises an exception where it is
-    /// about to end, on a thread that may not have the GIL.
+    /// Returns true if a pending call for the main thread is safe whenever there is an interpreter. While it
+    /// ends, 3.8 raises an exception, on a thread that may not have the GIL.
     pub const fn takes_pending_calls_to_the_end(self) -> bool {
         self.minor >= 9
     }
 
-    /// A thread that waits for the GIL while the interpreter ends leaves by `pthread_exit`; later versions keep it for
-    /// ever.
+    /// Returns true if a thread that waits for the GIL while the interpreter ends is ended by `pthread_exit`;
+    /// later versions keep it waiting forever.
     pub const fn ends_waiting_threads(self) -> bool {
         self.minor <= 13
     }
 
-    /// A thread that waits for the GIL looks meanwhile whether the interpreter ends; in 3.8 it looks when it has it.
+    /// Returns true if a thread that waits for the GIL checks during the wait whether the interpreter ends;
+    /// in 3.8 it checks once it has the GIL.
     pub const fn waits_for_end(self) -> bool {
         self.minor >= 9
     }
 
-    /// A thread that has the GIL of a sub-interpreter is known to have one.
+    /// Returns true if a thread that has the GIL of a sub-interpreter can be recognized.
     pub const fn knows_holders_in_sub_interpreters(self) -> bool {
         self.minor >= 12
     }
 
-    /// An interpreter has `gc.callbacks` of its own. Before, all have one list, which 3.9 calls in
-    /// the main one alone.
+    /// Returns true if each interpreter has its own `gc.callbacks`. Before that, all share one list, which
+    /// 3.9 calls only in the main one.
     pub const fn has_gc_callbacks_per_interpreter(self) -> bool {
         self.minor >= 10
     }
 
-    /// What is registered with `atexit` outlives the module.
+    /// Returns true if callbacks that are registered with `atexit` are kept without the module.
     pub const fn keeps_atexit_without_module(self) -> bool {
         self.minor >= 10
     }
 
-    /// An interpreter has functions that get and set its evaluator of frames.
+    /// Returns true if an interpreter has functions to get and set its frame evaluator.
     pub const fn has_evaluator_functions(self) -> bool {
         self.minor >= 9
     }
 
-    /// Of a version without `sys.monitoring`.
+    /// Returns the evaluator's type, in a version without `sys.monitoring`.
     pub const fn evaluation(self) -> Evaluation {
         match self.minor {
             ..=8 => Evaluation::In3_8,
@@ -107,7 +109,7 @@ impl Version {
         }
     }
 
-    /// Where a frame has its cells.
+    /// Returns the location of a frame's cells.
     pub const fn cells(self) -> Cells {
         match self.minor {
             ..=10 => Cells::BehindLocals,
@@ -116,13 +118,13 @@ impl Version {
         }
     }
 
-    /// The row of a table of all versions from 3.8 on; the last one for a version that is not in it.
+    /// Returns the row of a table of all versions from 3.8 on; the last one for a newer version.
     pub fn row<T>(self, rows: &[T; 8]) -> &T {
         &rows[(self.minor as usize - 8).min(rows.len() - 1)]
     }
 
-    /// Which of `layouts` the frames have; None where they are not looked at. In order: 3.8 and 3.9,
-    /// 3.10, 3.11.
+    /// Returns the layout of frames; `None` if they are not read. `layouts` are those of 3.8 and 3.9, of
+    /// 3.10, and of 3.11.
     pub const fn frames<T>(self, layouts: [&'static T; 3]) -> Option<&'static T> {
         match self.minor {
             8 | 9 => Some(layouts[0]),
@@ -133,7 +135,7 @@ impl Version {
     }
 }
 
-/// As `3.12`.
+/// Formats it like `3.12`.
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "3.{}", self.minor)

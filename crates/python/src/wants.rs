@@ -1,24 +1,24 @@
-//! What is asked for of Python in this process.
+//! The settings' requests for Python in this process.
 
 use once_cell::race::OnceBox;
 use tllmprof_platform::lifecycle;
 
-/// What is asked for of Python.
+/// The settings' requests for Python.
 #[derive(Clone, Copy, Default)]
 pub struct Wants {
     pub gc: bool,
     pub gil: bool,
-    /// Functions are marked, or counted.
+    /// True if functions are marked or counted.
     pub functions: bool,
-    /// The PyTorch profiler runs in the windows.
+    /// True if the PyTorch profiler runs in the windows.
     pub torch: bool,
-    /// Ranges for torch modules.
+    /// True if torch modules get ranges.
     pub modules: bool,
-    /// An extension has something to do.
+    /// True if the extension has work to do.
     pub extension: bool,
-    /// Stacks are sampled.
+    /// True if stacks are sampled.
     pub stacks: bool,
-    /// The rank, which is read where the interpreter is as it is: nothing is installed for it.
+    /// True if the rank is needed. It is read from the interpreter as it is: nothing is installed for it.
     pub rank: bool,
 }
 
@@ -28,12 +28,12 @@ lifecycle::global! {
     static WANTS: OnceBox<Wants> = OnceBox::new();
 }
 
-/// What is asked for; nothing before [`set`].
+/// Returns the requests; none before [`set`].
 pub fn wants() -> Wants {
     WANTS.get().copied().unwrap_or_default()
 }
 
-/// Remembers what is asked for. For the constructor.
+/// Stores the requests. The constructor calls it.
 pub fn set(wants: Wants) {
     WANTS.get_or_init(|| Box::new(wants));
 }
@@ -43,7 +43,7 @@ impl Wants {
         self.is_installed() || self.rank
     }
 
-    /// Whether something is installed in the interpreter.
+    /// Returns true if hooks are installed in the interpreter.
     pub const fn is_installed(self) -> bool {
         self.gc
             || self.gil

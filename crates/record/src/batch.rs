@@ -1,4 +1,4 @@
-//! What an engine had in the batch of an iteration.
+//! The batch that an engine computed in an iteration.
 
 use core::fmt;
 
@@ -6,28 +6,28 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Batch {
     pub requests: u16,
-    /// Tokens that are scheduled: not those that a graph pads the batch to.
+    /// Scheduled tokens, without those that a graph adds to pad the batch.
     pub tokens: u32,
-    /// Those of prompts, at most `tokens`.
+    /// Tokens of prompts, at most `tokens`.
     pub prefill_tokens: u32,
-    /// The step is a pass of a model that drafts for speculative decoding.
+    /// True if the step is a pass of the draft model of speculative decoding.
     pub is_draft: bool,
 }
 
-/// What a batch consists of.
+/// The kind of work in a batch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Phase {
     Prefill,
     Decode,
     Mixed,
-    /// No token.
+    /// The batch has no tokens.
     Idle,
-    /// Whatever a model that drafts computes.
+    /// A pass of the draft model, whatever it computes.
     Draft,
 }
 
 impl Phase {
-    /// All of them.
+    /// All phases.
     pub const ALL: [Self; 5] = [
         Self::Prefill,
         Self::Decode,
@@ -48,7 +48,7 @@ impl Phase {
     }
 }
 
-/// As its NVTX range is called: `batch mixed requests=3 tokens=9 prefill=7 decode=2`.
+/// Formats the batch as the name of its NVTX range: `batch mixed requests=3 tokens=9 prefill=7 decode=2`.
 impl fmt::Display for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (phase, decode) = (self.phase().name(), self.decode_tokens());
@@ -66,11 +66,11 @@ impl fmt::Display for Batch {
 }
 
 /// Bits of each number of tokens in an event.
-const TOKENS: u32 = 24;
-const MOST: u32 = (1 << TOKENS) - 1;
+const TOKEN_BITS: u32 = 24;
+const MAX_TOKENS: u32 = (1 << TOKEN_BITS) - 1;
 
 impl Batch {
-    /// Of a pass of a model that drafts, whose requests and tokens are not known.
+    /// The batch of a draft model's pass. Its requests and tokens are not known.
     pub const DRAFT: Self = Self {
         requests: 0,
         tokens: 0,
@@ -78,7 +78,8 @@ impl Batch {
         is_draft: true,
     };
 
-    /// None where numbers are negative, contradict each other, or do not go into a record.
+    /// Returns `None` if a number is negative, the numbers contradict each other, or they do not fit a
+    /// record.
     #[must_use]
     pub fn new(requests: i64, tokens: i64, prefill_tokens: i64) -> Option<Self> {
         let batch = Self {
@@ -87,11 +88,11 @@ impl Batch {
             prefill_tokens: u32::try_from(prefill_tokens).ok()?,
             is_draft: false,
         };
-        let fits = batch.prefill_tokens <= batch.tokens && batch.tokens <= MOST;
+        let fits = batch.prefill_tokens <= batch.tokens && batch.tokens <= MAX_TOKENS;
         fits.then_some(batch)
     }
 
-    /// The batch whose range has that name.
+    /// Returns the batch whose NVTX range has this name.
     #[must_use]
     pub fn of_range(name: &str) -> Option<Self> {
         if name == Self::DRAFT.to_string() {
@@ -126,27 +127,29 @@ impl Batch {
         }
     }
 
-    /// The value of its event, in which it is that of an iteration whose number ends with `iteration`. A draft has more
-    /// tokens of prompts than tokens.
+    /// Returns the value of the batch's event. `iteration` is the iteration's number modulo 2^16. A draft
+    /// batch is stored as one with more prompt tokens than tokens, which no other batch has.
     pub(crate) const fn value(self, iteration: u16) -> u64 {
         let prefill_tokens = if self.is_draft {
-            MOST
+            MAX_TOKENS
         } else {
             self.prefill_tokens
         };
-        (iteration as u64) << (2 * TOKENS) | (self.tokens as u64) << TOKENS | prefill_tokens as u64
+        (iteration as u64) << (2 * TOKEN_BITS)
+            | (self.tokens as u64) << TOKEN_BITS
+            | prefill_tokens as u64
     }
 
     pub(crate) const fn of_event(requests: u16, value: u64) -> Option<(u16, Self)> {
-        let number = (value >> (2 * TOKENS)) as u16;
+        let number = (value >> (2 * TOKEN_BITS)) as u16;
         let batch = Self {
             requests,
-            tokens: (value >> TOKENS) as u32 & MOST,
-            prefill_tokens: value as u32 & MOST,
+            tokens: (value >> TOKEN_BITS) as u32 & MAX_TOKENS,
+            prefill_tokens: value as u32 & MAX_TOKENS,
             is_draft: false,
         };
         match (batch.tokens, batch.prefill_tokens) {
-            (0, MOST) => Some((number, Self::DRAFT)),
+            (0, MAX_TOKENS) => Some((number, Self::DRAFT)),
             (tokens, prefill) if prefill > tokens => None,
             _ => Some((number, batch)),
         }
@@ -182,7 +185,7 @@ mod tests {
         assert_eq!(Batch::DRAFT.to_string(), text);
         assert_eq!(Batch::of_range(text), Some(Batch::DRAFT));
         let idle = Batch::new(0, 0, 0).unwrap();
-        let full = Batch::new(7, i64::from(MOST), i64::from(MOST)).unwrap();
+        let full = Batch::new(7, i64::from(MAX_TOKENS), i64::from(MAX_TOKENS)).unwrap();
         for batch in [Batch::DRAFT, idle, full] {
             let event = Batch::of_event(batch.requests, batch.value(9));
             assert_eq!(event, Some((9, batch)));

@@ -1,4 +1,4 @@
-//! Memory of one's own for headers and chunks that no file is mapped to.
+//! Heap memory for headers and chunks that are not mapped to a file.
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
@@ -8,7 +8,7 @@ use crate::event::{Event, StringId};
 use crate::header::HeaderBlock;
 use crate::layout::{CHUNK_BYTES, HEADER_BYTES};
 
-/// A header block in memory of its own.
+/// A header block in heap memory.
 #[derive(Debug)]
 pub(crate) struct OwnHeader(Block);
 
@@ -27,7 +27,7 @@ impl OwnHeader {
     }
 }
 
-/// A chunk in memory of its own, with its writer.
+/// A chunk in heap memory, with its writer.
 #[derive(Debug)]
 pub(crate) struct OwnChunk {
     memory: Block,
@@ -37,8 +37,8 @@ pub(crate) struct OwnChunk {
 impl OwnChunk {
     pub(crate) fn begin(record: u64, number: u32, thread: u32) -> Self {
         let memory = Block::new(CHUNK_BYTES);
-        // SAFETY: the memory has CHUNK_BYTES, aligned to 8, and lives as long as the writer, which never leaves
-        // this struct. To write takes the struct mutably, so that nobody has `bytes` meanwhile.
+        // SAFETY: the memory has CHUNK_BYTES, aligned to 8, and lives as long as the writer, which never
+        // leaves this struct. Writing borrows the struct mutably, so no caller holds `bytes` at that time.
         let chunk = unsafe { Chunk::at(memory.address()) };
         Self {
             memory,
@@ -71,14 +71,14 @@ impl OwnChunk {
         self.writer.hand_over(thread);
     }
 
-    /// How many more events there is room for.
+    /// Number of events that still fit.
     #[cfg(feature = "stream")]
     pub(crate) const fn room(&self) -> usize {
         self.writer.room()
     }
 }
 
-/// Zeroed memory, aligned as chunks and header have to be.
+/// Zeroed memory, aligned as chunks and the header require.
 #[derive(Debug)]
 struct Block(NonNull<[AtomicU64]>);
 
@@ -96,16 +96,17 @@ impl Block {
 
     fn bytes(&self) -> &[u8] {
         let length = self.0.len() * size_of::<u64>();
-        // SAFETY: the block's own memory, of this length. A chunk is not written while it is borrowed
-        // (`OwnChunk`), and who writes a header has done so before asking for its bytes: neither the builder nor
-        // the stream keeps them.
+        // SAFETY: this is the block's own memory, of this length. A chunk is not written while it is borrowed
+        // (`OwnChunk`), and a header is written before its bytes are borrowed: neither the builder nor the
+        // stream keeps them.
         unsafe { std::slice::from_raw_parts(self.address().as_ptr(), length) }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: from `Box::leak` in `new`, and freed here alone. Who writes there is dropped with it.
+        // SAFETY: the pointer is from `Box::leak` in `new` and is freed only here. The writer of this memory
+        // is dropped with it.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }

@@ -1,5 +1,4 @@
-//! Whole records made in memory, by the writer that the library uses: for tests, examples and
-//! fuzzing.
+//! Builds whole records in memory with the library's writer, for tests, examples and fuzzing.
 
 use std::io::{self, Write};
 
@@ -9,7 +8,7 @@ use crate::event::{Event, StringId};
 use crate::header::{ClockKind, Ended, HeaderBlock};
 use crate::layout::chunk_offset;
 
-/// A record that grows.
+/// A record under construction.
 #[derive(Debug)]
 pub struct Builder {
     header: OwnHeader,
@@ -22,12 +21,12 @@ pub struct Builder {
 #[derive(Debug)]
 struct Thread {
     tid: u32,
-    /// The index of the chunk that it writes.
+    /// The index of the chunk that the thread writes.
     chunk: usize,
 }
 
 impl Builder {
-    /// A record with nothing in it.
+    /// Returns an empty record.
     #[must_use]
     pub fn new(pid: u32, clock: ClockKind) -> Self {
         let new = Self {
@@ -41,23 +40,23 @@ impl Builder {
         new
     }
 
-    /// Its header block.
+    /// Returns the header block.
     #[must_use]
     pub const fn header(&self) -> &HeaderBlock {
         self.header.block()
     }
 
-    /// Says how the process ended.
+    /// Sets how the process ended.
     pub fn end(&mut self, ended: Ended) {
         self.ended = Some(ended);
     }
 
-    /// Writes an event of a thread, in a chunk of that thread's own.
+    /// Writes an event of a thread. Each thread has chunks of its own.
     pub fn push(&mut self, tid: u32, event: &Event) {
         self.write(tid, |chunk| chunk.push(event));
     }
 
-    /// Writes a string in a chunk of a thread's; its id.
+    /// Writes a string in a thread's chunk, and returns its id.
     pub fn string(&mut self, tid: u32, text: &str) -> StringId {
         self.strings += 1;
         let id = self.strings;
@@ -65,7 +64,7 @@ impl Builder {
         id
     }
 
-    /// As [`Builder::string`], of bytes that may be no UTF-8, at most 4096.
+    /// Writes a string that need not be UTF-8, of at most 4096 bytes, and returns its id.
     pub fn text(&mut self, tid: u32, text: &[u8]) -> StringId {
         self.strings += 1;
         let id = self.strings;
@@ -73,7 +72,7 @@ impl Builder {
         id
     }
 
-    /// Ends a thread: another one goes on in its chunk.
+    /// Ends a thread; another thread continues in its chunk.
     pub fn hand_over(&mut self, from: u32, to: u32) {
         let index = self.thread(from);
         let thread = &mut self.threads[index];
@@ -81,7 +80,7 @@ impl Builder {
         self.chunks[thread.chunk].hand_over(to);
     }
 
-    /// The record's bytes, at the end of its process if [`Builder::end`] was called.
+    /// Returns the record's bytes. The process counts as ended if [`Builder::end`] was called.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut all = Vec::new();
@@ -92,7 +91,7 @@ impl Builder {
     /// Writes the record's bytes.
     ///
     /// # Errors
-    /// Where they cannot be written.
+    /// Returns an error if they cannot be written.
     pub fn write_to(&self, to: &mut impl Write) -> io::Result<()> {
         self.blocks().try_for_each(|bytes| to.write_all(bytes))
     }
@@ -108,7 +107,7 @@ impl Builder {
         std::iter::once(self.header.bytes()).chain(self.chunks.iter().map(OwnChunk::bytes))
     }
 
-    /// Writes into a thread's chunk, or into a new one where that is full.
+    /// Writes into the thread's chunk, or into a new chunk if that one is full.
     fn write(&mut self, tid: u32, push: impl Fn(&mut OwnChunk) -> bool) {
         let index = self.thread(tid);
         if !push(&mut self.chunks[self.threads[index].chunk]) {
@@ -118,7 +117,7 @@ impl Builder {
         }
     }
 
-    /// The index of a thread.
+    /// Returns the index of a thread, and adds the thread if it is new.
     fn thread(&mut self, tid: u32) -> usize {
         if let Some(index) = self.threads.iter().position(|thread| thread.tid == tid) {
             return index;
@@ -128,7 +127,7 @@ impl Builder {
         self.threads.len() - 1
     }
 
-    /// Begins a chunk of a thread's; its index.
+    /// Begins a chunk of a thread, and returns the chunk's index.
     fn begin_chunk(&mut self, tid: u32) -> usize {
         let index = self.chunks.len();
         let chunk = OwnChunk::begin(self.header().id(), index as u32, tid);

@@ -1,9 +1,10 @@
-//! Checks over a record's words, by which a reader sees that they are as they were written.
+//! Checksums of a record's words. They let a reader detect changes.
 //!
-//! Products of 64 by 64 bits, both halves folded together: a few cycles on every processor, without the
-//! instructions for checksums that some of them lack. A change passes once in 2^32 (events) or 2^64 (header).
+//! A check multiplies 64 by 64 bits and folds both halves of the product together. This takes a few cycles on
+//! every processor and needs no checksum instructions, which some processors lack. A change goes unnoticed
+//! once in 2^32 (events) or 2^64 (header).
 
-/// Odd, and without a pattern: the fractions of the square roots of 2, 3, 5 and 7.
+/// Odd numbers without a pattern: the fractions of the square roots of 2, 3, 5 and 7.
 const KEYS: [u64; 4] = [
     0x6a09_e667_f3bc_c909,
     0xbb67_ae85_84ca_a73b,
@@ -17,7 +18,7 @@ const fn fold(a: u64, b: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// The check of a chunk's events up to one, from that of those before it and the event's words.
+/// Returns the check of a chunk's events including this one, from the check before it and the event's words.
 #[inline(always)]
 pub const fn next(before: u32, [a, b, c]: [u64; 3]) -> u32 {
     let event = fold(a ^ KEYS[0], b ^ KEYS[1]);
@@ -25,13 +26,13 @@ pub const fn next(before: u32, [a, b, c]: [u64; 3]) -> u32 {
     all as u32 ^ (all >> 32) as u32
 }
 
-/// The check of a chunk without events: others of another record, in another place, of another thread.
+/// Returns the check of a chunk without events. It differs by record, position and thread.
 #[inline]
 pub const fn first(record: u64, number: u32, thread: u32) -> u32 {
     next(0, [record, (number as u64) << 32 | thread as u64, 0])
 }
 
-/// The check of some words, which begins with [`Words::new`] and takes them in their order.
+/// A check of words, which are added in order.
 #[derive(Clone, Copy)]
 pub struct Words(u64);
 
@@ -49,8 +50,8 @@ impl Words {
         self.0
     }
 
-    /// The check of all of `words`.
-    pub fn of(words: impl IntoIterator<Item = u64>) -> u64 {
+    /// Returns the check of all of `words`.
+    pub fn check_all(words: impl IntoIterator<Item = u64>) -> u64 {
         let mut all = Self::new();
         words.into_iter().for_each(|word| all.add(word));
         all.check()
@@ -84,10 +85,10 @@ mod tests {
 
     #[test]
     fn the_order_of_words_matters() {
-        let check = Words::of([1, 2, 3]);
-        assert_ne!(check, Words::of([2, 1, 3]));
-        assert_ne!(check, Words::of([1, 2, 3, 0]));
-        assert_ne!(Words::of([0, 0]), Words::of([0]));
+        let check = Words::check_all([1, 2, 3]);
+        assert_ne!(check, Words::check_all([2, 1, 3]));
+        assert_ne!(check, Words::check_all([1, 2, 3, 0]));
+        assert_ne!(Words::check_all([0, 0]), Words::check_all([0]));
         assert_ne!(first(1, 2, 3), first(1, 3, 2));
     }
 }

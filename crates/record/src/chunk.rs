@@ -1,4 +1,4 @@
-//! A chunk of a record in memory, and the one writer that it has at a time.
+//! A chunk of a record in memory, and its writer. A chunk has one writer at a time.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -15,60 +15,60 @@ use crate::layout::{
 /// A chunk's header, at its start.
 #[repr(C)]
 struct ChunkHeader {
-    /// [`CHUNK_MAGIC`], written last; 0 in a chunk that is not in use.
+    /// [`CHUNK_MAGIC`], written last; 0 in an unused chunk.
     magic: AtomicU32,
-    /// The chunk's place in the file.
+    /// The chunk's index in the file.
     number: AtomicU32,
-    /// Bytes of events behind the header, and above them their check: one store, so that one is never without
-    /// the other.
+    /// Bytes of events after the header in the lower half, their check in the upper half. One store writes
+    /// both, so they always agree.
     committed: AtomicU64,
-    /// The thread of the events up to the first that names one.
+    /// The thread of the events up to the first event that names another thread.
     thread: AtomicU32,
     reserved: AtomicU32,
-    /// The check of the events up to the end of each block that is full.
+    /// The check of the events up to the end of each full block.
     blocks: [AtomicU32; BLOCKS],
     more: [AtomicU32; 4],
 }
 
 const _: () = assert!(size_of::<ChunkHeader>() == CHUNK_HEADER_BYTES);
 
-/// The memory of a chunk that nobody else writes: [`CHUNK_BYTES`] that a file is mapped to.
+/// The memory of a chunk that has no other writer: [`CHUNK_BYTES`], mapped to a file.
 #[derive(Debug)]
 pub struct Chunk(NonNull<u8>);
 
-// SAFETY: whoever has the chunk is the only one who writes its memory (`at`), which belongs to no thread.
+// SAFETY: the owner of the chunk is its only writer (`at`), and the memory belongs to no thread.
 unsafe impl Send for Chunk {}
 
 impl Chunk {
-    /// The chunk at an address.
+    /// Returns the chunk at an address.
     ///
     /// # Safety
-    /// [`CHUNK_BYTES`] from there, aligned to 8, can be read and written for as long as the chunk or its
-    /// writer is used, and nothing else of the process uses them while the writer writes.
+    /// [`CHUNK_BYTES`] from there, aligned to 8, can be read and written while the chunk or its writer is in use,
+    /// and nothing else in the process uses them while the writer writes.
     #[must_use]
     pub const unsafe fn at(address: NonNull<u8>) -> Self {
         Self(address)
     }
 
     const fn header(&self) -> &ChunkHeader {
-        // SAFETY: the memory is there and aligned (`at`), and the header consists of atomics, for which
-        // every bit pattern is a value.
+        // SAFETY: the memory is valid and aligned (`at`), and the header consists of atomics, for which every
+        // bit pattern is a value.
         unsafe { self.0.cast::<ChunkHeader>().as_ref() }
     }
 }
 
-/// Writes events into a chunk, behind those that are there.
+/// Appends events to a chunk.
 ///
-/// The count of bytes in the header grows, together with their check, with a release store after the bytes
-/// themselves, so what a reader of the file finds below it is whole, also when the process ended in the middle.
+/// The header's byte count and check are stored (release) after the bytes themselves. So everything below the
+/// count is whole for a reader of the file, even if the process ends during a write.
 #[derive(Debug)]
 pub struct EventWriter {
     chunk: Chunk,
     committed: Committed,
 }
 
-/// Bytes of events, and above them their check. In one word: a signal handler that jumps out of a write
-/// leaves both or neither.
+/// Bytes of events and their check, in one word: if a signal handler jumps out of a write, it leaves both or
+/// neither.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Committed(u64);
 
@@ -88,7 +88,7 @@ impl Committed {
         (self.0 >> 32) as u32
     }
 
-    /// With one more row.
+    /// Returns the state after one more row.
     #[inline(always)]
     const fn and(self, words: [u64; 3]) -> Self {
         let used = self.used() + EVENT_BYTES;
@@ -97,7 +97,7 @@ impl Committed {
 }
 
 impl EventWriter {
-    /// Begins a chunk that was all zeros, as number `number` of the record that has the id `record`
+    /// Begins a chunk of zeros as chunk `number` of the record with the id `record`
     /// ([`HeaderBlock::id`](crate::HeaderBlock::id)).
     #[must_use]
     pub fn begin(chunk: Chunk, record: u64, number: u32, thread: u32) -> Self {
@@ -112,8 +112,8 @@ impl EventWriter {
         Self { chunk, committed }
     }
 
-    /// Begins chunk `number` of the record `record` anew, which is in use and which nobody writes to any more: what it
-    /// holds is gone with one store, so that a process may be killed at any moment.
+    /// Begins chunk `number` of the record `record` again. The chunk is in use, but no thread writes to it
+    /// any more. One store discards its contents, so the process may be killed at any moment.
     #[must_use]
     pub fn again(chunk: Chunk, record: u64, number: u32, thread: u32) -> Self {
         let header = chunk.header();
@@ -122,7 +122,7 @@ impl EventWriter {
         header
             .committed
             .store(committed.0.to_le(), Ordering::Relaxed);
-        // Before anything of what comes.
+        // Must happen before the new events are written.
         fence(Ordering::SeqCst);
         let mut writer = Self { chunk, committed };
         if before != thread {
@@ -131,27 +131,27 @@ impl EventWriter {
         writer
     }
 
-    /// Hands the writer over to another thread: what follows is of `thread`.
+    /// Hands the writer over to another thread: later events belong to `thread`.
     pub fn hand_over(&mut self, thread: u32) {
-        // Where this has no room nothing else has.
+        // If this does not fit, no other event does.
         let _ = self.push(&Event::new(0, 0, What::Thread { tid: thread }));
     }
 
-    /// How many more events there is room for.
+    /// Returns the number of events that still fit.
     #[must_use]
     #[inline]
     pub const fn room(&self) -> usize {
         (PAYLOAD_BYTES - self.committed.used()) / EVENT_BYTES
     }
 
-    /// Writes an event; `false` and nothing where there is no room.
+    /// Writes an event. Returns false and writes nothing if it does not fit.
     #[must_use]
     #[inline(always)]
     pub fn push(&mut self, event: &Event) -> bool {
         self.push_row(event.row())
     }
 
-    /// As [`EventWriter::push`].
+    /// Writes a row. Returns false and writes nothing if it does not fit.
     #[must_use]
     #[inline(always)]
     pub fn push_row(&mut self, Row(words): Row) -> bool {
@@ -163,8 +163,8 @@ impl EventWriter {
         true
     }
 
-    /// As [`EventWriter::push_row`], but `false` and nothing where a block ends with the event, too: one event in many, and
-    /// little code for the others.
+    /// Writes a row as [`EventWriter::push_row`] does, but also returns false and writes nothing if the event
+    /// ends a block. Few events do, and the others need less code.
     #[must_use]
     #[inline(always)]
     pub fn push_within_block(&mut self, Row(words): Row) -> bool {
@@ -179,14 +179,14 @@ impl EventWriter {
         true
     }
 
-    /// Writes a string, cut to [`MAX_STRING`] bytes at a character's edge; `false` and nothing where
-    /// there is no room. A chunk that was just begun has room for any.
+    /// Writes a string, cut at a character boundary to [`MAX_STRING`] bytes. Returns false and writes nothing
+    /// if it does not fit. A new chunk has room for any string.
     #[must_use]
     pub fn push_string(&mut self, id: StringId, text: &str) -> bool {
         self.push_text(id, &text.as_bytes()[..text.floor_char_boundary(MAX_STRING)])
     }
 
-    /// As [`EventWriter::push_string`], of bytes that may be no UTF-8, at most [`MAX_STRING`].
+    /// Writes a string that need not be UTF-8, of at most [`MAX_STRING`] bytes.
     #[must_use]
     pub(crate) fn push_text(&mut self, id: StringId, text: &[u8]) -> bool {
         let length = text.len();
@@ -203,7 +203,7 @@ impl EventWriter {
         };
         let words = Event::new(0, 0, what).words();
         *head = Event::bytes(words);
-        // A call that a signal handler jumped out of may have left something where the padding is.
+        // A signal handler that jumped out of an earlier write may have left bytes where the padding is.
         let padding = std::iter::repeat(&0);
         for (to, byte) in place.iter_mut().zip(text.iter().chain(padding)) {
             *to = *byte;
@@ -212,19 +212,20 @@ impl EventWriter {
         true
     }
 
-    /// The room behind the events.
+    /// Returns the free room after the events.
     #[inline(always)]
     const fn free(&mut self) -> &mut [u8] {
         let used = self.committed.used();
-        // SAFETY: `used` grows by what was written into this room, so it is at most PAYLOAD_BYTES and both ends
-        // lie in the chunk's CHUNK_BYTES, which nobody else uses while this writer is borrowed (`Chunk::at`).
+        // SAFETY: `used` grows by what was written into this room, so it is at most PAYLOAD_BYTES and both
+        // ends are within the chunk's CHUNK_BYTES, which have no other user while this writer is borrowed
+        // (`Chunk::at`).
         unsafe {
             let start = self.chunk.0.as_ptr().add(CHUNK_HEADER_BYTES + used);
             slice::from_raw_parts_mut(start, PAYLOAD_BYTES - used)
         }
     }
 
-    /// Commits rows that were written into the room, one after the other.
+    /// Commits consecutive rows that were written into the room.
     #[inline(always)]
     fn commit(&mut self, rows: impl Iterator<Item = [u64; 3]>) {
         let mut committed = self.committed;
@@ -250,7 +251,8 @@ impl EventWriter {
     }
 }
 
-/// Whether a block ends behind so many bytes of whole events. Found without a division, as it is asked at each event.
+/// Returns true if a block ends at this number of bytes of whole events. It avoids a division, as it runs for
+/// each event.
 #[inline(always)]
 const fn ends_block(used: usize) -> bool {
     const LOW: usize = 1 << BLOCK_BYTES.trailing_zeros();
@@ -258,7 +260,7 @@ const fn ends_block(used: usize) -> bool {
     used.is_multiple_of(LOW)
 }
 
-/// The words of a text's rows, the last one with zeros at its end.
+/// Returns the words of a text's rows. The last row is padded with zeros.
 fn text_rows(text: &[u8]) -> impl Iterator<Item = [u64; 3]> {
     text.chunks(EVENT_BYTES).map(|part| {
         let mut row = [0; EVENT_BYTES];
@@ -272,13 +274,13 @@ fn text_rows(text: &[u8]) -> impl Iterator<Item = [u64; 3]> {
 pub(crate) struct Head {
     pub number: u32,
     pub thread: u32,
-    /// As the file says, which may be more than the chunk has.
+    /// Bytes of events as the file says; damage can make it more than the chunk has.
     pub used: u32,
-    /// None in a record without checks.
+    /// `None` in a record without checks.
     checks: Option<Checks>,
 }
 
-/// The checks that a chunk's header has.
+/// The checks in a chunk's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Checks {
     first: u32,
@@ -286,27 +288,28 @@ struct Checks {
     blocks: [u32; BLOCKS],
 }
 
-/// What the first bytes of a chunk say.
+/// The result of decoding a chunk's first bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Begins {
-    /// Not in use.
+    /// An unused chunk.
     Empty,
     Chunk(Head),
-    /// Something else.
+    /// Neither an unused chunk nor a valid header.
     Damaged,
 }
 
-/// How many bytes of a chunk's events are as they were written, from the first one on.
+/// Number of bytes of a chunk's events that are unchanged, counted from the first one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Checked {
-    /// All that the chunk says it has.
+    /// All bytes that the chunk claims.
     All(usize),
-    /// So many, and then something else.
+    /// Only this number of bytes; the bytes after them are damaged.
     UpTo(usize),
 }
 
 impl Begins {
-    /// Reads the start of a chunk of the record that has the id `record`; `None`: of one without checks.
+    /// Decodes the start of a chunk of the record with the id `record`, or of a record without checks if that
+    /// is `None`.
     pub(crate) fn decode(bytes: &[u8], record: Option<u64>) -> Self {
         let word = |at: usize| {
             let bytes = bytes.get(at..).and_then(<[u8]>::first_chunk);
@@ -343,7 +346,7 @@ impl Begins {
         })
     }
 
-    /// Bytes of a chunk's header.
+    /// Returns the bytes of a chunk's header.
     pub(crate) const fn bytes(record: Option<u64>) -> usize {
         match record {
             Some(_) => CHUNK_HEADER_BYTES,
@@ -353,7 +356,7 @@ impl Begins {
 }
 
 impl Head {
-    /// What of the bytes behind the header, as far as they are there, is as it was written.
+    /// Returns how much of the payload (the bytes after the header that were read) is unchanged.
     pub(crate) fn checked(&self, payload: &[u8]) -> Checked {
         let used = self.used as usize;
         let events = payload.get(..used);
@@ -376,7 +379,7 @@ impl Head {
     }
 }
 
-/// The check behind some rows.
+/// Returns the check after some rows.
 fn check(before: u32, rows: &[u8]) -> u32 {
     let (rows, _) = rows.as_chunks();
     rows.iter().fold(before, |before, row| {
@@ -390,7 +393,7 @@ const _: () = assert!(CHUNK_BYTES - CHUNK_HEADER_BYTES == PAYLOAD_BYTES);
 mod tests {
     use super::*;
 
-    /// A chunk's memory, and what is written in it.
+    /// A chunk's memory.
     struct Memory(Box<[u64]>);
 
     impl Memory {
@@ -400,7 +403,7 @@ mod tests {
 
         fn chunk(&mut self) -> Chunk {
             let at = NonNull::from(&mut *self.0).cast();
-            // SAFETY: the box has CHUNK_BYTES, is dropped last, and is read only when nothing is being written.
+            // SAFETY: the box has CHUNK_BYTES, is dropped last, and is only read when no writer is writing.
             unsafe { Chunk::at(at) }
         }
     }

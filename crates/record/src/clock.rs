@@ -1,23 +1,23 @@
-//! From ticks to nanoseconds.
+//! Converts ticks to nanoseconds.
 
 use crate::header::{Anchor, ClockKind};
 
 /// Nanoseconds of `CLOCK_MONOTONIC`.
 pub type MonotonicNs = u64;
 
-/// A record's clock: between two anchors ticks pass evenly, before the first and after the last as
-/// they did over the whole record.
+/// A record's clock. Ticks pass evenly between two anchors. Before the first and after the last anchor they
+/// pass at the rate of the whole record.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// In the order of their ticks, and each other clock goes forward too. Never empty.
+    /// Anchors in the order of their ticks, which is also the order of their other clocks. Never empty.
     anchors: Vec<Anchor>,
-    /// Nanoseconds a tick.
+    /// Nanoseconds per tick.
     rate: f64,
 }
 
 impl Clock {
-    /// The clock of a record with these anchors. Anchors that contradict earlier ones are left out;
-    /// with fewer than two, a tick of the processor's counter is taken for a nanosecond.
+    /// Returns the clock of a record with these anchors, without anchors that contradict earlier ones. With
+    /// fewer than two, a tick of the processor's counter is taken for a nanosecond.
     #[must_use]
     pub fn new(kind: ClockKind, anchors: &[Anchor]) -> Self {
         let mut sorted = anchors.to_vec();
@@ -31,7 +31,7 @@ impl Clock {
             }
         }
         if kind == ClockKind::Monotonic {
-            // Ticks are the nanoseconds themselves; the anchors lead to the time of day alone.
+            // Ticks are nanoseconds already; the anchors only give the time of day.
             for anchor in &mut kept {
                 anchor.monotonic_ns = anchor.ticks;
             }
@@ -56,14 +56,14 @@ impl Clock {
         }
     }
 
-    /// Nanoseconds a tick, over the whole record.
+    /// Returns nanoseconds per tick over the whole record.
     #[must_use]
     pub const fn ns_per_tick(&self) -> f64 {
         self.rate
     }
 
-    /// How long apart the first and the last anchor are, in nanoseconds: over less than some
-    /// milliseconds, ticks of the processor's counter are not known well.
+    /// Returns the time between the first and the last anchor, in nanoseconds. Below some milliseconds, the
+    /// rate of the processor's counter is imprecise.
     #[must_use]
     pub fn tied_ns(&self) -> u64 {
         match (self.anchors.first(), self.anchors.last()) {
@@ -72,7 +72,7 @@ impl Clock {
         }
     }
 
-    /// The moment `ticks`.
+    /// Converts `ticks` to a moment.
     #[must_use]
     pub fn ns(&self, ticks: u64) -> MonotonicNs {
         let after = self.anchors.partition_point(|anchor| anchor.ticks <= ticks);
@@ -92,14 +92,14 @@ impl Clock {
         }
     }
 
-    /// How long `duration` ticks from `start` on are, in nanoseconds.
+    /// Converts a duration of ticks that begins at `start` to nanoseconds.
     #[must_use]
     pub fn duration_ns(&self, start: u64, duration: u64) -> u64 {
         self.ns(start.saturating_add(duration))
             .saturating_sub(self.ns(start))
     }
 
-    /// What to add to a moment for nanoseconds since 1970, by the anchor nearest to it.
+    /// Returns what to add to a moment for nanoseconds since 1970, by the nearest anchor.
     #[must_use]
     pub fn unix_minus_monotonic(&self, at: MonotonicNs) -> i64 {
         let nearest = self
@@ -112,7 +112,7 @@ impl Clock {
     }
 }
 
-/// A number of ticks in nanoseconds. Exact where a tick is one.
+/// Converts ticks to nanoseconds at a rate. The result is exact if the rate is 1.
 fn scaled(ticks: u64, rate: f64) -> u64 {
     if rate == 1.0 {
         ticks

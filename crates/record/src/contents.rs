@@ -1,4 +1,4 @@
-//! The record of a process that tests itself: what it holds, read while it grows.
+//! Reads the growing record of a process that tests itself.
 
 #![cfg(feature = "builder")]
 
@@ -8,14 +8,14 @@ use std::thread;
 
 use crate::{Damage, Entry, Event, Header, Info, Reader, Strings, What};
 
-/// The record of this process. There is one, with one window at a time: a test has it alone.
+/// The record of this process, which has one window at a time. A test holds it exclusively.
 pub struct Record {
     pub file: &'static File,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Record {
-    /// The record, which the first caller begins.
+    /// Returns the record. The first caller begins it.
     pub fn of_process(begin: impl FnOnce() -> File) -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
         static FILE: OnceLock<File> = OnceLock::new();
@@ -26,24 +26,24 @@ impl Record {
         }
     }
 
-    /// What it holds now.
+    /// Reads its contents now.
     #[must_use]
     pub fn read(&self) -> Contents {
         Contents::read(self.file)
     }
 }
 
-/// All that a record holds.
+/// All contents of a record.
 pub struct Contents {
     pub header: Header,
     pub strings: Strings,
-    /// By thread.
+    /// Events with their threads.
     pub events: Vec<(u32, Event)>,
 }
 
 impl Contents {
     /// # Panics
-    /// If it cannot be read or is damaged.
+    /// Panics if the record cannot be read or is damaged.
     #[must_use]
     pub fn read(file: &File) -> Self {
         let reader = Reader::new(file.try_clone().unwrap()).unwrap();
@@ -60,9 +60,9 @@ impl Contents {
         contents
     }
 
-    /// The events that a thread has written, without its name.
+    /// Returns the events that a thread has written, without its name.
     #[must_use]
-    pub fn of(&self, thread: u32) -> Vec<Event> {
+    pub fn find_events(&self, thread: u32) -> Vec<Event> {
         let events = self.events.iter().filter(|(of, _)| *of == thread);
         let events = events.map(|(_, event)| *event);
         events
@@ -70,7 +70,7 @@ impl Contents {
             .collect()
     }
 
-    /// The texts that the record has for a fact.
+    /// Returns the record's texts for a fact.
     #[must_use]
     pub fn facts(&self, wanted: Info) -> Vec<&str> {
         let text = |(_, event): &(u32, Event)| match event.what {
@@ -83,7 +83,7 @@ impl Contents {
     }
 }
 
-/// Runs `act` on a thread of its own; returns its number.
+/// Runs `act` on a new thread, and returns the thread's id.
 pub fn on_a_thread(act: impl FnOnce() + Send) -> u32 {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {

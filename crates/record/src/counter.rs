@@ -5,50 +5,51 @@ use crate::layout::COUNTERS;
 /// Rows of the table of calls that have counters.
 const ROWS: u16 = 32;
 
-/// What a counter in the header block counts. Those not listed here are zero.
+/// A counter in the header block. Counters not listed here are zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Counter {
     /// Calls of a row of the table of calls, outside windows.
     CallsOutside(u8),
     /// Calls of a row of the table of calls, inside windows.
     CallsInside(u8),
-    /// Iterations counted, inside windows and outside.
+    /// Iterations counted inside and outside windows.
     Iterations,
-    /// Events that were not kept: the record was full, or its disk.
+    /// Events that were dropped, because the record or its disk was full.
     EventsDropped,
-    /// Strings that were not kept.
+    /// Strings that were dropped.
     StringsDropped,
-    /// Chunks in use, or that were.
+    /// Chunks that are or were in use.
     Chunks,
-    /// Ticks of the clock that the recorder itself took from the program's threads inside windows.
+    /// Ticks that the recorder itself took from the program's threads inside windows.
     OwnTicks,
-    /// Hand-overs of the GIL, kept or too short to be.
+    /// Hand-overs of the GIL, including those too short to be recorded.
     GilHandoffs,
-    /// Collections of Python's garbage, inside windows and outside.
+    /// Python garbage collections inside and outside windows.
     Collections,
     /// GPU times of steps that could not be read.
     GpuSpansLost,
     /// Windows opened.
     Windows,
-    /// Iterations of windows without an event: later ones had begun when they would have been written.
-    /// They count among [`Counter::Iterations`] and [`Counter::EventsDropped`], too.
+    /// Iterations of windows without an event, because later iterations had begun before the event could be
+    /// written. They are included in [`Counter::Iterations`] and [`Counter::EventsDropped`].
     IterationsPassed,
-    /// Nanoseconds of GPU spans, which are measured inside windows only; those of streams that work at once add up.
+    /// Nanoseconds of GPU spans, which are measured only inside windows; spans of concurrent streams are
+    /// added up.
     GpuNs,
-    /// Nanoseconds that the iterations took, inside windows, of which GPU spans are taken.
+    /// Nanoseconds of the iterations inside windows whose GPU spans are measured.
     NsInside,
-    /// How many iterations outside windows the record keeps, in chunks that are used again; 0: none.
+    /// Number of iterations outside windows that the record keeps in reused chunks; 0 for none.
     Flight,
-    /// Windows that the record no longer has, of [`Counter::Windows`]: the oldest, whose chunks are used again.
+    /// Windows that were dropped, out of [`Counter::Windows`]: the oldest ones, whose chunks are reused.
     WindowsDropped,
-    /// The tick up to which windows that the record no longer has were opened; those that it has were opened later.
+    /// The tick up to which dropped windows were opened. All windows that are kept opened later.
     DroppedUntil,
-    /// Bytes that the record may take, where the oldest windows go once it has them; 0: none go.
+    /// The record's size limit in bytes, above which the oldest windows are dropped; 0 for no limit.
     Keep,
 }
 
 impl Counter {
-    /// Its place in the header block.
+    /// Returns the counter's index in the header block.
     #[must_use]
     pub const fn index(self) -> usize {
         let index = match self {

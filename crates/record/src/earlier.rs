@@ -1,5 +1,5 @@
-//! A name that an earlier record has: that record is kept under another one. The library's records and those of GPU metrics
-//! follow this rule.
+//! Keeps an earlier record by renaming it when a new record needs its name. The library's records and those
+//! of GPU metrics follow this rule.
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 /// Names that are tried.
 const MAX_NAMES: u32 = 10_000;
 
-/// Gives an earlier record the next free number, and returns its new name. The caller has locked it, so that no other
-/// process does the same. `None` if it cannot be renamed without the danger of replacing another file.
+/// Adds the next free number to an earlier record's name, and returns the new name. The caller has locked the
+/// record, so no other process renames it. Returns `None` if it cannot be renamed without the danger of
+/// replacing another file.
 pub fn keep_earlier(path: &Path) -> Option<PathBuf> {
     for number in 1..MAX_NAMES {
         let kept = with_suffix(path, &format!("-{number}"));
@@ -23,7 +24,7 @@ pub fn keep_earlier(path: &Path) -> Option<PathBuf> {
     None
 }
 
-/// The path with something before its extension, so that patterns such as `*.tllmprof` match it, too.
+/// Returns the path with a suffix before its extension, so patterns such as `*.tllmprof` still match it.
 pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path.file_stem().unwrap_or_default());
     name.push(suffix);
@@ -34,11 +35,12 @@ pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Renames a file, and fails where the new name is in use.
+/// Renames a file. It fails if the new name is in use.
 fn rename_to_free(from: &Path, to: &Path) -> io::Result<()> {
     let [from, to] = [from, to].map(|path| CString::new(path.as_os_str().as_bytes()));
     let (from, to) = (from?, to?);
-    // SAFETY: both are strings that end with a zero, and the kernel keeps neither. (glibc has a function for it since 2.28.)
+    // SAFETY: both are strings that end with a zero, and the kernel keeps neither. (glibc has a wrapper only
+    // since 2.28.)
     let result = unsafe {
         libc::syscall(
             libc::SYS_renameat2,

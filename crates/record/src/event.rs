@@ -11,43 +11,45 @@
 
 use crate::batch::Batch;
 use crate::info::Info;
-use crate::kinds::{CallKind, CopyKind, Edge, GraphState, RangeKind, Taken, ThreadState, Used};
+use crate::kinds::{
+    CallKind, CopyKind, Edge, GraphState, RangeKind, SystemCall, Taken, ThreadState, Used,
+};
 use crate::layout::EVENT_BYTES;
 use crate::metric::Metric;
 
 /// The id of a string in the record. The same text may have several.
 pub type StringId = u32;
 
-/// The id of no string: what had no room in the table.
+/// The id of a string that had no room in the table.
 pub const NO_STRING: StringId = 0;
 
-/// The last id of a string that stays. Where the oldest windows are dropped, those behind it go with the windows of their
-/// time.
+/// The last id of a lasting string. If the oldest windows are dropped, strings with later ids are dropped
+/// with the windows of their time.
 pub const LAST_LASTING: StringId = 1 << 20;
 
-/// The NVTX domain of tllmprof's own ranges, which say what events of other kinds say, too.
+/// The NVTX domain of tllmprof's own ranges. They repeat what other events say.
 pub const OWN_DOMAIN: &str = "tllmprof";
 
 /// An event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// When it began, in ticks of the record's clock.
+    /// Start, in ticks of the record's clock.
     pub start: u64,
-    /// How long it took, in ticks; of what a GPU did in nanoseconds. A record keeps its upper 32 bits.
+    /// Duration in ticks, or in nanoseconds for GPU work. A record keeps its upper 32 bits.
     pub duration: u64,
-    /// Ended by something else than its own end: the window's, the process's.
+    /// True if the event was cut short, by the end of the window or of the process.
     pub cut: bool,
-    /// The call returned an error, the function raised.
+    /// True if the call returned an error or the function raised.
     pub failed: bool,
     pub what: What,
 }
 
-/// Bytes that are no event.
+/// Reason why bytes are not an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoEvent {
-    /// A kind that is not known here: one that a later version writes, or damage.
+    /// An unknown kind: from a later version, or damage.
     Unknown,
-    /// A known kind with a code that it cannot have, or a duration past 64 bits.
+    /// A known kind with an invalid code, or with a duration of more than 64 bits.
     Bad,
 }
 
@@ -56,8 +58,12 @@ const CUT: u8 = 0x40;
 const FAILED: u8 = 0x80;
 
 const CAPTURING: u16 = 0x100;
+/// The code of an unknown system call.
+const UNKNOWN_CALL: u16 = 0xff;
+/// The bit for a system call with a time limit.
+const HAS_TIMEOUT: u16 = 0x100;
 
-/// Bits of a copy's value that are its bytes, of a load's that are its tokens.
+/// Bits of a copy's value that hold its bytes, and of a load's value that hold its tokens.
 const COPY_BYTES: u64 = (1 << 60) - 1;
 const TOKENS: u64 = (1 << 48) - 1;
 
@@ -67,22 +73,22 @@ const FRAME: u32 = (1 << 24) - 1;
 /// Bits of a captured graph's number, and of a node's.
 const PLACES: u64 = (1 << 20) - 1;
 
-/// A device and a number of its own in a code.
+/// Packs a device and a stream or metric number into a code.
 const fn place(device: u8, number: u16) -> u16 {
     (device as u16 & 0xf) << 12 | number & 0xfff
 }
 
-/// The device.
+/// Returns the device of a code.
 const fn high4(code: u16) -> u8 {
     (code >> 12) as u8
 }
 
-/// The number.
+/// Returns the stream or metric number of a code.
 const fn low12(code: u16) -> u16 {
     code & 0xfff
 }
 
-/// Two ids in a value: a domain's above a name's.
+/// Packs two ids into a value. A domain's id is above a name's.
 const fn pair(high: u32, low: u32) -> u64 {
     (high as u64) << 32 | low as u64
 }
@@ -95,7 +101,7 @@ const fn high(value: u64) -> u32 {
     (value >> 32) as u32
 }
 
-/// What a code stands for; an event is bad whose code stands for nothing.
+/// Unwraps the meaning of a code. An event whose code has no meaning is bad.
 macro_rules! known {
     ($found:expr) => {
         match $found {
@@ -105,8 +111,8 @@ macro_rules! known {
     };
 }
 
-/// A row for each kind of event: its number in a record, its fields, how these are its code and its value,
-/// and what code and value are as fields.
+/// Defines the events. Each kind has a row: its number in a record, its fields, how they are written as code
+/// and value, and how they are read from them.
 macro_rules! events {
     ($(
         $(#[$doc:meta])*
@@ -114,7 +120,7 @@ macro_rules! events {
         write $written:expr;
         read |$code:pat_param, $value:pat_param| $read:expr;
     )*) => {
-        /// What an event is.
+        /// The kind of an event, with its fields.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum What {
             $($(#[$doc])* $name $({ $($field: $type),* })?,)*
@@ -128,12 +134,12 @@ macro_rules! events {
         }
 
         impl EventKind {
-            /// All of them.
+            /// All kinds.
             pub const ALL: &[Self] = &[$(Self::$name),*];
         }
 
         impl What {
-            /// Its kind.
+            /// Returns the kind.
             #[must_use]
             pub const fn kind(&self) -> EventKind {
                 match self {
@@ -141,8 +147,8 @@ macro_rules! events {
                 }
             }
 
-            /// Kind, code and value.
-            // What is written is known where it is made: no match is left of this there.
+            /// Returns kind, code and value.
+            // The kind is known at compile time at each call site, so no match is left there.
             #[inline(always)]
             const fn parts(self) -> (u8, u16, u64) {
                 match self {
@@ -167,12 +173,12 @@ macro_rules! events {
 }
 
 events! {
-    /// The events behind it in its chunk are of this thread.
+    /// Later events in the chunk belong to this thread.
     1 Thread { tid: u32 }
         write (0, tid as u64);
         read |_, value| Self::Thread { tid: low(value) };
 
-    /// Its thread's name.
+    /// The name of the thread.
     2 ThreadName { name: StringId }
         write (0, name as u64);
         read |_, value| Self::ThreadName { name: low(value) };
@@ -182,27 +188,27 @@ events! {
         write (bytes, id as u64);
         read |code, value| Self::String { id: low(value), bytes: code };
 
-    /// A fact about the process. What `value` is says [`Info`]; `None`: one that is not known here.
+    /// A fact about the process. [`Info`] defines the meaning of `value`; `None` for an unknown key.
     4 Info { key: Option<Info>, value: u64 }
         write (match key { Some(key) => key as u16, None => 0 }, value);
         read |code, value| Self::Info { key: Info::from_code(code), value };
 
-    /// The name and kind of a row of the table of calls; `None`: a kind that is not known here.
+    /// The name and kind of a row of the table of calls; `None` for an unknown kind.
     5 CallName { row: u8, kind: Option<CallKind>, name: StringId }
         write (row as u16, pair(match kind { Some(kind) => kind as u32, None => u32::MAX }, name));
         read |code, value| Self::CallName {
             row: code as u8, kind: CallKind::from_code(high(value)), name: low(value)
         };
 
-    /// A call to CUDA, from its entry to its return. `capturing`: its thread captures a stream.
+    /// A CUDA call, from its entry to its return. `capturing`: its thread captures a stream.
     6 Call { row: u8, capturing: bool, stream: u64 }
         write (row as u16 | if capturing { CAPTURING } else { 0 }, stream);
         read |code, value| Self::Call {
             row: code as u8, capturing: code & CAPTURING != 0, stream: value
         };
 
-    /// An iteration, written when it ends. `n` counts from 0. `excluded`: the condition that iterations of
-    /// windows have to fulfil ([`Info::Where`]) does not hold for it.
+    /// An iteration, written when it ends. `n` counts from 0. `excluded`: the iteration does not meet the
+    /// condition for iterations of windows ([`Info::Where`]).
     7 Iteration { n: u64, excluded: bool }
         write (excluded as u16, n);
         read |code, value| Self::Iteration { n: value, excluded: code & 1 != 0 };
@@ -224,7 +230,7 @@ events! {
         write (0, pair(domain, name));
         read |_, value| Self::Mark { domain: high(value), name: low(value) };
 
-    /// A collection of Python's garbage.
+    /// A Python garbage collection.
     11 Gc { generation: u16, collected: u64 }
         write (generation, collected);
         read |code, value| Self::Gc { generation: code, collected: value };
@@ -249,30 +255,30 @@ events! {
         write (0, name as u64);
         read |_, value| Self::Function { name: low(value) };
 
-    /// What a stream did in an iteration, from its first work to its last; `start` as near as the
-    /// host's clock is known. `device` is its ordinal (to 15), `stream` a number the recorder gave it
-    /// (to 4095).
+    /// The work of a stream in an iteration, from its first work to its last. `start` is as exact as the
+    /// conversion to the host's clock. `device` is its ordinal (up to 15), `stream` a number that the
+    /// recorder assigned (up to 4095).
     16 GpuSpan { device: u8, stream: u16, iteration: u64 }
         write (place(device, stream), iteration);
         read |code, value| Self::GpuSpan {
             device: high4(code), stream: low12(code), iteration: value
         };
 
-    /// So many events of this thread are missing here.
+    /// This number of events of the thread is missing here.
     17 Dropped { events: u64 }
         write (0, events);
         read |_, value| Self::Dropped { events: value };
 
-    /// A kernel, by itself or as a node of a graph. Its duration is in *nanoseconds*, as those of
-    /// [`What::GpuCopy`] and [`What::GpuSet`]. All that one call launched has the same `correlation`.
-    /// `device` and `stream` as in [`What::GpuSpan`], here and below.
+    /// A kernel, launched separately or as a node of a graph. Its duration is in *nanoseconds*, as for
+    /// [`What::GpuCopy`] and [`What::GpuSet`]. All work that one call launched has the same `correlation`.
+    /// `device` and `stream` are as in [`What::GpuSpan`], here and below.
     18 GpuKernel { device: u8, stream: u16, name: StringId, correlation: u32 }
         write (place(device, stream), pair(correlation, name));
         read |code, value| Self::GpuKernel {
             device: high4(code), stream: low12(code), name: low(value), correlation: high(value)
         };
 
-    /// A copy that the GPU made. `bytes` to 2^60.
+    /// A copy on the GPU. `bytes` is at most 2^60.
     19 GpuCopy { device: u8, stream: u16, kind: CopyKind, bytes: u64 }
         write (place(device, stream), (kind as u64) << 60 | bytes & COPY_BYTES);
         read |code, value| Self::GpuCopy {
@@ -282,13 +288,13 @@ events! {
             bytes: value & COPY_BYTES
         };
 
-    /// Memory that the GPU set.
+    /// A memory set on the GPU.
     20 GpuSet { device: u8, stream: u16, bytes: u64 }
         write (place(device, stream), bytes);
         read |code, value| Self::GpuSet { device: high4(code), stream: low12(code), bytes: value };
 
-    /// The taking of kernels begins with an iteration, or ends after one. GPU times of iterations in
-    /// between are stretched by it.
+    /// Kernel recording begins with an iteration, or ends after one. It lengthens the GPU times of the
+    /// iterations in between.
     21 KernelWindow { edge: Edge, iteration: u64 }
         write (edge as u16, iteration);
         read |code, value| Self::KernelWindow {
@@ -302,15 +308,15 @@ events! {
             device: high4(code), metric: Metric::from_code(low12(code)), thousandths: value
         };
 
-    /// Tokens that the learned router of an MoE layer sent to an expert, in all.
+    /// Total tokens that the learned router of an MoE layer sent to an expert.
     23 ExpertLoad { layer: u16, expert: u16, tokens: u64 }
         write (layer, (expert as u64) << 48 | tokens & TOKENS);
         read |code, value| Self::ExpertLoad {
             layer: code, expert: (value >> 48) as u16, tokens: value & TOKENS
         };
 
-    /// What was in the batch of an iteration. `iteration` is its number modulo 2^16: of those, the latest
-    /// that had begun at `start`.
+    /// The batch of an iteration. `iteration` is its number modulo 2^16: it means the latest matching
+    /// iteration that had begun at `start`.
     24 Batch { iteration: u16, batch: Batch }
         write (batch.requests, batch.value(iteration));
         read |code, value| {
@@ -318,15 +324,17 @@ events! {
             Self::Batch { iteration, batch }
         };
 
-    /// A frame of sampled stacks: the function `name`, called by the frame `parent`; 0 is none. `id` and `parent` to
-    /// 2^24. A native function is `MODULE+0xOFFSET`, a Python function `QUALNAME (FILE:FIRST LINE)`.
+    /// A frame of sampled stacks: the function `name`, called by the frame `parent`; 0 for none. `id` and
+    /// `parent` are at most 2^24. A native function is `MODULE+0xOFFSET`, a Python function `QUALNAME
+    /// (FILE:FIRST LINE)`.
     25 Frame { id: u32, parent: u32, name: StringId }
         write (id as u16, pair((id >> 16 & 0xff) << 24 | parent & FRAME, name));
         read |code, value| Self::Frame {
             id: code as u32 | high(value) >> 24 << 16, parent: high(value) & FRAME, name: low(value)
         };
 
-    /// A sample of a thread's stack, `frame` the innermost one; 0: none was found, or the stack was rejected.
+    /// A sample of a thread's stack. `frame` is the innermost frame; 0 if none was found or the stack was
+    /// rejected.
     26 Sample { taken: Taken, state: Option<ThreadState>, thread: u32, frame: u32 }
         write (
             taken as u16 | (match state { Some(state) => state as u16, None => 0 }) << 8,
@@ -339,37 +347,39 @@ events! {
             frame: low(value)
         };
 
-    /// What the thread that ended an iteration used of the machine in it. The duration is in *nanoseconds*. `iteration` is
-    /// its number modulo 2^32. `what` says what is counted; `None`: something that is not known here.
+    /// Machine resources that the thread that ended an iteration used during it. The duration is in
+    /// *nanoseconds*. `iteration` is its number modulo 2^32. `what` names the resource; `None` for an unknown
+    /// one.
     27 Used { what: Option<Used>, iteration: u32, count: u32 }
         write (match what { Some(what) => what as u16, None => 0 }, pair(iteration, count));
         read |code, value| Self::Used {
             what: Used::from_code(code as u32), iteration: high(value), count: low(value)
         };
 
-    /// The kernels that are taken from an iteration on are a sample: `steps` iterations each `every_ms`, each at most what
-    /// fits. `iteration` is its number modulo 2^32.
+    /// From this iteration on, the recorded kernels are a sample: `steps` iterations in each period of
+    /// `every_ms`, each as far as its kernels fit. `iteration` is its number modulo 2^32.
     28 KernelSample { steps: u16, every_ms: u32, iteration: u32 }
         write (steps, pair(every_ms, iteration));
         read |code, value| Self::KernelSample {
             steps: code, every_ms: high(value), iteration: low(value)
         };
 
-    /// The window that opens with this iteration is of iterations that were kept before something opened a window.
+    /// The window that opens with this iteration consists of iterations from before it was requested.
     29 Past { iteration: u64 }
         write (0, iteration);
         read |_, value| Self::Past { iteration: value };
 
-    /// A scope: what is open on a thread, as a path. `name` is its innermost part, within the scope `parent`; 0 is none.
-    /// `id` and `parent` to 2^24.
+    /// A scope: a path of names that are open on a thread. `name` is its innermost part, within the scope
+    /// `parent`; 0 for none. `id` and `parent` are at most 2^24.
     30 Scope { id: u32, parent: u32, name: StringId }
         write (id as u16, pair((id >> 16 & 0xff) << 24 | parent & FRAME, name));
         read |code, value| Self::Scope {
             id: code as u32 | high(value) >> 24 << 16, parent: high(value) & FRAME, name: low(value)
         };
 
-    /// Kernels of a captured graph, `count` of them from the node `first` on, were launched in a scope. `graph` is a number
-    /// that the recorder gave it, and nodes count from 0 in the order of capture, both to 2^20; `scope` to 2^24, 0 is none.
+    /// Kernels of a captured graph that were launched in a scope: `count` of them, from the node `first` on.
+    /// `graph` is a number that the recorder assigned; nodes count from 0 in the order of capture. Both are
+    /// at most 2^20; `scope` is at most 2^24, 0 for none.
     31 GraphNodes { graph: u32, first: u32, count: u16, scope: u32 }
         write (
             count,
@@ -382,30 +392,53 @@ events! {
             scope: low(value) & FRAME
         };
 
-    /// What is known of an executable graph, which CUPTI calls `exec`: the captured graph that it was made of, where
-    /// `state` is [`GraphState::Known`]. It is of the kernels up to its start, and behind the one before: CUPTI may call
-    /// another graph so when it comes again.
+    /// Facts about an executable graph, which CUPTI calls `exec`. If `state` is [`GraphState::Known`],
+    /// `graph` is the captured graph that it was made of. The event applies to kernels after the previous
+    /// event for the same `exec` and up to its own start, as CUPTI may reuse the number for another graph.
     32 GraphExec { state: Option<GraphState>, exec: u32, graph: u32 }
         write (match state { Some(state) => state as u16, None => 0 }, pair(exec, graph));
         read |code, value| Self::GraphExec {
             state: GraphState::from_code(code as u32), exec: high(value), graph: low(value)
         };
 
-    /// Which node of an executable graph a kernel was: the [`What::GpuKernel`] of the same start, device and stream.
+    /// The node of an executable graph that a kernel was. The kernel is the [`What::GpuKernel`] of the same
+    /// start, device and stream.
     33 KernelNode { device: u8, stream: u16, exec: u32, node: u32 }
         write (place(device, stream), pair(exec, node));
         read |code, value| Self::KernelNode {
             device: high4(code), stream: low12(code), exec: high(value), node: low(value)
         };
 
-    /// From here on the thread's calls are made in a scope, up to its next event of this kind.
+    /// The thread's calls are made in this scope from here on, up to its next event of this kind.
     34 InScope { scope: u32 }
         write (0, scope as u64);
         read |_, value| Self::InScope { scope: low(value) };
+
+    /// The system call that a thread sleeps in, at its start. The [`What::Sample`] of the same thread and
+    /// start is its Python stack. `call` is `None` for an unknown system call. `frame` is the innermost frame
+    /// of its native stack; 0 if it is not known.
+    35 Asleep { call: Option<SystemCall>, has_timeout: bool, thread: u32, frame: u32 }
+        write (
+            match call { Some(call) => call as u16, None => UNKNOWN_CALL } | if has_timeout { HAS_TIMEOUT } else { 0 },
+            pair(thread, frame)
+        );
+        read |code, value| Self::Asleep {
+            call: SystemCall::from_code((code & 0xff) as u32),
+            has_timeout: code & HAS_TIMEOUT != 0,
+            thread: high(value),
+            frame: low(value)
+        };
+
+    /// Number of iterations outside windows, before the window that is open, in one bucket of the header's
+    /// histogram ([`Histogram::of_buckets`](crate::Histogram::of_buckets)).
+    36 OutsideBefore { bucket: u16, iterations: u64 }
+        write (bucket, iterations);
+        read |code, value| Self::OutsideBefore { bucket: code, iterations: value };
 }
 
 impl What {
-    /// Whether it is of the whole process, and not of a moment: what is written once, or whose latest counts.
+    /// Returns true if the event describes the whole process and not a moment: it is written once, or the
+    /// latest one counts.
     #[must_use]
     pub const fn is_fact(&self) -> bool {
         matches!(
@@ -424,13 +457,13 @@ impl What {
     }
 }
 
-/// An event as it is written. Made before anything else is done, it is in registers: an event in memory is read
-/// back in other pieces than it was written in, which takes longer than all the rest.
+/// An event in the form in which it is written. Making it first keeps it in registers: an event in memory
+/// would be read back in other pieces than it was written in, which takes longer than all the rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row(pub(crate) [u64; 3]);
 
 impl Event {
-    /// Something that happened from `start` on for `duration`.
+    /// Returns an event from `start` on with a duration.
     #[must_use]
     #[inline]
     pub const fn new(start: u64, duration: u64, what: What) -> Self {
@@ -443,14 +476,14 @@ impl Event {
         }
     }
 
-    /// The event as it is written.
+    /// Returns the event in the form in which it is written.
     #[must_use]
     #[inline(always)]
     pub const fn row(&self) -> Row {
         Row(self.words())
     }
 
-    /// The event's words, as [`Event::encode`] has them.
+    /// Returns the event's words, in the order of [`Event::encode`].
     #[inline(always)]
     pub(crate) const fn words(&self) -> [u64; 3] {
         let (kind, code, value) = self.what.parts();
@@ -467,7 +500,7 @@ impl Event {
         [self.start, middle, value]
     }
 
-    /// The bytes of an event's words.
+    /// Returns the bytes of an event's words.
     #[inline(always)]
     pub(crate) const fn bytes(words: [u64; 3]) -> [u8; EVENT_BYTES] {
         let mut bytes = [0; EVENT_BYTES];
@@ -479,23 +512,23 @@ impl Event {
         bytes
     }
 
-    /// The words of a row: of an event's bytes, or of a part of a text.
+    /// Returns the words of a row, which is an event or a part of a text.
     #[inline(always)]
     pub(crate) const fn words_of(bytes: &[u8; EVENT_BYTES]) -> [u64; 3] {
         [word(bytes, 0), word(bytes, 1), word(bytes, 2)]
     }
 
-    /// The event's bytes.
+    /// Returns the event's bytes.
     #[must_use]
     #[inline(always)]
     pub const fn encode(&self) -> [u8; EVENT_BYTES] {
         Self::bytes(self.words())
     }
 
-    /// The event that some bytes are.
+    /// Decodes an event.
     ///
     /// # Errors
-    /// Where they are none.
+    /// Returns an error if the bytes are not an event.
     #[inline]
     pub const fn decode(bytes: &[u8; EVENT_BYTES]) -> Result<Self, NoEvent> {
         let start = word(bytes, 0);
@@ -520,7 +553,7 @@ impl Event {
     }
 }
 
-/// How many bits a duration has too many, whose upper half this is. Most have none.
+/// Returns the number of bits to drop from a duration with this upper half. Most durations need none.
 #[cold]
 #[inline(never)]
 const fn scale_of(high: u32) -> u32 {

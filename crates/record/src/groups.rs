@@ -1,37 +1,39 @@
-//! The groups that a process is in: communicators of NCCL, and groups by name. Facts of a record, as texts.
+//! The groups that a process is in: NCCL communicators, and named groups. A record stores them as texts.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::check::Words;
 
-/// No group has more ranks: a number above that is damage.
-const RANKS: u32 = 1 << 20;
+/// Upper limit for the ranks of a group. A larger number is damage.
+const MAX_RANKS: u32 = 1 << 20;
 
-/// What a communicator is known by on all of its ranks.
+/// A communicator's id, which is the same on all of its ranks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CommunicatorId(u64);
 
 impl CommunicatorId {
-    /// That of communicators whose identifier was not seen.
+    /// The id of communicators whose identifier was not seen.
     pub const UNKNOWN: Self = Self(0);
 
-    /// From the bytes of the `ncclUniqueId` that it is made by, or of several: the same on all ranks.
+    /// Returns the id for the bytes of one or several `ncclUniqueId`s, from which the communicator is made.
+    /// It is the same on all ranks.
     #[must_use]
-    pub fn of(unique: &[u8]) -> Self {
+    pub fn from_bytes(unique: &[u8]) -> Self {
         let words = unique.chunks(8).map(|chunk| {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
             u64::from_le_bytes(word)
         });
-        Self(Words::of(words).max(1))
+        Self(Words::check_all(words).max(1))
     }
 
-    /// That of the communicator of a color which the `number`-th split of this one makes, from 1 on.
+    /// Returns the id of the communicator for `color` that the `number`-th split of this one makes. Splits
+    /// count from 1.
     #[must_use]
     pub fn part(self, number: u32, color: u32) -> Self {
         let split = u64::from(number) << 32 | u64::from(color);
-        Self(Words::of([self.0, split]).max(1))
+        Self(Words::check_all([self.0, split]).max(1))
     }
 }
 
@@ -41,26 +43,27 @@ impl fmt::Display for CommunicatorId {
     }
 }
 
-/// A process in a communicator: `ID RANK SIZE`, the id in 16 hexadecimal digits.
+/// A process in a communicator, as text `ID RANK SIZE`. The id has 16 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Member {
     pub id: CommunicatorId,
     pub rank: u32,
-    /// How many ranks the communicator has; 0: not known, nor is the rank.
+    /// Number of ranks in the communicator; 0 if neither it nor the rank is known.
     pub size: u32,
 }
 
 impl Member {
-    /// Of a communicator about which nothing is known.
+    /// A member of an unknown communicator.
     pub const UNKNOWN: Self = Self {
         id: CommunicatorId::UNKNOWN,
         rank: 0,
         size: 0,
     };
 
-    /// Of a communicator and the rank and size that a process has in it; unknown where these cannot be.
+    /// Returns the member of a communicator with this rank and size, or the unknown member if they are
+    /// impossible.
     #[must_use]
-    pub fn of(id: CommunicatorId, (rank, size): (u64, u64)) -> Self {
+    pub fn from_place(id: CommunicatorId, (rank, size): (u64, u64)) -> Self {
         match (u32::try_from(rank), u32::try_from(size)) {
             (Ok(rank), Ok(size)) if rank < size && id != CommunicatorId::UNKNOWN => {
                 Self { id, rank, size }
@@ -69,7 +72,7 @@ impl Member {
         }
     }
 
-    /// Whether it is known which communicator this is.
+    /// Returns true if the communicator is known.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.id != CommunicatorId::UNKNOWN
@@ -90,22 +93,22 @@ impl FromStr for Member {
         let id = words.next().filter(|id| id.len() == 16).ok_or(())?;
         let id = CommunicatorId(u64::from_str_radix(id, 16).map_err(|_| ())?);
         let (rank, size) = (number(words.next())?, number(words.next())?);
-        let is_member = rank < size && size <= RANKS;
+        let is_member = rank < size && size <= MAX_RANKS;
         let member = Self { id, rank, size };
         let is_right = words.next().is_none() && (is_member || member == Self::UNKNOWN);
         is_right.then_some(member).ok_or(())
     }
 }
 
-/// A process in a group with a name: `NAME RANK SIZE FIRST`, with `-` for what is not known.
+/// A process in a named group, as text `NAME RANK SIZE FIRST`, with `-` for unknown values.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GroupRank<N = String> {
-    /// Such as `TP`.
+    /// The name, such as `TP`.
     pub name: N,
     pub rank: u32,
-    /// How many ranks the group has.
+    /// Number of ranks in the group.
     pub size: Option<u32>,
-    /// The rank in the job of the group's first rank: groups of one name differ by it.
+    /// The rank in the job of the group's first rank. Groups of the same name differ by it.
     pub first: Option<u64>,
 }
 
@@ -136,8 +139,8 @@ impl FromStr for GroupRank {
         let size = known(words.next(), number)?;
         let first = known(words.next(), number)?;
         let is_right = is_name(name)
-            && rank < size.unwrap_or(RANKS)
-            && size.is_none_or(|size| size <= RANKS)
+            && rank < size.unwrap_or(MAX_RANKS)
+            && size.is_none_or(|size| size <= MAX_RANKS)
             && words.next().is_none();
         is_right
             .then(|| Self {
@@ -154,7 +157,7 @@ fn number<T: FromStr>(word: Option<&str>) -> Result<T, ()> {
     word.and_then(|word| word.parse().ok()).ok_or(())
 }
 
-/// What is `-` where it is not known.
+/// Reads a word; `-` means unknown.
 fn known<T>(
     word: Option<&str>,
     read: impl FnOnce(Option<&str>) -> Result<T, ()>,
@@ -173,18 +176,21 @@ mod tests {
     fn the_identifier_alone_says_which_communicator_it_is() {
         let mut unique = [0_u8; 128];
         unique[..10].copy_from_slice(b"identified");
-        let one = CommunicatorId::of(&unique);
-        assert_eq!(one, CommunicatorId::of(&unique));
+        let one = CommunicatorId::from_bytes(&unique);
+        assert_eq!(one, CommunicatorId::from_bytes(&unique));
         unique[127] = 1;
-        assert_ne!(one, CommunicatorId::of(&unique));
-        assert_ne!(CommunicatorId::of(&[0; 128]), CommunicatorId::UNKNOWN);
-        // Records of other versions have the same: ranks may have libraries of several.
+        assert_ne!(one, CommunicatorId::from_bytes(&unique));
+        assert_ne!(
+            CommunicatorId::from_bytes(&[0; 128]),
+            CommunicatorId::UNKNOWN
+        );
+        // The value is fixed: ranks may run different versions of the library.
         assert_eq!(one.to_string(), "7cd6dc417565fd24");
     }
 
     #[test]
     fn parts_differ_by_what_is_split_by_which_split_and_by_color() {
-        let [one, other] = [b"one", b"two"].map(|name| CommunicatorId::of(name));
+        let [one, other] = [b"one", b"two"].map(|name| CommunicatorId::from_bytes(name));
         let parts = [
             one.part(1, 0),
             one.part(1, 1),
@@ -197,24 +203,27 @@ mod tests {
             assert!(!parts[..at].contains(part), "{at}");
         }
         assert_eq!(
-            CommunicatorId::of(b"one").part(1, 1).to_string(),
+            CommunicatorId::from_bytes(b"one").part(1, 1).to_string(),
             "b88c2bd306b01edf"
         );
     }
 
     #[test]
     fn a_rank_that_is_none_is_of_no_communicator() {
-        let id = CommunicatorId::of(b"some");
-        assert!(Member::of(id, (3, 4)).is_known());
+        let id = CommunicatorId::from_bytes(b"some");
+        assert!(Member::from_place(id, (3, 4)).is_known());
         for place in [(4, 4), (0, 0), (0, 1 << 32)] {
-            assert_eq!(Member::of(id, place), Member::UNKNOWN, "{place:?}");
+            assert_eq!(Member::from_place(id, place), Member::UNKNOWN, "{place:?}");
         }
-        assert_eq!(Member::of(CommunicatorId::UNKNOWN, (0, 1)), Member::UNKNOWN);
+        assert_eq!(
+            Member::from_place(CommunicatorId::UNKNOWN, (0, 1)),
+            Member::UNKNOWN
+        );
     }
 
     #[test]
     fn texts_are_read_as_they_were_written() {
-        let id = CommunicatorId::of(b"some");
+        let id = CommunicatorId::from_bytes(b"some");
         for member in [
             Member {
                 id,

@@ -1,4 +1,4 @@
-//! The header block: who wrote the record, its clock, its counters.
+//! The header block: the process, its clock and its counters.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -10,25 +10,25 @@ use crate::counter::Counter;
 use crate::histogram::SharedHistogram;
 use crate::layout::{ANCHORS, CHUNK_BYTES, COUNTERS, EVENT_BYTES, HEADER_BYTES, MAGIC, VERSION};
 
-/// What a record's ticks are.
+/// The unit of a record's ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum ClockKind {
     /// Nanoseconds of `CLOCK_MONOTONIC`.
     Monotonic = 0,
-    /// The processor's counter (TSC, CNTVCT), which the anchors lead to nanoseconds.
+    /// The processor's counter (TSC, CNTVCT). The anchors convert it to nanoseconds.
     Counter = 1,
 }
 
-/// How the process ended.
+/// The way in which the process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Ended {
-    /// It runs, or was ended by something that it could not see.
+    /// The process still runs, or something ended it unseen.
     Not = 0,
-    /// In order.
+    /// The process ended in order.
     InOrder = 1,
-    /// At once: `_exit`, a signal that was seen.
+    /// The process ended at once, by `_exit` or by a signal that was seen.
     AtOnce = 2,
 }
 
@@ -45,14 +45,14 @@ pub struct Anchor {
 
 #[repr(C)]
 pub(crate) struct AnchorPlace {
-    /// 1 and how many were taken before; 0 while it is being written. Written last.
+    /// 1 plus the number of anchors taken before; 0 while it is being written. Written last.
     pub(crate) order: AtomicU64,
     pub(crate) ticks: AtomicU64,
     pub(crate) monotonic_ns: AtomicU64,
     pub(crate) unix_ns: AtomicU64,
 }
 
-/// What changes while the process runs: words that any number of threads write.
+/// The part that changes while the process runs. Any number of threads may write it.
 #[repr(C)]
 pub(crate) struct Figures {
     pub(crate) anchors: [AnchorPlace; ANCHORS],
@@ -65,27 +65,27 @@ impl Figures {
 
     const fn words(&self) -> &[AtomicU64] {
         let length = Self::BYTES / size_of::<u64>();
-        // SAFETY: the struct consists of AtomicU64 alone (C layout, no padding), so many of them.
+        // SAFETY: the struct consists only of this number of AtomicU64 (C layout, no padding).
         unsafe { slice::from_raw_parts(std::ptr::from_ref(self).cast(), length) }
     }
 }
 
-/// The figures as they were at a moment, with a check.
+/// The figures at one moment, with a check.
 #[repr(C)]
 pub(crate) struct Snapshot {
-    /// 1 and how many were taken before.
+    /// 1 plus the number of snapshots taken before.
     pub(crate) order: AtomicU64,
-    /// That of the record's id, of the order and of all that follows.
+    /// The check of the record's id, of the order, and of everything after this field.
     pub(crate) check: AtomicU64,
-    /// Bytes that the file has at its end; 0 while the process runs, or where that is not known.
+    /// Final size of the file in bytes; 0 while the process runs, or if it is not known.
     pub(crate) length: AtomicU64,
-    /// How the process ended: a number of [`Ended`].
+    /// The way in which the process ended, as a number of [`Ended`].
     pub(crate) ended: AtomicU64,
     pub(crate) figures: Figures,
     reserved: [AtomicU64; 120],
 }
 
-/// The header block in memory that a file is mapped to. All zero is one that was not begun.
+/// The header block, in memory that a file is mapped to. A block of zeros was not begun.
 #[repr(C)]
 pub struct HeaderBlock {
     /// [`MAGIC`], written last.
@@ -99,9 +99,9 @@ pub struct HeaderBlock {
     pub(crate) ended: AtomicU32,
     pub(crate) clock: AtomicU32,
     pub(crate) anchors_taken: AtomicU64,
-    /// By which its chunks are known.
+    /// The record's id. Its chunks have it in their checks.
     pub(crate) id: AtomicU64,
-    /// That of what stays: versions, sizes, processes, clock and id.
+    /// The check of the constant part: versions, sizes, processes, clock and id.
     pub(crate) check: AtomicU64,
     pub(crate) length: AtomicU64,
     pub(crate) snapshots_taken: AtomicU64,
@@ -110,7 +110,7 @@ pub struct HeaderBlock {
     reserved: [AtomicU32; 43],
     pub(crate) figures: Figures,
     more: [AtomicU64; 92],
-    /// Written in turn: whatever ends the process, one of them is whole.
+    /// Snapshots are written in turn, so whatever ends the process, one of them is whole.
     pub(crate) snapshots: [Snapshot; 2],
 }
 
@@ -123,7 +123,7 @@ const _: () = assert!(offset_of!(HeaderBlock, snapshots) == 20480);
 const _: () = assert!(size_of::<Snapshot>() == 20480);
 
 impl HeaderBlock {
-    /// Where the words lie that are written once, in the order of their check.
+    /// Offsets of the words that are written once, in the order of their check.
     pub(crate) const STAYS: [usize; 7] = [
         core::mem::offset_of!(Self, version),
         core::mem::offset_of!(Self, header_bytes),
@@ -134,11 +134,11 @@ impl HeaderBlock {
         core::mem::offset_of!(Self, clock),
     ];
 
-    /// The header block at an address.
+    /// Returns the header block at an address.
     ///
     /// # Safety
-    /// [`HEADER_BYTES`] from there, aligned to 8, can be read and written for `'a`, and are written
-    /// through header blocks alone.
+    /// [`HEADER_BYTES`] from there, aligned to 8, can be read and written for `'a`, and are written only
+    /// through header blocks.
     #[must_use]
     pub const unsafe fn at<'a>(address: NonNull<u8>) -> &'a Self {
         // SAFETY: the caller promises memory of this size and alignment for `'a`, and the block consists of
@@ -146,8 +146,8 @@ impl HeaderBlock {
         unsafe { address.cast().as_ref() }
     }
 
-    /// Begins a record in a block that was all zeros. The first anchor should follow at once. No other record
-    /// should have the same `id`.
+    /// Begins a record in a block of zeros. The caller should add the first anchor at once, and use an `id`
+    /// that no other record has.
     pub fn begin(&self, id: u64, pid: u32, parent: u32, clock: ClockKind) {
         let store = |to: &AtomicU32, value: u32| to.store(value.to_le(), Ordering::Relaxed);
         store(&self.version, VERSION);
@@ -168,29 +168,30 @@ impl HeaderBlock {
         .into_iter()
         .chain([&self.pid, &self.parent, &self.clock]);
         let stays = stays.map(|word| u32::from_le(word.load(Ordering::Relaxed)).into());
-        let check = Words::of(stays.chain([id]));
+        let check = Words::check_all(stays.chain([id]));
         self.check.store(check.to_le(), Ordering::Relaxed);
         self.magic
             .store(u64::from_ne_bytes(MAGIC), Ordering::Release);
     }
 
-    /// The record's id, which its chunks are begun with.
+    /// Returns the record's id, with which its chunks begin.
     #[must_use]
     #[inline]
     pub fn id(&self) -> u64 {
         u64::from_le(self.id.load(Ordering::Relaxed))
     }
 
-    /// Says how the process ended, and how many bytes the file has (0: not known). Of what is added afterwards
-    /// a reader sees events alone.
+    /// Stores how the process ended, and the file's size in bytes (0 if it is not known). A reader sees
+    /// events that are added later, but no other changes.
     pub fn finish(&self, ended: Ended, length: u64) {
         self.length.store(length.to_le(), Ordering::Relaxed);
         self.take_snapshot(ended, length);
         self.ended.store((ended as u32).to_le(), Ordering::Release);
     }
 
-    /// Takes a snapshot of counters, histogram and anchors: a reader sees how these were then, and how counters have
-    /// grown since. Takes some microseconds; any number of threads may, and where one does so, others do not.
+    /// Takes a snapshot of counters, histogram and anchors. A reader sees their values at that time, and the
+    /// growth of the counters since. It takes some microseconds. Any number of threads may call it; while one
+    /// takes a snapshot, the others return at once.
     pub fn snapshot(&self) {
         if self.is_busy.swap(1, Ordering::Acquire) == 0 {
             self.take_snapshot(Ended::Not, 0);
@@ -198,7 +199,8 @@ impl HeaderBlock {
         }
     }
 
-    /// At the end another thread may be in the middle of one: it has its turn, and this one another place.
+    /// Takes a snapshot even if another thread is still taking one, as may happen at the end: that one has
+    /// another order, and so the other slot.
     fn take_snapshot(&self, ended: Ended, length: u64) {
         let order = self.snapshots_taken.fetch_add(1, Ordering::AcqRel) + 1;
         let snapshot = &self.snapshots[order as usize % 2];
@@ -219,33 +221,33 @@ impl HeaderBlock {
         snapshot.check.store(check.to_le(), Ordering::Release);
     }
 
-    /// Adds to a counter. Any number of threads may, at once.
+    /// Adds to a counter. Any number of threads may call it at once.
     #[inline]
     pub fn add(&self, counter: Counter, more: u64) {
         self.figures.counters[counter.index()].fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Sets a counter that is kept elsewhere.
+    /// Sets a counter whose value is kept elsewhere.
     #[inline]
     pub fn set(&self, counter: Counter, value: u64) {
         self.figures.counters[counter.index()].store(value, Ordering::Relaxed);
     }
 
-    /// What a counter has come to.
+    /// Returns the value of a counter.
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
         self.figures.counters[counter.index()].load(Ordering::Relaxed)
     }
 
-    /// The durations, in ticks, of the iterations outside windows.
+    /// Returns the histogram of durations, in ticks, of the iterations outside windows.
     #[must_use]
     #[inline]
     pub const fn outside(&self) -> &SharedHistogram {
         &self.figures.outside
     }
 
-    /// Keeps an anchor: at the start, where windows open and close, at the end, and now and then
-    /// between. The clock between two anchors is taken to be even.
+    /// Stores an anchor. The library calls it at the start, when windows open and close, now and then in
+    /// between, and at the end. The clock is assumed to be even between two anchors.
     pub fn anchor(&self, anchor: Anchor) {
         let order = self.anchors_taken.fetch_add(1, Ordering::Relaxed);
         let half = ANCHORS as u64 / 2;
@@ -267,6 +269,6 @@ impl HeaderBlock {
     }
 }
 
-// Counters and histograms are added to in place, which has no byte order of its own.
+// Counters and histograms are incremented in place, with the processor's byte order.
 #[cfg(target_endian = "big")]
 compile_error!("records are written in place, in little-endian memory");

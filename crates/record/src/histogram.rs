@@ -1,4 +1,4 @@
-//! How durations are distributed, in a fixed number of buckets.
+//! Histograms of durations, with a fixed number of buckets.
 //!
 //! Values under 64 have a bucket each; every octave above has 32 buckets of equal width. A bucket's
 //! middle is within 1/64 (1.6 %) of every value in it.
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const BITS: u32 = 5;
 const EXACT: u64 = 2 << BITS;
 
-/// Buckets, for every value of 64 bits.
+/// Number of buckets, which cover all 64-bit values.
 pub const BUCKETS: usize = ((64 - BITS as usize) + 1) << BITS;
 
-/// The bucket of a value.
+/// Returns the bucket of a value.
 #[inline]
 const fn bucket(value: u64) -> usize {
     if value < EXACT {
@@ -21,7 +21,7 @@ const fn bucket(value: u64) -> usize {
     ((shift as usize) << BITS) + (value >> shift) as usize
 }
 
-/// The middle of a bucket's values.
+/// Returns the middle of a bucket's values.
 const fn middle(bucket: usize) -> u64 {
     if (bucket as u64) < EXACT {
         return bucket as u64;
@@ -31,8 +31,8 @@ const fn middle(bucket: usize) -> u64 {
     low + ((1 << shift) >> 1)
 }
 
-/// A histogram in memory that is shared, and mapped to a file: every bit pattern is one, all zero is
-/// the empty one.
+/// A histogram in shared memory that is mapped to a file. Every bit pattern is valid; all zero is the empty
+/// histogram.
 #[repr(C)]
 #[derive(Debug)]
 pub struct SharedHistogram {
@@ -44,10 +44,10 @@ pub struct SharedHistogram {
 }
 
 impl SharedHistogram {
-    /// Bytes that it takes.
+    /// Size in bytes.
     pub(crate) const BYTES: usize = size_of::<Self>();
 
-    /// Adds a value. Any number of threads may, at once.
+    /// Adds a value. Any number of threads may call it at once.
     #[inline]
     pub fn add(&self, value: u64) {
         self.buckets[bucket(value)].fetch_add(1, Relaxed);
@@ -55,9 +55,16 @@ impl SharedHistogram {
         self.max.fetch_max(value, Relaxed);
         self.count.fetch_add(1, Relaxed);
     }
+
+    /// Returns the buckets that hold values, with their counts.
+    pub fn buckets(&self) -> impl Iterator<Item = (u16, u64)> {
+        let buckets = (0..).zip(&self.buckets);
+        let buckets = buckets.map(|(bucket, count)| (bucket, count.load(Relaxed)));
+        buckets.filter(|(_, count)| *count > 0)
+    }
 }
 
-/// A histogram, read.
+/// A histogram that was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Histogram {
     count: u64,
@@ -78,10 +85,10 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Reads what a [`SharedHistogram`] left; bytes that are missing are zeros.
+    /// Reads the bytes of a [`SharedHistogram`]; missing bytes are read as zeros.
     ///
-    /// The number of values is what the buckets hold: a writer that was ended between two of its
-    /// stores left them one apart.
+    /// The count is taken from the buckets: a writer that ended between two of its stores leaves the stored
+    /// count one apart.
     pub(crate) fn decode(bytes: &[u8]) -> Self {
         let mut words = bytes
             .as_chunks::<8>()
@@ -99,10 +106,32 @@ impl Histogram {
         }
     }
 
-    /// Whether the longest value is one that the buckets can hold; where it is not, it becomes one.
+    /// Returns the histogram of these buckets and counts, as [`SharedHistogram::buckets`] gives them. If a
+    /// bucket occurs twice, the last count is used; buckets that do not exist are ignored. Sum and maximum
+    /// are within 1.6 %.
+    pub fn of_buckets(counts: impl IntoIterator<Item = (u16, u64)>) -> Self {
+        let mut histogram = Self::default();
+        for (bucket, count) in counts {
+            if let Some(there) = histogram.buckets.get_mut(usize::from(bucket)) {
+                *there = count;
+            }
+        }
+        for (bucket, count) in histogram.buckets.iter().enumerate() {
+            histogram.count = histogram.count.saturating_add(*count);
+            let sum = middle(bucket).saturating_mul(*count);
+            histogram.sum = histogram.sum.saturating_add(sum);
+            if *count > 0 {
+                histogram.max = middle(bucket);
+            }
+        }
+        histogram
+    }
+
+    /// Returns true if the buckets can hold the maximum. If they cannot, replaces the maximum with one that
+    /// they can hold.
     pub(crate) fn keep_possible(&mut self) -> bool {
         let last = self.buckets.iter().rposition(|n| *n > 0);
-        // Where a writer was ended between two of its stores, the longest may be of the time before.
+        // If a writer ended between two of its stores, the maximum may be older than the buckets.
         let is_possible = match last {
             Some(last) => bucket(self.max) <= last,
             None => self.max == 0,
@@ -113,14 +142,14 @@ impl Histogram {
         is_possible
     }
 
-    /// Whether no bucket holds less than it did in `before`.
+    /// Returns true if no bucket holds less than in `before`.
     pub(crate) fn has_grown_from(&self, before: &Self) -> bool {
         let mut buckets = self.buckets.iter().zip(&before.buckets);
         self.max >= before.max && buckets.all(|(now, then)| now >= then)
     }
 
-    /// The values that were added since it was `before`. The largest is of all, and their sum too where `before` is of
-    /// another histogram.
+    /// Returns the values that were added since `before`. The maximum is that of all values; so is the sum if
+    /// `before` is from another histogram.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let buckets = self.buckets.iter().zip(&before.buckets);
@@ -135,7 +164,7 @@ impl Histogram {
         }
     }
 
-    /// How many values `value` exceeds or equals, within 1.6 %.
+    /// Returns the number of values that are at most `value`, within 1.6 %.
     #[must_use]
     pub fn at_most(&self, value: u64) -> u64 {
         let buckets = self.buckets.iter().enumerate();
@@ -151,26 +180,26 @@ impl Histogram {
         self.max = self.max.max(value);
     }
 
-    /// How many values it holds.
+    /// Returns the number of values.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Their sum.
+    /// Returns the sum of the values.
     #[must_use]
     pub const fn sum(&self) -> u64 {
         self.sum
     }
 
-    /// The largest, exactly.
+    /// Returns the exact maximum.
     #[must_use]
     pub const fn max(&self) -> u64 {
         self.max
     }
 
-    /// The value that `share` (0 to 1) of the values do not exceed (nearest rank), within 1.6 %;
-    /// `None` where there are no values.
+    /// Returns the value that the `share` (0 to 1) of the values do not exceed (nearest rank), within 1.6 %,
+    /// or `None` if there are no values.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<u64> {
         if self.count == 0 {
@@ -210,6 +239,33 @@ mod tests {
             let off = middle(bucket).abs_diff(value);
             assert!(off <= value / 64, "{value}: {off}");
         }
+    }
+
+    #[test]
+    fn buckets_make_the_histogram_that_they_were_of() {
+        let shared = SharedHistogram {
+            count: AtomicU64::new(0),
+            sum: AtomicU64::new(0),
+            max: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
+        };
+        let mut read = Histogram::default();
+        for value in [7, 7, 9, 60, 5_000_000, u64::MAX] {
+            shared.add(value);
+            read.add(value);
+        }
+        let made = Histogram::of_buckets(shared.buckets());
+        assert_eq!(made.buckets, read.buckets);
+        assert_eq!(made.count(), 6);
+        for share in [0.1, 0.5, 0.9] {
+            assert_eq!(made.quantile(share), read.quantile(share));
+        }
+        read.add(100);
+        assert_eq!(read.since(&made).count(), 1);
+        // Nonsense from a damaged record does no harm.
+        let odd = Histogram::of_buckets([(u16::MAX, 5), (3, u64::MAX), (4, u64::MAX), (3, 2)]);
+        assert_eq!((odd.count(), odd.quantile(0.0)), (u64::MAX, Some(3)));
     }
 
     #[test]

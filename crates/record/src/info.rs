@@ -1,8 +1,8 @@
-//! Facts about the process that a record holds once each.
+//! Facts about the process, each of which a record stores once.
 
 macro_rules! infos {
     ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {
-        /// What an information event reports. Its value is a string's id unless it says *number*.
+        /// The kind of a fact. Its value is a string's id unless the description says *number*.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u16)]
         pub enum Info {
@@ -10,13 +10,13 @@ macro_rules! infos {
         }
 
         impl Info {
-            /// Whether its value is a number, and no string's id.
+            /// Returns true if the value is a number and not a string's id.
             #[must_use]
             pub const fn is_number(self) -> bool {
                 matches!(self, Self::Rank | Self::CudaDriver | Self::WorldSize | Self::StacksRate)
             }
 
-            /// The fact that a code stands for.
+            /// Returns the fact that a code stands for.
             #[must_use]
             pub const fn from_code(code: u16) -> Option<Self> {
                 match code {
@@ -35,19 +35,19 @@ infos! {
     Host = 2,
     /// The rank, a *number*. The latest counts, as engines set it late.
     Rank = 3,
-    /// The rule that decides what an iteration is, as `TLLMPROF_STEP` would name it. The latest counts.
+    /// The rule that decides what an iteration is, in the form of `TLLMPROF_STEP`. The latest counts.
     Rule = 4,
-    /// Why that rule, where it was not asked for.
+    /// The reason for that rule, if the user did not set it.
     RuleWhy = 5,
     /// The version of the library that wrote the record.
     Version = 6,
     /// The version of Python in the process.
     Python = 7,
-    /// Something that was asked for and could not be done, and why. Any number of them.
+    /// A request that could not be met, and the reason. Any number of them.
     Refused = 8,
-    /// The windows that were asked for, as `TLLMPROF_START_STOP` has them.
+    /// The requested windows, in the form of `TLLMPROF_START_STOP`.
     Windows = 9,
-    /// The engine that was known.
+    /// The engine that was recognized.
     Engine = 10,
     /// The version of the CUDA driver, a *number*: 13000 is 13.0.
     CudaDriver = 11,
@@ -57,24 +57,26 @@ infos! {
     Process = 13,
     /// A variable that was set, `NAME=value`. Any number of them.
     Setting = 14,
-    /// The machine's boot: records with the same have the same monotonic clock.
+    /// The id of the machine's boot. Records with the same id share a monotonic clock.
     Boot = 15,
     /// The name of an MoE layer: its number (as in expert loads) << 32 | string. Any number of them.
     Router = 16,
-    /// What the rank is known from. The latest counts.
+    /// The source of the rank. The latest counts.
     RankSource = 17,
-    /// How many ranks there are, a *number*. The latest counts.
+    /// The number of ranks, a *number*. The latest counts.
     WorldSize = 18,
     /// The identifier of the run that the process belongs to.
     Run = 19,
-    /// The condition that iterations of windows have to fulfil, as `TLLMPROF_WHERE` has it.
+    /// The condition for iterations of windows, in the form of `TLLMPROF_WHERE`.
     Where = 20,
-    /// How often stacks are sampled, a *number* in Hz.
+    /// The sampling rate of stacks, a *number* in Hz.
     StacksRate = 21,
-    /// What Python calls a thread: the thread's id << 32 | string. Of each thread the latest counts.
+    /// Python's name of a thread: the thread's id << 32 | string. The latest of each thread counts.
     Thread = 22,
-    /// A communicator of NCCL that the process is in, as [`Member`](crate::Member) shows it. Any number of them.
+    /// An NCCL communicator that the process is in, formatted as [`Member`](crate::Member). Any number of
+    /// them.
     Communicator = 23,
-    /// A group of ranks that the process is in, as [`GroupRank`](crate::GroupRank) shows it. Of each name the latest counts.
+    /// A group of ranks that the process is in, formatted as [`GroupRank`](crate::GroupRank). The latest of
+    /// each name counts.
     Group = 24,
 }

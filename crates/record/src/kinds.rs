@@ -1,4 +1,4 @@
-//! Kinds of calls, ranges, copies and ends that events distinguish.
+//! Kinds of calls, ranges, copies and so on that events distinguish.
 
 use tllmprof_calls::{DeviceWork, Kind};
 
@@ -24,7 +24,7 @@ macro_rules! coded {
 }
 
 coded! {
-    /// What a call in the table of calls does.
+    /// The purpose of a call in the table of calls.
     pub enum CallKind {
         Other = 0,
         GraphLaunch = 1,
@@ -38,16 +38,16 @@ coded! {
 }
 
 coded! {
-    /// How an NVTX range was given.
+    /// The NVTX functions that gave a range.
     pub enum RangeKind {
-        /// Nested on its thread.
+        /// A push and a pop, nested on one thread.
         PushPop = 0,
-        /// Begun and ended anywhere.
+        /// A start and an end, on any threads.
         StartEnd = 1,
     }
 }
 
-/// Which way a copy goes; its number is that of CUPTI's `CUpti_ActivityMemcpyKind`.
+/// The direction of a copy. Its number is that of CUPTI's `CUpti_ActivityMemcpyKind`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum CopyKind {
@@ -65,7 +65,7 @@ pub enum CopyKind {
 }
 
 impl CopyKind {
-    /// The kind that a number stands for.
+    /// Returns the kind that a number stands for.
     #[must_use]
     pub const fn from_code(code: u8) -> Self {
         match code {
@@ -83,7 +83,7 @@ impl CopyKind {
         }
     }
 
-    /// A name for it, as nsys and the PyTorch profiler write it.
+    /// Returns the name that nsys and the PyTorch profiler use.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -111,13 +111,13 @@ coded! {
 }
 
 coded! {
-    /// What a sample of a stack is.
+    /// The result of sampling a stack.
     pub enum Taken {
         /// A stack of Python functions.
         Python = 0,
         /// A stack of native functions.
         Native = 1,
-        /// The thread was in no Python function.
+        /// The thread ran no Python function.
         NoPython = 2,
         /// The stack changed while it was read, so it was rejected.
         Torn = 3,
@@ -125,51 +125,118 @@ coded! {
 }
 
 coded! {
-    /// What a thread does, as the kernel's scheduler sees it.
+    /// A thread's state in the kernel's scheduler.
     pub enum ThreadState {
         /// It runs on a processor.
         Running = 1,
-        /// It could run, and waits for a processor.
+        /// It is ready and waits for a processor.
         Runnable = 2,
-        /// It waits for something else.
+        /// It waits for something other than a processor.
         Sleeping = 3,
     }
 }
 
+/// Defines [`SystemCall`]: each call's code and its name.
+macro_rules! system_calls {
+    ($($(#[$of:meta])* $variant:ident = $code:literal $name:literal;)*) => {
+        coded! {
+            /// A system call that a thread may sleep in.
+            pub enum SystemCall {
+                /// A system call that is not listed.
+                Other = 0,
+                /// No system call: the thread sleeps in a page fault.
+                PageFault = 1,
+                $($(#[$of])* $variant = $code,)*
+            }
+        }
+
+        impl SystemCall {
+            /// Returns the name, as in the kernel's manual.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    Self::Other => "a system call",
+                    Self::PageFault => "page fault",
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+system_calls! {
+    Futex = 2 "futex";
+    Nanosleep = 3 "nanosleep";
+    ClockNanosleep = 4 "clock_nanosleep";
+    Poll = 5 "poll";
+    Select = 6 "select";
+    EpollWait = 7 "epoll_wait";
+    Read = 8 "read";
+    Write = 9 "write";
+    Fsync = 10 "fsync";
+    Fdatasync = 11 "fdatasync";
+    Open = 12 "open";
+    Receive = 13 "recv";
+    Send = 14 "send";
+    Accept = 15 "accept";
+    Connect = 16 "connect";
+    WaitProcess = 17 "wait";
+    Ioctl = 18 "ioctl";
+    FileLock = 19 "flock";
+    Memory = 20 "mmap";
+    IoUringEnter = 21 "io_uring_enter";
+    SignalWait = 22 "sigwait";
+    Msync = 23 "msync";
+    Truncate = 24 "ftruncate";
+    Close = 25 "close";
+    FileControl = 26 "fcntl";
+    /// A read from a pipe, a socket or another file that is not a regular one.
+    ReadStream = 27 "read";
+    /// A write to a pipe, a socket or another file that is not a regular one.
+    WriteStream = 28 "write";
+    /// A poll for no event: a sleep.
+    PollNothing = 29 "poll";
+    /// A select for no event: a sleep.
+    SelectNothing = 30 "select";
+}
+
 coded! {
-    /// What a thread used of the machine in an iteration. Of several iterations that are alike, in which it was on a processor, the
-    /// last may have what counts [`Self::Kernel`], [`Self::Delayed`] and [`Self::Disk`] of all.
+    /// Machine resources that a thread used in an iteration. If several iterations are alike and the thread
+    /// stayed on a processor, the last one may carry the counts of [`Self::Kernel`], [`Self::Delayed`] and
+    /// [`Self::Disk`] for all of them.
     pub enum Used {
-        /// Time on a processor, and how often it left the processor to wait for something.
+        /// Time on a processor, and how often the thread left it to wait.
         Ran = 1,
-        /// Time in the kernel of that, and page faults that read nothing from a disk.
+        /// Kernel time within that, and page faults that read nothing from a disk.
         Kernel = 2,
-        /// Time in which it could have run and had no processor, and how often it was taken off one.
+        /// Time in which the thread was ready but had no processor, and how often it was preempted.
         Delayed = 3,
         /// Page faults that read from a disk.
         Disk = 4,
-        /// Time on a processor in some of its waits for the GPU, and how long these took in microseconds.
+        /// Time on a processor during some of its waits for the GPU, and the length of these waits in
+        /// microseconds.
         Waits = 5,
     }
 }
 
 coded! {
-    /// What is known of the scopes in which the nodes of an executable graph were made.
+    /// State of the knowledge about the scopes of an executable graph's nodes.
     pub enum GraphState {
-        /// They are known.
+        /// The scopes are known.
         Known = 1,
-        /// A kernel at replay was not the one at capture, so they were withdrawn.
+        /// A kernel at replay differed from the one at capture, so the scopes were withdrawn.
         Differs = 2,
-        /// The graph was not captured while this was watched.
+        /// The graph was not captured while captures were watched.
         NotCaptured = 3,
-        /// A node of it has graphs in it that are not known: neither are the numbers of its nodes.
+        /// A node of the graph contains graphs that are not known, so the numbers of its nodes are not known
+        /// either.
         Nested = 4,
-        /// There was no room for it.
+        /// There was no room for the graph.
         TooMany = 5,
-        /// It was changed after it was captured, or updated by a graph of another shape.
+        /// The graph was changed after its capture, or updated by a graph of another shape.
         Changed = 6,
-        /// It is not known which of the program's graphs it was: it was made before this was watched, or destroyed while kernels
-        /// were taken.
+        /// The program's graph is not known: it was made before graphs were watched, or destroyed
+        /// while kernels were recorded.
         Unnamed = 7,
     }
 }
@@ -192,7 +259,7 @@ impl From<Kind> for CallKind {
 }
 
 impl CallKind {
-    /// Whether it enqueues work for the compute units.
+    /// Returns true if the call enqueues work for the compute units.
     #[must_use]
     pub const fn launches(self) -> bool {
         matches!(self, Self::GraphLaunch | Self::KernelLaunch)

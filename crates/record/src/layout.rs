@@ -3,18 +3,18 @@
 /// The first bytes of a record.
 pub const MAGIC: [u8; 8] = *b"TLLMPROF";
 
-/// The version of the format. A reader refuses later ones; kinds of events, counters, keys and flags that
-/// it does not know are no new version, and it skips them.
+/// The version of the format. A reader refuses later versions. New kinds of events, counters, keys and flags
+/// do not change it: a reader skips those that it does not know.
 pub const VERSION: u32 = 2;
 
-/// The version without checks, whose records are read, too.
+/// The version without checks. Its records can still be read.
 pub(crate) const UNCHECKED: u32 = 1;
 
 /// Bytes of the header block, at the file's start.
 pub const HEADER_BYTES: usize = 64 * 1024;
 
-/// Bytes of a chunk. Chunk `k` begins at `HEADER_BYTES + k * CHUNK_BYTES`. The largest page of any
-/// processor of today divides it, so that each can be mapped by itself.
+/// Bytes of a chunk. Chunk `k` begins at `HEADER_BYTES + k * CHUNK_BYTES`. The size is a multiple of every
+/// page size in use, so each chunk can be mapped separately.
 pub const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Bytes of a chunk's header.
@@ -29,8 +29,8 @@ pub const PAYLOAD_BYTES: usize = CHUNK_BYTES - CHUNK_HEADER_BYTES;
 /// Bytes of an event.
 pub const EVENT_BYTES: usize = 24;
 
-/// Bytes of events that a chunk's header has a check for, from the chunk's first event on: of a damaged
-/// chunk what is before the damage is given in blocks of these.
+/// Bytes of events per check in a chunk's header, from the chunk's first event on. Of a damaged chunk, the
+/// whole blocks before the damage can be read.
 pub(crate) const BLOCK_BYTES: usize = 64 * EVENT_BYTES;
 
 /// Whole blocks of a chunk.
@@ -42,14 +42,14 @@ pub const MAX_STRING: usize = 4096;
 /// Counters in the header block.
 pub const COUNTERS: usize = 256;
 
-/// Anchors of the clock in the header block. The first half stays; the second half is a ring of the
-/// latest.
+/// Anchors of the clock in the header block. The first half is kept; the second half is a ring of the latest
+/// anchors.
 pub const ANCHORS: usize = 64;
 
 /// The first word of a chunk that is in use (`TLCK`).
 pub const CHUNK_MAGIC: u32 = u32::from_le_bytes(*b"TLCK");
 
-/// Where chunk `number` begins in the file.
+/// Returns the offset of chunk `number` in the file.
 #[must_use]
 pub const fn chunk_offset(number: u32) -> u64 {
     HEADER_BYTES as u64 + number as u64 * CHUNK_BYTES as u64

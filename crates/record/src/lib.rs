@@ -1,11 +1,10 @@
-//! The format of tllmprof's records, which `docs/format.md` describes: the one place that the
-//! preloaded library, which writes them, and the command, which reads them, share.
+//! The format of tllmprof's records (see `docs/format.md`). The preloaded library writes them, and the command
+//! reads them.
 //!
-//! Writing ([`Chunk`], [`EventWriter`], [`HeaderBlock`]) happens in somebody else's process, in memory
-//! that a file is mapped to: no allocation, no lock, no panic, and after each event the record is
-//! whole, whatever ends the process. Reading ([`Reader`]) trusts nothing: a damaged or unfinished file
-//! gives what is left of it, in memory bounded by constants, and what was wrong is counted. Checks
-//! (`check`) show what was changed.
+//! Writing ([`Chunk`], [`EventWriter`], [`HeaderBlock`]) happens in the program's process, in memory that a file
+//! is mapped to. It does not allocate, lock or panic, and after each event the record is whole, whatever ends the
+//! process. Reading ([`Reader`]) trusts nothing: it returns what can be read of a damaged or unfinished file, in
+//! memory bounded by constants, and counts what was wrong. Checks (`check`) detect changes.
 
 #[forbid(unsafe_code)]
 mod batch;
@@ -66,7 +65,9 @@ pub use groups::{CommunicatorId, GroupRank, Member};
 pub use header::{Anchor, ClockKind, Ended, HeaderBlock};
 pub use histogram::{BUCKETS, Histogram, SharedHistogram};
 pub use info::Info;
-pub use kinds::{CallKind, CopyKind, Edge, GraphState, RangeKind, Taken, ThreadState, Used};
+pub use kinds::{
+    CallKind, CopyKind, Edge, GraphState, RangeKind, SystemCall, Taken, ThreadState, Used,
+};
 pub use layout::{
     ANCHORS, CHUNK_BYTES, CHUNK_HEADER_BYTES, COUNTERS, EVENT_BYTES, HEADER_BYTES, MAGIC,
     MAX_STRING, PAYLOAD_BYTES, VERSION, chunk_offset,

@@ -1,4 +1,4 @@
-//! What can be measured of a GPU as a whole, from outside the program.
+//! Metrics of a whole GPU, measured from outside the program.
 
 macro_rules! metrics {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal, $unit:literal;)*) => {
@@ -10,10 +10,10 @@ macro_rules! metrics {
         }
 
         impl Metric {
-            /// All of them.
+            /// All metrics.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// The metric that a code stands for.
+            /// Returns the metric that a code stands for.
             #[must_use]
             pub const fn from_code(code: u16) -> Option<Self> {
                 match code {
@@ -22,7 +22,7 @@ macro_rules! metrics {
                 }
             }
 
-            /// What people call it.
+            /// Returns the common name.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -30,7 +30,7 @@ macro_rules! metrics {
                 }
             }
 
-            /// Its unit.
+            /// Returns the unit.
             #[must_use]
             pub const fn unit(self) -> &'static str {
                 match self {
@@ -42,19 +42,19 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// The share of time in which an SM was busy, the mean of all SMs.
+    /// The share of time in which an SM was busy, as the mean of all SMs.
     SmUtil = 1, "SM busy", "%";
-    /// Warps that were resident, of those that fit.
+    /// Resident warps, as a share of the maximum.
     SmOccupancy = 2, "SM occupancy", "%";
     /// The share of cycles in which a tensor core was active.
     TensorUtil = 3, "tensor cores", "%";
-    /// Of the peak bandwidth of the device's memory.
+    /// Bandwidth of the device's memory, as a share of the peak.
     DramBandwidth = 4, "DRAM bandwidth", "%";
     PcieReceived = 5, "PCIe received", "MiB/s";
     PcieSent = 6, "PCIe sent", "MiB/s";
     NvlinkReceived = 7, "NVLink received", "MiB/s";
     NvlinkSent = 8, "NVLink sent", "MiB/s";
-    /// The share of time in which any kernel ran: what older GPUs have.
+    /// The share of time in which any kernel ran. Older GPUs have only this.
     GpuUtil = 9, "GPU busy", "%";
     /// The share of time in which memory was read or written.
     MemoryUtil = 10, "memory busy", "%";

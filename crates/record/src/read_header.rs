@@ -1,4 +1,4 @@
-//! A header block, read: from the newest snapshot that is whole.
+//! Reads a header block from its newest whole snapshot.
 
 use std::mem::offset_of;
 
@@ -11,32 +11,32 @@ use crate::layout::{
     chunk_offset,
 };
 
-/// A counter that has grown more than this since the snapshot before was damaged.
-const GROWTH: u64 = 1 << 44;
+/// Upper limit for a counter's growth since the last snapshot. Larger growth is damage.
+const MAX_GROWTH: u64 = 1 << 44;
 
-/// A header block, read.
+/// A header block that was read.
 #[derive(Clone, Debug)]
 pub struct Header {
     pub pid: u32,
     /// The process's parent.
     pub parent: u32,
-    /// `None`: a way that is not known here.
+    /// `None` for an unknown way.
     pub ended: Option<Ended>,
     pub clock: ClockKind,
-    /// Those that are whole, in the order they were taken.
+    /// The whole anchors, in the order they were taken.
     pub anchors: Vec<Anchor>,
     /// The durations, in ticks, of the iterations outside windows.
     pub outside: Histogram,
     counters: [u64; COUNTERS],
-    /// The id of a record that has checks.
+    /// The record's id; `None` in a record without checks.
     pub(crate) id: Option<u64>,
-    /// Bytes that the file had at its end, where that is known.
+    /// Final size of the file in bytes, if it is known.
     pub(crate) length: Option<u64>,
     pub(crate) is_damaged: bool,
 }
 
 impl Header {
-    /// That of what was recorded by something else: no counters, and no iterations outside windows.
+    /// Returns the header of data from another recorder: no counters, and no iterations outside windows.
     #[must_use]
     pub fn new(pid: u32, clock: ClockKind, anchors: Vec<Anchor>) -> Self {
         Self {
@@ -53,13 +53,13 @@ impl Header {
         }
     }
 
-    /// What a counter had come to.
+    /// Returns the value of a counter.
     #[must_use]
     pub const fn counter(&self, counter: Counter) -> u64 {
         self.counters[counter.index()]
     }
 
-    /// Reads a header block, of which `bytes` are there.
+    /// Reads a header block of which `bytes` were read.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Wrong> {
         let magic = bytes.get(..MAGIC.len()).unwrap_or(bytes);
         if !MAGIC.starts_with(magic) || bytes.is_empty() {
@@ -108,10 +108,11 @@ impl Header {
         Ok(header)
     }
 
-    /// The rest of a record without checks.
+    /// Reads the rest of a record without checks.
     fn decode_unchecked(&mut self, at: At<'_>) {
         self.ended = ended(at.u32(offset_of!(HeaderBlock, ended)).into());
-        // There is nothing in the place of a checked record's id: this is none with another version.
+        // A record without checks has zero where others have their check. Otherwise the version number is
+        // damaged.
         self.is_damaged = at.u64(offset_of!(HeaderBlock, check)) != 0;
         self.figures(at, offset_of!(HeaderBlock, figures));
         self.is_damaged |= !self.outside.keep_possible();
@@ -126,8 +127,9 @@ impl Header {
         let stays = HeaderBlock::STAYS
             .into_iter()
             .map(|place| at.u32(place).into());
-        self.is_damaged = Words::of(stays.chain([id])) != at.u64(offset_of!(HeaderBlock, check));
-        // What is written behind the last snapshot.
+        self.is_damaged =
+            Words::check_all(stays.chain([id])) != at.u64(offset_of!(HeaderBlock, check));
+        // The writer stores it after the last snapshot.
         let said = at.u32(offset_of!(HeaderBlock, ended)).into();
         let live = offset_of!(HeaderBlock, figures);
         match newest(at, id) {
@@ -140,14 +142,14 @@ impl Header {
                 if last == Ended::Not as u64 {
                     self.grow(at, live);
                     if said != last {
-                        // The last snapshot is not the newest one that is whole.
+                        // The newest snapshot is damaged, and this is the one before it.
                         self.ended = ended(said);
                         self.is_damaged = true;
                     }
                 }
             }
             None => {
-                // The process may have come no further than into the first one.
+                // The process may have ended while it took the first snapshot.
                 let is_begun = said == Ended::Not as u64
                     && at.u64(offset_of!(HeaderBlock, snapshots_taken)) <= 1
                     && at.u64(SNAPSHOTS[0] + offset_of!(Snapshot, order)) == 0
@@ -171,11 +173,13 @@ impl Header {
         );
     }
 
-    /// Takes what the figures of a process that did not end had come to since the snapshot, as far as that can be.
+    /// Takes the growth of the figures since the snapshot, in the record of a process that has not ended, as
+    /// far as it is plausible.
     fn grow(&mut self, at: At<'_>, place: usize) {
         let mut grown = Self::new(self.pid, self.clock, Vec::new());
         grown.figures(at, place);
-        // A tick, not a count: it may come from 0, and be hours later. No window opened long after the last anchor.
+        // This counter is a tick, so it may jump from 0 to hours. No window opened long after the last
+        // anchor.
         let latest = grown.anchors.iter().map(|anchor| anchor.ticks).max();
         let until = Counter::DroppedUntil.index();
         for (index, (counter, live)) in self.counters.iter_mut().zip(grown.counters).enumerate() {
@@ -183,7 +187,7 @@ impl Header {
                 Some(latest) if index == until => latest.max(*counter),
                 _ => *counter,
             };
-            if live >= *counter && live.saturating_sub(from) < GROWTH {
+            if live >= *counter && live.saturating_sub(from) < MAX_GROWTH {
                 *counter = live;
             }
         }
@@ -201,7 +205,7 @@ const SNAPSHOTS: [usize; 2] = {
     [first, first + size_of::<Snapshot>()]
 };
 
-/// Where the newest snapshot that is whole begins.
+/// Returns the offset of the newest whole snapshot.
 fn newest(at: At<'_>, id: u64) -> Option<usize> {
     let is_whole = |place: &usize| {
         let order = at.u64(place + offset_of!(Snapshot, order));
@@ -210,7 +214,7 @@ fn newest(at: At<'_>, id: u64) -> Option<usize> {
         let figures = at.slice(place + offset_of!(Snapshot, figures), Figures::BYTES);
         let (words, _) = figures.as_chunks();
         let words = words.iter().map(|word| u64::from_le_bytes(*word));
-        let check = Words::of([id, order, length, ended].into_iter().chain(words));
+        let check = Words::check_all([id, order, length, ended].into_iter().chain(words));
         order != 0
             && figures.len() == Figures::BYTES
             && check == at.u64(place + offset_of!(Snapshot, check))
@@ -219,7 +223,7 @@ fn newest(at: At<'_>, id: u64) -> Option<usize> {
     whole.max_by_key(|place| at.u64(place + offset_of!(Snapshot, order)))
 }
 
-/// The anchors of the figures at `place`, in the order they were taken.
+/// Returns the anchors of the figures at `place`, in the order they were taken.
 fn anchors(at: At<'_>, place: usize) -> Vec<Anchor> {
     let places = (0..ANCHORS)
         .map(|index| place + offset_of!(Figures, anchors) + index * size_of::<AnchorPlace>());
@@ -247,7 +251,7 @@ const fn ended(number: u64) -> Option<Ended> {
     }
 }
 
-/// Bytes, read at places. What is missing is zeros.
+/// Bytes that are read at offsets. Missing bytes are read as zeros.
 #[derive(Clone, Copy)]
 struct At<'a>(&'a [u8]);
 
@@ -268,11 +272,11 @@ impl<'a> At<'a> {
     }
 }
 
-/// Why a header block is none.
+/// Reason why bytes are not a header block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wrong {
     Magic,
-    /// It ends before what every header block has.
+    /// The bytes end before the fields that every header block has.
     Cut,
     Version(u32),
     Sizes,

@@ -1,4 +1,4 @@
-//! Reads a record, whatever it is: unfinished, damaged, cut off, still written to, no record at all.
+//! Reads a record that may be unfinished, damaged, cut off, still growing, or not a record at all.
 
 mod reused;
 
@@ -15,43 +15,43 @@ use crate::read_header::{Header, Wrong};
 use crate::source::Source;
 use reused::Reused;
 
-/// After so many chunks in a row that are not in use, the rest is not read: chunks are taken in
-/// order, so nothing follows, and a sparse file may claim any length.
+/// Number of consecutive unused chunks after which reading stops. Chunks are used in order, so no used one
+/// follows, and a sparse file may claim any length.
 pub const EMPTY_LIMIT: u32 = 4096;
 
-/// How often a chunk is read that its thread may be writing to.
-const LOOKS: u32 = 3;
+/// Number of times a chunk is read that its thread may be writing to.
+const MAX_READS: u32 = 3;
 
-/// What was wrong with a record, or left unread. All zero: nothing.
+/// Damage found in a record, and data left out because of it. All zero if there was none.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Damage {
-    /// The file ends before what was written does.
+    /// The file ends before its written data does.
     pub cut: Option<Cut>,
-    /// The header block is not as it was written: counters, clock or facts of the process are lost.
+    /// The header block is damaged: counters, clock or facts of the process are lost.
     pub header: bool,
-    /// Chunks that are no chunks, are in another's place, or are not as they were written.
+    /// Chunks that are not valid, are at another chunk's index, or are damaged.
     pub chunks: u64,
-    /// Chunks that were begun and are not there.
+    /// Chunks that were begun but are missing.
     pub missing: u64,
-    /// Events of damaged chunks, about, that are left out, as they may be changed.
+    /// Approximate number of events of damaged chunks that are left out, as they may be changed.
     pub left_out: u64,
-    /// Events of kinds that are not known, in a record without checks: damage, or a later version's.
+    /// Events of unknown kinds in a record without checks: damage, or from a later version.
     pub unknown: u64,
-    /// Events that cannot be.
+    /// Events with impossible contents.
     pub bad: u64,
 }
 
-/// Where a file ends.
+/// The end of a file that was cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cut {
-    /// Bytes that it has.
+    /// Size of the file in bytes.
     pub at: u64,
-    /// Bytes that were written, where that is known.
+    /// Bytes that were written, if that is known.
     pub of: Option<u64>,
 }
 
 impl Damage {
-    /// Whether nothing was wrong.
+    /// Returns true if there is no damage.
     #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::default()
@@ -94,19 +94,20 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Why there is nothing to read.
+/// Reason why a record cannot be read.
 #[derive(Debug)]
 pub enum Error {
     Io(io::Error),
-    /// Some other kind of file.
+    /// The file is not a record.
     NoRecord,
-    /// A file of so many bytes, zeros if any: its process was killed before it recorded anything.
+    /// A file of this number of bytes in which nothing is recorded: its process was killed before it recorded
+    /// anything.
     Empty(u64),
-    /// The beginning of a record that ends after so many bytes.
+    /// The beginning of a record that is cut off after this number of bytes.
     Cut(u64),
     /// A record of another version of the format.
     Version(u32),
-    /// A record whose header contradicts itself: what is wrong.
+    /// A record whose header contradicts itself, with the reason.
     Damaged(String),
 }
 
@@ -135,11 +136,11 @@ impl From<io::Error> for Error {
     }
 }
 
-/// What a record holds.
+/// An entry of a record.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry<'a> {
-    /// An event of the thread with this id. Those of a thread come in the order that they ended, but
-    /// chunk by chunk, between those of others.
+    /// An event of the thread with this id. The events of a thread come in the order in which they ended.
+    /// Between its chunks come those of other threads.
     Event {
         thread: u32,
         event: Event,
@@ -155,7 +156,7 @@ pub enum Entry<'a> {
 pub struct Reader<S> {
     source: S,
     header: Header,
-    /// Bytes of the header block that are there.
+    /// Bytes of the header block that were read.
     header_bytes: usize,
 }
 
@@ -163,7 +164,7 @@ impl Reader<File> {
     /// Opens a record.
     ///
     /// # Errors
-    /// Where the file cannot be read or is no record.
+    /// Returns an error if the file cannot be read or is not a record.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let file = File::open(path)?;
         if file.metadata()?.is_dir() {
@@ -177,7 +178,7 @@ impl<S: Source> Reader<S> {
     /// Reads a record's header.
     ///
     /// # Errors
-    /// Where the source cannot be read or is no record.
+    /// Returns an error if the source cannot be read or is not a record.
     pub fn new(source: S) -> Result<Self, Error> {
         let mut bytes = vec![0; HEADER_BYTES];
         let length = source.read_at(&mut bytes, 0)?;
@@ -207,23 +208,24 @@ impl<S: Source> Reader<S> {
         })
     }
 
-    /// The record's header.
+    /// Returns the record's header.
     #[must_use]
     pub const fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Gives every string and event to `each`, in the order they have in the file. A record that is
-    /// being written gives what there is at the time. Of a damaged chunk it gives what comes before the damage.
+    /// Calls `each` for every string and event, in their order in the file. A growing record is read as it is
+    /// at the time. A damaged chunk is read up to the damage.
     ///
     /// # Errors
-    /// Where the source cannot be read.
+    /// Returns an error if the source cannot be read.
     pub fn read(&self, mut each: impl FnMut(Entry<'_>)) -> io::Result<Damage> {
-        let Some(mut reused) = Reused::of(&self.header) else {
+        let Some(mut reused) = Reused::new(&self.header) else {
             return self.read_chunks(|_, entry| each(entry));
         };
-        // Chunks are used again, so their order is not that of their events, and what they hold may be older than what
-        // is kept. Strings come first, as they may lie behind what refers to them.
+        // Chunks are reused, so their order differs from that of their events, and they may hold data older
+        // than what is kept. Strings are read first, as they may be in a later chunk than the events that
+        // refer to them.
         let damage = self.read_chunks(|chunk, entry| {
             reused.see(chunk, &entry);
             if let Entry::String { .. } = entry {
@@ -251,7 +253,8 @@ impl<S: Source> Reader<S> {
         Ok(damage)
     }
 
-    /// As [`Reader::read`], in the order of the chunks, with the number of each entry's.
+    /// Reads all entries as [`Reader::read`] does, in the order of the chunks, with the number of each
+    /// entry's chunk.
     fn read_chunks(&self, mut each: impl FnMut(u32, Entry<'_>)) -> io::Result<Damage> {
         let mut damage = Damage {
             header: self.header.is_damaged,
@@ -290,14 +293,15 @@ impl<S: Source> Reader<S> {
             self.cut_at(end, &mut damage);
         }
         if self.header.id.is_some() {
-            damage.unknown = 0; // a later version's, as the checks are right
+            damage.unknown = 0; // with valid checks, an unknown kind is from a later version
             let chunks = self.header.counter(Counter::Chunks);
             damage.missing = chunks.saturating_sub(begun);
         }
         Ok(damage)
     }
 
-    /// Gives what is in a chunk of which `there` bytes are there; whether it is not in use.
+    /// Calls `each` for the entries of a chunk of which `there` bytes were read. Returns true if the chunk is
+    /// unused.
     fn entries(
         &self,
         number: u32,
@@ -336,13 +340,13 @@ impl<S: Source> Reader<S> {
         });
     }
 
-    /// What a chunk is, of which `there` bytes are there. Where it seems damaged it is read again: its thread may
-    /// have been writing to it.
+    /// Classifies a chunk of which `there` bytes were read. If it seems damaged, it is read again, as its
+    /// thread may have been writing to it.
     fn chunk(&self, number: u32, bytes: &mut [u8], mut there: usize) -> io::Result<Found> {
         let is_running = matches!(self.header.ended, Some(Ended::Not));
-        let mut looks = if is_running { LOOKS } else { 1 };
+        let mut looks = if is_running { MAX_READS } else { 1 };
         loop {
-            let found = Found::of(self.header.id, number, &bytes[..there]);
+            let found = Found::classify(self.header.id, number, &bytes[..there]);
             looks -= 1;
             if looks == 0 || matches!(found, Found::Empty | Found::Whole(..)) {
                 return Ok(found);
@@ -352,23 +356,23 @@ impl<S: Source> Reader<S> {
     }
 }
 
-/// What a chunk is: with its header, and the bytes of its events that are as they were written.
+/// A chunk's state: with its header, and the number of unchanged bytes of its events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// Not in use.
+    /// An unused chunk.
     Empty,
     Whole(Head, usize),
     Part(Head, usize),
-    /// Something else, or in another's place.
+    /// Not a valid chunk, or at another chunk's index.
     Nothing,
 }
 
 impl Found {
-    pub fn of(record: Option<u64>, number: u32, bytes: &[u8]) -> Self {
+    pub fn classify(record: Option<u64>, number: u32, bytes: &[u8]) -> Self {
         let header = Begins::bytes(record);
         let payload = bytes.get(header..).unwrap_or_default();
         match Begins::decode(bytes, record) {
-            // Nobody writes events before the header.
+            // No writer writes events before the header.
             Begins::Empty if is_zero(payload) => Self::Empty,
             Begins::Chunk(head) if head.number == number => match head.checked(payload) {
                 Checked::All(length) => Self::Whole(head, length),
@@ -379,21 +383,21 @@ impl Found {
     }
 }
 
-/// Many bytes at a time: a sparse file has megabytes of them.
+/// Returns true if all bytes are zero. It compares many at a time, as a sparse file has megabytes of zeros.
 fn is_zero(bytes: &[u8]) -> bool {
     let (pieces, rest) = bytes.as_chunks();
     pieces.iter().all(|piece| *piece == [0; 256]) && rest.iter().all(|byte| *byte == 0)
 }
 
-/// How many bytes a file has that a process has made for a record, and written nothing to. `None`: it is
-/// another file. The first words may be there, as the one that says that it is a record is written last.
+/// Returns the size of a file that a process has made for a record but not written to, or `None` if it is
+/// another file. The first words may be written, as the magic number is written last.
 fn empty(source: &impl Source, header: &[u8]) -> io::Result<Option<u64>> {
-    /// Where a header block has its first anchor.
-    const BEGUN: usize = 256;
+    /// The offset of the first anchor in a header block.
+    const FIRST_ANCHOR: usize = 256;
     let mut chunk = vec![0; CHUNK_BYTES + 1];
     let behind = source.read_at(&mut chunk, header.len() as u64)?;
     let is_one = is_zero(header.get(..8).unwrap_or(header))
-        && is_zero(header.get(BEGUN..).unwrap_or_default())
+        && is_zero(header.get(FIRST_ANCHOR..).unwrap_or_default())
         && behind <= CHUNK_BYTES
         && is_zero(&chunk[..behind]);
     Ok(is_one.then_some((header.len() + behind) as u64))
@@ -424,9 +428,9 @@ fn entries(
                 let whole = rest.split_at_checked(events);
                 let Some((text, behind)) = whole.filter(|_| length <= MAX_STRING) else {
                     if is_checked {
-                        return; // the rest of the text is not as it was written
+                        return; // the rest of the text is damaged
                     }
-                    // A damaged length: what follows may as well be events.
+                    // The length is damaged, so the bytes after it may be events.
                     damage.bad += 1;
                     continue;
                 };

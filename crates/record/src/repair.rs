@@ -1,4 +1,4 @@
-//! Right checks for a record that was changed, so that a fuzzer gets past them.
+//! Corrects the checks of a changed record, so that a fuzzer gets past them.
 
 use std::mem::offset_of;
 
@@ -9,7 +9,7 @@ use crate::layout::{
     PAYLOAD_BYTES, VERSION,
 };
 
-/// Where a chunk's header has the bytes used and the checks of its blocks.
+/// Offsets of the bytes used, the thread and the block checks in a chunk's header.
 const COMMITTED: usize = 8;
 const THREAD: usize = 16;
 const BLOCK_CHECKS: usize = 24;
@@ -26,8 +26,8 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }
 
-/// Gives a record of this version the checks of what it says, in its header, in both snapshots and in its chunks.
-/// One of version 1, or without a whole header block, stays as it is.
+/// Recomputes the checks in a record's header, in both snapshots and in its chunks. A record of version 1, or
+/// without a whole header block, is not changed.
 pub fn repair(record: &mut [u8]) {
     if record.len() < HEADER_BYTES || u32_at(record, offset_of!(HeaderBlock, version)) != VERSION {
         return;
@@ -44,7 +44,7 @@ pub fn repair(record: &mut [u8]) {
 
 fn repair_header(header: &mut [u8], id: u64) {
     let stays = HeaderBlock::STAYS.map(|place| u64::from(u32_at(header, place)));
-    let check = Words::of(stays.into_iter().chain([id]));
+    let check = Words::check_all(stays.into_iter().chain([id]));
     put(header, offset_of!(HeaderBlock, check), &check.to_le_bytes());
     let snapshots = &mut header[offset_of!(HeaderBlock, snapshots)..size_of::<HeaderBlock>()];
     for snapshot in snapshots.chunks_exact_mut(size_of::<Snapshot>()) {
@@ -60,7 +60,7 @@ fn repair_header(header: &mut [u8], id: u64) {
         let figures = &snapshot[offset_of!(Snapshot, figures)..][..Figures::BYTES];
         let (words, _) = figures.as_chunks();
         let words = words.iter().map(|word| u64::from_le_bytes(*word));
-        let check = Words::of([id].into_iter().chain(says).chain(words));
+        let check = Words::check_all([id].into_iter().chain(says).chain(words));
         put(snapshot, offset_of!(Snapshot, check), &check.to_le_bytes());
     }
 }
@@ -86,7 +86,7 @@ mod tests {
     use crate::builder::Builder;
     use crate::{ClockKind, Ended, Entry, Event, Reader, What};
 
-    /// A record with so many events, and the number of its last iteration.
+    /// Returns a record with this number of events, from iteration 0 on.
     fn record(events: u64, is_over: bool) -> Vec<u8> {
         let mut builder = Builder::new(1, ClockKind::Monotonic);
         for n in 0..events {

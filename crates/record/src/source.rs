@@ -1,16 +1,16 @@
-//! Where a record's bytes come from.
+//! The source of a record's bytes.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 
-/// Bytes at offsets. A file is read, never mapped: one that is truncated meanwhile must be an error
+/// Bytes at offsets. A file is read, never mapped: if it is truncated during the read, there must be an error
 /// and no SIGBUS.
 pub trait Source {
-    /// Reads as many bytes as `buffer` takes from `offset` on, or as there are; how many those are.
+    /// Reads from `offset` on until `buffer` is full or the bytes end. Returns the number of bytes read.
     ///
     /// # Errors
-    /// Where they cannot be read.
+    /// Returns an error if they cannot be read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 }
 

@@ -1,10 +1,11 @@
-//! A copy of a record whose process goes on and uses chunks again: as it is at one moment, so that it can be read more than
-//! once, and no window in it has lost a part.
+//! Copies a record whose process still runs and reuses chunks. The copy shows one moment, so it can be read
+//! more than once, and every window in it is complete.
 //!
-//! The process says which windows go before it writes over them. So the header is copied behind all chunks: of a
-//! window that it does not say to be dropped no chunk was written over before. What ended behind a moment is left out, so
-//! that no thread has written more of it than others. Chunks are copied from the last to the first, as the chunk that says
-//! from where on iterations outside windows are kept is an early one: what it says is newer than what is there of them.
+//! The process marks windows as dropped before it overwrites them, and the header is copied after all chunks:
+//! so no chunk of a window that is not marked was overwritten before. Events that ended after one moment are
+//! left out, so that no thread has more of the last window than others. Chunks are copied from the last to
+//! the first: an early chunk says from where on iterations outside windows are kept, and it must be newer
+//! than the iterations in the copy.
 
 #[cfg(test)]
 mod tests;
@@ -24,21 +25,22 @@ use crate::read_header::Header;
 use crate::reader::{EMPTY_LIMIT, Error, Found};
 use crate::source::Source;
 
-/// How often a chunk is copied that is written over meanwhile, and how often chunks are looked for that were begun
-/// meanwhile.
-const LOOKS: u32 = 16;
+/// Number of times a chunk is copied that is overwritten meanwhile, and number of searches for chunks that
+/// were begun meanwhile.
+const MAX_ATTEMPTS: u32 = 16;
 
-/// Names that are tried for a copy.
-const MOST_NAMES: u32 = 1000;
+/// Number of names that are tried for a copy.
+const MAX_NAMES: u32 = 1000;
 
-/// Opens a record to be read: itself, or a copy without a name where its process may use chunks again. The copy is in the
-/// record's folder or with temporary files, on a disk that has room for twice as much, as the program may need it; else, and
-/// where the process ends meanwhile, the record is read itself.
+/// Opens a record for reading: a nameless copy if its process may reuse chunks, otherwise the record itself.
+/// The copy is in the record's folder or in the folder for temporary files, on a disk with room for twice the
+/// record, as the program may need that room. Without such a disk, or if the process ends meanwhile, the
+/// record itself is opened.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// Returns an error if it cannot be read.
 pub fn open_still(path: &Path) -> Result<File, Error> {
-    // Whoever opens a FIFO waits until somebody writes to it.
+    // Opening a FIFO would block until another process writes to it.
     if !fs::metadata(path)?.is_file() {
         return Err(Error::NoRecord);
     }
@@ -63,14 +65,14 @@ pub fn open_still(path: &Path) -> Result<File, Error> {
         copy_still(&file, &copy).ok().map(|()| copy)
     });
     match copy {
-        // All of it is there once the process has ended.
+        // Once the process has ended, the record itself is complete.
         Some(copy) if is_used_again(&file)? => Ok(copy),
         _ => Ok(file),
     }
 }
 
-/// Whether there is room for so many bytes, and as many that are left. Never in memory: the program may be the next that
-/// gets none.
+/// Returns true if there is room for twice this number of bytes. A file system in memory does not count: the
+/// program may be the next process that gets no memory.
 fn has_room(file: &File, bytes: u64) -> bool {
     const TMPFS: u64 = 0x0102_1994;
     const RAMFS: u64 = 0x8584_58f6;
@@ -83,12 +85,12 @@ fn has_room(file: &File, bytes: u64) -> bool {
 /// Copies a record to another path.
 ///
 /// # Errors
-/// Where it cannot be read, or the copy cannot be written.
+/// Returns an error if the record cannot be read or the copy cannot be written.
 pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let file = File::open(from)?;
     let which = |of: &Metadata| (of.dev(), of.ino());
     if fs::metadata(to).map(|to| which(&to)).ok() == Some(which(&file.metadata()?)) {
-        // A process that goes on would be killed by a signal where it writes to what was cut off.
+        // Truncating the file would make a running process die of a signal at its next write.
         let what = "a record cannot be copied to itself";
         return Err(io::Error::new(ErrorKind::InvalidInput, what));
     }
@@ -100,7 +102,7 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     copy_still(&file, &options.open(to)?)
 }
 
-/// Whether the process of a record may use its chunks again from here on.
+/// Returns true if the process of a record may still reuse its chunks.
 fn is_used_again(file: &File) -> io::Result<bool> {
     let mut bytes = vec![0; HEADER_BYTES];
     let length = Source::read_at(file, &mut bytes, 0)?;
@@ -112,7 +114,8 @@ fn is_used_again(file: &File) -> io::Result<bool> {
     Ok(is_wanted && !has_no_process(file))
 }
 
-/// Whether the process that wrote a record is gone, though it did not see its end: it has a lock for as long as it lives.
+/// Returns true if the process that wrote a record is gone without recording its end. The process holds a
+/// lock while it lives.
 fn has_no_process(file: &File) -> bool {
     let is_free = file.try_lock_shared().is_ok();
     if is_free {
@@ -121,20 +124,21 @@ fn has_no_process(file: &File) -> bool {
     is_free
 }
 
-/// A file that is gone once it is closed.
+/// Creates a file without a name. It is deleted when it is closed.
 fn without_name(folder: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).create_new(true).mode(0o600);
     let mut number = 0;
     loop {
-        // Another thread, or a process of the same number that shares the folder, may have the name for a moment.
+        // Another thread, or a process with the same id that shares the folder, may use the name for a
+        // moment.
         let path = folder.join(format!(".tllmprof-{}-{number}", std::process::id()));
         match options.open(&path) {
             Ok(file) => {
                 fs::remove_file(&path)?;
                 return Ok(file);
             }
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && number < MOST_NAMES => {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && number < MAX_NAMES => {
                 number += 1;
             }
             Err(error) => return Err(error),
@@ -142,7 +146,7 @@ fn without_name(folder: &Path) -> io::Result<File> {
     }
 }
 
-/// Copies a record whose chunks are used again, into an empty file.
+/// Copies a record whose chunks are reused into an empty file.
 fn copy_still(source: &impl Source, to: &File) -> io::Result<()> {
     let mut header = vec![0; HEADER_BYTES];
     let length = source.read_at(&mut header, 0)?;
@@ -155,9 +159,9 @@ fn copy_still(source: &impl Source, to: &File) -> io::Result<()> {
         latest: 0,
     };
     copy.take(source, u64::MAX)?;
-    // What ended by now has been written, by all threads; of what comes there are pieces.
+    // All threads have written their events that ended by now. Of later events only some are written.
     let until = copy.latest;
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_ATTEMPTS {
         copy.take(source, until)?;
         let length = source.read_at(&mut header, 0)?;
         to.write_all_at(&header[..length], 0)?;
@@ -171,26 +175,27 @@ fn copy_still(source: &impl Source, to: &File) -> io::Result<()> {
     to.set_len(copy.length)
 }
 
-/// Bytes of a chunk by which it is seen that something was written to it.
+/// Bytes at the start of a chunk that change when an event is written.
 const HEAD: usize = 16;
-/// Where they have the bytes of events and their check.
+/// Offset of the bytes of events and their check.
 const COMMITTED: usize = 8;
 
 struct Copy<'a> {
-    /// The record's.
+    /// The record's id.
     id: Option<u64>,
     to: &'a File,
     bytes: Vec<u8>,
-    /// Bytes that the record has.
+    /// Size of the record in bytes.
     length: u64,
-    /// How each chunk began when it was copied.
+    /// The first bytes of each chunk when it was copied.
     chunks: Vec<[u8; HEAD]>,
-    /// When the last event ended of those that were copied.
+    /// The latest end among the copied events.
     latest: u64,
 }
 
 impl Copy<'_> {
-    /// Copies the chunks to which something was written since they were copied; of these what ended by `until`.
+    /// Copies the chunks that were written to since they were copied. Events that ended after `until` are
+    /// left out.
     fn take(&mut self, source: &impl Source, until: u64) -> io::Result<()> {
         let mut begins = [0; HEAD];
         let (mut empty, mut count) = (0, 0);
@@ -215,14 +220,14 @@ impl Copy<'_> {
     fn chunk(&mut self, source: &impl Source, number: u32, until: u64) -> io::Result<()> {
         let at = chunk_offset(number);
         let header = Begins::bytes(self.id);
-        let mut looks = LOOKS;
+        let mut looks = MAX_ATTEMPTS;
         let (there, used) = loop {
             let there = source.read_at(&mut self.bytes, at)?;
             looks -= 1;
-            match Found::of(self.id, number, &self.bytes[..there]) {
+            match Found::classify(self.id, number, &self.bytes[..there]) {
                 Found::Empty => break (there, 0),
                 Found::Whole(head, length) => {
-                    // Seen as it is here, and not as it is left by what follows.
+                    // Before `cut` changes the bytes.
                     self.see(number);
                     let length = self.cut(&head, length, until);
                     break (there, header + length);
@@ -249,7 +254,7 @@ impl Copy<'_> {
         }
     }
 
-    /// Leaves out what a chunk has from the first event on that ended behind `until`; how many bytes are left.
+    /// Cuts a chunk at the first event that ended after `until`. Returns the number of bytes left.
     fn cut(&mut self, head: &Head, length: usize, until: u64) -> usize {
         let Some(id) = self.id else { return length };
         let header = Begins::bytes(self.id);
@@ -280,7 +285,7 @@ impl Copy<'_> {
     }
 }
 
-/// When an event ended that was written then; 0 where that is not known.
+/// Returns the end of an event that was written at its end; 0 if that is not known.
 const fn end(event: &Event) -> u64 {
     match event.what {
         What::Iteration { .. }

@@ -1,5 +1,4 @@
-//! A record of one thread that is written to a file as it grows: for who is not in somebody else's
-//! process and need not map it.
+//! Writes a record of one thread to a file as it grows, for a process of our own that need not map the file.
 
 use std::fs::File;
 use std::io;
@@ -12,8 +11,8 @@ use crate::event::{Event, StringId};
 use crate::header::{ClockKind, Ended, HeaderBlock};
 use crate::layout::{CHUNK_HEADER_BYTES, EVENT_BYTES, MAGIC, PAYLOAD_BYTES, chunk_offset};
 
-/// Writes a record. What was pushed is in the file after [`StreamWriter::flush`]; whatever ends the
-/// process, the file reads up to the last one.
+/// Writes a record. Pushed events are in the file after [`StreamWriter::flush`]. Whatever ends the process,
+/// the file can be read up to the last flush.
 #[derive(Debug)]
 pub struct StreamWriter {
     file: File,
@@ -27,10 +26,10 @@ pub struct StreamWriter {
 }
 
 impl StreamWriter {
-    /// Begins the record of a process in a file that is empty. The first anchor should follow at once.
+    /// Begins the record of a process in an empty file. The caller should add the first anchor at once.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn begin(file: File, pid: u32, parent: u32, clock: ClockKind) -> io::Result<Self> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let id = now.map_or(0, |now| now.as_nanos() as u64) ^ u64::from(pid) << 32;
@@ -44,7 +43,7 @@ impl StreamWriter {
             strings: 0,
         };
         new.header().begin(id, pid, parent, clock);
-        // An empty file becomes a whole header: its first word goes last.
+        // The first word is written last, so the file turns from an empty one into a whole header.
         let (first, rest) = new.header.bytes().split_at(MAGIC.len());
         new.file.write_all_at(rest, first.len() as u64)?;
         new.file.write_all_at(first, 0)?;
@@ -52,13 +51,13 @@ impl StreamWriter {
         Ok(new)
     }
 
-    /// Its header block, which goes to the file with the next flush.
+    /// Returns the header block. The next flush writes it to the file.
     #[must_use]
     pub const fn header(&self) -> &HeaderBlock {
         self.header.block()
     }
 
-    /// Bytes of the file, with what is not flushed.
+    /// Returns the size of the file in bytes, including what is not flushed yet.
     #[must_use]
     pub const fn length(&self) -> u64 {
         chunk_offset(self.number) + (CHUNK_HEADER_BYTES + self.used()) as u64
@@ -67,7 +66,7 @@ impl StreamWriter {
     /// Adds an event.
     ///
     /// # Errors
-    /// Where a chunk was full and could not be written.
+    /// Returns an error if a chunk was full and could not be written.
     pub fn push(&mut self, event: &Event) -> io::Result<()> {
         if !self.chunk.push(event) {
             self.next_chunk()?;
@@ -76,10 +75,10 @@ impl StreamWriter {
         Ok(())
     }
 
-    /// Adds a string; its id.
+    /// Adds a string, and returns its id.
     ///
     /// # Errors
-    /// As of [`StreamWriter::push`].
+    /// Returns an error if a chunk was full and could not be written.
     pub fn string(&mut self, text: &str) -> io::Result<StringId> {
         self.strings += 1;
         if !self.chunk.push_string(self.strings, text) {
@@ -89,20 +88,20 @@ impl StreamWriter {
         Ok(self.strings)
     }
 
-    /// Brings the file up to date.
+    /// Writes everything to the file.
     ///
     /// # Errors
-    /// Where it cannot be written. What was there before stays whole.
+    /// Returns an error if the file cannot be written. The data from before stays whole.
     pub fn flush(&mut self) -> io::Result<()> {
         self.flush_chunk()?;
         self.header().snapshot();
         self.file.write_all_at(self.header.bytes(), 0)
     }
 
-    /// Brings the file up to date for the last time, with how the process ended.
+    /// Writes everything to the file for the last time, with how the process ended.
     ///
     /// # Errors
-    /// Where it cannot be written. What was there before stays whole.
+    /// Returns an error if the file cannot be written. The data from before stays whole.
     pub fn finish(mut self, ended: Ended) -> io::Result<()> {
         self.flush_chunk()?;
         self.header().finish(ended, self.length());
@@ -116,7 +115,7 @@ impl StreamWriter {
         let new = payload.get(self.flushed..used).unwrap_or_default();
         let place = at + (CHUNK_HEADER_BYTES + self.flushed) as u64;
         self.file.write_all_at(new, place)?;
-        // The count of what is whole goes last.
+        // The byte count is written last.
         self.file.write_all_at(head, at)?;
         self.flushed = used;
         Ok(())
@@ -134,7 +133,7 @@ impl StreamWriter {
         self.begin_chunk()
     }
 
-    /// A chunk's header comes before its events, and is counted when it is there.
+    /// Writes a chunk's header before its events, and counts the chunk once it is in the file.
     fn begin_chunk(&mut self) -> io::Result<()> {
         self.flush_chunk()?;
         self.header().add(Counter::Chunks, 1);

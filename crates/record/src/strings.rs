@@ -1,14 +1,15 @@
-//! The strings of a record, read.
+//! The strings of a record that was read.
 
 use std::collections::HashMap;
 
 use crate::event::StringId;
 
-/// How much text is kept, in bytes, and how many strings. More is counted and reads as `?`.
+/// Limits for the kept text, in bytes, and for the number of strings. Strings above them are counted and read
+/// as `?`.
 const TEXT_LIMIT: usize = 256 << 20;
 const COUNT_LIMIT: usize = 1 << 22;
 
-/// Text by id.
+/// Texts by id.
 #[derive(Default, Debug)]
 pub struct Strings {
     text: String,
@@ -17,7 +18,7 @@ pub struct Strings {
 }
 
 impl Strings {
-    /// Adds a string. The first text of an id stays; bytes that are no UTF-8 are replaced.
+    /// Adds a string. The first text of an id is kept; invalid UTF-8 is replaced.
     pub fn add(&mut self, id: StringId, bytes: &[u8]) {
         if self.places.contains_key(&id) {
             return;
@@ -34,7 +35,7 @@ impl Strings {
         }
     }
 
-    /// The text of an id; `?` where it is not known.
+    /// Returns the text of an id, or `?` if it is not known.
     #[must_use]
     pub fn get(&self, id: StringId) -> &str {
         self.places
@@ -43,7 +44,7 @@ impl Strings {
             .unwrap_or("?")
     }
 
-    /// How many were left out, for want of room.
+    /// Returns the number of strings that were left out for lack of room.
     #[must_use]
     pub const fn left_out(&self) -> u64 {
         self.left_out

@@ -1,4 +1,4 @@
-//! Whatever happens to a record's file: it is read as it was, or its damage is named.
+//! Tests that a reader either reads a changed record unchanged or reports its damage.
 
 mod common;
 
@@ -8,7 +8,7 @@ use tllmprof_record::{
     Anchor, ClockKind, Counter, Ended, Entry, Event, HEADER_BYTES, Header, Reader, What,
 };
 
-/// What a reader has of a record.
+/// The contents that a reader finds in a record.
 #[derive(PartialEq, Debug)]
 struct Content {
     header: String,
@@ -16,7 +16,8 @@ struct Content {
     strings: Vec<(u32, Vec<u8>)>,
 }
 
-/// What is read, whether the process's end is in it, and whether nothing was wrong; `None`: nothing was read.
+/// Returns the contents, true if they include the process's end, and true if there is no damage; `None` if
+/// the record cannot be read.
 fn content(bytes: &[u8]) -> Option<(Content, bool, bool)> {
     let reader = Reader::new(bytes).ok()?;
     let mut found = Content {
@@ -60,7 +61,7 @@ fn header(header: &Header) -> String {
     format!("{pid} {parent} {ended:?} {clock:?} {anchors:?} {counters:?} {outside:?}")
 }
 
-/// A record with figures in its header, several snapshots, and a second chunk that is not full.
+/// Returns a record with figures in its header, several snapshots, and a second chunk that is not full.
 fn small(ended: Option<Ended>) -> Vec<u8> {
     let mut builder = Builder::new(7, ClockKind::Counter);
     builder.string(7, "a name");
@@ -115,7 +116,7 @@ fn a_record_that_was_changed_never_passes_for_whole() {
     assert!(noticed > changes() / 3, "{noticed}");
 }
 
-/// What a process that was killed had written is checked, too; its counters are those of a moment before.
+/// The events of a killed process are checked, too. Its counters may be slightly older.
 #[test]
 fn the_events_of_an_unfinished_record_are_those_that_were_written() {
     let bytes = small(None);
@@ -132,7 +133,7 @@ fn the_events_of_an_unfinished_record_are_those_that_were_written() {
     }
 }
 
-/// What is left of a damaged record is of the record, in its order.
+/// The entries that remain of a damaged record are entries of the record, in its order.
 #[test]
 fn what_is_left_is_what_was_written() {
     let bytes = small(Some(Ended::InOrder));
@@ -143,7 +144,7 @@ fn what_is_left_is_what_was_written() {
         let Some((found, ..)) = content(&changed) else {
             continue;
         };
-        // Blocks may come in another order, but each event was there.
+        // Blocks may come in another order, but each event must be from the record.
         let first = found.events.first().map_or(0, |(_, event)| event.start);
         let is_there = |event: &(u32, Event)| original.events.contains(event);
         assert!(
@@ -154,7 +155,7 @@ fn what_is_left_is_what_was_written() {
     }
 }
 
-/// Every moment of a snapshot's being written, the first one's too: the one before counts.
+/// A kill at any moment of writing a snapshot, including the first one: the snapshot before it counts.
 #[test]
 fn a_kill_between_two_words_of_a_snapshot_costs_nothing() {
     let mut builder = Builder::new(7, ClockKind::Counter);
@@ -184,12 +185,12 @@ fn killed_between(before: Vec<u8>, after: &[u8], counts: &[u64]) {
     }
 }
 
-/// Counters and durations that cannot be are left out.
+/// Impossible counters and durations are left out.
 #[test]
 fn impossible_figures_of_an_unfinished_record_are_left_out() {
     let mut bytes = small(None);
     let original = Reader::new(&bytes[..]).unwrap().header().clone();
-    // The number of iterations, and their longest outside windows.
+    // The number of iterations, and the maximum of those outside windows.
     for at in [2304 + 64 * 8, 4352 + 16] {
         bytes[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
         let reader = Reader::new(&bytes[..]).unwrap();

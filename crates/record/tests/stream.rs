@@ -1,4 +1,4 @@
-//! Records that are written to a file as they grow.
+//! Tests records that are written to a file as they grow.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn what_was_flushed_is_read() {
     let mut writer = StreamWriter::begin(file, 7, 3, ClockKind::Monotonic).unwrap();
     let mut events = Vec::new();
     let mut strings = Vec::new();
-    // Over the edges of chunks, with strings that fill what is left of one.
+    // Writes over the ends of chunks, with strings that fill the rest of one.
     for round in 0..60_u64 {
         for n in 0..=round * 7 {
             let event = event(1000 * round + n);

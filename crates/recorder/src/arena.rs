@@ -1,5 +1,5 @@
-//! Small pieces of memory that are never given back, without the host's allocator: what asks may be
-//! that allocator.
+//! Allocates small pieces of memory that are never freed. It does not use the host's allocator, because the
+//! caller may be that allocator.
 
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
@@ -10,13 +10,13 @@ use tllmprof_sync::Published;
 
 use tllmprof_platform::lifecycle;
 
-/// Bytes that are mapped at a time, and how often at most: 8 MiB in all.
+/// Bytes that are mapped at a time, and the largest number of such blocks: 8 MiB in all.
 const BLOCK: usize = 64 << 10;
 const BLOCKS: usize = 128;
-/// Bytes of a block that pieces are of.
+/// Bytes of a block that can be handed out.
 const ROOM: usize = BLOCK - size_of::<AtomicUsize>();
 
-/// What is mapped at a time.
+/// One mapping.
 #[repr(C)]
 struct Block {
     used: AtomicUsize,
@@ -27,7 +27,7 @@ const _: () = assert!(size_of::<Block>() == BLOCK);
 
 // SAFETY: a count of 0 and an array of bytes, of which all zeros are a value.
 unsafe impl Zeroed for Block {}
-// SAFETY: `used` is atomic, and gives each piece of `pieces` to one caller; nobody else reads or writes it.
+// SAFETY: `used` is atomic, and gives each piece of `pieces` to one caller; nothing else reads or writes it.
 unsafe impl Sync for Block {}
 
 lifecycle::global! {
@@ -37,7 +37,8 @@ lifecycle::global! {
     static MAPPED: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// So many bytes, all zeros, aligned to 8, for the caller alone and for good; at most half a block.
+/// Returns `bytes` bytes, zeroed and aligned to 8, which belong to the caller for good. `None` for more than
+/// half a block.
 pub fn take(bytes: usize) -> Option<NonNull<u8>> {
     let bytes = bytes.next_multiple_of(8);
     if bytes > BLOCK / 2 {
@@ -55,8 +56,7 @@ pub fn take(bytes: usize) -> Option<NonNull<u8>> {
     }
 }
 
-/// Puts a new block in the place of `full`; where another thread has done so meanwhile, this one is
-/// lost.
+/// Replaces `full` by a new block. If another thread has already done so, the new block is lost.
 fn begin_block(full: Option<&'static Block>) -> Option<()> {
     if MAPPED.fetch_add(1, Ordering::Relaxed) >= BLOCKS {
         MAPPED.fetch_sub(1, Ordering::Relaxed);

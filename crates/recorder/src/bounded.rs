@@ -1,5 +1,5 @@
-//! A lock that a thread of the program waits for in vain once: a signal handler may have jumped out of whoever holds it,
-//! and then each chunk that is filled, or each event where there is no room, would wait again.
+//! A lock for which threads of the program time out only once. A signal handler may have jumped out of the
+//! thread that holds the lock; without this, each full chunk, or each event without room, would wait again.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -7,7 +7,7 @@ use core::time::Duration;
 use tllmprof_platform::lifecycle::OnlyThread;
 use tllmprof_sync::{Guard, Lock};
 
-/// A lock that is waited for in vain once, until somebody has had it again.
+/// A lock that does not wait again after a time-out, until some thread has acquired it.
 pub struct Bounded<T> {
     lock: Lock<T>,
     is_stuck: AtomicBool,
@@ -21,7 +21,7 @@ impl<T> Bounded<T> {
         }
     }
 
-    /// Waits for the lock until `patience` is used up; not at all where the last wait was in vain.
+    /// Waits for the lock for at most `patience`; not at all if the last wait timed out.
     pub fn lock_for(&self, patience: Duration) -> Option<Guard<'_, T>> {
         let patience = match self.is_stuck.load(Ordering::Relaxed) {
             true => Duration::ZERO,
@@ -32,7 +32,7 @@ impl<T> Bounded<T> {
         guard
     }
 
-    /// Makes the lock free whoever held it. What it guards may be half changed.
+    /// Frees the lock, whichever thread held it. The value that it guards may be half changed.
     pub fn break_open(&self, alone: &OnlyThread) {
         self.lock.break_open(alone);
         self.is_stuck.store(false, Ordering::Relaxed);
@@ -48,7 +48,7 @@ mod tests {
         let lock = Bounded::new(());
         let guard = lock.lock_for(Duration::ZERO);
         assert!(lock.lock_for(Duration::from_millis(1)).is_none());
-        // Else this would not end.
+        // This test would not end otherwise.
         assert!(lock.lock_for(Duration::from_secs(100_000)).is_none());
         drop(guard);
         assert!(lock.lock_for(Duration::ZERO).is_some());

@@ -1,4 +1,4 @@
-//! The clock of a record: the processor's counter where it is even, else `CLOCK_MONOTONIC`.
+//! The clock of a record: the processor's counter if it runs at a constant rate, otherwise `CLOCK_MONOTONIC`.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,13 +9,13 @@ use tllmprof_record::{Anchor, ClockKind};
 use super::state::{Looks, look_for, looks_for};
 
 lifecycle::global! {
-    /// The first moment of the process on three clocks, the counter's ticks first. 0 for none.
-    #[fork(keep = "clocks go on")]
+    /// The first moment of the process on three clocks, the counter's ticks first. 0: none.
+    #[fork(keep = "clocks continue")]
     static FIRST: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
-    /// How many ticks a nanosecond has, as a floating-point number's bits, and in how many calls that is looked up
-    /// again: the longer ticks are known, the better.
-    #[fork(keep = "clocks go on")]
+    /// Ticks per nanosecond, as the bits of a floating-point number, and the number of calls after which it
+    /// is measured again. The estimate improves with the time since the start.
+    #[fork(keep = "clocks continue")]
     #[together(iterations)]
     static RECENT: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "as the ticks")]
@@ -24,11 +24,12 @@ lifecycle::global! {
 }
 
 const LOOKUP_EVERY: u64 = 1024;
-/// A call for each of so many nanoseconds that ticks have been known: in the first second it is looked up more often.
+/// One call for this number of nanoseconds since the start: in the first second the ratio is measured more
+/// often.
 const SURE_NS: u64 = 1_000_000;
 
-/// Remembers this moment, whatever the clock is going to be: the longer ticks are known, the better.
-/// For the constructor, and cheap.
+/// Remembers this moment, whichever clock is chosen later, so that ticks can be converted over the longest
+/// possible interval. Cheap; called by the constructor.
 pub fn start() {
     if !may_read_counter() {
         return;
@@ -40,8 +41,8 @@ pub fn start() {
     }
 }
 
-/// What [`start`] remembered; nothing where the counter is not the clock that was chosen: `CLOCK_MONOTONIC` passes
-/// as its own nanoseconds do.
+/// Returns what [`start`] remembered. `None` if the counter is not the clock that was chosen:
+/// `CLOCK_MONOTONIC` counts nanoseconds itself.
 pub fn first() -> Option<Anchor> {
     let [ticks, monotonic_ns, unix_ns] = FIRST.each_ref().map(|part| part.load(Ordering::Relaxed));
     (is_counter() && ticks != 0).then_some(Anchor {
@@ -51,11 +52,11 @@ pub fn first() -> Option<Anchor> {
     })
 }
 
-/// Chooses the clock: once in a process, before the first tick is kept.
+/// Chooses the clock. Called once in a process, before the first tick is kept.
 pub fn choose() -> ClockKind {
     let is_counter = counter_is_even();
     look_for(Looks::Clock, !is_counter);
-    // What was known was of the other ticks.
+    // The ratio known so far belongs to the other clock.
     LOOKUP_IN.store(0, Ordering::Release);
     if is_counter {
         ClockKind::Counter
@@ -64,24 +65,24 @@ pub fn choose() -> ClockKind {
     }
 }
 
-/// Whether ticks are the processor's counter.
+/// Returns true if ticks are the processor's counter.
 pub fn is_counter() -> bool {
     !looks_for(Looks::Clock)
 }
 
-/// Now.
+/// Returns the current time in ticks.
 #[inline]
 pub fn ticks() -> u64 {
     if is_counter() { counter() } else { monotonic() }
 }
 
-/// Apart, so that it takes no room in the code of each call.
+/// A function of its own, so that it takes no room in the code of each call.
 #[cold]
 fn monotonic() -> u64 {
     nanoseconds(Clock::Monotonic)
 }
 
-/// The same moment on three clocks: of several tries the one that took least.
+/// Reads the three clocks at the same moment: of several tries, the one that took the least time.
 pub fn anchor() -> Anchor {
     anchor_by(ticks)
 }
@@ -109,12 +110,12 @@ fn anchor_by(ticks: impl Fn() -> u64) -> Anchor {
     best.1
 }
 
-/// Ticks that a nanosecond has, by all that have passed since the process began.
+/// Returns ticks per nanosecond, measured over all the time since the process began.
 pub fn ticks_per_ns() -> f64 {
     tied().0
 }
 
-/// That, and for how many nanoseconds ticks have been known.
+/// Returns that, and the number of nanoseconds over which it was measured.
 fn tied() -> (f64, u64) {
     let Some(first) = first() else {
         return (1.0, u64::MAX);
@@ -125,28 +126,28 @@ fn tied() -> (f64, u64) {
     (ticks as f64 / ns.max(1) as f64, ns)
 }
 
-/// As [`ticks_per_ns`], of some calls ago, at next to no cost.
+/// Like [`ticks_per_ns`], but some calls old, at almost no cost.
 pub fn recent_ticks_per_ns() -> f64 {
     let left = LOOKUP_IN.load(Ordering::Acquire);
     if left == 0 {
         let (per_ns, known) = tied();
         RECENT.store(per_ns.to_bits(), Ordering::Relaxed);
-        // What is known for a short time is unsure, and holds for fewer calls.
+        // A ratio over a short time is imprecise, and is used for fewer calls.
         let calls = LOOKUP_EVERY.min(known / SURE_NS);
         LOOKUP_IN.store(calls, Ordering::Release);
         return per_ns;
     }
-    // Of threads that come at once one counts.
+    // If several threads come at the same time, only one of them counts.
     LOOKUP_IN.store(left - 1, Ordering::Release);
     f64::from_bits(RECENT.load(Ordering::Relaxed))
 }
 
-/// Nanoseconds that so many ticks take, as far as is known now.
+/// Converts ticks to nanoseconds, by the latest ratio.
 pub fn ns(ticks: u64) -> u64 {
     (ticks as f64 / recent_ticks_per_ns()) as u64
 }
 
-/// Milliseconds, to no better than some.
+/// Returns milliseconds, with the resolution of the kernel's timer tick.
 pub fn coarse_ms() -> u64 {
     nanoseconds(Clock::MonotonicCoarse) / 1_000_000
 }
@@ -167,7 +168,8 @@ fn counter() -> u64 {
     now
 }
 
-/// Whether the counter may be read: a debugger may have the instruction fault (`PR_SET_TSC`).
+/// Returns true if the process may read the counter: a debugger may make the instruction fault
+/// (`PR_SET_TSC`).
 #[cfg(target_arch = "x86_64")]
 fn may_read_counter() -> bool {
     let mut mode: libc::c_int = 0;
@@ -179,17 +181,18 @@ fn may_read_counter() -> bool {
 
 #[cfg(target_arch = "aarch64")]
 const fn may_read_counter() -> bool {
-    true // Linux lets every process
+    true // Linux lets every process read it.
 }
 
-/// Whether the counter goes on evenly, whatever the processor does, and may be read.
+/// Returns true if the counter runs at a constant rate, whatever the processor does, and the process may read
+/// it.
 #[cfg(target_arch = "x86_64")]
 fn counter_is_even() -> bool {
     use tllmprof_platform::processor::cpuid;
 
     const POWER: u32 = 0x8000_0007;
     const INVARIANT: u32 = 1 << 8;
-    /// What Linux takes when it has found the processors' counters to differ.
+    /// The clock sources that Linux uses once it has found that the processors' counters differ.
     const OTHERS: [&[u8]; 4] = [b"hpet", b"acpi_pm", b"jiffies", b"refined-jiffies"];
     if !may_read_counter() {
         return false;
@@ -201,7 +204,7 @@ fn counter_is_even() -> bool {
 
 #[cfg(target_arch = "aarch64")]
 fn counter_is_even() -> bool {
-    true // the architecture has it so
+    true // guaranteed by the architecture
 }
 
 #[cfg(test)]
@@ -234,7 +237,7 @@ mod tests {
         } else {
             ClockKind::Monotonic
         };
-        // Not chosen here: other tests read ticks meanwhile.
+        // Not chosen here: other tests read ticks at the same time.
         assert!(!is_counter() || kind == ClockKind::Counter);
         assert!(kind == ClockKind::Monotonic || may_read_counter());
         let (first, second) = (counter(), counter());

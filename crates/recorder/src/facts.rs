@@ -1,4 +1,4 @@
-//! The facts of a process that its record has once each.
+//! The facts of a process that are written once into its record.
 
 use core::fmt::{Display, Write};
 use core::time::Duration;
@@ -14,7 +14,7 @@ use super::writers::{self, strings};
 use super::{clock, is_on, is_wanted};
 use tllmprof_sync::Lock;
 
-/// Warnings that were logged before there was a record, each with a line feed behind it.
+/// Warnings that were logged before the record began, each followed by a line feed.
 struct Pending {
     bytes: [u8; 4096],
     length: usize,
@@ -30,7 +30,7 @@ lifecycle::global! {
     });
 }
 
-/// Writes a fact that is a text.
+/// Writes a fact whose value is a text.
 pub fn write_text(key: Info, text: &str) {
     let id = strings::lasting_id_of(text);
     if id != NO_STRING {
@@ -38,7 +38,7 @@ pub fn write_text(key: Info, text: &str) {
     }
 }
 
-/// Writes how many tokens the learned router of an MoE layer has sent to each expert so far.
+/// Writes the number of tokens that the learned router of an MoE layer has sent to each expert so far.
 pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
     if !is_on() {
         return;
@@ -57,7 +57,8 @@ pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
     }
 }
 
-/// Writes what Python calls a thread; the era in which that is known, which may be [`strings::lasting_era`].
+/// Writes Python's name of a thread. Returns the era in which the name is known, which may be
+/// [`strings::lasting_era`].
 pub fn thread_name(thread: u32, name: &str) -> u32 {
     let lasting = strings::lasting_era();
     let era = strings::era();
@@ -85,7 +86,7 @@ fn named(key: Info, number: u32, name: StringId) -> Event {
     Event::new(clock::ticks(), 0, what)
 }
 
-/// Writes a fact that is a number.
+/// Writes a fact whose value is a number.
 pub fn write_number(key: Info, value: u64) {
     let what = What::Info {
         key: Some(key),
@@ -94,8 +95,8 @@ pub fn write_number(key: Info, value: u64) {
     writers::write_fact(&Event::new(clock::ticks(), 0, what));
 }
 
-/// Keeps a warning that is logged, until there is a record. Called from anywhere: nothing is allocated or
-/// waited for.
+/// Keeps a logged warning until the record begins. May be called from anywhere: it neither allocates nor
+/// waits.
 pub fn keep_warning(line: &str) {
     if is_on() {
         return write_text(Info::Refused, line);
@@ -113,9 +114,9 @@ pub fn keep_warning(line: &str) {
     }
 }
 
-/// Writes the warnings that were logged before there was a record.
+/// Writes the warnings that were logged before the record began.
 pub fn write_pending() {
-    // Not on the stack: the thread may have the smallest that there is.
+    // Not on the stack: the thread may have the smallest stack that is possible.
     let lines = {
         let mut pending = PENDING.lock();
         let length = core::mem::take(&mut pending.length);
@@ -127,7 +128,7 @@ pub fn write_pending() {
     }
 }
 
-/// The name of the machine.
+/// Returns the host name of the machine.
 pub fn host_name() -> Vec<u8> {
     let mut name = vec![0_u8; 256];
     // SAFETY: writes at most one byte less than the vector has, so the last one stays 0.
@@ -192,7 +193,7 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
     }
 }
 
-/// Writes the rank, and from what it is known.
+/// Writes the rank, and the source of that number.
 pub fn write_rank(ranked: &Ranked) {
     write_number(Info::Rank, ranked.rank);
     write_shown(Info::RankSource, &ranked.source);
@@ -201,7 +202,7 @@ pub fn write_rank(ranked: &Ranked) {
     }
 }
 
-/// Writes what an iteration is, and why; what is written last holds.
+/// Writes the rule that defines an iteration, and why it was chosen. The latest one written is valid.
 pub fn write_rule(facts: &Facts<'_>) {
     write_shown(Info::Rule, facts.rule);
     if let Some(why) = facts.why {
@@ -214,7 +215,7 @@ pub fn write_rule(facts: &Facts<'_>) {
 
 pub fn write_shown(key: Info, what: &dyn Display) {
     let mut text = String::new();
-    // A String takes all that is written to it.
+    // Writing to a String cannot fail.
     let _ = write!(text, "{what}");
     write_text(key, &text);
 }

@@ -1,9 +1,9 @@
-//! Why something about the file could not be done, which is written without allocating.
+//! The error of an operation on the record's file. It can be written without allocating.
 
 use core::fmt;
 use std::io;
 
-/// What was tried, and the error that it met.
+/// The operation that failed, and its error number.
 #[derive(Clone, Copy, Debug)]
 pub struct Failure {
     pub tried: &'static str,
@@ -11,7 +11,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What was just tried, and `errno`.
+    /// Returns a failure of the operation `tried`, with the current `errno`.
     pub fn last(tried: &'static str) -> Self {
         let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
         Self { tried, errno }

@@ -1,8 +1,8 @@
-//! The record's file: how it comes to be, and how it grows without harm to the host.
+//! Creates the record's file, and grows it without harm to the host.
 //!
-//! The host may close what descriptors it does not know and open others in their place, so the
-//! descriptor is looked at before each use. Room is reserved before it is mapped: a full disk is an
-//! error here, and not a signal where an event is written.
+//! The host may close descriptors that it does not know and open other files under their numbers, so the
+//! descriptor is checked before each use. Disk space is reserved before it is mapped: a full disk is then an
+//! error here, and not a signal when an event is written.
 
 #[cfg(test)]
 mod tests;
@@ -26,19 +26,19 @@ use tllmprof_platform::descriptor::Own;
 const MODE: u32 = 0o600;
 const CREATED: &str = "it could not be created";
 
-/// Names that are tried for a record.
+/// The largest number of names that are tried for a record.
 const MAX_NAMES: u32 = 10_000;
 
 /// The file of a record.
 pub struct File {
     file: Own,
     name: Name,
-    /// Bytes that are reserved.
+    /// The number of bytes that are reserved.
     size: u64,
 }
 
 enum Name {
-    /// The file has none yet, and is to have this one.
+    /// The file has no name yet, and is to get this one.
     Wanted { path: PathBuf, process: u32 },
     Given {
         path: PathBuf,
@@ -46,22 +46,23 @@ enum Name {
     },
 }
 
-/// The reason for another name than the wanted one, of this record or of an earlier one.
+/// The reason why this record or an earlier one does not have the wanted name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NameTaken {
-    /// A record had the wanted name that nobody writes to, and has this name now.
+    /// The wanted name belonged to a record that no process writes to. That record has been renamed to this
+    /// path.
     ByEarlier(PathBuf),
-    /// A record has the wanted name that a process may be writing to.
+    /// The wanted name belongs to a record that a process may be writing to.
     ByAnother,
 }
 
 impl File {
-    /// Makes a file for `path`, which has no name until it is published. Where the file system has no such files, it has its
-    /// name at once.
+    /// Creates a file for `path`, which has no name until it is published. If the file system does not
+    /// support files without a name, it has its name from the start.
     pub fn create(path: &Path, process: u32) -> Result<Self, Failure> {
         let (file, name) = match open_unnamed(path) {
             Ok(file) => {
-                // Others see by the lock that the file is in use. Where there are no locks they leave it alone.
+                // Other processes see by the lock that the file is in use. Without locks they do not use it.
                 let _ = file.try_lock();
                 let path = path.to_owned();
                 (file, Name::Wanted { path, process })
@@ -81,9 +82,10 @@ impl File {
         })
     }
 
-    /// Gives the file its name, and says why it is another than the wanted one, or an earlier record's is. No record is ever
-    /// replaced, which would lose it: an earlier one that nobody writes to gets the next free number before its extension.
-    /// Where another process writes to it, the name of this one gets the number of its process.
+    /// Gives the file its name, and returns the reason if it is not the wanted one or if an earlier record
+    /// was renamed. No record is ever replaced, which would lose it: an earlier one that no process writes to
+    /// gets the next free number before its extension. If another process writes to it, the name of this
+    /// record gets the number of its process.
     pub fn publish(&mut self) -> Result<Option<NameTaken>, Failure> {
         match &mut self.name {
             Name::Given { taken, .. } => Ok(taken.take()),
@@ -98,14 +100,14 @@ impl File {
         }
     }
 
-    /// Where it is, or is to be.
+    /// Returns the path of the file, or the one that it is to get.
     pub fn path(&self) -> &Path {
         match &self.name {
             Name::Wanted { path, .. } | Name::Given { path, .. } => path,
         }
     }
 
-    /// Bytes that are reserved.
+    /// Returns the number of bytes that are reserved.
     pub const fn size(&self) -> u64 {
         self.size
     }
@@ -121,7 +123,7 @@ impl File {
         is_it.then_some(()).ok_or(Failure::new(GONE, 0))
     }
 
-    /// Reserves `bytes` more and maps them.
+    /// Reserves `bytes` more bytes and maps them.
     pub fn grow(&mut self, bytes: usize) -> Result<NonNull<u8>, Failure> {
         const TRIED: &str = "it could not grow";
         self.reopen()?;
@@ -130,7 +132,7 @@ impl File {
         if end > largest_file() {
             return Err(Failure::new(TRIED, libc::EFBIG));
         }
-        // A limit that is lowered meanwhile would send a signal.
+        // If the limit is lowered at the same time, the kernel sends this signal.
         let _quiet = Quiet::new(libc::SIGXFSZ);
         if let Err(error) = reserve(file, offset, bytes) {
             let _ = file.set_len(offset);
@@ -141,7 +143,7 @@ impl File {
         Ok(mapped)
     }
 
-    /// Cuts off what lies behind `size` bytes. Nobody may use it any more.
+    /// Cuts off what lies beyond `size` bytes. No thread may use it any more.
     pub fn cut(&mut self, size: u64) {
         if size < self.size
             && let Some(file) = self.file.get()
@@ -151,7 +153,7 @@ impl File {
         }
     }
 
-    /// Removes the file, if it still is where it was made: nothing has come into it.
+    /// Removes the file if it still has its name. For a file into which nothing was written.
     pub fn discard(&mut self) {
         if self.file.get().is_some_and(|file| is_at(file, self.path())) {
             let _ = fs::remove_file(self.path());
@@ -159,7 +161,7 @@ impl File {
         self.close();
     }
 
-    /// Closes the descriptor, if it still is the file's.
+    /// Closes the descriptor, if it still belongs to the file.
     pub fn close(&mut self) {
         self.file.close();
     }
@@ -169,20 +171,20 @@ fn failure(tried: &'static str, error: &io::Error) -> Failure {
     Failure::new(tried, error.raw_os_error().unwrap_or(0))
 }
 
-/// A file that has the name already. The lock of one that is held goes with its descriptor.
+/// A file that has the name already. The lock on a held file ends with its descriptor.
 enum Existing {
-    /// Another process has renamed it meanwhile.
+    /// Another process has renamed it in the meantime.
     Gone,
-    /// The start of a record, of a process that was killed before it wrote anything.
+    /// The start of a record whose process was killed before it wrote anything.
     Nothing(fs::File),
-    /// A record that nobody writes to.
+    /// A record that no process writes to.
     Left(fs::File),
-    /// A record that a process writes to, or may write to where the file system has no locks.
+    /// A record that a process writes to, or may write to if the file system has no locks.
     InUse,
 }
 
 impl Existing {
-    fn at(path: &Path) -> Result<Self, Failure> {
+    fn inspect(path: &Path) -> Result<Self, Failure> {
         const FOREIGN: Failure = Failure::new(
             "there is something else by that name, which is left alone",
             0,
@@ -205,7 +207,7 @@ impl Existing {
         let length = file.read_at(&mut start, 0).map_err(|_| FOREIGN)?;
         let size = file.metadata().map_err(|_| FOREIGN)?.len();
         let is_record = start == MAGIC;
-        // A process that was killed while it made its record left zeros.
+        // A process that was killed while it created its record left zeros.
         let is_begun = start == [0; MAGIC.len()]
             && size <= (HEADER_BYTES + CHUNK_BYTES) as u64
             && size.is_multiple_of(HEADER_BYTES as u64);
@@ -224,8 +226,9 @@ impl Existing {
     }
 }
 
-/// Makes what is to be at `path` there, or beside the record that is in use there. Returns what was made, its path, and the
-/// reason for another name. `make` makes nothing where another process took what it made for a record that was left.
+/// Creates by `make` what is to be at `path`, or next to it if a record there is in use. Returns what was
+/// made, its path, and the reason for another name. `make` returns `None` if another process took its file
+/// for an abandoned record.
 fn take_name<T>(
     path: &Path,
     process: u32,
@@ -241,7 +244,7 @@ fn take_name<T>(
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(failure(CREATED, &error)),
         }
-        let is_free = match Existing::at(&wanted)? {
+        let is_free = match Existing::inspect(&wanted)? {
             Existing::Gone => true,
             Existing::Nothing(_held) => fs::remove_file(&wanted).is_ok(),
             Existing::Left(_held) => match keep_earlier(&wanted) {
@@ -262,22 +265,23 @@ fn take_name<T>(
     Err(failure(CREATED, &io::ErrorKind::AlreadyExists.into()))
 }
 
-/// Makes a file at `path` and locks it; none if another process took it for one that was left.
+/// Creates a file at `path` and locks it. `None` if another process took it for an abandoned record.
 fn make_locked(path: &Path) -> io::Result<Option<fs::File>> {
     let file = open(path, true)?;
-    // Where there are no locks others leave it alone.
+    // Without locks other processes do not use it.
     let is_lost = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
     Ok(Some(file).filter(|file| !is_lost && is_at(file, path)))
 }
 
-/// Whether the open file is the one that has this name.
+/// Returns true if the open file is the one that has this name.
 fn is_at(file: &fs::File, path: &Path) -> bool {
     let identity = |status: fs::Metadata| (status.dev(), status.ino());
     let of_path = fs::symlink_metadata(path).map(identity);
     matches!((file.metadata().map(identity), of_path), (Ok(file), Ok(path)) if file == path)
 }
 
-/// The path with a process's number before its extension, and from the second time on which it is.
+/// Returns the path with a process's number before its extension, and from the second time on also the count
+/// `times`.
 fn with_number(path: &Path, process: u32, times: u32) -> PathBuf {
     let mut suffix = format!("-{process}");
     if times > 1 {
@@ -286,7 +290,7 @@ fn with_number(path: &Path, process: u32, times: u32) -> PathBuf {
     with_suffix(path, &suffix)
 }
 
-/// Opens the file, or makes it where it `is_new`.
+/// Opens the file, or creates it if it `is_new`.
 fn open(path: &Path, is_new: bool) -> io::Result<fs::File> {
     fs::File::options()
         .read(true)
@@ -297,7 +301,7 @@ fn open(path: &Path, is_new: bool) -> io::Result<fs::File> {
         .open(path)
 }
 
-/// Opens a file without a name in the folder of `path`.
+/// Creates a file without a name in the folder of `path`.
 fn open_unnamed(path: &Path) -> io::Result<fs::File> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -316,7 +320,8 @@ fn open_unnamed(path: &Path) -> io::Result<fs::File> {
     }
 }
 
-/// Whether there are no files without a name. A kernel that does not know of them opens the folder.
+/// Returns true if files without a name are not supported. A kernel that does not know the flag opens the
+/// folder.
 fn lacks_unnamed(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     matches!(
@@ -329,7 +334,7 @@ fn own_link(file: &fs::File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// Gives a file without a name one.
+/// Gives a name to a file without one.
 fn link(file: &fs::File, path: &Path) -> io::Result<()> {
     let [from, to] = [
         CString::new(own_link(file))?,
@@ -343,7 +348,7 @@ fn link(file: &fs::File, path: &Path) -> io::Result<()> {
     }
 }
 
-/// How large a file of this process may become.
+/// Returns the size limit for files of this process, in bytes.
 fn largest_file() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -356,8 +361,8 @@ fn largest_file() -> u64 {
     }
 }
 
-/// Has btrfs write what is written again to where it was: for a copy there may be no room when it
-/// comes to that, and the store would become a signal. For a file that is empty.
+/// Makes btrfs overwrite data in place. Otherwise it writes a copy, for which there may be no room, and the
+/// store would raise a signal. Only possible for an empty file.
 fn write_in_place(file: &fs::File) {
     const BTRFS: libc::c_long = 0x9123_683e;
     const GET_FLAGS: libc::Ioctl = 0x8008_6601;
@@ -379,7 +384,7 @@ fn write_in_place(file: &fs::File) {
     }
 }
 
-/// Takes room on the disk, or fails.
+/// Reserves room on the disk, or fails.
 fn reserve(file: &fs::File, offset: u64, bytes: usize) -> io::Result<()> {
     let (at, length) = (offset.cast_signed(), bytes as libc::off_t);
     loop {
@@ -396,7 +401,7 @@ fn reserve(file: &fs::File, offset: u64, bytes: usize) -> io::Result<()> {
     }
 }
 
-/// For file systems that reserve nothing.
+/// Writes zeros, on file systems that cannot reserve room.
 fn write_zeros(file: &fs::File, mut offset: u64, bytes: usize) -> io::Result<()> {
     static ZEROS: [u8; 1 << 12] = [0; 1 << 12];
     let end = offset + bytes as u64;
@@ -414,7 +419,8 @@ fn write_zeros(file: &fs::File, mut offset: u64, bytes: usize) -> io::Result<()>
 
 fn map(file: &fs::File, offset: u64, bytes: usize) -> Result<NonNull<u8>, Failure> {
     const TRIED: &str = "it could not be mapped";
-    /// Writes to every page, as a store would, but with errors instead of signals. Linux 5.14.
+    /// Writes to every page, as a store would, but returns errors instead of raising signals. Since Linux
+    /// 5.14.
     const POPULATE_WRITE: c_int = 23;
     // SAFETY: a new mapping of a file that has these bytes. A child of a fork has no use for it, and
     // must not write there; a core file is the host's.

@@ -1,12 +1,13 @@
-//! The flight recorder: the latest iterations outside windows.
+//! The flight recorder: the latest iterations outside windows, at all times or until the first window opens.
 //!
-//! What is kept of them is what is cheap: their times and batches, CUDA calls, collections, the GIL, and what their thread
-//! used of the machine; not the program's ranges, GPU times or kernels. Their chunks are used again ([`reuse`]). Whatever ends the process, they are there: an
-//! event in a chunk of its own says where the window of them opens, and moves on with each.
+//! Only what is cheap is kept: times and batches, CUDA calls, collections, the GIL, and the thread's use of
+//! the machine; not the program's ranges, GPU times or kernels. The chunks are used again ([`reuse`]). The
+//! iterations survive however the process ends: an event in a chunk of its own marks where their window
+//! opens, and is rewritten after each iteration.
 //!
-//! Called with the session's turn or its lock: by one thread at a time.
+//! Called with the session's turn or its lock, so by one thread at a time.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 use tllmprof_config::Settings;
@@ -15,21 +16,27 @@ use tllmprof_record::{Counter, Edge, Event, EventWriter, What};
 
 use super::{clock, keep, reuse, space, usage, writers};
 
-/// There is no such chunk.
+/// The number of no chunk.
 const NONE: u32 = u32::MAX;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// Those that are kept, the one with place p among all of them at p modulo their number.
+    /// The kept iterations. The one with place p among all of them is at index p modulo their number.
     #[fork(keep = "none of them is kept in the child")]
     static KEPT: OnceBox<Vec<Kept>> = OnceBox::new();
-    /// The chunk of the event that says where their window opens.
+    /// The chunk that holds the event which marks where their window opens.
     #[fork(keep = "stored where a record begins")]
     static EDGE: AtomicU32 = AtomicU32::new(NONE);
+    /// True once the first window has opened: then iterations are no longer kept.
+    #[fork(reset)]
+    static IS_OVER: AtomicBool = AtomicBool::new(false);
+    /// The number of kept iterations that are left in the record at the end of the process.
+    #[fork(reset)]
+    static LEFT: AtomicU64 = AtomicU64::new(0);
 }
 
-/// An iteration that is kept, in ticks.
+/// A kept iteration. Times are in ticks.
 #[derive(Default)]
 struct Kept {
     n: AtomicU64,
@@ -37,14 +44,14 @@ struct Kept {
     took: AtomicU64,
 }
 
-/// Keeps iterations where the settings say so. For the constructor.
+/// Enables the flight recorder if the settings ask for it. Called by the constructor.
 pub fn start(settings: &Settings) {
-    if let Some(steps) = settings.flight {
+    if let Some(steps) = settings.latest {
         KEPT.get_or_init(|| Box::new((0..steps).map(|_| Kept::default()).collect()));
     }
 }
 
-/// The record has begun.
+/// Called when the record has begun.
 pub fn begin() {
     let (Some(kept), Some(header)) = (KEPT.get(), space::header()) else {
         return;
@@ -60,15 +67,15 @@ pub fn begin() {
     resume();
 }
 
-/// Keeps iterations from here on, if any are to be kept.
+/// Starts to keep iterations, if the settings ask for it.
 pub fn resume() {
-    if KEPT.get().is_some() {
+    if KEPT.get().is_some() && !IS_OVER.load(Ordering::Relaxed) {
         usage::window_opens();
         reuse::begin();
     }
 }
 
-/// An iteration has ended that began at `start` and is kept.
+/// Adds an iteration that began at `start` and has ended.
 pub fn add(n: u64, start: u64, took: u64) {
     let Some(kept) = KEPT.get() else { return };
     let most = kept.len() as u64;
@@ -76,7 +83,7 @@ pub fn add(n: u64, start: u64, took: u64) {
     let place = &kept[(end % most) as usize];
     let is_full = end - first >= most;
     if is_full {
-        // The oldest goes, and counts as one that was never kept.
+        // The oldest is dropped, and counts as an iteration that was never kept.
         count_outside(place);
     }
     place.n.store(n, Ordering::Relaxed);
@@ -92,14 +99,14 @@ fn count_outside(kept: &Kept) {
     }
 }
 
-/// Those that are kept, the oldest first.
+/// Returns the kept iterations, the oldest first.
 fn all() -> impl DoubleEndedIterator<Item = &'static Kept> {
     let kept = KEPT.get().map_or(&[][..], Vec::as_slice);
     let (first, end) = reuse::kept();
     (first..end).filter_map(|place| kept.get((place % kept.len() as u64) as usize))
 }
 
-/// Where their window opens.
+/// Returns the event that opens their window.
 fn opening() -> Option<Event> {
     let oldest = all().next()?;
     let what = What::Window {
@@ -109,7 +116,7 @@ fn opening() -> Option<Event> {
     Some(Event::new(oldest.start.load(Ordering::Relaxed), 0, what))
 }
 
-/// Says of the window that opens so that its iterations were kept before.
+/// Returns the event that marks the window as one whose iterations were kept before it opened.
 fn past(opening: &Event) -> Event {
     let iteration = match opening.what {
         What::Window { iteration, .. } => iteration,
@@ -118,7 +125,17 @@ fn past(opening: &Event) -> Event {
     Event::new(opening.start, 0, What::Past { iteration })
 }
 
-/// Says where the window of what is kept opens; or that there is none.
+/// Stops keeping iterations: called when the window that ends the flight recorder opens.
+pub fn is_over() {
+    IS_OVER.store(true, Ordering::Relaxed);
+}
+
+/// Returns the number of kept iterations that are left in the record at the end of the process.
+pub fn left() -> u64 {
+    LEFT.load(Ordering::Relaxed)
+}
+
+/// Writes the event that opens the window of the kept iterations, or clears it.
 fn write_opening(event: Option<&Event>) {
     let number = EDGE.load(Ordering::Relaxed);
     if number != NONE
@@ -127,20 +144,21 @@ fn write_opening(event: Option<&Event>) {
     {
         let mut writer = EventWriter::again(chunk, header.id(), number, 0);
         if let Some(event) = event {
-            // There is room: there are no others.
+            // There is room: the chunk holds only these events.
             let _ = writer.push(event) && writer.push(&past(event));
         }
     }
 }
 
-/// A window opens, or the process ends: what is kept becomes a window of its own that ends here, if it `stays`; else it
-/// goes.
+/// Called when a window opens or the process ends. If `stays`, the kept iterations become a window of their
+/// own that ends here; otherwise they are dropped.
 pub fn ends(stays: bool) {
     if !reuse::end(stays) {
         return;
     }
     let last = all().next_back().map(|kept| kept.n.load(Ordering::Relaxed));
     if let (true, Some(opening), Some(iteration)) = (stays, opening(), last) {
+        LEFT.store(all().count() as u64, Ordering::Relaxed);
         writers::write(&opening);
         writers::write(&past(&opening));
         let what = What::Window {

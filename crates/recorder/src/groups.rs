@@ -1,4 +1,5 @@
-//! The groups that the process is in: those that a program makes before there is a record are kept for it.
+//! The groups that the process belongs to. Groups that the program makes before the record begins are kept
+//! for it.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,18 +10,18 @@ use tllmprof_sync::Lock;
 use super::facts::write_shown;
 use super::{is_on, is_wanted};
 
-/// How many communicators are kept: of those that come then nothing is known.
-const MOST: usize = 256;
+/// The number of communicators that are kept. Nothing is known of any further ones.
+const MAX_COMMUNICATORS: usize = 256;
 
-/// A communicator that was made.
+/// A communicator that the program made.
 #[derive(Clone, Copy)]
 struct Communicator {
     member: Member,
-    /// Where the program keeps its handle; 0: not known.
+    /// The address at which the program keeps its handle; 0: not known.
     slot: usize,
-    /// How often it was split.
+    /// The number of times it was split.
     splits: u32,
-    /// What a part of another is known by whose rank and size are still open.
+    /// The identifier of a part of another communicator whose rank and size are not known yet.
     open: Option<CommunicatorId>,
 }
 
@@ -36,15 +37,15 @@ impl Communicator {
         }
     }
 
-    /// Its rank here, and its size.
+    /// Returns the process's rank in it, and its size.
     fn place(&self) -> (u64, u64) {
         (self.member.rank.into(), self.member.size.into())
     }
 }
 
-/// Communicators that were made, and how many of them are in the record.
+/// The communicators that were made, and how many of them are in the record.
 struct Made {
-    all: [Communicator; MOST],
+    all: [Communicator; MAX_COMMUNICATORS],
     count: usize,
     written: usize,
 }
@@ -54,16 +55,17 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     static MADE: Lock<Made> = Lock::new(Made {
-        all: [Communicator::UNKNOWN; MOST],
+        all: [Communicator::UNKNOWN; MAX_COMMUNICATORS],
         count: 0,
         written: 0,
     });
-    /// There are parts whose ranks are open.
+    /// True if there are parts whose ranks are not known yet.
     #[fork(reset)]
     static ARE_OPEN: AtomicBool = AtomicBool::new(false);
 }
 
-/// The program makes a communicator of NCCL, whose handle it keeps at the address `slot`; 0: that is not known.
+/// Called when the program makes an NCCL communicator, whose handle it keeps at the address `slot`; 0: the
+/// address is not known.
 pub fn communicator(member: Member, slot: usize) {
     add(Communicator::new(member, slot));
 }
@@ -76,8 +78,8 @@ fn add(communicator: Communicator) {
         let mut made = MADE.lock();
         let at = made.count;
         if let Some(place) = made.all.get_mut(at) {
-            // The last one stands for all that are too many.
-            *place = if at + 1 < MOST {
+            // The last one stands for all that do not fit.
+            *place = if at + 1 < MAX_COMMUNICATORS {
                 communicator
             } else {
                 Communicator::UNKNOWN
@@ -93,9 +95,10 @@ fn add(communicator: Communicator) {
     }
 }
 
-/// The program splits a communicator, whose rank here and size are `place`: what that of a color is known by on all its ranks. All ranks
-/// of a communicator split it equally often. `holds` says whether a slot has the handle of the one that is split. Where none has, the only
-/// one of that place is meant.
+/// Called when the program splits a communicator, in which the process has the rank and size `place`. Returns
+/// the identifier that the part of `color` has on all its ranks: all ranks of a communicator split it equally
+/// often. `holds` returns true if a slot has the handle of the communicator that is split. If no slot has it,
+/// the only one with that rank and size is used.
 pub fn split(
     holds: impl Fn(usize) -> bool,
     place: Option<(u64, u64)>,
@@ -109,10 +112,10 @@ pub fn split(
     })
 }
 
-/// What a split makes: a communicator that is known by `id` on all its ranks. `place` is the process's rank in it, and its size; `None`: they
-/// are open until [`part_is_ready`].
+/// Adds the communicator that a split makes, whose identifier is `id` on all its ranks. `place` is the
+/// process's rank in it, and its size; `None`: they are not known before [`part_is_ready`].
 pub fn part(id: CommunicatorId, slot: usize, place: Option<(u64, u64)>) {
-    let member = place.map_or(Member::UNKNOWN, |place| Member::of(id, place));
+    let member = place.map_or(Member::UNKNOWN, |place| Member::from_place(id, place));
     let is_open = !member.is_known() && id != CommunicatorId::UNKNOWN;
     let open = is_open.then_some(id);
     add(Communicator {
@@ -121,13 +124,13 @@ pub fn part(id: CommunicatorId, slot: usize, place: Option<(u64, u64)>) {
     });
 }
 
-/// Whether there are parts whose ranks are open.
+/// Returns true if there are parts whose ranks are not known yet.
 pub fn are_parts_open() -> bool {
     ARE_OPEN.load(Ordering::Relaxed)
 }
 
-/// NCCL may be asked about a communicator from here on. Where it is a part whose rank is open, `place` asks. What the record has of it by
-/// now stays.
+/// Called when NCCL may be asked about a communicator. If it is a part whose rank is not known yet, `place`
+/// asks NCCL. What the record already has of it stays.
 pub fn part_is_ready(holds: impl Fn(usize) -> bool, place: impl FnOnce() -> Option<(u64, u64)>) {
     let is_it = |one: &Communicator| one.open.is_some() && holds(one.slot);
     let found = {
@@ -139,23 +142,23 @@ pub fn part_is_ready(holds: impl Fn(usize) -> bool, place: impl FnOnce() -> Opti
     };
     let mut made = MADE.lock();
     let part = &mut made.all[at];
-    // Several threads may have asked at a time.
+    // Several threads may have asked at the same time.
     let Some(id) = part.open.take() else {
         return;
     };
-    part.member = Member::of(id, place);
+    part.member = Member::from_place(id, place);
     let are_open = made.all[..made.count].iter().any(|one| one.open.is_some());
     ARE_OPEN.store(are_open, Ordering::Relaxed);
 }
 
-/// The one that is split.
+/// Returns the communicator that is split.
 fn parent(
     all: &mut [Communicator],
     holds: impl Fn(usize) -> bool,
     place: Option<(u64, u64)>,
 ) -> Option<&mut Communicator> {
     let known = |one: &Communicator| one.member.is_known();
-    // The latest: the program may have kept another there before.
+    // The latest: the program may have kept another handle at this address before.
     let holder = all
         .iter()
         .rposition(|one| known(one) && one.slot != 0 && holds(one.slot));
@@ -182,14 +185,14 @@ fn next() -> Option<Member> {
     Some(member)
 }
 
-/// Writes the process's place in a group. Of each name what is written last holds.
+/// Writes the process's place in a group. For each name, the latest one written is valid.
 pub fn write_group(group: &GroupRank<&str>) {
     if is_on() {
         write_shown(Info::Group, group);
     }
 }
 
-/// The child of a fork has made none.
+/// The child of a fork has no communicators.
 fn in_child(alone: &OnlyThread) {
     MADE.break_open(alone);
     let mut made = MADE.lock();
@@ -202,7 +205,7 @@ mod tests {
 
     fn made(all: &[(&[u8], u32, usize)]) -> Vec<Communicator> {
         let one = |(name, rank, slot): &(&[u8], u32, usize)| {
-            let id = CommunicatorId::of(name);
+            let id = CommunicatorId::from_bytes(name);
             let member = Member {
                 id,
                 rank: *rank,
@@ -234,7 +237,7 @@ mod tests {
         ] {
             assert_eq!(
                 found(slot, place),
-                name.map(CommunicatorId::of),
+                name.map(CommunicatorId::from_bytes),
                 "{slot:x} {place:?}"
             );
         }

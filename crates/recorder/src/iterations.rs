@@ -1,6 +1,6 @@
-//! Iterations and windows: outside windows a histogram and counters, inside them events.
+//! Records iterations and windows: outside windows a histogram and counters, inside them events.
 //!
-//! Called with the session's turn or its lock: by one thread at a time.
+//! Called with the session's turn or its lock, so by one thread at a time.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,31 +10,31 @@ use tllmprof_record::{Counter, Edge, Event, What};
 use super::state::{self, Keeps, is_on, is_recording};
 use super::{clock, flight, gpu, keep, pace, ranges, reuse, space, times, usage, writers};
 
-/// No iteration is open.
+/// The number of no iteration.
 const NONE: u64 = u64::MAX;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The iteration that is open, and since when.
+    /// The iteration that is open, and when it began.
     #[fork(reset)]
     #[together(iterations)]
     static OPEN: AtomicU64 = AtomicU64::new(NONE);
     #[fork(reset)]
     #[together(iterations)]
     static SINCE: AtomicU64 = AtomicU64::new(0);
-    /// The condition on batches does not hold for it.
+    /// True if the condition on batches does not hold for it.
     #[fork(reset)]
     #[together(iterations)]
     static EXCLUDED: AtomicBool = AtomicBool::new(false);
-    /// The first iteration of the window that is open, and how many have ended in it.
+    /// The first iteration of the open window, and the number of iterations that have ended in it.
     #[fork(keep = "stored where a window opens")]
     static FIRST: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static ENDED: AtomicU64 = AtomicU64::new(0);
 
-    /// Calls of each row that the header's counters hold.
+    /// The calls of each row that the header's counters include already.
     #[fork(reset)]
     static COUNTED: [AtomicU64; ROWS] = [const { AtomicU64::new(0) }; ROWS];
 }
@@ -42,7 +42,7 @@ const ROWS: usize = 32;
 lifecycle::global! {
     stage: Sinks;
 
-    /// When the counters were last brought up to date, and the clock tied, in milliseconds.
+    /// The times in milliseconds when the counters were last updated, and when the clock was last anchored.
     #[fork(reset)]
     #[together(iterations)]
     static COUNTED_AT: AtomicU64 = AtomicU64::new(0);
@@ -54,26 +54,27 @@ const COUNT_EVERY: u64 = 100;
 const ANCHOR_EVERY: u64 = 10_000;
 
 lifecycle::global! {
-    /// Events there were when the window opened, and what one costs its thread, in ticks.
+    /// The number of events when the window opened, and the cost of one event for its thread, in ticks.
     #[fork(keep = "stored where a window opens")]
     static EVENTS: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "measured where a record begins")]
     static EVENT_COSTS: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Stores `value`; returns what was there. Not one operation, which would lock the cache line: there is one thread at a time.
+/// Stores `value` and returns the old value. Not one atomic operation, which would lock the cache line: only
+/// one thread at a time calls this.
 fn replace(at: &AtomicU64, value: u64) -> u64 {
     let old = at.load(Ordering::Relaxed);
     at.store(value, Ordering::Relaxed);
     old
 }
 
-/// A record has begun.
+/// Called when a record has begun.
 pub fn start() {
     EVENT_COSTS.store(writers::measure(), Ordering::Relaxed);
 }
 
-/// An iteration begins. `excluded`: the condition on batches does not hold for it.
+/// Begins an iteration. `excluded`: the condition on batches does not hold for it.
 pub fn iteration_begins(n: u64, excluded: bool) {
     gpu::iteration_begins(n, excluded);
     if is_on() {
@@ -81,7 +82,7 @@ pub fn iteration_begins(n: u64, excluded: bool) {
         EXCLUDED.store(excluded, Ordering::Relaxed);
         let now = clock::ticks();
         let ended = replace(&SINCE, now);
-        // What was between two iterations was ours.
+        // The time between two iterations was spent in this library.
         if is_recording()
             && let Some(header) = space::header()
         {
@@ -90,17 +91,17 @@ pub fn iteration_begins(n: u64, excluded: bool) {
     }
 }
 
-/// The iteration that is open, if one is.
+/// Returns the iteration that is open, if any.
 pub fn open_iteration() -> Option<u64> {
     Some(OPEN.load(Ordering::Relaxed)).filter(|n| *n != NONE)
 }
 
-/// The iteration that is open, if one is, has ended. `counts`: it was a whole one.
+/// Ends the open iteration, if any. `counts`: it was a whole one.
 pub fn iteration_ends(counts: bool) {
     end(counts, false);
 }
 
-/// `cut`: by the end of the process, and not by its own.
+/// `cut`: the iteration was cut off by the end of the process.
 fn end(counts: bool, cut: bool) {
     let n = replace(&OPEN, NONE);
     if n == NONE || !counts {
@@ -139,7 +140,7 @@ fn end(counts: bool, cut: bool) {
     }
 }
 
-/// A window opens with iteration `first`. `past`: the iterations before that are kept stay in the record.
+/// Opens a window with iteration `first`. `past`: the iterations before it that were kept stay in the record.
 pub fn window_opens(first: u64, past: bool) {
     if !is_on() {
         return;
@@ -151,7 +152,7 @@ pub fn window_opens(first: u64, past: bool) {
     space::make_room();
     header.anchor(clock::anchor());
     header.add(Counter::Windows, 1);
-    // What is written again for the window is so behind its opening.
+    // Read first, so that events that are written again for the window come after its opening.
     let opened = clock::ticks();
     writers::strings::window_opens();
     FIRST.store(first, Ordering::Relaxed);
@@ -165,14 +166,26 @@ pub fn window_opens(first: u64, past: bool) {
     state::keep(Keeps::Window, true);
 }
 
-/// The window that is open closes before iteration `next`.
+/// Writes a histogram of the iterations that came before the window that has opened.
+pub fn write_before() {
+    if !is_recording() {
+        return;
+    }
+    let buckets = space::header().map(|header| header.outside().buckets());
+    for (bucket, iterations) in buckets.into_iter().flatten() {
+        let what = What::OutsideBefore { bucket, iterations };
+        writers::write_aside(&Event::new(clock::ticks(), 0, what));
+    }
+}
+
+/// Closes the open window before iteration `next`.
 pub fn window_closes(next: u64) {
     if close(next) {
         flight::resume();
     }
 }
 
-/// As [`window_closes`]; whether one was open.
+/// Like [`window_closes`]. Returns true if a window was open.
 fn close(next: u64) -> bool {
     if !state::keep(Keeps::Window, false) {
         return false;
@@ -180,11 +193,11 @@ fn close(next: u64) -> bool {
     ranges::window_closes();
     usage::window_closes();
     let first = FIRST.load(Ordering::Relaxed);
-    // A window in which no iteration has ended: the one that was open is its last, and was cut off.
+    // No iteration has ended in the window: the one that was open is its last, and was cut off.
     let is_empty = next <= first;
     let last = next.saturating_sub(1).max(first);
     write_edge(Edge::Close, clock::ticks(), last, is_empty);
-    // Those of the window that never were the open one: the next had begun when their turn came.
+    // Iterations of the window that were never the open one: the next had begun before they were handled.
     let passed = next
         .saturating_sub(first)
         .saturating_sub(ENDED.load(Ordering::Relaxed));
@@ -211,7 +224,7 @@ fn write_edge(edge: Edge, at: u64, iteration: u64, cut: bool) {
     });
 }
 
-/// Whether it is time to bring the counters up to date.
+/// Returns true if it is time to update the counters.
 pub fn wants_calls() -> bool {
     if !is_on() {
         return false;
@@ -230,8 +243,8 @@ pub fn wants_calls() -> bool {
     is_time
 }
 
-/// How many calls of each row the process has made so far. What is new was made in the window, if
-/// one is open, else outside.
+/// Updates the counters to the number of calls of each row that the process has made so far. New calls count
+/// for the window if one is open, otherwise for the time outside.
 pub fn count_calls(calls: impl Iterator<Item = u64>) {
     let Some(header) = space::header() else {
         return;
@@ -249,7 +262,7 @@ pub fn count_calls(calls: impl Iterator<Item = u64>) {
     header.snapshot();
 }
 
-/// The process ends after `iterations`.
+/// Called when the process ends after `iterations`.
 pub fn finish(iterations: u64) {
     let open = OPEN.load(Ordering::Relaxed);
     end(open < iterations, true);

@@ -1,9 +1,10 @@
-//! The latest windows alone (`TLLMPROF_KEEP`): once the record has come to its limit, the chunks of the oldest windows are
-//! used again.
+//! Keeps only the latest windows (`TLLMPROF_KEEP`): once the record has reached its size limit, the chunks of
+//! the oldest windows are used again.
 //!
-//! A chunk is known by the latest window that had opened when it was full: that one and those before may have events in it.
-//! When it is used again, they are dropped: the header says so before anything is written over, so a reader leaves out
-//! what other chunks still have of them. The latest window stays, whatever comes.
+//! A full chunk is labelled with the latest window that had opened by then: it may have events of that window
+//! and of earlier ones. Before the chunk is used again, these windows are dropped. The header says so before
+//! anything is overwritten, so that a reader leaves out what other chunks still have of them. The latest
+//! window is never dropped.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
@@ -18,76 +19,76 @@ use tllmprof_sync::Guard;
 use super::bounded::Bounded;
 use super::{clock, space};
 
-/// How long a thread waits for the chunks that are full.
-const PATIENCE: Duration = Duration::from_millis(10);
+/// The time a thread waits for the list of full chunks.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 lifecycle::global! {
     stage: Sinks;
 
     #[fork(keep = "the settings are the same")]
     static IS_ON: AtomicBool = AtomicBool::new(false);
-    /// The record is over: no more windows are dropped.
+    /// True once the record is finished: then no more windows are dropped.
     #[fork(reset)]
     static HAS_ENDED: AtomicBool = AtomicBool::new(false);
     /// Chunks that are full, in the order in which they were filled.
     #[fork(by = in_child)]
     static FULL: Bounded<VecDeque<Full>> = Bounded::new(VecDeque::new());
-    /// How often something has come to be there that [`take`] may give.
-    #[fork(keep = "differences alone matter")]
+    /// A count of the changes after which [`take`] may return a chunk again.
+    #[fork(keep = "only differences matter")]
     static CHANGES: AtomicU64 = AtomicU64::new(0);
-    /// There was no room, and most of it was that of threads.
+    /// True if there was no room because most of it was held by threads.
     #[fork(reset)]
     static HAS_TOO_MANY: AtomicBool = AtomicBool::new(false);
-    /// How many threads there were when that was said.
+    /// The number of threads when that was logged.
     #[fork(reset)]
     static SAID_OF: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Chunks that were filled while [`FULL`] could not be had: whoever has it next adds them.
+/// Chunks that were filled while [`FULL`] was locked: the next thread that gets the lock adds them.
 const MOST_MISSED: usize = 64;
 lifecycle::global! {
     stage: Sinks;
 
-    /// One more than the number of each; 0 where there is none.
+    /// The number of each chunk plus one; 0: none.
     #[fork(reset)]
     static MISSED: [AtomicU32; MOST_MISSED] = [const { AtomicU32::new(0) }; MOST_MISSED];
     #[fork(reset)]
     static HAS_MISSED: AtomicBool = AtomicBool::new(false);
 }
 
-/// A chunk that nobody writes to any more.
+/// A chunk that no thread writes to any more.
 struct Full {
     number: u32,
-    /// How many windows had opened by then.
+    /// The number of windows that had opened by then.
     windows: u64,
-    /// When that was, in ticks.
+    /// The time when it was full, in ticks.
     filled: u64,
 }
 
-/// Keeps the latest windows where the settings say so. For the constructor.
+/// Enables this mode if the settings ask for it. Called by the constructor.
 pub fn start(settings: &Settings) {
     if settings.keep.is_some() {
-        // All the chunks that there can be: it never grows.
+        // Room for all possible chunks, so that it never grows.
         let most = settings.trace_max.min(space::MOST_BYTES) / CHUNK_BYTES as u64;
-        if let Some(mut full) = FULL.lock_for(PATIENCE) {
+        if let Some(mut full) = FULL.lock_for(LOCK_TIMEOUT) {
             *full = VecDeque::with_capacity(most as usize);
             IS_ON.store(true, Ordering::Release);
         }
     }
 }
 
-/// Whether the settings say so.
+/// Returns true if the settings ask for it.
 #[inline]
 pub fn is_wanted() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// Whether windows are dropped where there is no more room.
+/// Returns true if windows are dropped when there is no more room.
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Acquire) && !HAS_ENDED.load(Ordering::Acquire)
 }
 
-/// The record has begun, and may take `bytes`.
+/// Called when the record has begun, which may take `bytes`.
 pub fn begin(bytes: u64) {
     if is_on()
         && let Some(header) = space::header()
@@ -97,7 +98,7 @@ pub fn begin(bytes: u64) {
     }
 }
 
-/// A thread has filled a chunk, and has no writer there any more.
+/// Called when a thread has filled a chunk and no longer writes there.
 pub fn is_full(number: u32) {
     if is_on()
         && let Some(header) = space::header()
@@ -110,9 +111,9 @@ pub fn is_full(number: u32) {
     }
 }
 
-/// The chunks that are full, those among them that were missed.
+/// Returns the full chunks, including those that were missed.
 fn full(header: &HeaderBlock) -> Option<Guard<'static, VecDeque<Full>>> {
-    let mut full = FULL.lock_for(PATIENCE)?;
+    let mut full = FULL.lock_for(LOCK_TIMEOUT)?;
     if HAS_MISSED.load(Ordering::Relaxed) && HAS_MISSED.swap(false, Ordering::Acquire) {
         for missed in &MISSED {
             if let Some(number) = missed.swap(0, Ordering::Acquire).checked_sub(1) {
@@ -126,7 +127,7 @@ fn full(header: &HeaderBlock) -> Option<Guard<'static, VecDeque<Full>>> {
 fn add(full: &mut VecDeque<Full>, header: &HeaderBlock, number: u32) {
     // It never grows.
     if full.len() < full.capacity() {
-        // Before the count is read: a window that is counted after that opens later.
+        // Before the count is read: a window that is counted later opens later.
         let filled = clock::ticks();
         fence(Ordering::SeqCst);
         full.push_back(Full {
@@ -137,7 +138,8 @@ fn add(full: &mut VecDeque<Full>, header: &HeaderBlock, number: u32) {
     }
 }
 
-/// Remembers a chunk for whoever has the others next. Where there is no place for it, it is not used again.
+/// Remembers a chunk for the next thread that gets the list. If there is no place for it, it is not used
+/// again.
 fn miss(number: u32) {
     let put = |place: &AtomicU32| {
         let put = place.compare_exchange(0, number + 1, Ordering::Release, Ordering::Relaxed);
@@ -148,17 +150,17 @@ fn miss(number: u32) {
     }
 }
 
-/// Something else each time that [`take`] may give one where it had none.
+/// Returns a value that changes each time that [`take`] may return a chunk again.
 pub fn changes() -> u64 {
     let windows = space::header().map_or(0, |header| header.get(Counter::Windows));
     CHANGES.load(Ordering::Acquire).wrapping_add(windows)
 }
 
-/// The iterations before a window have become window number `windows`, which opened at `since`: chunks filled since
-/// have events of it.
+/// Called when the iterations before a window have become window number `windows`, which opened at `since`:
+/// chunks filled since then have events of it.
 pub fn has_past(since: u64, windows: u64) {
     if is_on()
-        && let Some(mut full) = FULL.lock_for(PATIENCE)
+        && let Some(mut full) = FULL.lock_for(LOCK_TIMEOUT)
     {
         for chunk in full.iter_mut().rev() {
             if chunk.filled < since {
@@ -169,7 +171,8 @@ pub fn has_past(since: u64, windows: u64) {
     }
 }
 
-/// The oldest chunk, if all in it is of windows before the latest; these are dropped. None where that is not known now.
+/// Takes the oldest chunk if all its events belong to windows before the latest, and drops these windows.
+/// `None`: not known now.
 pub fn take() -> Option<Option<u32>> {
     if !is_on() {
         return Some(None);
@@ -188,19 +191,20 @@ pub fn take() -> Option<Option<u32>> {
     };
     header.set(Counter::DroppedUntil, oldest.filled);
     header.set(Counter::WindowsDropped, oldest.windows);
-    // A reader takes from outside a snapshot only what has grown a little, and the time may have grown by more.
+    // Without a snapshot a reader accepts only values that have grown a little, and the time may have grown
+    // by more.
     header.snapshot();
     fence(Ordering::SeqCst);
     Some(Some(oldest.number))
 }
 
-/// There is no room but that of the latest window, and what threads have. Says so, once, or has it said when the window
-/// closes, as more threads may come.
+/// Called when all chunks belong to the latest window or to threads that write into them. Logs that once, or
+/// has it logged when the window closes, as more threads may come.
 pub fn has_none() {
     if !is_on() {
         return;
     }
-    let (Some(header), Some(full)) = (space::header(), FULL.lock_for(PATIENCE)) else {
+    let (Some(header), Some(full)) = (space::header(), FULL.lock_for(LOCK_TIMEOUT)) else {
         return;
     };
     let (waiting, all) = (full.len() as u64, header.get(Counter::Chunks));
@@ -215,8 +219,8 @@ pub fn has_none() {
     }
 }
 
-/// A window has closed: says whether more threads have recorded events, `threads`, than there is room for. Not again before
-/// there are twice as many.
+/// Called when a window has closed. Logs if more threads have recorded events, `threads`, than there is room
+/// for; again only once their number has doubled.
 pub fn window_closes(threads: impl FnOnce() -> u64) {
     if !HAS_TOO_MANY.swap(false, Ordering::Relaxed) {
         return;
@@ -236,33 +240,34 @@ pub fn window_closes(threads: impl FnOnce() -> u64) {
     }
 }
 
-/// Megabytes in which so many threads have a chunk each and leave as many to windows that are over.
+/// The megabytes in which `threads` threads have a chunk each and leave as many chunks to windows that are
+/// over.
 const fn least_for(threads: u64) -> u64 {
-    // The header, and what lasts, which has its share.
+    // The header, and the share of lasting events.
     let chunks = (2 * threads + 4) * 8;
     (chunks.div_ceil(7) * CHUNK_BYTES as u64).div_ceil(1 << 20)
 }
 
-/// There is no record any more: returns once no window is being dropped, so that no snapshot comes after the last one.
+/// Ends this mode. Returns once no window is being dropped, so that no snapshot comes after the last one.
 pub fn finish() {
     if is_on() {
         HAS_ENDED.store(true, Ordering::SeqCst);
-        drop(FULL.lock_for(PATIENCE));
+        drop(FULL.lock_for(LOCK_TIMEOUT));
     }
 }
 
 /// The child of a fork has no record until it begins one of its own.
 fn in_child(alone: &OnlyThread) {
     FULL.break_open(alone);
-    if let Some(mut full) = FULL.lock_for(PATIENCE) {
+    if let Some(mut full) = FULL.lock_for(LOCK_TIMEOUT) {
         full.clear();
     }
 }
 
-/// Does `act` while nobody else can have the chunks that are full.
+/// Runs `act` while no other thread can lock the list of full chunks.
 #[cfg(test)]
 pub fn while_locked(act: impl FnOnce()) {
-    let locked = FULL.lock_for(PATIENCE);
+    let locked = FULL.lock_for(LOCK_TIMEOUT);
     assert!(locked.is_some());
     act();
 }

@@ -1,10 +1,9 @@
-//! The built-in record (`TLLMPROF_TRACE`): a file that the process's own threads write events into,
-//! through memory, so that it is whole whatever ends the process.
+//! The built-in record (`TLLMPROF_TRACE`): a file into which the process's own threads write events through a
+//! memory mapping, so that it is readable however the process ends.
 //!
-//! [`file`] is what is known of the file, [`space`] its room, [`writers`] the threads' chunks in it,
-//! [`facts`] what is written once, [`iterations`] what happens outside windows and inside, [`gpu`] what
-//! the GPU was at work for it. Inside
-//! windows alone events are kept ([`is_recording`]). Nothing here asks what a step is.
+//! [`file`] handles the file itself, [`space`] the room in it, [`writers`] the threads' chunks, [`facts`]
+//! what is written once, [`iterations`] what happens outside and inside windows, and [`gpu`] the GPU times of
+//! iterations. Events are kept only inside windows ([`is_recording`]). Nothing here asks what a step is.
 
 mod arena;
 mod bounded;
@@ -36,12 +35,13 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use once_cell::race::OnceBox;
+use tllmprof_calls::CALLS;
 use tllmprof_config::{Place, Settings};
 use tllmprof_platform::{ids, lifecycle};
 
 pub use tllmprof_record::{
     Batch, CommunicatorId, Counter, Edge, Ended, Event, GroupRank, Member, NO_STRING, RangeKind,
-    StringId, Taken, ThreadState, What,
+    StringId, SystemCall, Taken, ThreadState, What,
 };
 use tllmprof_session::Facts;
 pub use usage::{wait_begins, wait_ends};
@@ -51,11 +51,11 @@ pub use facts::{expert_loads, thread_name, write_rank, write_rule};
 pub use groups::{are_parts_open, communicator, part, part_is_ready, split, write_group};
 pub use iterations::{
     count_calls, iteration_begins, iteration_ends, open_iteration, wants_calls, window_closes,
-    window_opens,
+    window_opens, write_before,
 };
 pub use pace::median_ns;
 pub use space::{make_room, set_helper};
-#[cfg(target_arch = "x86_64")] // its assembler asks
+#[cfg(target_arch = "x86_64")] // used by its assembler
 pub use state::LOOKS;
 pub use state::{
     Looks, Missing, add, is_keeping, is_on, is_recording, is_wanted, look_for, looks_for, set,
@@ -68,12 +68,15 @@ use state::{HAS_FAILED, IS_ON, IS_WANTED, Keeps};
 use tllmprof_platform::log;
 
 lifecycle::global! {
-    /// Where the process was when it began; relative paths are from there.
+    /// The working directory when the process began. Relative paths start there.
     #[fork(keep = "paths are from where the first process began")]
     static FOLDER: OnceBox<PathBuf> = OnceBox::new();
+    /// The function that [`at_launches`] registers.
+    #[fork(keep = "set once, at the first window")]
+    static AT_LAUNCHES: OnceBox<fn()> = OnceBox::new();
 }
 
-/// Keeps an event of the calling thread's, if a window is open or iterations outside windows are kept.
+/// Records an event of the calling thread, if a window is open or iterations outside windows are kept.
 #[inline]
 pub fn event(start: u64, duration: u64, what: What) {
     if is_keeping() {
@@ -81,8 +84,8 @@ pub fn event(start: u64, duration: u64, what: What) {
     }
 }
 
-/// Keeps a range of the calling thread's that began at `since` in window `window`. One that was open
-/// when its window closed ends with it.
+/// Records a range of the calling thread that began at `since` in window `window`. A range that was open when
+/// its window closed ends with that window.
 pub fn ended(window: u32, since: u64, what: impl FnOnce() -> What) {
     let now = ticks();
     if ranges::is_kept(window)
@@ -92,21 +95,21 @@ pub fn ended(window: u32, since: u64, what: impl FnOnce() -> What) {
     }
 }
 
-/// What is in the batch of `iteration`, which the calling thread has begun: kept where events are.
+/// Records the batch of `iteration`, which the calling thread has begun, if events are kept.
 pub fn batch(iteration: u64, batch: Batch) {
     times::batch_is(iteration, batch.phase());
     let iteration = iteration as u16;
     event(ticks(), 0, What::Batch { iteration, batch });
 }
 
-/// Keeps an event of what was done inside a window, which may be closed by now.
+/// Records an event that happened inside a window. The window may be closed by now.
 pub fn late(event: &Event) {
     if is_on() {
         writers::write_late(event);
     }
 }
 
-/// How many windows have opened, and how many of these the record has no longer.
+/// Returns the number of windows opened, and how many of them the record no longer holds.
 pub fn windows() -> (u64, u64) {
     space::header().map_or((0, 0), |header| {
         (
@@ -116,34 +119,47 @@ pub fn windows() -> (u64, u64) {
     })
 }
 
-/// As [`late`], of an event that others refer to for as long as [`era`] is the same.
+/// Like [`late`], for an event that other events refer to for as long as [`era`] stays the same.
 pub fn latest(event: &Event) {
     if is_on() {
         writers::write_latest(event);
     }
 }
 
-/// As [`event`], of a call that has succeeded, in as little code as may be: false and nothing where more than that is to
-/// be done.
+/// Like [`event`], for a call that succeeded, in as little code as possible. Returns false without recording
+/// anything if the event needs more work than that.
 #[inline(always)]
 pub fn call_at_once(start: u64, until: u64, what: What) -> bool {
-    // A virtual machine that moves may find the counter behind.
+    // The counter may jump backwards when a virtual machine migrates.
     let took = until.saturating_sub(start);
     is_keeping()
         && took <= u64::from(u32::MAX)
         && writers::write_at_once(&Event::new(start, took, what))
 }
 
-/// As [`event`], of a call that has returned.
+/// Registers `act`, which threads run at their first launch in a window, and from time to time after that.
+/// Only the first `act` that is registered is kept.
+pub fn at_launches(act: fn()) {
+    let _ = AT_LAUNCHES.set(Box::new(act));
+}
+
+/// Like [`event`], for a call that has returned.
 pub fn call(start: u64, until: u64, failed: bool, what: What) {
     if is_keeping() {
+        if let What::Call { row, .. } = what
+            && CALLS
+                .get(usize::from(row))
+                .is_some_and(|call| call.kind.launches())
+        {
+            AT_LAUNCHES.get().into_iter().for_each(|act| act());
+        }
         let mut event = Event::new(start, until.saturating_sub(start), what);
         event.failed = failed;
         writers::write_aside(&event);
     }
 }
 
-/// Remembers what is asked for. For the constructor.
+/// Stores what the settings ask for. Called by the constructor.
 pub fn start(settings: &Settings) {
     watch::start(settings);
     gpu::start(settings.gpu_times);
@@ -151,8 +167,8 @@ pub fn start(settings: &Settings) {
         IS_WANTED.store(true, Ordering::Relaxed);
         flight::start(settings);
         keep::start(settings);
-        if settings.flight.is_some() || settings.keep.is_some() {
-            reuse::want(settings.flight.is_some());
+        if settings.latest.is_some() || settings.keep.is_some() {
+            reuse::want(settings.latest.is_some());
         }
         log::keep(keep_warning);
         clock::start();
@@ -162,34 +178,56 @@ pub fn start(settings: &Settings) {
     }
 }
 
-/// Whether there is to be a record, which may be asked before the constructor has run.
+/// Called when a window opens that was not requested while the process runs.
+pub fn planned_opens(settings: &Settings) {
+    if settings.flight.is_none() {
+        flight::is_over();
+    }
+}
+
+/// Called when no window is planned.
+pub fn plans_none(settings: &Settings) {
+    planned_opens(settings);
+    if settings.flight.is_none() {
+        flight::ends(false);
+    }
+    watch::planned_has_closed(settings);
+}
+
+/// Returns the number of iterations outside windows that are left in the record at the end of the process.
+pub fn latest_left() -> u64 {
+    flight::left()
+}
+
+/// Returns true if the settings ask for a record. May be called before the constructor has run.
 pub fn is_asked_for(settings: &Settings) -> bool {
     settings.trace.is_some() && may_write()
 }
 
-/// Why there is no record, where there is none.
+/// Returns the reason why there is no record. Only meaningful if there is none.
 pub fn missing(settings: &Settings) -> Missing {
     Missing::why(settings.trace.is_some() && !settings.trace_on_demand)
 }
 
-/// Whether files may be made here: not where the process has rights that its user has not.
+/// Returns true if the process may create files: false for one that runs with rights that its user does not
+/// have.
 pub fn may_write() -> bool {
     // SAFETY: takes no pointer.
     unsafe { libc::getauxval(libc::AT_SECURE) == 0 }
 }
 
-/// What the machine, or the container, is called.
+/// Returns the host name of the machine or the container.
 pub fn host_name() -> OsString {
     OsString::from_vec(facts::host_name())
 }
 
-/// Where the record is, if one has begun. Allocates.
+/// Returns the path of the record, if one has begun. Allocates.
 pub fn path() -> Option<PathBuf> {
     is_on().then(space::path).flatten()
 }
 
-/// Makes the file and writes what is known of the process. Once in a process, and no lock is held
-/// meanwhile; not for a hook.
+/// Creates the file and writes what is known of the process. Called once in a process, without holding a
+/// lock; not for a hook.
 pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     let Some(template) = &settings.trace else {
         return;
@@ -224,7 +262,7 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     }
     header.anchor(now);
     header.snapshot();
-    // A process that is killed before this leaves nothing, and afterwards a record.
+    // A process that is killed before this line leaves no file; one that is killed after it leaves a record.
     match space::publish() {
         Ok((used, taken)) => report_taken(&path, &used, taken),
         Err(failure) => return refuse(failure),
@@ -239,7 +277,7 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     flight::begin();
 }
 
-/// Logs which name a record has got that was wanted at `path`, and which an earlier one.
+/// Logs that the record was not created at `path` but at `used`, or that an earlier record was renamed.
 fn report_taken(path: &Path, used: &Path, taken: Option<NameTaken>) {
     let (path, used) = (path.display(), used.display());
     match taken {
@@ -260,8 +298,8 @@ fn report_taken(path: &Path, used: &Path, taken: Option<NameTaken>) {
     }
 }
 
-/// The process ends, after `iterations`: nothing that comes is kept but what the GPU did. Allocates
-/// nothing.
+/// Called when the process ends after `iterations` iterations. From here on only GPU times are recorded.
+/// Allocates nothing.
 pub fn ends(iterations: u64) {
     if is_on() {
         iterations::finish(iterations);
@@ -269,7 +307,7 @@ pub fn ends(iterations: u64) {
     }
 }
 
-/// Nothing more comes. Allocates nothing.
+/// Ends the record: nothing is written after this. Allocates nothing.
 pub fn finish(ended: Ended) {
     if !IS_ON.swap(false, Ordering::AcqRel) {
         return;

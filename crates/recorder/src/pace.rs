@@ -1,6 +1,7 @@
-//! How long the latest iterations took, for who asks while the process runs.
+//! The durations of the latest iterations, for requests while the process runs.
 //!
-//! Written where an iteration ends, with the session's turn or its lock: by one thread at a time. One store for each.
+//! Written at the end of an iteration, with the session's turn or its lock, so by one thread at a time. One
+//! store for each iteration.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +9,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use super::clock;
 
-/// Iterations that are remembered.
+/// The number of iterations that are remembered.
 const KEPT: usize = 128;
 
 lifecycle::global! {
@@ -19,18 +20,18 @@ lifecycle::global! {
 }
 
 struct Pace {
-    /// The latest iterations' times, in ticks: that of iteration n of them at n modulo [`KEPT`].
+    /// The latest iterations' durations, in ticks. Iteration n of them is at index n modulo [`KEPT`].
     took: [AtomicU64; KEPT],
-    /// How many iterations there have been.
+    /// The number of iterations so far.
     count: AtomicU64,
 }
 
-/// An iteration has ended that took so many ticks.
+/// Adds an iteration that took `took` ticks.
 pub fn add(took: u64) {
     PACE.add(took);
 }
 
-/// The median of the latest iterations' times, in nanoseconds; nothing where none has ended.
+/// Returns the median duration of the latest iterations, in nanoseconds; `None` if none has ended.
 pub fn median_ns() -> Option<u64> {
     let ticks = PACE.median()?;
     Some((ticks as f64 / clock::ticks_per_ns()) as u64)
@@ -61,7 +62,7 @@ impl Pace {
         took.get(count / 2).copied()
     }
 
-    /// The child of a fork has made none.
+    /// The child of a fork has no iterations.
     fn in_child(&self, _: &OnlyThread) {
         self.count.store(0, Ordering::Relaxed);
     }

@@ -1,10 +1,10 @@
-//! Work that no signal handler of the host is to come into, and a signal that it may raise itself.
+//! Blocks the host's signal handlers during some work, and discards a signal that the work may raise itself.
 
 use core::ffi::c_int;
 use core::mem::zeroed;
 
-/// Keeps signals from the calling thread as long as it lives: a handler might jump out of what we
-/// are doing. What our work raised of one of them is taken off.
+/// Blocks signals for the calling thread while it lives, because a handler might jump out of our work. It
+/// discards the signal if our work raised it.
 pub struct Quiet {
     signal: c_int,
     old: libc::sigset_t,
@@ -12,13 +12,13 @@ pub struct Quiet {
 }
 
 impl Quiet {
-    /// `signal` is what our work may raise.
+    /// `signal` is the signal that our work may raise.
     pub fn new(signal: c_int) -> Self {
         // SAFETY: the sets are initialised before use, and the pointers are to locals.
         unsafe {
             let (mut set, mut old, mut pending) = (zeroed(), zeroed(), zeroed());
             libc::sigfillset(&raw mut set);
-            // What a fault raises is not to be put off.
+            // Signals of faults must not be blocked.
             for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE] {
                 libc::sigdelset(&raw mut set, fault);
             }
@@ -62,7 +62,7 @@ impl Drop for Quiet {
 mod tests {
     use super::*;
 
-    /// Whether a signal is blocked for the calling thread, and whether it is pending.
+    /// Returns whether a signal is blocked for the calling thread, and whether it is pending.
     fn state(signal: c_int) -> (bool, bool) {
         // SAFETY: the sets are filled before they are read, and the pointers are to locals.
         unsafe {

@@ -1,8 +1,8 @@
-//! Ranges and marks in the record: what a thread has pushed, and what may end on any thread.
+//! Ranges and marks in the record: ranges that a thread has pushed, and ranges that may end on any thread.
 //!
-//! A range is written when it ends, so it has to be known from where it began. One that was open
-//! when its window opened is not known. One that is open when it closes is cut there, and written
-//! when it ends, or given up when the next window opens.
+//! A range is written when it ends, so it has to be known from its beginning. A range that was open when its
+//! window opened is not known. One that is open when the window closes is cut there: it is written when it
+//! ends, or dropped when the next window opens.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -17,10 +17,10 @@ use tllmprof_steps::ranges::open::Begun;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The number of the window that is open, from 1; 0 while none is.
+    /// The number of the open window, from 1; 0: none is open.
     #[fork(reset)]
     static WINDOW: AtomicU32 = AtomicU32::new(0);
-    /// The last that was opened, and when it closed.
+    /// The number of the last window that was opened, and the time when it closed.
     #[fork(by = forget_window)]
     static LAST: AtomicU32 = AtomicU32::new(0);
     #[fork(keep = "of a window that is forgotten")]
@@ -30,37 +30,37 @@ lifecycle::global! {
     static CROSSING: Crossing = Crossing::new();
 }
 
-/// The window that is open; 0 for none.
+/// Returns the number of the open window; 0: none.
 #[inline]
 pub fn window() -> u32 {
     WINDOW.load(Ordering::Acquire)
 }
 
-/// Whether a range that ends now may be one that is kept.
+/// Returns true if a range that ends now may have to be recorded.
 #[inline]
 pub fn may_be_open() -> bool {
     LAST.load(Ordering::Relaxed) != 0
 }
 
-/// A window has opened.
+/// Called when a window has opened.
 pub fn window_opens() {
     let number = LAST.load(Ordering::Relaxed).wrapping_add(1).max(1);
     LAST.store(number, Ordering::Relaxed);
     WINDOW.store(number, Ordering::Release);
 }
 
-/// It closes.
+/// Called when the window closes.
 pub fn window_closes() {
     CLOSED.store(clock::ticks(), Ordering::Relaxed);
     WINDOW.store(0, Ordering::Release);
 }
 
-/// Whether a range is kept that began in this window and ends now.
+/// Returns true if a range that began in this window and ends now is recorded.
 pub fn is_kept(window: u32) -> bool {
     window != 0 && window == LAST.load(Ordering::Relaxed)
 }
 
-/// What a range comes to that ends now.
+/// Returns the event of a range that ends now, if it is recorded.
 #[inline]
 pub fn event(window: u32, since: u64, what: What, now: u64) -> Option<Event> {
     if !is_kept(window) {
@@ -69,21 +69,21 @@ pub fn event(window: u32, since: u64, what: What, now: u64) -> Option<Event> {
     if WINDOW.load(Ordering::Relaxed) == window {
         return Some(Event::new(since, now.saturating_sub(since), what));
     }
-    // One that began behind its end has its names of whichever window.
+    // A range that began after the window's end may have names of another window.
     let until_closed = CLOSED.load(Ordering::Relaxed).checked_sub(since)?;
     let mut event = Event::new(since, until_closed, what);
     event.cut = true;
     is_on().then_some(event)
 }
 
-/// What a range or a mark is called, and in which domain; none for the default one.
+/// The name of a range or a mark, and of its domain; `None`: the default domain.
 #[derive(Clone, Copy)]
 pub struct Names<'a> {
     pub domain: Option<&'a Label>,
     pub name: Name<'a>,
 }
 
-/// A name as the program gives it.
+/// A name in the form in which the program gives it.
 #[derive(Clone, Copy)]
 pub enum Name<'a> {
     /// Bytes, UTF-8 in most programs.
@@ -94,22 +94,22 @@ pub enum Name<'a> {
 }
 
 impl Names<'_> {
-    /// A range of this name that begins now.
+    /// Begins a range of this name now.
     #[inline]
     fn begin(self, writer: &Writer) -> Begun {
-        // Read first: the names are of this window, or of a later one.
+        // Read first, so that the names belong to this window or to a later one.
         let window = window();
         let (domain, name) = self.ids(writer);
         Begun {
             window,
-            // Read last: what this takes is not the range's.
+            // Read last, so that the time this takes does not count for the range.
             since: clock::ticks(),
             domain,
             name,
         }
     }
 
-    /// The numbers of the domain's name and of the name.
+    /// Returns the numbers of the domain's name and of the name.
     #[inline]
     fn ids(self, writer: &Writer) -> (StringId, StringId) {
         let name = match self.name {
@@ -122,7 +122,7 @@ impl Names<'_> {
     }
 }
 
-/// The calling thread has pushed a range on the stack `stack`, in a window.
+/// Called when the calling thread has pushed a range on the stack `stack`, in a window.
 #[inline]
 pub fn pushed(stack: usize, names: Names<'_>) {
     let Some(writer) = writers::take() else {
@@ -134,7 +134,7 @@ pub fn pushed(stack: usize, names: Names<'_>) {
     }
 }
 
-/// The calling thread is about to pop the last range of a stack.
+/// Called when the calling thread is about to pop the last range of a stack.
 #[inline]
 pub fn popped(stack: usize) {
     if writers::current().is_none_or(Writer::has_none_open) {
@@ -162,7 +162,7 @@ fn ended(begun: Begun, kind: RangeKind, now: u64) -> Option<Event> {
     event(begun.window, begun.since, what, now)
 }
 
-/// Range `id` has been started, in a window.
+/// Called when range `id` has been started, in a window.
 pub fn started(id: u64, names: Names<'_>) {
     if let Some(writer) = writers::take()
         && !CROSSING.started(id, names.begin(&writer))
@@ -171,7 +171,7 @@ pub fn started(id: u64, names: Names<'_>) {
     }
 }
 
-/// Range `id` is about to be ended, by whichever thread.
+/// Called when range `id` is about to be ended, by any thread.
 pub fn finished(id: u64) {
     let now = clock::ticks();
     if let Some(begun) = CROSSING.ended(id)
@@ -181,7 +181,7 @@ pub fn finished(id: u64) {
     }
 }
 
-/// The calling thread has marked this moment, in a window.
+/// Called when the calling thread has marked this moment, in a window.
 pub fn marked(names: Names<'_>) {
     let now = clock::ticks();
     if let Some(writer) = writers::take() {
@@ -190,7 +190,7 @@ pub fn marked(names: Names<'_>) {
     }
 }
 
-/// What is open in the child of a fork was its parent's, of a window that never closes.
+/// The open ranges in the child of a fork were its parent's, of a window that never closes in the child.
 fn forget_window(_: &OnlyThread) {
     LAST.fetch_add(1, Ordering::Relaxed);
 }

@@ -1,5 +1,5 @@
-//! Chunks that are used again, while the latest iterations alone are kept ([`super::flight`]). Those of windows are
-//! [`super::keep`]'s.
+//! Uses chunks again while only the latest iterations are kept ([`super::flight`]). The chunks of windows are
+//! handled by [`super::keep`].
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
@@ -12,36 +12,36 @@ use super::bounded::Bounded;
 use super::state::{self, Keeps};
 use super::{keep, space};
 
-/// Chunks that wait to be used again: 16 MiB of them. Where that is too little for all iterations that are to be kept,
-/// fewer are.
-const MOST: usize = 256;
-/// How long a thread waits for the chunks that wait.
-const PATIENCE: Duration = Duration::from_millis(1);
+/// The number of full chunks that can wait to be used again: 16 MiB. If that is too little for all iterations
+/// that should be kept, fewer are kept.
+const MAX_WAITING: usize = 256;
+/// The time a thread waits for the list of these chunks.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// The generation of a chunk that has something of a window.
+/// The generation of a chunk that has events of a window.
 pub const OF_WINDOWS: u64 = 0;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// Chunks are to be used again at some time.
+    /// True if chunks will be used again at some time.
     #[fork(keep = "the settings are the same")]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
     #[fork(keep = "the settings are the same")]
     static HAS_FLIGHT: AtomicBool = AtomicBool::new(false);
-    /// Moves on where a window opens or closes: what was begun before is not used again.
-    #[fork(keep = "differences alone matter")]
+    /// Increases when a window opens or closes: chunks begun before that are not used again.
+    #[fork(keep = "only differences matter")]
     static GENERATION: AtomicU64 = AtomicU64::new(0);
-    /// Chunks that were filled when fewer iterations than these had been kept are of a window.
+    /// Chunks that were filled when fewer iterations than these had been kept belong to a window.
     #[fork(reset)]
     static STAYS: AtomicU64 = AtomicU64::new(0);
-    /// What could be taken had changed so often when there was none.
+    /// The value of [`changes`] when there was no chunk to take.
     #[fork(reset)]
     static NONE_AT: AtomicU64 = AtomicU64::new(0);
-    /// Chunks that are of iterations outside windows have been filled so often.
-    #[fork(keep = "differences alone matter")]
+    /// The number of times that chunks of iterations outside windows were filled.
+    #[fork(keep = "only differences matter")]
     static FILLED: AtomicU64 = AtomicU64::new(0);
-    /// How many iterations have been kept, and how many of those are not any more.
+    /// The number of iterations that were kept, and how many of these are no longer kept.
     #[fork(reset)]
     static BEGUN: AtomicU64 = AtomicU64::new(0);
     #[fork(reset)]
@@ -50,26 +50,26 @@ lifecycle::global! {
     static FULL: Bounded<Full> = Bounded::new(Full::none());
 }
 
-/// Chunks that are full, the oldest first, each with how many iterations had been kept by then.
+/// The full chunks, the oldest first, each with the number of iterations that had been kept by then.
 struct Full {
-    chunks: [(u32, u64); MOST],
+    chunks: [(u32, u64); MAX_WAITING],
     first: usize,
     count: usize,
-    /// What [`STAYS`] was when it was looked at last.
+    /// The value of [`STAYS`] when it was last read.
     stays: u64,
 }
 
 impl Full {
     const fn none() -> Self {
         Self {
-            chunks: [(0, 0); MOST],
+            chunks: [(0, 0); MAX_WAITING],
             first: 0,
             count: 0,
             stays: 0,
         }
     }
 
-    /// Gives those that are of a window by now to `give`.
+    /// Passes the chunks that belong to a window by now to `give`.
     fn settle(&mut self, stays: u64, mut give: impl FnMut(u32)) {
         if self.stays == stays {
             return;
@@ -85,65 +85,66 @@ impl Full {
         }
     }
 
-    /// Adds a chunk; where there is no room it is not used again.
+    /// Adds a chunk. If there is no room, the chunk is not used again.
     fn push(&mut self, number: u32, begun: u64) {
-        if self.count < MOST {
-            self.chunks[(self.first + self.count) % MOST] = (number, begun);
+        if self.count < MAX_WAITING {
+            self.chunks[(self.first + self.count) % MAX_WAITING] = (number, begun);
             self.count += 1;
         }
     }
 
-    /// Takes the oldest if all of it is of iterations that are `gone`, or if there are too many.
+    /// Takes the oldest chunk if all its iterations are `gone`, or if there are too many chunks.
     fn pop(&mut self, gone: u64) -> Option<u32> {
         let (_, begun) = self.chunks[self.first];
-        if begun >= gone && self.count < MOST {
+        if begun >= gone && self.count < MAX_WAITING {
             return None;
         }
         self.pop_any()
     }
 
-    /// Takes the oldest, whatever is in it.
+    /// Takes the oldest chunk, whatever it holds.
     fn pop_any(&mut self) -> Option<u32> {
         if self.count == 0 {
             return None;
         }
         let (number, _) = self.chunks[self.first];
-        self.first = (self.first + 1) % MOST;
+        self.first = (self.first + 1) % MAX_WAITING;
         self.count -= 1;
         Some(number)
     }
 }
 
-/// Says that chunks are to be used again: those of iterations outside windows, if `flight`, or those of windows. For the
-/// constructor.
+/// Enables the reuse of chunks: of iterations outside windows if `flight`, otherwise of windows. Called by
+/// the constructor.
 pub fn want(flight: bool) {
     HAS_FLIGHT.store(flight, Ordering::Relaxed);
     IS_WANTED.store(true, Ordering::Release);
 }
 
-/// Whether iterations outside windows are to be kept at some time.
+/// Returns true if iterations outside windows will be kept at some time.
 pub fn has_flight() -> bool {
     HAS_FLIGHT.load(Ordering::Relaxed)
 }
 
-/// Whether chunks are to be used again at some time.
+/// Returns true if chunks will be used again at some time.
 pub fn is_wanted() -> bool {
     IS_WANTED.load(Ordering::Acquire)
 }
 
-/// Whether iterations are kept now: there is a record, and no window is open.
+/// Returns true if iterations are kept now: there is a record, and no window is open.
 pub fn is_on() -> bool {
     state::is_kept(Keeps::Latest)
 }
 
-/// Chunks that are begun from here on are used again.
+/// Starts to reuse the chunks that are begun from here on.
 pub fn begin() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     state::keep(Keeps::Latest, true);
 }
 
-/// Those that threads have are not used again. `stays`: nor are those that wait, as they are of a window then: where
-/// another thread has them now, that is so for whoever looks at them next. Whether any would have been.
+/// Stops reusing the chunks that threads write to. `stays`: the waiting chunks are not reused either, because
+/// they belong to a window; if another thread holds the list now, the next thread that gets it sees that.
+/// Returns true if any would have been reused.
 pub fn end(stays: bool) -> bool {
     if !state::keep(Keeps::Latest, false) {
         return false;
@@ -156,31 +157,32 @@ pub fn end(stays: bool) -> bool {
     true
 }
 
-/// Chunks that are full, none of a window among them.
+/// Locks the list of full chunks, after removing those that belong to a window.
 fn full() -> Option<Guard<'static, Full>> {
-    let mut full = FULL.lock_for(PATIENCE)?;
+    let mut full = FULL.lock_for(LOCK_TIMEOUT)?;
     full.settle(STAYS.load(Ordering::Acquire), keep::is_full);
     Some(full)
 }
 
-/// Of all iterations the places of those that are kept: the first, and the one behind the last.
+/// Returns the range of iterations that are kept: the first, and one more than the last.
 pub fn kept() -> (u64, u64) {
     (GONE.load(Ordering::Relaxed), BEGUN.load(Ordering::Relaxed))
 }
 
-/// One more is kept, and those before `first` are not any more.
+/// Counts one more kept iteration, and drops those before `first`.
 pub fn keep_one(first: u64) {
     GONE.store(first, Ordering::Relaxed);
     BEGUN.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// None is kept any more. Chunks that are filled from here on are not of the window that those became.
+/// Drops all kept iterations. Chunks that are filled from here on do not belong to the window that the
+/// iterations became.
 pub fn keep_none() {
     BEGUN.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     GONE.store(BEGUN.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-/// What a chunk is begun in.
+/// Returns the generation of a chunk that begins now.
 pub fn generation() -> u64 {
     match is_on() {
         true => GENERATION.load(Ordering::Relaxed),
@@ -188,13 +190,13 @@ pub fn generation() -> u64 {
     }
 }
 
-/// A thread has filled a chunk that was begun in `generation`, and has no writer there any more.
+/// Called when a thread has filled a chunk that was begun in `generation`, and no longer writes there.
 pub fn is_full(number: u32, generation: u64) {
     if generation == OF_WINDOWS || generation != self::generation() {
         keep::is_full(number);
     } else if let Some(mut full) = full() {
         let begun = kept().1;
-        // The iterations may have become a window meanwhile.
+        // The iterations may have become a window in the meantime.
         match begun < full.stays {
             true => keep::is_full(number),
             false => full.push(number, begun),
@@ -205,17 +207,17 @@ pub fn is_full(number: u32, generation: u64) {
 
 /// A chunk for events, and its number.
 pub enum Free {
-    /// One that nobody has used.
+    /// A chunk that was never used.
     New(u32, Chunk),
-    /// One that holds nothing any more that is kept.
+    /// A chunk that holds nothing that is still kept.
     Used(u32, Chunk),
 }
 
-/// A chunk that can be written to. `None` where there is no room.
+/// Returns a chunk that can be written to. `None` if there is no room.
 pub fn take() -> Option<Free> {
     let changes = changes();
     if NONE_AT.load(Ordering::Relaxed) == changes {
-        // Each event that is dropped comes here.
+        // Every dropped event takes this path, so it is short.
         return None;
     }
     let used = |number| Some(Free::Used(number, space::again(number)?));
@@ -241,11 +243,11 @@ pub fn take() -> Option<Free> {
     None
 }
 
-/// Something else each time that [`take`] may have another answer.
+/// Returns a value that changes each time that [`take`] may have another answer.
 fn changes() -> u64 {
     let (gone, _) = kept();
     let ours = FILLED.load(Ordering::Acquire).wrapping_add(gone);
-    // Never what it is at the start.
+    // Never the value at the start.
     let theirs = keep::changes().wrapping_add(GENERATION.load(Ordering::Relaxed));
     ours.wrapping_add(theirs).wrapping_add(1)
 }
@@ -253,7 +255,7 @@ fn changes() -> u64 {
 /// The child of a fork has no record until it begins one of its own.
 fn in_child(alone: &OnlyThread) {
     FULL.break_open(alone);
-    if let Some(mut full) = FULL.lock_for(PATIENCE) {
+    if let Some(mut full) = FULL.lock_for(LOCK_TIMEOUT) {
         full.count = 0;
         full.stays = 0;
     }
@@ -272,7 +274,7 @@ mod tests {
         assert_eq!(full.pop(100), None, "iteration 100 may be in it");
         assert_eq!(full.pop(101), Some(7));
         assert_eq!(full.pop(101), None);
-        for number in 0..MOST as u32 + 5 {
+        for number in 0..MAX_WAITING as u32 + 5 {
             full.push(number, 500);
         }
         assert_eq!((full.pop(0), full.pop(0)), (Some(9), None));

@@ -1,8 +1,8 @@
-//! The room that a record has: its header block and its chunks, reserved ahead of their use.
+//! The room of a record: its header block and its chunks, reserved before they are used.
 //!
-//! Chunks are handed out in order and never come back here: what a thread leaves unused of one the next
-//! thread uses ([`super::writers`]), and who writes one again has its number for itself ([`super::reuse`],
-//! [`super::keep`]).
+//! Chunks are handed out in order and never come back here. The unused rest of a chunk goes to the next
+//! thread ([`super::writers`]), and a chunk is written again only by the holder of its number
+//! ([`super::reuse`], [`super::keep`]).
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -25,37 +25,36 @@ use tllmprof_sync::Guard;
 use tllmprof_sync::Lock;
 use tllmprof_sync::Published;
 
-/// Chunks of the first extent, which also holds the header: all that a process needs that opens no
-/// window.
-const FIRST: u32 = 1;
+/// Chunks of the first extent, which also holds the header. A process that opens no window needs no more.
+const FIRST_CHUNKS: u32 = 1;
 /// Chunks of every other extent: 1 MiB.
-const MORE: u32 = 16;
-/// Extents that a record can have: 16 GiB of them.
+const CHUNKS_PER_EXTENT: u32 = 16;
+/// The largest number of extents of a record: 16 GiB.
 const EXTENTS: usize = 1 << 14;
-/// Bytes that a record can have.
-pub const MOST_BYTES: u64 =
-    HEADER_BYTES as u64 + (FIRST as u64 + (EXTENTS as u64 - 1) * MORE as u64) * CHUNK_BYTES as u64;
-/// While fewer chunks are free, more room is made ahead.
-const AHEAD: u32 = 8;
-/// How long a thread waits for room that another is making, without any being made.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// The largest size of a record in bytes.
+pub const MOST_BYTES: u64 = HEADER_BYTES as u64
+    + (FIRST_CHUNKS as u64 + (EXTENTS as u64 - 1) * CHUNKS_PER_EXTENT as u64) * CHUNK_BYTES as u64;
+/// If fewer chunks than these are free, more room is reserved.
+const MIN_FREE: u32 = 8;
+/// The time a thread waits for room that another thread is reserving, if no room appears.
+const GROW_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What a copy of the process must not use: the kernel wipes it there, whatever made the copy.
+/// State that a copy of the process must not use. The kernel wipes it there, however the copy was made.
 struct Live {
     header: Published<HeaderBlock>,
-    /// The next chunk to be handed out.
+    /// The next chunk to hand out.
     next: AtomicU32,
-    /// Chunks that have room.
+    /// The number of chunks that have room reserved.
     ready: AtomicU32,
-    /// There will be no more room.
+    /// True if there will be no more room.
     is_full: AtomicBool,
-    /// Somebody was asked to make room.
+    /// True if another thread was asked to reserve room.
     is_asked: AtomicBool,
-    /// How many had room when a thread waited for more in vain; 0 for none.
+    /// The number of chunks with room when a thread waited for more until it timed out; 0: none did.
     stuck_at: AtomicU32,
 }
 
-// SAFETY: numbers, and a reference that is none where it is zeros.
+// SAFETY: numbers, and a reference that is none if it is zeros.
 unsafe impl Zeroed for Live {}
 
 lifecycle::global! {
@@ -63,7 +62,7 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     static LIVE: Published<Live> = Published::none();
-    /// Where each extent's chunks are mapped.
+    /// The address at which each extent's chunks are mapped.
     #[fork(keep = "stored where a record begins")]
     static PLACES: [AtomicPtr<u8>; EXTENTS] =
         [const { AtomicPtr::new(core::ptr::null_mut()) }; EXTENTS];
@@ -80,9 +79,9 @@ lifecycle::global! {
 
 struct Growing {
     file: File,
-    /// Bytes that it may come to.
+    /// The largest size of the file in bytes.
     limit: u64,
-    /// What comes then takes the room of the oldest ([`super::keep`]).
+    /// True if the oldest chunks are used again after that ([`super::keep`]).
     is_used_again: bool,
 }
 
@@ -90,31 +89,31 @@ fn live() -> Option<&'static Live> {
     LIVE.get()
 }
 
-/// The header block, if there is a record.
+/// Returns the header block, if there is a record.
 pub fn header() -> Option<&'static HeaderBlock> {
     live()?.header.get()
 }
 
-/// Where the file is.
+/// Returns the path of the file.
 pub fn path() -> Option<PathBuf> {
-    let growing = FILE.lock_for(PATIENCE)?;
+    let growing = FILE.lock_for(GROW_TIMEOUT)?;
     Some(growing.as_ref()?.file.path().to_owned())
 }
 
-/// Says who makes room ahead when it is asked to. The first one stays.
+/// Registers the function that asks another thread to reserve room. Only the first one is kept.
 pub fn set_helper(ask: Ask) {
     let _ = ASK.set(Box::new(ask));
 }
 
-/// Begins with a file that is empty and may come to `limit` bytes; returns its header block, all zeros. `is_used_again`:
-/// what comes then takes the room of the oldest.
+/// Begins with an empty file that may grow to `limit` bytes. Returns its header block, all zeros.
+/// `is_used_again`: after that the oldest chunks are used again.
 pub fn begin(
     mut file: File,
     limit: u64,
     is_used_again: bool,
 ) -> Result<&'static HeaderBlock, Failure> {
     const NO_ROOM: Failure = Failure::new("TLLMPROF_TRACE_MAX is too small for a record", 0);
-    let bytes = HEADER_BYTES + FIRST as usize * CHUNK_BYTES;
+    let bytes = HEADER_BYTES + FIRST_CHUNKS as usize * CHUNK_BYTES;
     if bytes as u64 > limit {
         return Err(NO_ROOM);
     }
@@ -130,27 +129,27 @@ pub fn begin(
             return Err(failure);
         }
     };
-    // The first chunk lies behind the header.
+    // The first chunk follows the header.
     let first = place.as_ptr().wrapping_add(HEADER_BYTES);
     PLACES[0].store(first, Ordering::Release);
     live.next.store(0, Ordering::Relaxed);
     live.is_full.store(false, Ordering::Relaxed);
     live.is_asked.store(false, Ordering::Relaxed);
     live.stuck_at.store(0, Ordering::Relaxed);
-    live.ready.store(FIRST, Ordering::Release);
+    live.ready.store(FIRST_CHUNKS, Ordering::Release);
     *FILE.lock() = Some(Growing {
         file,
         limit,
         is_used_again,
     });
-    // SAFETY: mapped above, for as long as the process lives, and larger than HEADER_BYTES. The chunks lie
-    // behind it, so header blocks alone write there.
+    // SAFETY: mapped above, for as long as the process lives, and larger than HEADER_BYTES. The chunks follow it, so
+    // only header blocks write there.
     let header = unsafe { HeaderBlock::at(place) };
     live.header.set(Some(header));
     Ok(header)
 }
 
-/// Gives the file its name, once its header says whose record it is. Where it gets none there is no record.
+/// Gives the file its name, once its header identifies the process. Without a name there is no record.
 pub fn publish() -> Result<(PathBuf, Option<NameTaken>), Failure> {
     let mut growing = FILE.lock();
     let published = growing.as_mut().map(|growing| {
@@ -170,7 +169,7 @@ pub fn publish() -> Result<(PathBuf, Option<NameTaken>), Failure> {
     }
 }
 
-/// A chunk that nobody has used, and its number. `None` where there is no more room.
+/// Returns a chunk that was never used, and its number. `None` if there is no more room.
 pub fn take() -> Option<(u32, Chunk)> {
     let live = live()?;
     let mut may_grow = true;
@@ -187,7 +186,7 @@ pub fn take() -> Option<(u32, Chunk)> {
                 Ordering::Relaxed,
             );
             if taken.is_ok() {
-                if ready - next <= AHEAD {
+                if ready - next <= MIN_FREE {
                     ask_for_room(live);
                 }
                 return Some((next, chunk(next)?));
@@ -200,27 +199,28 @@ pub fn take() -> Option<(u32, Chunk)> {
     }
 }
 
-/// A chunk that [`take`] gave and that nobody writes to any more, for another use. Its number is held by the caller alone.
+/// Returns a chunk that [`take`] gave and that no thread writes to any more. Only the caller may hold its
+/// number.
 pub fn again(number: u32) -> Option<Chunk> {
     let live = live()?;
     live.header.get()?;
     chunk(number)
 }
 
-/// The memory of a chunk that has room. `take` alone calls it, and once for each number; and `again`, for who has the
-/// number for itself.
+/// Returns the memory of a chunk that has room. Called only by `take`, once for each number, and by `again`,
+/// for the only holder of the number.
 fn chunk(number: u32) -> Option<Chunk> {
-    let (extent, index) = match number.checked_sub(FIRST) {
+    let (extent, index) = match number.checked_sub(FIRST_CHUNKS) {
         None => (0, number),
-        Some(behind) => (1 + behind / MORE, behind % MORE),
+        Some(behind) => (1 + behind / CHUNKS_PER_EXTENT, behind % CHUNKS_PER_EXTENT),
     };
     let place = NonNull::new(PLACES.get(extent as usize)?.load(Ordering::Acquire))?;
-    // SAFETY: the extent has so many chunks, which stay mapped; its number was handed out to nobody else (`take`), or
-    // whoever had it has given it up (`again`).
+    // SAFETY: the extent has that many chunks, which stay mapped. `take` handed out the number only once, and for
+    // `again` its holder has given it up.
     Some(unsafe { Chunk::at(place.add(index as usize * CHUNK_BYTES)) })
 }
 
-/// Whether [`take`] gives nothing more.
+/// Returns true if [`take`] has nothing more to give.
 pub fn is_full() -> bool {
     live().is_none_or(|live| {
         live.is_full.load(Ordering::Relaxed)
@@ -232,27 +232,27 @@ fn ask_for_room(live: &Live) {
     if let Some(ask) = ASK.get()
         && !live.is_full.load(Ordering::Relaxed)
         && !live.is_asked.swap(true, Ordering::AcqRel)
-        // Else it may be done by now, and have taken the mark away.
+        // Otherwise the other thread may have finished already and cleared the flag.
         && !ask()
     {
         live.is_asked.store(false, Ordering::Release);
     }
 }
 
-/// Makes room ahead, so that no thread of the program has to.
+/// Reserves room in advance, so that no thread of the program has to.
 pub fn make_room() {
     let Some(live) = live() else { return };
     live.is_asked.store(false, Ordering::Release);
     let next = live.next.load(Ordering::Relaxed);
-    if live.ready.load(Ordering::Relaxed).saturating_sub(next) <= AHEAD {
-        grow(live, next + AHEAD);
+    if live.ready.load(Ordering::Relaxed).saturating_sub(next) <= MIN_FREE {
+        grow(live, next + MIN_FREE);
     }
 }
 
-/// Makes room for chunk `wanted`, if there is none by now; whether there may be.
+/// Reserves room for chunk `wanted`, if there is none yet. Returns true if there may be room.
 #[cold]
 fn grow(live: &Live, wanted: u32) -> bool {
-    // A copy of the process that no fork handler saw has no record, and none of what was mapped.
+    // A copy of the process that no fork handler saw has no record, and none of the mappings.
     if live.header.get().is_none() || live.is_full.load(Ordering::Relaxed) {
         return false;
     }
@@ -268,11 +268,13 @@ fn grow(live: &Live, wanted: u32) -> bool {
     if ready > wanted {
         return true;
     }
-    let extent = (1 + (ready - FIRST) / MORE) as usize;
+    let extent = (1 + (ready - FIRST_CHUNKS) / CHUNKS_PER_EXTENT) as usize;
     let left = growing.limit.saturating_sub(growing.file.size()) / CHUNK_BYTES as u64;
-    let more = u32::try_from(left).unwrap_or(MORE).min(MORE);
-    // Chunks are found by arithmetic: nothing comes behind an extent that is cut short.
-    let is_whole = (ready - FIRST).is_multiple_of(MORE);
+    let more = u32::try_from(left)
+        .unwrap_or(CHUNKS_PER_EXTENT)
+        .min(CHUNKS_PER_EXTENT);
+    // Chunks are found by arithmetic: nothing can follow an extent that is cut short.
+    let is_whole = (ready - FIRST_CHUNKS).is_multiple_of(CHUNKS_PER_EXTENT);
     let place = PLACES.get(extent).filter(|_| more > 0 && is_whole);
     let Some(place) = place else {
         live.is_full.store(true, Ordering::Relaxed);
@@ -306,19 +308,20 @@ fn grow(live: &Live, wanted: u32) -> bool {
     }
 }
 
-/// Waits to make room for chunk `wanted`, as long as others make some: none where it is there by
-/// then, or nothing happens. A signal handler may have interrupted whoever makes it.
+/// Waits for the lock to reserve room for chunk `wanted`, as long as other threads reserve some. `None` if
+/// the room is there by then, or if nothing happens: a signal handler may have interrupted the thread that
+/// reserves it.
 fn lock_until_ready(live: &Live, wanted: u32) -> Option<Guard<'static, Option<Growing>>> {
     const LOOKS: u32 = 10;
     let mut seen = live.ready.load(Ordering::Acquire);
-    // Once this was in vain, it is not tried again until something has happened.
+    // After a time-out it does not wait again until something has changed.
     let is_stuck = live.stuck_at.load(Ordering::Relaxed) == seen;
     if is_stuck {
         return FILE.lock_for(Duration::ZERO);
     }
     let mut looks = 0;
     while looks < LOOKS && seen <= wanted {
-        if let Some(guard) = FILE.lock_for(PATIENCE / LOOKS) {
+        if let Some(guard) = FILE.lock_for(GROW_TIMEOUT / LOOKS) {
             return Some(guard);
         }
         let ready = live.ready.load(Ordering::Acquire);
@@ -331,7 +334,7 @@ fn lock_until_ready(live: &Live, wanted: u32) -> Option<Guard<'static, Option<Gr
     None
 }
 
-/// A path as messages show it.
+/// A path in the form in which messages show it.
 pub struct Shown<'a>(pub &'a Path);
 
 impl core::fmt::Display for Shown<'_> {
@@ -346,16 +349,16 @@ impl core::fmt::Display for Shown<'_> {
     }
 }
 
-/// Nothing more is written but to chunks that threads have: cuts off the others. How many bytes the file has
-/// then; 0 where that is not known.
+/// Ends the record except for chunks that threads have: cuts off the others. Returns the size of the file in
+/// bytes; 0 if it is not known.
 pub fn finish() -> u64 {
     let Some(live) = live() else { return 0 };
     live.is_full.store(true, Ordering::Relaxed);
     let _uncancelled = Uncancelled::new();
-    let Some(mut guard) = FILE.lock_for(PATIENCE) else {
+    let Some(mut guard) = FILE.lock_for(GROW_TIMEOUT) else {
         return 0;
     };
-    // From here on none is handed out.
+    // From here on no chunk is handed out.
     let used = live.next.fetch_max(u32::MAX / 2, Ordering::AcqRel);
     guard.as_mut().map_or(0, |growing| {
         let _quiet = Quiet::new(libc::SIGXFSZ);
@@ -377,7 +380,7 @@ fn in_child(alone: &OnlyThread) {
     }
     if let Some(mut growing) = FILE.lock().take() {
         growing.file.close();
-        // Its path is left where it is: the allocator may be in any condition.
+        // The path is not freed: the allocator may be in any state.
         attic::put(growing);
     }
 }

@@ -1,4 +1,5 @@
-//! Whether there is a record and a window, what calls are looked at for meanwhile, and the counters of the record's header.
+//! The state of the record: flags for the record and its open window, the reasons to check calls, and the counters
+//! of the header.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -11,42 +12,42 @@ use super::space;
 lifecycle::global! {
     stage: Sinks;
 
-    /// Of what events are kept now, as [`Keeps`] has its bits.
+    /// The kinds of iterations whose events are kept now, as bits of [`Keeps`].
     #[fork(reset)]
     #[together(calls)]
     static KEPT: AtomicU8 = AtomicU8::new(0);
-    /// What calls are looked at for before they go on, as [`Looks`] has its bits. Mostly for nothing: a call is recorded when it
-    /// returns.
+    /// The reasons for which calls are checked before they continue, as bits of [`Looks`]. Most calls have
+    /// none: a call is recorded when it returns.
     ///
-    /// The assembler of the doors looks at it.
+    /// The assembler of the doors reads it.
     #[fork(keep = "the settings are the same, and the rest is stored where a window opens or an iteration begins")]
     #[together(calls)]
     pub static LOOKS: AtomicU32 = AtomicU32::new(Looks::Clock as u32);
-    /// There is a record.
+    /// True if there is a record.
     #[fork(reset)]
     #[together(iterations)]
     pub static IS_ON: AtomicBool = AtomicBool::new(false);
-    /// A record was asked for.
+    /// True if the settings ask for a record.
     #[fork(keep = "the settings are the same")]
     pub static IS_WANTED: AtomicBool = AtomicBool::new(false);
-    /// It could not be made.
+    /// True if the record could not be created.
     #[fork(reset)]
     pub static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Why there is no record.
+/// The reason why there is no record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Missing {
-    /// No variable asks for one, or for one of captures on demand alone.
+    /// No variable asks for a record, or only for one of captures on demand.
     NotAskedFor,
-    /// The process has rights that its user has not, and writes no files.
+    /// The process runs with rights that its user does not have, so it writes no files.
     Forbidden,
-    /// Its file could not be made, which has been reported.
+    /// Its file could not be created. That has been reported.
     Failed,
 }
 
 impl Missing {
-    /// Of a process whose variable `TLLMPROF_TRACE` is set if `is_set`.
+    /// Returns the reason, for a process whose variable `TLLMPROF_TRACE` is set if `is_set`.
     pub fn why(is_set: bool) -> Self {
         match is_set {
             _ if HAS_FAILED.load(Ordering::Relaxed) => Self::Failed,
@@ -55,7 +56,7 @@ impl Missing {
         }
     }
 
-    /// What to do about it.
+    /// Returns a hint for the user, as the end of a message.
     pub const fn remedy(self) -> &'static str {
         match self {
             Self::NotAskedFor => " (set TLLMPROF_TRACE=PATH)",
@@ -64,7 +65,7 @@ impl Missing {
     }
 }
 
-/// As a clause.
+/// Written as a clause.
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -75,30 +76,30 @@ impl fmt::Display for Missing {
     }
 }
 
-/// What events may be kept of.
+/// The kinds of iterations whose events may be kept.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub enum Keeps {
-    /// The window that is open.
+    /// Those of the open window.
     Window = 1,
-    /// The latest iterations outside windows.
+    /// The latest ones outside windows.
     Latest = 2,
 }
 
-/// Whether events are kept now. If they are, the calling thread finds the record's id and clock: where loads may be
-/// reordered, as on AArch64, only an acquire load guarantees that.
+/// Returns true if events of a window are kept now. If so, the calling thread sees the record's id and clock:
+/// where loads may be reordered, as on AArch64, only an acquire load guarantees that.
 #[inline]
 pub fn is_recording() -> bool {
     is_kept(Keeps::Window)
 }
 
-/// Whether events of this are kept now.
+/// Returns true if events of this kind are kept now.
 #[inline]
 pub fn is_kept(what: Keeps) -> bool {
     KEPT.load(Ordering::Acquire) & what as u8 != 0
 }
 
-/// Says whether they are from now on; whether they were.
+/// Sets whether events of this kind are kept. Returns the old value.
 pub fn keep(what: Keeps, is_kept: bool) -> bool {
     let bit = what as u8;
     let before = match is_kept {
@@ -108,37 +109,37 @@ pub fn keep(what: Keeps, is_kept: bool) -> bool {
     before & bit != 0
 }
 
-/// Whether events are kept that are cheap: while a window is open, and outside where the latest iterations are kept.
+/// Returns true if cheap events are kept: in a window, and outside it if the latest iterations are kept.
 #[inline]
 pub fn is_keeping() -> bool {
     KEPT.load(Ordering::Acquire) != 0
 }
 
-/// What a recorded call may be looked at for before it goes on.
+/// The reasons to check a recorded call before it continues.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub enum Looks {
     /// GPU times depend on it.
     GpuTimes = 1,
-    /// The next wait of the thread that makes the steps is asked about.
+    /// The next wait of the thread that makes the steps is measured.
     Wait = 2,
-    /// Somebody wants to know how long waits take.
+    /// A trigger needs to know how long waits take.
     Watch = 4,
     /// Scopes are followed.
     Scopes = 8,
-    /// Ticks are not those of the processor's counter, or not chosen yet.
+    /// Ticks are not those of the processor's counter, or the clock is not chosen yet.
     Clock = 16,
 }
 
-/// Whether calls are looked at for this.
+/// Returns true if calls are checked for this reason.
 #[inline]
 pub fn looks_for(what: Looks) -> bool {
     LOOKS.load(Ordering::Relaxed) & what as u32 != 0
 }
 
-/// Says whether they are from now on.
+/// Sets whether calls are checked for this reason.
 pub fn look_for(what: Looks, is_wanted: bool) {
-    // Most often that is so already, and the cache line stays as it is.
+    // Usually nothing changes, and the cache line stays unmodified.
     if looks_for(what) == is_wanted {
         return;
     }
@@ -149,12 +150,12 @@ pub fn look_for(what: Looks, is_wanted: bool) {
     };
 }
 
-/// Whether there is a record. Where there is, the calling thread finds its id and clock, as above.
+/// Returns true if there is a record. If so, the calling thread sees its id and clock, as above.
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Acquire)
 }
 
-/// Whether one was asked for.
+/// Returns true if the settings ask for a record.
 pub fn is_wanted() -> bool {
     IS_WANTED.load(Ordering::Relaxed)
 }
@@ -168,7 +169,7 @@ pub fn add(counter: Counter, more: u64) {
     }
 }
 
-/// Sets a counter of the record that is kept elsewhere, if there is one.
+/// Sets a counter of the record whose value is kept elsewhere, if there is a record.
 pub fn set(counter: Counter, value: u64) {
     if is_on()
         && let Some(header) = space::header()

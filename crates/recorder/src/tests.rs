@@ -1,4 +1,4 @@
-//! The record of this very process, written by its threads and read back.
+//! Tests of the record of this process, written by its threads and read back.
 
 mod gpu;
 mod keep;
@@ -12,7 +12,9 @@ use tllmprof_calls::CALLS;
 use tllmprof_config::{RankSource, Ranked, Settings};
 use tllmprof_platform::ids;
 use tllmprof_record::contents::{Contents, Record, on_a_thread};
-use tllmprof_record::{CHUNK_BYTES, EVENT_BYTES, Entry, Header, Info, NO_STRING, Reader};
+use tllmprof_record::{
+    CHUNK_BYTES, EVENT_BYTES, Entry, Header, Histogram, Info, NO_STRING, Reader,
+};
 use tllmprof_session::Facts;
 
 use super::*;
@@ -20,7 +22,7 @@ use crate::ranges::{Name, Names};
 
 const EARLY: &str = "a warning from before the record";
 
-/// The record, which the first test begins.
+/// Returns the record, which the first test begins.
 pub fn record() -> Record {
     Record::of_process(begin_here)
 }
@@ -33,7 +35,7 @@ pub fn in_window<T>(first: u64, act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Begins the record in a temporary folder, of which the file alone is left.
+/// Begins the record in a temporary folder. Only the file is left of it.
 fn begin_here() -> fs::File {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("%p.tlm");
@@ -63,7 +65,7 @@ fn begin_here() -> fs::File {
     fs::File::open(path).unwrap()
 }
 
-/// Domain and name of ranges and marks.
+/// Returns the domain and the name of ranges and marks.
 fn name(contents: &Contents, what: What) -> (&str, &str) {
     let text = |id| match id {
         NO_STRING => "",
@@ -145,7 +147,7 @@ fn calls_are_kept_while_a_window_is_open() {
         call(ticks(), ticks(), false, what(2));
         event(8, 0, What::GilWait);
     });
-    let events = record.read().of(thread);
+    let events = record.read().find_events(thread);
     let [open, good, bad, wait, close] = events.as_slice() else {
         panic!("{events:?}");
     };
@@ -175,7 +177,10 @@ fn a_thread_has_its_name_in_the_record() {
         *of == thread && matches!(event.what, What::ThreadName { name } if is_name(name))
     };
     assert_eq!(contents.events.iter().filter(is_its).count(), 1);
-    assert_eq!(contents.of(thread), [Event::new(1, 0, What::GilHold)]);
+    assert_eq!(
+        contents.find_events(thread),
+        [Event::new(1, 0, What::GilHold)]
+    );
 }
 
 #[test]
@@ -189,7 +194,10 @@ fn more_events_than_a_chunk_holds_go_into_the_next() {
         }
     });
     let contents = record.read();
-    let starts = contents.of(thread).into_iter().map(|event| event.start);
+    let starts = contents
+        .find_events(thread)
+        .into_iter()
+        .map(|event| event.start);
     assert!(starts.eq(0..many));
     assert!(contents.header.counter(Counter::Chunks) >= chunks + 40);
 }
@@ -198,7 +206,7 @@ fn more_events_than_a_chunk_holds_go_into_the_next() {
 fn room_is_asked_for_again_after_a_helper_that_was_fast() {
     static ASKED: AtomicU32 = AtomicU32::new(0);
     let _record = record();
-    // It has made room before the thread that asked knows that it will.
+    // It makes room before the thread that asked for it continues.
     set_helper(|| {
         ASKED.fetch_add(1, Ordering::Relaxed);
         make_room();
@@ -239,7 +247,7 @@ fn ranges_are_written_when_they_are_popped() {
         });
     });
     let contents = record.read();
-    let events = contents.of(thread);
+    let events = contents.find_events(thread);
     let names = events[1..events.len() - 1].iter();
     let names: Vec<_> = names.map(|event| name(&contents, event.what)).collect();
     let long = "x".repeat(LONGEST);
@@ -268,7 +276,7 @@ fn a_started_range_may_end_on_another_thread() {
     });
     window_closes(8);
     let contents = record.read();
-    let events = contents.of(thread);
+    let events = contents.find_events(thread);
     let [range] = events.as_slice() else {
         panic!("{events:?}");
     };
@@ -290,7 +298,7 @@ fn a_range_that_outlives_its_window_is_cut_there_and_given_up_in_the_next() {
     });
     let contents = record.read();
     let is_range = |event: &Event| matches!(event.what, What::Range { .. });
-    let events = contents.of(thread);
+    let events = contents.find_events(thread);
     let ranges: Vec<_> = events.iter().copied().filter(is_range).collect();
     let [cut] = ranges.as_slice() else {
         panic!("{ranges:?}");
@@ -318,7 +326,7 @@ fn spans_of_the_librarys_own_are_kept_by_the_window_that_they_began_in() {
         ended(window, since, || what);
         in_window(6, || ended(window, since, || unreachable!("it is too old")));
     });
-    let events = record.read().of(thread);
+    let events = record.read().find_events(thread);
     let kept: Vec<_> = events.iter().filter(|event| event.what == what).collect();
     assert_eq!(
         kept.iter().map(|event| event.cut).collect::<Vec<_>>(),
@@ -348,12 +356,42 @@ fn iterations_are_events_in_a_window_and_counted_outside() {
     let more = |counter| after.counter(counter) - before.counter(counter);
     assert_eq!((more(Counter::Iterations), more(Counter::Windows)), (3, 1));
     assert_ne!(before.outside, after.outside);
-    let events = contents.of(thread);
+    let events = contents.find_events(thread);
     let iterations = events.iter().filter_map(|event| match event.what {
         What::Iteration { n, excluded } => Some((n, excluded)),
         _ => None,
     });
     assert_eq!(iterations.collect::<Vec<_>>(), [(5, true), (6, false)]);
+}
+
+#[test]
+fn what_iterations_took_before_a_window_is_in_it() {
+    let record = record();
+    let before = record.read();
+    for n in 0..5 {
+        iteration_begins(n, false);
+        iteration_ends(true);
+    }
+    write_before();
+    let since = clock::ticks();
+    in_window(5, write_before);
+    iteration_begins(6, false);
+    iteration_ends(true);
+    let after = record.read();
+    // Chunks of other threads may follow the one that holds these.
+    let buckets = after
+        .events
+        .iter()
+        .filter_map(|(_, event)| match event.what {
+            What::OutsideBefore { bucket, iterations } if event.start >= since => {
+                Some((bucket, iterations))
+            }
+            _ => None,
+        });
+    let then = Histogram::of_buckets(buckets);
+    let all = &after.header.outside;
+    assert_eq!(all.since(&then).count(), 1);
+    assert_eq!(then.count(), before.header.outside.count() + 5);
 }
 
 #[test]
@@ -364,7 +402,7 @@ fn iterations_of_a_window_that_were_passed_over_count_as_dropped() {
         window_opens(5, false);
         iteration_begins(5, false);
         iteration_ends(true);
-        // The turn of 6 and 7 came when 8 had begun.
+        // 6 and 7 are handled only after 8 has begun.
         iteration_begins(8, false);
         iteration_ends(true);
         window_closes(10);
@@ -372,7 +410,7 @@ fn iterations_of_a_window_that_were_passed_over_count_as_dropped() {
     let contents = record.read();
     let after = &contents.header;
     let more = |counter| after.counter(counter) - before.counter(counter);
-    let events = contents.of(thread);
+    let events = contents.find_events(thread);
     let recorded = events
         .iter()
         .filter(|event| matches!(event.what, What::Iteration { .. }));
@@ -395,7 +433,7 @@ fn calls_are_counted_inside_windows_and_outside() {
     let (outside, inside) = of(&record.read().header);
     count_calls([10, 100].into_iter());
     in_window(5, || count_calls([10, 107].into_iter()));
-    // A count that is behind adds nothing.
+    // A count that is lower than before adds nothing.
     count_calls([10, 105].into_iter());
     assert_eq!(of(&record.read().header), (outside + 100, inside + 7));
 }
@@ -411,7 +449,7 @@ fn counters_of_others_are_in_the_header() {
 #[test]
 fn events_of_a_writer_that_is_in_use_are_dropped_and_reported() {
     let record = record();
-    // What other tests dropped is not in the header yet.
+    // Events that other tests dropped are not in the header yet.
     writers::count_dropped();
     let before = record.read().header.counter(Counter::EventsDropped);
     let thread = on_a_thread(|| {
@@ -424,7 +462,11 @@ fn events_of_a_writer_that_is_in_use_are_dropped_and_reported() {
         writers::count_dropped();
     });
     let contents = record.read();
-    let events: Vec<_> = contents.of(thread).iter().map(|event| event.what).collect();
+    let events: Vec<_> = contents
+        .find_events(thread)
+        .iter()
+        .map(|event| event.what)
+        .collect();
     assert_eq!(events, [What::Dropped { events: 3 }, What::GilHold]);
     assert_eq!(contents.header.counter(Counter::EventsDropped), before + 3);
 }
@@ -438,7 +480,7 @@ fn a_writer_that_was_left_in_use_is_taken_after_many_refusals() {
         assert!((100..10_000).contains(&refused), "{refused}");
         late(&Event::new(5, 0, What::GilHold));
     });
-    let events = record.read().of(thread);
+    let events = record.read().find_events(thread);
     assert!(events.contains(&Event::new(5, 0, What::GilHold)));
 }
 
@@ -473,7 +515,7 @@ fn the_loads_of_experts_are_written_with_the_name_of_their_layer() {
     let record = record();
     let thread = on_a_thread(|| expert_loads(4, "layers.4.moe", [7, 0, 9].into_iter()));
     let contents = record.read();
-    let events = contents.of(thread);
+    let events = contents.find_events(thread);
     let What::Info { key, value } = events[0].what else {
         panic!("{events:?}");
     };
@@ -492,8 +534,8 @@ fn the_loads_of_experts_are_written_with_the_name_of_their_layer() {
 
 /// Forks; the child runs `act` and exits with 0, or with 1 if that panics.
 fn in_a_child(act: impl FnOnce()) {
-    // SAFETY: the child runs on this thread alone, with the allocator in order, as glibc's `fork` leaves it,
-    // and ends by `_exit`.
+    // SAFETY: the child runs only on this thread, with the allocator in order, as glibc's `fork` leaves it, and ends
+    // by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
@@ -555,7 +597,7 @@ fn the_child_of_a_fork_has_a_record_of_its_own_which_ends() {
         excluded: false
     }));
     assert!(!ended.contains(&What::GilHold) && !ended.contains(&What::GilWait));
-    // What was reserved ahead is cut off.
+    // The reserved space is cut off.
     let size = fs::metadata(&path).unwrap().len();
     let chunks = reader.header().counter(Counter::Chunks);
     assert_eq!(
@@ -578,7 +620,7 @@ fn a_window_in_which_no_iteration_ends_says_so() {
         }
     });
     let contents = record.read();
-    let events = contents.of(thread).into_iter();
+    let events = contents.find_events(thread).into_iter();
     let closes = events.filter(|event| {
         let edge = Edge::Close;
         matches!(event.what, What::Window { edge: is, .. } if is == edge)

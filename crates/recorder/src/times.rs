@@ -1,8 +1,8 @@
-//! How long iterations outside windows have taken, by what was in their batches, for who asks while the process runs:
-//! counts that only grow.
+//! Histograms of the durations of iterations outside windows, by the phase of their batches, for requests
+//! while the process runs. The counts only grow.
 //!
-//! Written where an iteration ends, with the session's turn or its lock: by one thread at a time, and by plain stores, as a scrape may come at any time and an
-//! iteration is not to wait for it.
+//! Written at the end of an iteration, with the session's turn or its lock, so by one thread at a time. Plain
+//! stores are used, because a scrape may come at any time and an iteration must not wait for it.
 
 use core::array;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -12,7 +12,7 @@ use tllmprof_record::Phase;
 
 use super::clock;
 
-/// What an iteration counts for that took at most so many nanoseconds, and more than the bound before.
+/// The upper bounds of the histogram's buckets, in nanoseconds.
 pub const BOUNDS_NS: [u64; 22] = [
     500_000,
     1_000_000,
@@ -37,19 +37,19 @@ pub const BOUNDS_NS: [u64; 22] = [
     5_000_000_000,
     10_000_000_000,
 ];
-/// The last has no bound.
+/// The last one has no upper bound.
 const BUCKETS: usize = BOUNDS_NS.len() + 1;
-/// The last is of iterations whose batches were not read.
+/// The last one is for iterations whose batches were not read.
 const PHASES: usize = Phase::ALL.len() + 1;
-/// How often the times are read anew where one is written meanwhile, which takes some nanoseconds.
-const TRIES: usize = 100;
+/// The number of attempts to read the times while one is being written, which takes some nanoseconds.
+const READ_ATTEMPTS: usize = 100;
 
 lifecycle::global! {
     stage: Sinks;
 
     #[fork(in_child)]
     static TIMES: Times = Times::new();
-    /// The latest iteration whose batch was read, times [`PHASES`], and the place of its phase behind 1.
+    /// The latest iteration whose batch was read, times [`PHASES`], plus 1, plus the index of its phase.
     #[fork(reset)]
     static READ: AtomicU64 = AtomicU64::new(0);
 }
@@ -65,17 +65,18 @@ struct OfPhase {
     sum_ns: AtomicU64,
 }
 
-/// How long the iterations of a phase have taken.
+/// The times that the iterations of a phase have taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken {
-    /// Nothing where their batches were not read.
+    /// `None` for iterations whose batches were not read.
     pub phase: Option<Phase>,
-    /// How many took at most each of [`BOUNDS_NS`] and more than the one before, and how many more than all.
+    /// The number of iterations that took at most each of [`BOUNDS_NS`] and more than the one before, then
+    /// the number that took longer than all.
     pub counts: [u64; BUCKETS],
     pub sum_ns: u64,
 }
 
-/// The batch of `iteration` is of this phase.
+/// Stores that the batch of `iteration` is of this phase.
 pub fn batch_is(iteration: u64, phase: Phase) {
     let latest = iteration
         .saturating_mul(PHASES as u64)
@@ -93,12 +94,12 @@ fn place_of(iteration: u64) -> usize {
     }
 }
 
-/// `iteration` has ended outside windows and took so many ticks.
+/// Adds `iteration`, which has ended outside windows and took `took` ticks.
 pub fn add(iteration: u64, took: u64) {
     TIMES.add(place_of(iteration), clock::ns(took));
 }
 
-/// Those of all phases of which an iteration has ended: none where the process makes no record.
+/// Returns the times of all phases of which an iteration has ended; empty if the process makes no record.
 pub fn by_phase() -> Vec<Taken> {
     let all = TIMES.read().into_iter().flatten();
     let was_any = |taken: &Taken| taken.counts.iter().any(|count| *count > 0);
@@ -135,9 +136,9 @@ impl Times {
         self.writes.store(writes + 2, Ordering::Release);
     }
 
-    /// All as they were at one moment; nothing where that could not be had.
+    /// Reads all values as they were at one moment; `None` if they kept changing.
     fn read(&self) -> Option<[Taken; PHASES]> {
-        (0..TRIES).find_map(|_| {
+        (0..READ_ATTEMPTS).find_map(|_| {
             let writes = self.writes.load(Ordering::Acquire);
             let all = array::from_fn(|place| {
                 let of = &self.phases[place];
@@ -156,7 +157,7 @@ impl Times {
         })
     }
 
-    /// The child of a fork has made none. Another thread may have been writing.
+    /// The child of a fork has no iterations. Another thread may have been writing.
     fn in_child(&self, _: &OnlyThread) {
         self.writes.store(0, Ordering::Relaxed);
         for of in &self.phases {

@@ -1,8 +1,9 @@
-//! What the thread that makes the steps uses of the machine in each iteration of a window.
+//! The resources that the thread that makes the steps uses in each iteration of a window.
 //!
-//! Ends of iterations come with the session's turn or its lock: by one thread at a time. A system call an iteration; a second one
-//! in one of [`EACH`], where the thread was off its processor, and where the iteration took longer than others; and two more for a
-//! wait in one of [`EACH`].
+//! The end of an iteration is handled with the session's turn or its lock, so by one thread at a time. The
+//! cost is one system call for each iteration. A second one is made in one of [`MEASURE_EVERY`] iterations, if the
+//! thread was off its processor, and if the iteration took longer than others. Two more are made for a wait
+//! in one of [`MEASURE_EVERY`] iterations.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
@@ -22,19 +23,19 @@ use super::{clock, writers};
 lifecycle::global! {
     stage: Sinks;
 
-    /// The thread that was last asked about, and what it had used by then.
+    /// The thread that was last measured, and what it had used by then.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static THREAD: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static SO_FAR: [AtomicU64; PARTS] = [const { AtomicU64::new(0) }; PARTS];
-    /// When the latest iteration ended, in ticks.
+    /// The time when the latest iteration ended, in ticks.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static ENDED: AtomicU64 = AtomicU64::new(0);
-    /// Iterations that have ended since the thread was asked about all parts, the last of them, and how many nanoseconds the iteration
-    /// took after which it was.
+    /// The number of iterations since all parts were last measured, the last of these iterations, and the
+    /// duration in nanoseconds of the iteration after which they were measured.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static SINCE: AtomicU64 = AtomicU64::new(0);
@@ -44,25 +45,25 @@ lifecycle::global! {
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static TOOK: AtomicU64 = AtomicU64::new(0);
-    /// A thread, and its `/proc/self/task/N/schedstat`. It stays open while that thread makes the steps: a descriptor that comes and goes
-    /// might be one that the host expects.
+    /// A thread, and its `/proc/self/task/N/schedstat`. The file stays open while that thread makes the
+    /// steps: opening it each time would take descriptor numbers that the host may expect to get.
     #[fork(hold)]
     static FILE: Lock<Option<(u64, Own)>> = Lock::new(None);
 
-    /// The thread's processor time and the time when the wait began that is asked about; 0 is none.
+    /// For the wait that is being measured: the thread's processor time and the time when it began; 0: none.
     #[fork(keep = "stored where a window opens")]
     static RAN_BEFORE: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
     static WAITS_SINCE: AtomicU64 = AtomicU64::new(0);
-    /// How many iterations pass before one is asked about again.
+    /// The number of iterations until a wait is measured again.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static PASS: AtomicU64 = AtomicU64::new(0);
-    /// Of the waits that were last asked about: nanoseconds on a processor, and in all.
+    /// The waits that were last measured: nanoseconds on a processor, and in all.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static LAST: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-    /// Of the waits that were asked about in this iteration: nanoseconds on a processor, and in all.
+    /// The waits that were measured in this iteration: nanoseconds on a processor, and in all.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static RAN_IN_WAITS: AtomicU64 = AtomicU64::new(0);
@@ -76,7 +77,7 @@ lifecycle::at_fork! {
     child: in_child,
 }
 
-/// The thread is the parent's.
+/// The thread in these values is the parent's.
 fn in_child(_: &OnlyThread) {
     SINCE.store(0, Ordering::Relaxed);
     window_closes();
@@ -84,15 +85,15 @@ fn in_child(_: &OnlyThread) {
 
 const PARTS: usize = 7;
 
-/// Of so many iterations one wait is asked about: whether waits spin or sleep does not change from one to the next. So are page faults
-/// and the like, where the thread was on its processor.
-const EACH: u64 = 8;
-/// The part of an iteration that a thread may be off its processor unasked, and the part by which it may take longer than the one after
-/// which the thread was last asked.
-const OFF: u64 = 64;
-const LONGER: u64 = 8;
+/// A wait is measured in one of this number of iterations: whether waits spin or sleep does not change from
+/// one to the next. Page faults and the like are measured as often while the thread is on its processor.
+const MEASURE_EVERY: u64 = 8;
+/// Divisors of an iteration's time: the share that a thread may be off its processor without a measurement,
+/// and the share by which it may take longer than the one after which the thread was last measured.
+const OFF_DIVISOR: u64 = 64;
+const LONGER_DIVISOR: u64 = 8;
 
-/// A window opens: the calling thread is likely to make its steps.
+/// Called when a window opens. The calling thread is likely to make its steps.
 pub fn window_opens() {
     let now = system::own_processor_time().and_then(system::used);
     take(now.unwrap_or_default(), delayed().unwrap_or_default());
@@ -101,9 +102,9 @@ pub fn window_opens() {
     forget_waits();
 }
 
-/// The window closes.
+/// Called when the window closes.
 pub fn window_closes() {
-    // What has not been asked about is that of its last iteration.
+    // What has not been measured yet belongs to its last iteration.
     if SINCE.load(Ordering::Relaxed) > 0
         && THREAD.load(Ordering::Relaxed) == this_thread()
         && let Some(now) = system::own_processor_time().and_then(system::used)
@@ -116,8 +117,8 @@ pub fn window_closes() {
     }
 }
 
-/// How long the calling thread has waited for a processor since it began, in nanoseconds; nothing where the kernel does
-/// not say. Some microseconds.
+/// Returns the time in nanoseconds that the calling thread has waited for a processor since it began; `None`
+/// if the kernel does not report it. Takes some microseconds.
 fn delayed() -> Option<u64> {
     let mut file = FILE.try_lock()?;
     let thread = this_thread();
@@ -131,13 +132,14 @@ fn delayed() -> Option<u64> {
     parse(room.get(..length)?)
 }
 
-/// Documentation/scheduler/sched-stats.rst: time on a processor, time in its queue, how often it was on one.
+/// Parses the format of Documentation/scheduler/sched-stats.rst: time on a processor, time in its queue,
+/// number of time slices. Returns the second.
 fn parse(schedstat: &[u8]) -> Option<u64> {
     let mut words = schedstat.split(|byte| *byte == b' ');
     str::from_utf8(words.nth(1)?).ok()?.parse().ok()
 }
 
-/// The calling thread begins to wait for the GPU; whether [`wait_ends`] has to follow.
+/// Called when the calling thread begins to wait for the GPU. Returns true if [`wait_ends`] has to follow.
 #[inline(always)]
 pub fn wait_begins() -> bool {
     let is_asked = looks_for(Looks::Wait);
@@ -155,7 +157,7 @@ fn asked_wait_begins() {
     }
 }
 
-/// A wait for the GPU is over.
+/// Called when a wait for the GPU is over.
 #[inline(always)]
 pub fn wait_ends() {
     let since = WAITS_SINCE.load(Ordering::Relaxed);
@@ -179,7 +181,8 @@ fn asked_wait_ends(since: u64) {
     }
 }
 
-/// What is known of waits as of the iteration that ends, or of one before it: nanoseconds on a processor, and in all.
+/// Returns what is known of waits as of the iteration that ends, or of one before it: nanoseconds on a
+/// processor, and in all.
 fn of_waits() -> (u64, u64) {
     WAITS_SINCE.store(0, Ordering::Relaxed);
     let asked = [&RAN_IN_WAITS, &WAITED].map(|part| part.swap(0, Ordering::Relaxed));
@@ -188,7 +191,7 @@ fn of_waits() -> (u64, u64) {
         [ran, took] => {
             LAST[0].store(ran, Ordering::Relaxed);
             LAST[1].store(took, Ordering::Relaxed);
-            EACH - 1
+            MEASURE_EVERY - 1
         }
     };
     PASS.store(pass, Ordering::Relaxed);
@@ -197,7 +200,7 @@ fn of_waits() -> (u64, u64) {
     (ran, took)
 }
 
-/// Another thread's waits may be others.
+/// Another thread may wait in a different way.
 fn forget_waits() {
     for part in [&RAN_IN_WAITS, &WAITED, &LAST[0], &LAST[1], &PASS] {
         part.store(0, Ordering::Relaxed);
@@ -205,7 +208,7 @@ fn forget_waits() {
     of_waits();
 }
 
-/// The calling thread has ended an iteration.
+/// Called when the calling thread has ended an iteration.
 pub fn iteration_ends(n: u64) {
     let Some(ran) = system::own_processor_time() else {
         return;
@@ -238,19 +241,20 @@ pub fn iteration_ends(n: u64) {
     write(n, &[waits]);
 }
 
-/// Whether an iteration is not asked about whole: it took `took` nanoseconds, in `ran` of which its thread was on a processor. `since`
-/// iterations before it were not, and the one before these took `usual`.
+/// Returns true if an iteration needs no full measurement: it took `took` nanoseconds, in `ran` of which its
+/// thread was on a processor. `since` iterations before it were not measured either, and the one before these
+/// took `usual`.
 const fn is_alike(ran: u64, took: u64, since: u64, usual: u64) -> bool {
-    since + 1 < EACH
-        && took.saturating_sub(ran) <= took / OFF
-        && took <= usual.saturating_add(usual / LONGER)
+    since + 1 < MEASURE_EVERY
+        && took.saturating_sub(ran) <= took / OFF_DIVISOR
+        && took <= usual.saturating_add(usual / LONGER_DIVISOR)
 }
 
-/// What the calling thread has used since it was last asked, by part: nanoseconds, and how often.
+/// Returns what the calling thread has used since it was last measured, by part: nanoseconds, and a count.
 fn taken(now: Usage) -> [(Used, u64, u64); 4] {
     let [ran, in_kernel, left, preempted, faults, disk, delayed] =
         SO_FAR.each_ref().map(|part| part.load(Ordering::Relaxed));
-    // A thread that was not taken off a processor has waited for none to speak of, and is not asked.
+    // A thread that was not preempted has hardly waited for a processor, so it is not measured.
     let waited = match now.preempted > preempted {
         true => self::delayed().unwrap_or(delayed),
         false => delayed,
@@ -310,7 +314,7 @@ fn take(used: Usage, delayed: u64) {
     }
 }
 
-/// The calling thread, without a system call where it is known.
+/// Returns the calling thread's number, without a system call if it is known.
 pub fn this_thread() -> u64 {
     let number = thread::current().map_or_else(ids::thread, Record::number);
     u64::from(number.cast_unsigned())
@@ -320,7 +324,8 @@ pub fn this_thread() -> u64 {
 mod tests {
     use super::*;
 
-    /// An iteration that waits so long on a processor, or for nothing: whether it was asked about, and what is known then.
+    /// Makes an iteration that waits for this time on a processor, or does not wait. Returns whether the wait
+    /// was measured, and what is known after it.
     fn iteration(ran: Option<u64>) -> (bool, (u64, u64)) {
         let is_asked = looks_for(Looks::Wait);
         if let Some(ran) = ran.filter(|_| is_asked) {
@@ -335,7 +340,7 @@ mod tests {
         forget_waits();
         assert_eq!(iteration(None), (true, (0, 0)));
         assert_eq!(iteration(Some(10)), (true, (10, 100)));
-        for _ in 1..EACH {
+        for _ in 1..MEASURE_EVERY {
             assert_eq!(iteration(Some(99)), (false, (10, 100)));
         }
         assert_eq!(iteration(None), (true, (10, 100)));

@@ -1,5 +1,5 @@
-//! What the time of the iteration that runs goes to, for who decides by it whether a window opens. Outside windows, too,
-//! so no events: sums.
+//! Sums the causes of the current iteration's time, for the triggers that open a window by it. It also works
+//! outside windows, where there are no events.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ use super::usage::this_thread;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The thread that began the iteration that runs.
+    /// The thread that began the current iteration.
     #[fork(reset)]
     static THREAD: AtomicU64 = AtomicU64::new(0);
     /// Nanoseconds of each cause since then.
@@ -24,10 +24,10 @@ lifecycle::global! {
 
 const CAUSES: usize = 4;
 
-/// What time goes to.
+/// A cause of time.
 #[derive(Clone, Copy)]
 pub enum Cause {
-    /// A collection, of whatever thread: all wait for it.
+    /// A garbage collection on any thread: all threads wait for it.
     Gc,
     /// The calling thread has waited for the GIL.
     Gil,
@@ -37,22 +37,30 @@ pub enum Cause {
     Idle,
 }
 
-/// Watches where the settings say so. For the constructor.
+/// Enables the sums if the settings need them: for windows that open by a condition, and until the window of
+/// steady iterations has closed. Called by the constructor.
 pub fn start(settings: &Settings) {
-    if settings.when.is_some() {
-        // Ticks are counted from before a record begins.
+    if settings.when.is_some() || settings.windows.is_steady() {
+        // Ticks are counted even before a record begins.
         clock::choose();
         look_for(Looks::Watch, true);
     }
 }
 
-/// Whether sums are kept: somebody wants to know.
+/// Called when a window has closed that was not requested while the process runs.
+pub fn planned_has_closed(settings: &Settings) {
+    if settings.when.is_none() && settings.windows.is_steady() {
+        look_for(Looks::Watch, false);
+    }
+}
+
+/// Returns true if sums are kept.
 #[inline]
 pub fn is_watching() -> bool {
     looks_for(Looks::Watch)
 }
 
-/// So many ticks went to `cause`.
+/// Adds `ticks` to `cause`.
 #[inline(always)]
 pub fn add(cause: Cause, ticks: u64) {
     if is_watching() {
@@ -67,7 +75,7 @@ fn add_watched(cause: Cause, ticks: u64) {
     }
 }
 
-/// As [`add`], of nanoseconds.
+/// Like [`add`], in nanoseconds.
 #[inline]
 pub fn add_ns(cause: Cause, ns: u64) {
     if is_watching() {
@@ -75,7 +83,8 @@ pub fn add_ns(cause: Cause, ns: u64) {
     }
 }
 
-/// The calling thread begins an iteration: what the time of the one before went to. With the session's lock.
+/// Called when the calling thread begins an iteration. Returns the causes of the time of the one before.
+/// Called with the session's lock.
 pub fn take() -> Spent {
     THREAD.store(this_thread(), Ordering::Relaxed);
     let per_ns = clock::recent_ticks_per_ns();
@@ -118,7 +127,7 @@ mod tests {
         .join()
         .unwrap();
         let spent = take();
-        // The clock is tied anew, which makes parts in thousands.
+        // The clock was anchored again, so the ratio differs by thousandths.
         let is_about = |ns: u64, ms: u64| ns.abs_diff(ms * 1_000_000) < ms * 50_000;
         assert!(
             is_about(spent.wait, 3) && is_about(spent.gil, 4),

@@ -1,7 +1,8 @@
-//! Who writes: each thread into a chunk of its own, without a lock.
+//! Writes events: each thread into a chunk of its own, without a lock.
 //!
-//! A thread gets a writer at its first event and leaves it when it ends, with the chunk that it has
-//! begun: ten thousand short threads use no more chunks than ever ran at once.
+//! A thread gets a writer at its first event and leaves it when it ends, together with the chunk that it has
+//! begun. So ten thousand short threads use no more chunks than the largest number of threads that ran at the
+//! same time.
 
 pub mod lasting;
 pub mod strings;
@@ -28,51 +29,53 @@ use tllmprof_sync::Published;
 lifecycle::global! {
     stage: Sinks;
 
-    /// Writers that were made and no thread has had yet.
+    /// Writers that were allocated and that no thread has had yet.
     #[fork(by = in_child)]
     static SPARE: Spare<Writer> = Spare::none();
-    /// Events that were lost for want of a writer, or of a moment to write them in.
+    /// Events that were lost because there was no writer, or no moment to write them in.
     #[fork(reset)]
     static LOST: AtomicU64 = AtomicU64::new(0);
 }
-/// Writers are made by the page.
+/// The number of writers that fit into a page, which are allocated together.
 const BATCH: usize = 4096 / size_of::<Writer>();
-/// After so many refusals in a row a writer is not busy any more, but was left in the middle: by a
+/// After this number of refusals in a row a writer is not busy any more but was left in the middle: by a
 /// signal handler that jumped out, or by a thread that was cancelled.
 const REFUSALS: u32 = 1024;
 
-/// One thread's writer at a time. All zeros, as in a copy of the process, is one that has no chunk. What a launch
-/// needs is in the first line.
+/// A writer, which belongs to one thread at a time. All zeros, as in a copy of the process, is one without a
+/// chunk. The fields that a launch needs are in the first cache line.
 #[repr(C, align(64))]
 pub struct Writer {
-    /// The thread is in the middle of writing: a signal handler's events are lost.
+    /// True while the thread is writing: events of its signal handlers are lost then.
     is_busy: AtomicBool,
-    /// The place of the stream that the thread has launched into last, if that is still there: only to find it sooner.
+    /// The index of the stream that the thread last launched into, if that stream still exists. A hint to
+    /// find it faster.
     pub launched: Cell<u8>,
     thread: Cell<u32>,
-    /// Writes into the thread's chunk; none before the first.
+    /// The writer into the thread's chunk; `None` before the first event.
     events: Own<Option<EventWriter>>,
-    /// Events that were.
+    /// The number of events that were written.
     kept: AtomicU64,
-    /// Events that were dropped and that no event of the record reports yet.
+    /// The number of dropped events that no event of the record reports yet.
     unreported: Cell<u64>,
-    /// The iteration in which the thread has last ended its streams' spans of earlier ones.
+    /// The iteration in which the thread last ended its streams' spans of earlier iterations.
     pub swept: Cell<u64>,
-    /// What the thread is called has been written.
+    /// True if the thread's name has been written.
     is_named: Cell<bool>,
-    /// The chunk's number, and in which generation it was begun ([`reuse`]).
+    /// The chunk's number, and the generation in which it was begun ([`reuse`]).
     chunk: Cell<u32>,
     generation: Cell<u64>,
-    /// Refusals in a row, and how many events had been kept at the first of them.
+    /// The number of refusals in a row, and the value of `kept` at the first of them.
     refused: Cell<u32>,
     refused_since: Cell<u64>,
-    /// Events that were dropped.
+    /// The number of events that were dropped.
     dropped: AtomicU64,
-    /// Pushed ranges that are open; none before the first.
+    /// The pushed ranges that are open; `None` before the first.
     open: Own<Option<&'static mut Ranges>>,
     /// The next of the spare writers.
     next: Published<Writer>,
-    /// How often the thread is in the driver for GPU times now, and what these took it, in ticks.
+    /// The number of times that the thread is in the driver for GPU times now, and the ticks that such calls
+    /// have taken.
     pub timing: AtomicU32,
     pub timed: AtomicU64,
 }
@@ -80,72 +83,74 @@ pub struct Writer {
 const _: () = assert!(core::mem::offset_of!(Writer, swept) < 64);
 const _: () = assert!(size_of::<Writer>() == 128);
 
-// SAFETY: what is no atomic is used by the thread that has the writer, alone.
+// SAFETY: all fields that are not atomic are used only by the thread that has the writer.
 unsafe impl Sync for Writer {}
-// SAFETY: zeros are numbers, and what may be none is none then: a writer of events has its chunk's
-// address, and is as large as one that may be none.
+// SAFETY: zeros are numbers, and zeros in what may be `None` are `None`: a writer of events holds its chunk's
+// address, and an `Option` of it has the same size.
 unsafe impl Zeroed for Writer {}
 const _: () = assert!(size_of::<Option<EventWriter>>() == size_of::<EventWriter>());
 
-/// Ranges that are open, in pages of their own.
+/// Open ranges, in pages of their own.
 #[repr(transparent)]
 struct Ranges(Open);
 
-// SAFETY: zeros are no open ranges, as `Open` says.
+// SAFETY: zeros are no open ranges, as `Open` documents.
 unsafe impl Zeroed for Ranges {}
 
-/// What the thread that has a writer uses alone, and never within another use: `is_busy` keeps its
+/// A value that only the thread with the writer uses, and never within another use: `is_busy` keeps its
 /// signal handlers away.
 struct Own<T>(UnsafeCell<T>);
 
 impl<T> Own<T> {
     #[inline]
     fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: the thread is the only one that uses the value. It is in no other use of it: the
-        // acts below use nothing else of the writer's, and `is_busy` keeps signal handlers from all
-        // but a look whether any range is open.
+        // SAFETY: only this thread uses the value. It is in no other use of it: the acts below use nothing
+        // else of the writer, and `is_busy` keeps signal handlers from everything except the check if any
+        // range is open.
         act(unsafe { &mut *self.0.get() })
     }
 }
 
-/// Writes an event of the calling thread's; returns whether it is kept.
+/// Writes an event of the calling thread. Returns true if it was kept.
 #[inline(always)]
 pub fn write(event: &Event) -> bool {
     let row = event.row();
     current().is_some_and(|writer| writer.keep_at_once(row)) || write_with_care(row)
 }
 
-/// As [`write`], but only where nothing stands in the way; else does nothing and returns false.
+/// Like [`write`], but only if nothing prevents it; otherwise does nothing and returns false.
 #[inline(always)]
 pub fn write_at_once(event: &Event) -> bool {
     current().is_some_and(|writer| writer.keep_at_once(event.row()))
 }
 
-/// As [`write`], in code that all have in common who do not write at each call.
+/// Like [`write`], as code that is shared by callers that do not write at each call.
 #[inline(never)]
 pub fn write_aside(event: &Event) -> bool {
     write(event)
 }
 
-/// Writes an event where something stands in the way of [`Writer::keep_at_once`].
+/// Writes an event when something prevents [`Writer::keep_at_once`].
 #[cold]
 fn write_with_care(row: Row) -> bool {
     take().is_some_and(|writer| writer.keep(row))
 }
 
-/// As [`write`], of what is of use for as long as the record.
+/// Like [`write`], for an event that is useful as long as the record exists.
 pub fn write_fact(event: &Event) -> bool {
     take().is_some_and(|writer| {
         lasting::push(writer.thread.get(), |events| events.push(event)) || writer.keep_there(event)
     })
 }
 
-/// Writes what is of use for as long as the record; false where there is no room that stays, or no chunk is used again.
+/// Writes an event that stays as long as the record. Returns false if there is no lasting room, or if no
+/// chunk is used again.
 pub fn write_lasting(event: &Event) -> bool {
     take().is_some_and(|writer| lasting::push(writer.thread.get(), |events| events.push(event)))
 }
 
-/// As [`write`], of what is written again for later windows: where windows go, it goes with those of its time.
+/// Like [`write`], for an event that is written again for later windows: if windows are dropped, it is
+/// dropped with those of its time.
 pub fn write_latest(event: &Event) -> bool {
     match keep::is_wanted() {
         true => write_late(event),
@@ -153,7 +158,7 @@ pub fn write_latest(event: &Event) -> bool {
     }
 }
 
-/// As [`write`], of what is of a window, though none may be open.
+/// Like [`write`], for an event that belongs to a window, even if none is open.
 pub fn write_late(event: &Event) -> bool {
     if !reuse::is_wanted() {
         return write(event);
@@ -161,8 +166,8 @@ pub fn write_late(event: &Event) -> bool {
     take().is_some_and(|writer| writer.keep_there(event))
 }
 
-/// The calling thread's writer, for one use at a time: events of the thread's signal handlers are dropped as
-/// long as this lives.
+/// The calling thread's writer, taken for one use: events of the thread's signal handlers are dropped while
+/// this value lives.
 pub struct Taken(&'static Writer);
 
 impl Taken {
@@ -191,7 +196,7 @@ impl Drop for Taken {
     }
 }
 
-/// Takes the calling thread's writer, to write an event with. Where it is in use, or there is none, the event
+/// Takes the calling thread's writer to write an event. If it is in use, or if there is none, the event
 /// counts as dropped.
 #[inline]
 pub fn take() -> Option<Taken> {
@@ -211,14 +216,15 @@ pub fn take() -> Option<Taken> {
 }
 
 impl Writer {
-    /// Has the writer of events into the chunk do `act`, if there is one.
+    /// Runs `act` on the writer into the chunk. Returns false if there is none.
     #[inline(always)]
     fn in_chunk(&self, act: impl FnOnce(&mut EventWriter) -> bool) -> bool {
         self.events.with(|events| events.as_mut().is_some_and(act))
     }
 
-    /// Writes an event and counts it as kept, where nothing else is to be done: nobody uses the writer, no dropped
-    /// event is to be reported, the chunk has room, and no block of it ends. Else does nothing and returns false.
+    /// Writes an event and counts it as kept, if nothing else has to be done: the writer is not in use, no
+    /// dropped event has to be reported, the chunk has room, and no block of it ends. Otherwise does nothing
+    /// and returns false.
     #[inline(always)]
     fn keep_at_once(&'static self, row: Row) -> bool {
         if self.is_busy.load(Ordering::Relaxed) || self.unreported.get() != 0 {
@@ -238,7 +244,7 @@ impl Writer {
         self.in_chunk(|events| events.push_row(row)) || self.push_into_next(row)
     }
 
-    /// Writes an event, and counts it as kept or as dropped; returns whether it is kept.
+    /// Writes an event, and counts it as kept or as dropped. Returns true if it was kept.
     #[inline]
     pub fn keep(&self, row: Row) -> bool {
         let is_kept = self.push(row);
@@ -256,20 +262,20 @@ impl Writer {
         self.kept.store(kept + 1, Ordering::Relaxed);
     }
 
-    /// As [`Writer::keep`], into a chunk that is no longer one of iterations outside windows.
+    /// Like [`Writer::keep`], and marks the chunk as one that belongs to a window.
     fn keep_there(&self, event: &Event) -> bool {
         let is_kept = self.keep(event.row());
         self.generation.set(reuse::OF_WINDOWS);
         is_kept
     }
 
-    /// Writes a string into the thread's chunk, if that has room for an event behind it.
+    /// Writes a string into the thread's chunk, if that has room for an event after it.
     fn push_string_there(&self, id: StringId, text: &str) -> bool {
         let rows = 2 + text.len().min(MAX_STRING).div_ceil(EVENT_BYTES);
         self.in_chunk(|events| events.room() >= rows && events.push_string(id, text))
     }
 
-    /// Writes a string that goes with the window that is open, if windows go.
+    /// Writes a string that is dropped with the open window, if windows are dropped.
     pub fn push_string(&self, id: StringId, text: &str) -> bool {
         if !keep::is_wanted() && self.push_lasting_string(id, text) {
             return true;
@@ -284,7 +290,7 @@ impl Writer {
         push() || (self.begin_chunk() && push())
     }
 
-    /// Writes a string that stays.
+    /// Writes a string that stays as long as the record.
     pub fn push_lasting_string(&self, id: StringId, text: &str) -> bool {
         lasting::push(self.thread.get(), |events| events.push_string(id, text))
     }
@@ -311,7 +317,8 @@ impl Writer {
         true
     }
 
-    /// Writes what the thread is called: where chunks are used again, into each of them, as the one before may be by then.
+    /// Writes the thread's name. If chunks are used again, it is written into each of them, as the chunk
+    /// before may be overwritten by then.
     fn push_name(&self) {
         let name = system::thread_name();
         let length = name.iter().position(|byte| *byte == 0).unwrap_or(0);
@@ -327,7 +334,7 @@ impl Writer {
         }
     }
 
-    /// The thread goes on in the chunk that another has left.
+    /// Prepares the writer for a new thread, which continues in the chunk that another has left.
     fn begin_thread(&self, thread: u32) {
         self.thread.set(thread);
         self.is_named.set(false);
@@ -341,7 +348,7 @@ impl Writer {
         });
     }
 
-    /// Has the thread's open ranges do `act`, if there is memory for them.
+    /// Runs `act` on the thread's open ranges, if there is memory for them.
     #[inline]
     pub fn with_open<R>(&self, act: impl FnOnce(&mut Open) -> R) -> Option<R> {
         self.open.with(|open| {
@@ -352,14 +359,14 @@ impl Writer {
         })
     }
 
-    /// Whether nothing of the thread's is open.
+    /// Returns true if the thread has no open ranges.
     #[inline]
     pub fn has_none_open(&self) -> bool {
         self.open
             .with(|open| open.as_ref().is_none_or(|Ranges(open)| open.is_empty()))
     }
 
-    /// Whether the writer that is marked as busy is not: whoever made it so never came back.
+    /// Returns true if the writer is marked as busy but the code that marked it never returned.
     #[cold]
     fn was_left(&self) -> bool {
         let kept = self.kept.load(Ordering::Relaxed);
@@ -375,10 +382,11 @@ impl Writer {
         was_left
     }
 
-    /// Writes down how many events are missing here, if the chunk has room for that.
+    /// Records the number of missing events, if the chunk has room for that.
     #[cold]
     fn report_dropped(&self) {
-        // A signal handler may jump out of here: rather not reported than reported twice.
+        // A signal handler may jump out of here: an unreported number is better than one that is reported
+        // twice.
         let events = self.unreported.replace(0);
         let event = Event::new(ticks(), 0, What::Dropped { events });
         if !self.in_chunk(|chunk| chunk.push(&event)) {
@@ -391,7 +399,7 @@ impl Writer {
     pub fn drop_one(&self) {
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
         self.unreported.set(self.unreported.get() + 1);
-        // The header gets the number now and then, whatever ends the process.
+        // The header is updated from time to time, so that it holds however the process ends.
         if dropped.is_power_of_two() || dropped.is_multiple_of(4096) {
             count_dropped();
         }
@@ -404,12 +412,12 @@ fn room_for_ranges() -> Option<&'static mut Ranges> {
     pages::batch_wiped_on_fork(1)?.first_mut()
 }
 
-/// Counts events that there was no moment to write in.
+/// Counts events that could not be written.
 pub fn lose(events: u64) {
     LOST.fetch_add(events, Ordering::Relaxed);
 }
 
-/// Writes into the header how many events were dropped.
+/// Writes the number of dropped events into the header.
 pub fn count_dropped() {
     if let Some(header) = space::header() {
         let dropped = all().map(|writer| writer.dropped.load(Ordering::Relaxed));
@@ -418,21 +426,21 @@ pub fn count_dropped() {
     }
 }
 
-/// How often threads are in the driver for GPU times now.
+/// Returns the number of times that threads are in the driver for GPU times now.
 pub fn timing() -> u32 {
     all()
         .map(|writer| writer.timing.load(Ordering::SeqCst))
         .sum()
 }
 
-/// What GPU times took the threads since this was asked last, in ticks.
+/// Returns the ticks that GPU times have taken on all threads since the last call.
 pub fn take_timed() -> u64 {
     all()
         .map(|writer| writer.timed.swap(0, Ordering::Relaxed))
         .sum()
 }
 
-/// Threads that have written, and have not left their place to another.
+/// Returns the number of threads that have written and have not left their writer to another.
 pub fn count() -> u64 {
     all().count() as u64
 }
@@ -458,21 +466,21 @@ fn begin() -> Option<&'static Writer> {
     Some(writer)
 }
 
-// SAFETY: `Kind::Writer` is this type's alone.
+// SAFETY: `Kind::Writer` belongs only to this type.
 unsafe impl Part for Writer {
     const KIND: thread::Kind = thread::Kind::Writer;
 
     fn thread_ends(&'static self) {}
 }
 
-/// A chunk for events of `thread`, and its number.
+/// Begins a chunk for events of `thread`. Returns its number and its writer.
 fn begin_chunk(thread: u32) -> Option<(u32, EventWriter)> {
     let header = space::header()?;
     Some(match reuse::take()? {
         Free::New(number, chunk) => {
             let begun = EventWriter::begin(chunk, header.id(), number, thread);
-            // By this a reader sees that one is missing: a signal handler that jumps out of here must leave none that
-            // was counted and not begun.
+            // A reader sees by this counter that a chunk is missing. A signal handler that jumps out of here
+            // must not leave a chunk that was counted but not begun.
             header.add(Counter::Chunks, 1);
             (number, begun)
         }
@@ -483,13 +491,13 @@ fn begin_chunk(thread: u32) -> Option<(u32, EventWriter)> {
     })
 }
 
-/// The calling thread's writer, if it has one.
+/// Returns the calling thread's writer, if it has one.
 #[inline]
 pub fn current() -> Option<&'static Writer> {
     thread::part()
 }
 
-/// A writer that no thread has had.
+/// Returns a writer that no thread has had.
 fn spare() -> Option<&'static Writer> {
     SPARE.take(|| pages::batch_wiped_on_fork(BATCH))
 }
@@ -515,25 +523,25 @@ fn in_child(_: &OnlyThread) {
     thread::leave_part::<Writer>();
 }
 
-/// Events that all threads have written.
+/// Returns the number of events that all threads have written.
 pub fn events() -> u64 {
     all()
         .map(|writer| writer.kept.load(Ordering::Relaxed))
         .sum()
 }
 
-/// What an event costs the thread that writes it, in ticks: the two looks at the clock included.
+/// Measures the cost of an event for the thread that writes it, in ticks, including two reads of the clock.
 pub fn measure() -> u64 {
     const TIMES: u64 = 256;
     let mut memory = vec![0_u64; tllmprof_record::CHUNK_BYTES / size_of::<u64>()];
     let Some(place) = core::ptr::NonNull::new(memory.as_mut_ptr()) else {
         return 0;
     };
-    // SAFETY: the memory has CHUNK_BYTES, aligned to 8, outlives the writer and is used by it alone.
+    // SAFETY: the memory has CHUNK_BYTES, is aligned to 8, outlives the writer and is used only by it.
     let chunk = unsafe { Chunk::at(place.cast()) };
     let mut scratch = EventWriter::begin(chunk, 0, 0, 0);
     let mut least = u64::MAX;
-    // Three times: the first meets cold memory.
+    // Three times, because the memory is not in the cache the first time.
     for _ in 0..3 {
         let since = ticks();
         for n in 0..TIMES {

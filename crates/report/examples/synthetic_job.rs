@@ -1,4 +1,5 @@
-//! Writes the records of a made-up job into a folder, to measure the report of many ranks:
+//! Writes the records of a simulated job into a folder, to measure the report on many ranks:
+//!
 //! `cargo run --release -p tllmprof-report --example synthetic_job -- FOLDER [HOSTS [STEPS [COLLECTIVES]]]`
 
 use std::path::PathBuf;

@@ -1,10 +1,10 @@
-//! Writes the record of a made-up server, to measure how fast records are read:
+//! Writes the record of a simulated server, to measure how fast records are read:
 //!
 //! ```text
 //! cargo run --release -p tllmprof-report --example synthetic_record -- OUT [EVENTS [KERNELS [RANK]]]
 //! ```
 //!
-//! EVENTS: how many, about (10 million); KERNELS: how many each iteration launches (300).
+//! EVENTS: approximate number of events (10 million). KERNELS: number of kernels that each iteration launches (300).
 
 #[path = "../tests/common/server.rs"]
 mod server;
@@ -13,7 +13,7 @@ use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 
-/// Events of an iteration besides its kernels, about.
+/// Approximate number of events of an iteration besides its kernels.
 const OTHERS: u64 = 16;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = arguments.next().ok_or("no OUT")?;
     let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse());
     let (events, kernels, rank) = (number(10_000_000)?, number(300)?, number(0)?);
-    // The GPU's kernels are in second half of the iterations.
+    // Kernels are recorded in the second half of the iterations.
     let iterations = events / (kernels * 3 / 2 + OTHERS);
     let last = iterations.saturating_sub(1);
     let server = server::Server {

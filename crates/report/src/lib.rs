@@ -1,9 +1,9 @@
-//! What tllmprof's records show.
+//! Analyses of tllmprof's records.
 //!
-//! [`Process::read`] goes through a record up to three times: for what there is little of (iterations, windows, names),
-//! for the rest, which each analysis adds up, and for what the host did meanwhile. So memory depends on the number of
-//! iterations, which is limited, and not on the record's length. [`Report`] puts processes side by side, as text
-//! ([`Report::text`]) and as JSON ([`Report::json`]).
+//! [`Process::read`] reads a record up to three times. The first pass reads what needs little memory: iterations,
+//! windows and names. In the second pass each analysis adds up its events, and in the third the ledger divides the
+//! host's time. So memory depends on the number of iterations, which is limited, and not on the length of the record.
+//! [`Report`] shows several processes side by side, as text ([`Report::text`]) and as JSON ([`Report::json`]).
 //!
 //! Each analysis has a folder: it computes a figure, gives it its key in the JSON, its line of text and its part of a
 //! comparison. The page and exports print the same figures.
@@ -30,12 +30,13 @@ mod report;
 mod routing;
 mod stacks;
 
-pub use compare::{Comparison, Outcome};
+pub use compare::{Asked, Checked, Comparison, Condition, Met, Outcome};
 pub use events::facts::{name, range_name};
 pub use events::iteration::Iteration;
 pub use events::kernel_name::{full as kernel_name, short as short_kernel_name};
 pub use events::launches::{Launch, LaunchTally, Launches};
 pub use events::named::Named;
+pub use events::origin::{Data, Origin};
 pub use events::qualify::Unqualified;
 pub use events::recording::Recording;
 pub use events::samples::{ENOUGH as ENOUGH_SAMPLES, SampleCounts, StackSample};
@@ -43,24 +44,26 @@ pub use events::spans::{Span, Spans};
 pub use events::turnaround::Turnaround;
 pub use events::window::Window;
 pub use events::work::{GpuWork, GpuWorkKind};
-pub use findings::{Finding, Verdict};
+pub use findings::{ClaimedRow, Finding, Side, Verdict};
 pub use iterations::unqualified::UnqualifiedSum;
 pub use kernels::blocks::{BlockKernel, Blocks, Outside};
 pub use kernels::{CopyTotal, KernelSum, KernelTotal, Samples};
-pub use layers::{Layer, Layers, Pattern, Scopes, Unknown as UnknownLayers, Why};
+pub use layers::{Layer, Layers, Pattern, Scopes, Unknown as UnknownLayers, UnknownScope};
 pub use ledger::difference::Difference;
 pub use ledger::slow::Slow;
 pub use ledger::{Ledger, LedgerKind, LedgerRow};
 pub use metrics::{MetricSample, MetricSum};
+pub use numbers::quantiles::has_enough as has_enough_for_percentile;
 pub use numbers::units::{Bytes, Change, Quantity, Rate, Share, Time};
 pub use print::json::{schema_of, write as write_json, write_text as write_json_text};
 pub use print::lines::Style;
 pub use process::Process;
+pub use process::gpu::{GpuSum, GpuTime};
 pub use process::state::{End, State};
 pub use ranks::arrivals::{
     Arrivals, Bound, ClockJump, CollectiveGroup, HostClock, RankSum, StepSum,
 };
 pub use ranks::skew::Skew;
-pub use report::{Report, ReportView};
+pub use report::{CsvRow as TableRow, Report, ReportView, TABLES};
 pub use routing::{LayerLoad, expert_gpus};
 pub use stacks::{FunctionSamples, Stacks, TreeNode};

@@ -1,10 +1,10 @@
-"""The perfect router: every expert gets as many tokens as any other, give or take one.
+"""The perfect router: all experts get the same number of tokens, plus or minus one.
 
-The library runs the files of this folder, one behind the other, as one module, once torch can be hooked, and calls
-begin, switch, loads and report. It adds say(text) and warn(text), a line on standard error each, the latter in
-the record, too, and keep(number, name, tokens), which writes a layer's load down.
+The library concatenates the files of this folder and runs them as one module, once torch can be hooked. It calls
+begin, switch, loads and report. It adds say(text) and warn(text), which log a line on standard error (warn also
+records it), and keep(number, name, tokens), which records a layer's load.
 
-Nothing here may harm the program: what cannot be balanced keeps its learned router, with a warning.
+Nothing here may harm the program: a layer that cannot be balanced keeps its learned router, with a warning.
 """
 
 import contextlib
@@ -16,36 +16,36 @@ import sys
 import threading
 import weakref
 
-torch = None  # until a model is built: it is not all there when this is loaded
+torch = None  # set when a model is built: torch may not be complete when this is loaded
 
-# Rows of a table at first; it grows where more tokens come at once.
+# Initial number of rows of a table. It grows when a call has more tokens.
 _ROWS = 8192
-# Logits of those that are chosen, and of the others: their difference is far in every routing function, and both are
+# Logits of the chosen experts, and of the others. Their difference is large for every routing function, and both are
 # exact in every floating-point type.
 _HIGH, _LOW = 10.0, -10.0
 
-# One that a signal's handler may take again.
+# Reentrant, as a signal handler may take it again.
 _lock = threading.RLock()
-# A module that was unpickled has the mark of the process that pickled it.
+# The mark of this process. An unpickled module has that of the process that pickled it.
 _mark = os.urandom(8)
 _tables = {}
-# Tables that have been outgrown: a captured graph may still read them.
+# Tables that were replaced by larger ones: a captured graph may still read them.
 _outgrown = []
 
 
 class Unbalanced(Exception):
-    """Why a layer cannot be balanced."""
+    """The reason why a layer cannot be balanced."""
 
 
 def _spread(count):
-    """0 to count - 1 in an order in which neighbours are far apart, so that a row of them is as evenly spread over
-    the parts that GPUs hold, too, whatever the number of GPUs."""
+    """Returns 0 to count - 1 in an order in which neighbours are far apart. A row of them is then also spread evenly
+    over the parts of the experts that GPUs hold, whatever the number of GPUs."""
     bits = max(1, (count - 1).bit_length())
     return sorted(range(count), key=lambda number: int(format(number, "0%db" % bits)[::-1], 2))
 
 
 def _numbers(count):
-    # The device is named: the program may have another one as its default.
+    # The device is explicit, as the program may have another default.
     return torch.tensor(_spread(count), device="cpu")
 
 
@@ -54,8 +54,8 @@ def _count_to(count):
 
 
 def chosen(rows, experts, top_k, groups=1, top_groups=1):
-    """The experts of each token, [rows, top_k]. A row does not depend on how many there are, and over any number of
-    rows no expert comes more than once more often than another. With `groups` a token's experts are all in
+    """Returns the experts of each token, [rows, top_k]. A row does not depend on the number of rows. Over any number
+    of rows, no expert occurs more than once more often than another. With `groups`, all experts of a token are in
     `top_groups` of them."""
     if groups <= 1 or top_groups >= groups:
         return _numbers(experts)[_count_to(rows * top_k) % experts].view(rows, top_k)
@@ -72,7 +72,7 @@ def chosen(rows, experts, top_k, groups=1, top_groups=1):
 
 
 def period(layer):
-    """After so many rows they begin again."""
+    """Returns the number of rows after which they repeat."""
     if layer.groups <= 1 or layer.top_groups >= layer.groups:
         return layer.experts // math.gcd(layer.experts, layer.top_k)
     in_group, each = layer.experts // layer.groups, layer.top_k // layer.top_groups
@@ -81,8 +81,8 @@ def period(layer):
 
 
 def table(rows, layer, dtype, device):
-    """At least `rows` rows of logits that choose balanced experts, [rows, experts], or, without a dtype, of the experts,
-    [rows, top_k]; made before a capture needs it."""
+    """Returns at least `rows` rows of logits that choose balanced experts, [rows, experts], or, without a dtype, of
+    the experts, [rows, top_k]. A table must be made before a capture needs it."""
     key = (layer.experts, layer.top_k, layer.groups, layer.top_groups, dtype, device)
     known = _tables.get(key)
     if known is not None and known.shape[0] >= rows:
@@ -97,7 +97,7 @@ def table(rows, layer, dtype, device):
         made = chosen(count, layer.experts, layer.top_k, layer.groups, layer.top_groups)
         if dtype is not None:
             made = torch.full((count, layer.experts), _LOW, dtype=torch.float32, device="cpu").scatter_(1, made, _HIGH)
-            if _counts:  # what a captured graph holds its choices to
+            if _counts:  # a captured graph compares its choices with it
                 table(rows, layer, None, device)
         made = made.to(dtype or made.dtype).to(device)
         if known is not None:
@@ -108,11 +108,11 @@ def table(rows, layer, dtype, device):
 
 
 def settle(device):
-    """What was made on this stream may be read on another one next."""
+    """Waits for this stream, as another one may read the data next."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 
 
 def capturing(device):
-    """Whether the calling thread's stream is being captured into a graph."""
+    """Returns whether the calling thread's stream is being captured into a graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

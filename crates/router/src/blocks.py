@@ -1,31 +1,31 @@
-# Finding the layers of experts in a model as it is built, and standing in their gates.
+# Finds the layers of experts in a model while it is built, and replaces the results of their gates.
 
 _GATES = ("gate", "router", "gating", "wg", "gate_proj_router", "router_gate")
 _EXPERTS = ("experts", "moe_experts", "expert_mlps", "mlps", "input_linear")
-# Engines that have a place of their own for this.
+# Engines that are hooked separately.
 _ENGINES = ("vllm", "sglang", "tensorrt_llm")
 
-# Blocks whose making is not done yet, by their identity, with the names of their gates.
+# Blocks under construction, by identity, with the names of their gates.
 _pending = {}
 _gemms = _sums = frozenset()
 _Exchange = None
 
 
 def begin(active, counts):
-    """Looks at modules from here on, as they are put into each other. torch.nn.modules.module is there, torch may not
-    be whole yet."""
+    """Watches from here on how modules are registered in each other. torch.nn.modules.module is loaded, but torch may
+    not be complete yet."""
     global _active, _counts
     _active, _counts = bool(active), bool(counts)
     sys.modules["torch.nn.modules.module"].register_module_module_registration_hook(registered)
 
 
 def registered(parent, name, child):
-    """`parent.name = child`"""
+    """Handles `parent.name = child`."""
     try:
         if child is not None:
             look_at_engines()
             block, gate = _pending.pop(id(child), (None, None))
-            if block is not None and block() is child:  # its own __init__ has come to its end
+            if block is not None and block() is child:  # its own __init__ has returned
                 attach(child, gate)
             if name in _GATES or name in _EXPERTS:
                 _look(parent, name, child)
@@ -61,7 +61,7 @@ def _number(owners, names):
 
 
 def describe(gate, parent):
-    """Experts, experts a token, groups, groups a token."""
+    """Returns experts, experts per token, groups, and groups per token."""
     owners = [gate, parent]
     owners += [owner.config for owner in owners if getattr(owner, "config", None) is not None]
     owners.append(getattr(parent, "experts", None))
@@ -82,13 +82,13 @@ def describe(gate, parent):
 
 
 def gate_rows(gate):
-    """Outputs of the gate's one matrix."""
+    """Returns the number of outputs of the gate's only matrix."""
     weights = [weight for weight in gate.parameters() if weight.ndim == 2]
     return weights[0].shape[0] if len(weights) == 1 else None
 
 
 def attach(parent, name):
-    """Stands in a block's gate."""
+    """Hooks a block's gate."""
     global torch
     gate = parent._modules.get(name)
     if gate is None or _known(gate) is not None:
@@ -133,14 +133,15 @@ def attach(parent, name):
 
 
 def _known(gate):
-    """What is known of a gate: its layer's number, its experts, experts a token, rows; None where it is not ours."""
+    """Returns the data about a gate: its layer's number, its experts, experts per token, and rows; None if it is not
+    hooked."""
     known = gate.__dict__.get("_tllmprof")
     return known[1:] if known is not None and known[0] == _mark else None
 
 
 class Hook:
-    """A hook on one module. A model that is pickled with it can be read where this module is not: there the hook
-    does nothing."""
+    """A hook on one module. A model that is pickled with it can be loaded without this module: the hook does nothing
+    there."""
 
     def __init__(self, function):
         self.function = function
@@ -163,7 +164,7 @@ def _linear(gate, args, logits):
 
 
 def _watch(parent, layer):
-    """Sees in the block's first call which experts it chooses from the gate's logits."""
+    """Observes in the block's first call which experts it chooses from the gate's logits."""
 
     def mode():
         return _Watch(layer) if _active or any(map(capturing, layer.numbers)) else None
@@ -172,13 +173,13 @@ def _watch(parent, layer):
 
 
 def _in_mode(parent, mode, is_done, after_each=None):
-    """Runs the block's calls that are not compiled in the mode that `mode` makes, unless that is none, until `is_done`.
-    `after_each` gets the mode after each."""
+    """Runs the block's calls that are not compiled in the mode that `mode` returns, unless that is None, until
+    `is_done`. `after_each` gets the mode after each call."""
     handles = []
     of_thread = threading.local()
 
     def enters(block, args):
-        # A copy of the block has the hooks for ever.
+        # A copy of the block keeps the hooks forever.
         if torch.compiler.is_compiling() or is_done():
             return
         if getattr(of_thread, "mode", None) is None:
@@ -203,7 +204,7 @@ def _in_mode(parent, mode, is_done, after_each=None):
 
 
 def _stand_in_block(kind):
-    """Has a class of blocks pass on, compiled, which experts it chooses from the gate's logits."""
+    """Makes a class of blocks report, in compiled code, which experts it chooses from the gate's logits."""
     own = kind.forward
     if hasattr(own, "_tllmprof"):
         return
@@ -222,9 +223,10 @@ def _stand_in_block(kind):
 
 
 def stand_in(kind):
-    """Replaces the forward of a class of gates: copies, and whatever wraps a gate later, keep it."""
+    """Replaces the forward method of a class of gates, so copies and later wrappers of a gate keep the
+    replacement."""
     own = kind.forward
-    if hasattr(own, "_tllmprof"):  # its base's
+    if hasattr(own, "_tllmprof"):  # its base class's
         return
 
     def forward(self, *args, **named):
@@ -236,7 +238,7 @@ def stand_in(kind):
         with mode:
             result = own(self, *args, **named)
         if isinstance(result, torch.Tensor):
-            # Logits that no known operator made.
+            # No known operator made these logits.
             if not mode.is_done and result.ndim and result.is_floating_point() and result.shape[-1] == experts:
                 result = torch.ops.tllmprof.balanced_logits(result, number)
             return result
@@ -261,7 +263,7 @@ def stand_in(kind):
 
 
 def _look_at_scores(result, mode, number, experts):
-    """Of a gate that gives no experts but scores: they are looked at as those that were chosen are."""
+    """Observes the scores of a gate that returns scores and no experts."""
     is_compiling = torch.compiler.is_compiling()
     if not is_compiling:
         layer = _layers[number]
@@ -275,7 +277,7 @@ def _look_at_scores(result, mode, number, experts):
             and part.is_floating_point()
             and part.shape[-1] == experts
         ):
-            # Compiled or captured, the values say nothing.
+            # In compiled code or during a capture, the values mean nothing.
             if is_compiling or capturing(part.device):
                 scored = torch.ops.tllmprof.scored(part, number)
                 return result[:place] + (scored,) + result[place + 1 :]
@@ -286,7 +288,7 @@ def _look_at_scores(result, mode, number, experts):
 
 
 def _prepare():
-    """Makes what needs torch to be whole."""
+    """Makes the classes that need a complete torch."""
     global _Gate, _Watch, _Choice, _Exchange, _gemms, _sums
     if _gemms:
         return
@@ -299,8 +301,8 @@ def _prepare():
     _sums = frozenset((torch.add, tensor.add, tensor.add_, tensor.__add__, tensor.__radd__, tensor.__iadd__))
 
     class Gate(TorchFunctionMode):
-        """A gate's forward: the first product that has a column for each expert gives the logits, and what is added
-        to scores by expert afterwards is a correction."""
+        """The mode of a gate's forward. The first product with a column for each expert is the logits. A bias that is
+        added to the scores by expert afterwards is a correction."""
 
         def __init__(self, number, experts, rows):
             super().__init__()
@@ -346,7 +348,7 @@ def _prepare():
             return result
 
     class Choice(TorchFunctionMode):
-        """As Watch, in what is compiled."""
+        """Does the same as Watch in compiled code."""
 
         def __init__(self, number, experts, top_k):
             super().__init__()
@@ -365,7 +367,7 @@ def _prepare():
 
 @quietly
 def loads():
-    """Has the learned routers' loads so far written down."""
+    """Records the learned routers' loads so far."""
     if torch is None:
         return
     judge()
@@ -382,7 +384,7 @@ def loads():
 
 @quietly
 def report(uses_cuda):
-    """The lines at the end of the process."""
+    """Logs the lines at the end of the process."""
     if not _layers:
         if uses_cuda:
             say("perfect router: no router of a mixture of experts was met: nothing was replaced")

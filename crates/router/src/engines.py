@@ -1,12 +1,14 @@
-# Engines whose routers are no modules of their own: logits are replaced where the engine's routing takes them.
+# Engines whose routers are not modules: the logits are replaced at the function that the engine's routing passes them
+# to.
 
 
 class _Point:
-    """Layers of experts as some releases of an engine have them. `entries`: methods of the class `owner` that a layer's
-    calls come through. `takers`: what takes the logits in there: an attribute of the layer and a method of what it
-    holds, or a module and a function of it (`module:`); without any, the entries take them. Which releases these are is
-    not written down: those that have all of that, with a parameter `router_logits`, and that choose the experts that
-    these logits say. `renumbers`: experts may get other numbers than their logits have."""
+    """The layers of experts in some releases of an engine. `entries`: methods of the class `owner` through which a
+    layer is called. `takers`: the functions that take the logits inside such a call: an attribute of the layer and a
+    method of its value, or a module (`module:`) and one of its functions. Without takers, the entries take the
+    logits. There is no list of releases: a release matches if it has all of these, with a parameter `router_logits`,
+    and if it chooses the experts with the highest logits. `renumbers`: experts may get other numbers than the columns
+    of the logits."""
 
     def __init__(self, module, owner, entries, takers, describe, renumbers=False):
         self.module, self.owner, self.entries, self.takers = module, owner, entries, takers
@@ -15,17 +17,17 @@ class _Point:
 
 
 class _Call:
-    """A call of a layer, in this thread. `tokens`: how many it was given, if that is known."""
+    """A call of a layer in this thread. `tokens`: the number of its tokens, if that is known."""
 
     def __init__(self, owner, point, tokens):
         self.owner, self.point, self.tokens = owner, point, tokens
-        # Something takes the logits now; something has.
+        # `takes`: a taker has the logits now. `was_taken`: a taker has had them.
         self.takes = self.was_taken = False
 
 
 def _vllm(runner, width, is_own):
-    """Experts, experts a token, groups, groups a token, part, biases that are added to scores, of a runner of experts.
-    `is_own`: the logits are of this rank's tokens alone."""
+    """Returns experts, experts per token, groups, groups per token, part, and biases that are added to scores, for a
+    runner of experts. `is_own`: the logits are only of this rank's tokens."""
     router, config = runner.router, runner.moe_config
     if any(getattr(router, name, None) is not None for name in ("hash_indices_table", "_hash_indices_table")):
         raise Unbalanced("it routes by the tokens' numbers")
@@ -54,10 +56,10 @@ def _vllm(runner, width, is_own):
 
 
 def _sglang(layer, width, is_own):
-    """As _vllm, of a TopK, or of the experts themselves."""
+    """Returns the same as _vllm, for a TopK or for the experts themselves."""
     config = getattr(layer, "topk_config", layer)
     is_grouped = config.use_grouped_topk
-    # A token's places may be for experts that all tokens go to, too.
+    # Some of a token's experts may be shared experts, which all tokens go to.
     shared = getattr(config, "num_shared_topk_slots", None)
     if shared is None:
         shared = getattr(config, "num_fused_shared_experts", None) or 0
@@ -65,11 +67,11 @@ def _sglang(layer, width, is_own):
     attention = sys.modules.get("sglang.srt.layers.dp_attention")
     backend = sys.modules.get("sglang.srt.layers.moe.utils")
     try:
-        # With an all-to-all each rank routes its own tokens; without, they are gathered first.
+        # With an all-to-all, each rank routes its own tokens; without one, the tokens are gathered first.
         if attention.is_dp_attention_enabled() and not backend.get_moe_a2a_backend().is_none():
             rank = getattr(attention, "get_attention_dp_rank", None)
             part = rank() if rank is not None else attention.get_parallel().attn_dp_rank
-    except Exception:  # not set up, or otherwise in this version: a part of 0 is balanced on its own
+    except Exception:  # not set up, or different in this version: part 0 is balanced by itself, too
         part = 0
     return (
         width,
@@ -83,7 +85,7 @@ def _sglang(layer, width, is_own):
 
 _VLLM = "vllm.model_executor.layers.fused_moe."
 _SGLANG = "sglang.srt.layers.moe."
-# Kernels that choose for themselves are behind apply_monolithic.
+# Kernels that choose the experts themselves are called in apply_monolithic.
 _ROUTING = (("router", "_compute_routing"), ("quant_method", "apply_monolithic"), ("_quant_method", "apply_monolithic"))
 _SELECT = ((_SGLANG + "topk:", "select_experts"),)
 _POINTS = [
@@ -94,19 +96,19 @@ _POINTS = [
     _Point(_SGLANG + "fused_moe_triton.layer", "FusedMoE", ("forward",), _SELECT, _sglang, renumbers=True),
     _Point(_SGLANG + "ep_moe.layer", "EPMoE", ("forward",), _SELECT, _sglang, renumbers=True),
 ]
-# Modules with which an engine's points are there, if it has any.
+# Modules that are loaded last: once they are, the engine's points exist, if it has any.
 _LAST = {"vllm": _VLLM + "layer", "sglang": _SGLANG + "fused_moe_triton.layer"}
-# By engine: why it has none, or None where it has.
+# The reason why an engine has no point, or None if it has one.
 _lacks = {}
 _told = set()
-# Biases that are zero while routers are balanced, with what they are else.
+# Biases that are zero while routers are balanced, with their learned values.
 _biases = {}
-# The thread's call of a layer.
+# The thread's current call of a layer.
 _now = threading.local()
 
 
 def look_at_engines():
-    """Stands in the engines' points, once their modules are there. Called for each module that a model is built of."""
+    """Hooks the engines' points once their modules are loaded. It runs for each module that a model is built of."""
     for point in [point for point in _POINTS if _is_whole(point.module)]:
         _POINTS.remove(point)
         _stand_at(point, sys.modules[point.module])
@@ -153,7 +155,7 @@ def _place_of_logits(function):
 
 
 def _entering(own, point):
-    """A layer's entry: what takes logits in there knows the layer."""
+    """Returns the replacement of a layer's entry. During its call, the takers of the logits know the layer."""
     names = list(inspect.signature(own).parameters)
     place = names.index("hidden_states") - 1 if "hidden_states" in names else len(names)
 
@@ -178,7 +180,7 @@ def _entering(own, point):
 
 @quietly
 def _find_takers(call):
-    """Stands in what takes the layer's logits, which may be another object from now on."""
+    """Hooks the takers of the layer's logits, which may be other objects from now on."""
     for holder, name in call.point.takers:
         if holder.endswith(":"):
             where = sys.modules.get(holder[:-1])
@@ -191,12 +193,12 @@ def _find_takers(call):
         try:
             _take(where, name, _with_balanced(own, _place_of_logits(own)))
         except Unbalanced as error:
-            call.was_taken = True  # as it was before
+            call.was_taken = True  # to avoid a second warning
             _stays(call.point.engine, str(error))
 
 
 def _take(where, name, taker):
-    """Modules have a function of another one by its name."""
+    """Replaces a function, also in the other modules of its package that have imported it by name."""
     own = getattr(where, name)
     setattr(where, name, taker)
     if inspect.ismodule(where):
@@ -207,7 +209,8 @@ def _take(where, name, taker):
 
 
 def _with_balanced(own, place, point=None):
-    """What takes logits, given balanced ones. Without a point it is the thread's layer's that is called."""
+    """Returns the replacement of a taker, which passes balanced logits on. Without a point, the layer is that of the
+    thread's current call."""
 
     @functools.wraps(own)
     def taker(*args, **named):
@@ -246,7 +249,8 @@ def _with_balanced(own, place, point=None):
 
 
 def may_go_on(result, logits, layer, taker):
-    """Whether what the routing made of balanced logits is what they say. If not, the learned router stays."""
+    """Returns whether the routing's result agrees with the balanced logits. If it does not, the learned router
+    stays."""
     if layer.proved or layer.refused is not None:
         return True
     try:
@@ -260,7 +264,7 @@ def may_go_on(result, logits, layer, taker):
                 return _goes_on(bool(follows))
             why = "%s chooses other experts than its logits say" % taker
         else:
-            # Given on, for a kernel that chooses.
+            # The logits are passed on to a kernel that chooses.
             names = [name for name in getattr(result, "_fields", ()) if name.endswith("router_logits")]
             if all(getattr(result, name) is logits for name in names):
                 return _goes_on(True)
@@ -278,7 +282,7 @@ def _goes_on(is_balanced):
 
 
 def _enlist(call, logits):
-    """Makes a layer of what has a point, at its first call: when its weights are there."""
+    """Makes a layer for the owner of a point at its first call, when its weights are loaded."""
     owner, point = call.owner, call.point
     label = "%s.%s" % (point.engine, type(owner).__name__)
     number = None
@@ -307,7 +311,7 @@ def _enlist(call, logits):
 
 
 def _keep_bias(bias):
-    """Kernels read a bias where it lies: it is zero while the routers are balanced."""
+    """Sets a bias to zero while the routers are balanced. Kernels read it from its own memory."""
     if capturing(bias.device):
         raise Unbalanced("its first call was in a stream capture")
     with _lock, torch.inference_mode(False), torch.no_grad():
@@ -318,7 +322,7 @@ def _keep_bias(bias):
 
 
 def switch_biases(device):
-    """Has the biases on a device be what they have to be."""
+    """Sets the biases on a device to zero or to their learned values."""
     for bias, learned in list(_biases.values()):
         if bias.device == device:
             if _active:
@@ -329,7 +333,7 @@ def switch_biases(device):
 
 
 def free_biases(layer):
-    """Of a layer that keeps its learned router."""
+    """Restores the biases of a layer that keeps its learned router."""
     for bias in layer.biases:
         kept = _biases.pop(id(bias), None) if not capturing(bias.device) else None
         if kept is not None and _active:

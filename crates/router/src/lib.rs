@@ -1,11 +1,10 @@
-//! Routers of mixtures of experts replaced by balanced ones (`ENABLE_PERFECT_ROUTER`).
+//! Replaces the routers of mixtures of experts by balanced ones (`ENABLE_PERFECT_ROUTER`).
 //!
-//! The work is done by Python source that runs in the program as a module of its own, as soon as
-//! torch's modules can be watched: `balance.py` (which experts), `operators.py` (what takes the place
-//! of a gate's results), `proof.py` (that the experts are the table's), `engines.py` (where, in engines
-//! whose routers are no modules), `blocks.py` (where, in transformers and what is made like it) and
-//! `ranks.py` (where ranks have tokens of their own), one behind the other. Nothing is on disk, and nothing happens where
-//! torch is not imported.
+//! Python source does the work. It runs in the program as a module of its own, as soon as torch's modules can be
+//! watched. Its files are concatenated: `balance.py` (which experts), `operators.py` (the replacement of a gate's
+//! results), `proof.py` (the proof that the experts are the table's), `engines.py` (for engines whose routers are
+//! not modules), `blocks.py` (for transformers and similar models) and `ranks.py` (for ranks with tokens of their
+//! own). Nothing is written to disk, and nothing happens if torch is not imported.
 
 #[cfg(test)]
 #[path = "../../../tests/common/skipped.rs"]
@@ -46,20 +45,20 @@ const SOURCE: &CStr = match CStr::from_bytes_with_nul(
     Err(_) => panic!("a NUL in the router's source"),
 };
 
-/// The switch of TensorRT-LLM's own perfect router, which is for its own models.
+/// The variable that switches on TensorRT-LLM's own perfect router, which is for its own models.
 const OWN_SWITCH: &str = "ENABLE_PERFECT_ROUTER";
 
 lifecycle::global! {
-    /// What is asked for: a `PerfectRouter`.
+    /// The requested mode, as a `PerfectRouter`.
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     #[exec = "`ENABLE_PERFECT_ROUTER` stays set"]
     static ASKED: AtomicU8 = AtomicU8::new(PerfectRouter::Off as u8);
-    /// torch has not been seen yet.
+    /// True until torch is seen.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(by = begins)]
     static WAITS: AtomicBool = AtomicBool::new(false);
-    /// The module's names, once it runs.
+    /// The module's namespace, once it runs.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static NAMES: Held = Held::none();
@@ -81,18 +80,18 @@ impl Extension for PerfectRouters {
         }
     }
 
-    /// Whether an audited event may bring torch.
+    /// Returns true if an audited event may bring torch.
     fn wants(&self, event: &[u8]) -> bool {
         WAITS.load(Ordering::Relaxed) && matches!(event, b"import" | b"exec")
     }
 
-    /// Watches torch's modules being made, once that can be done: before any is.
+    /// Watches how torch's modules are made, as soon as that is possible and before the first one is.
     fn look(&self, py: Python<'_>) {
         if py.interpreter() != 0 {
-            return; // what is kept here would not outlive it
+            return; // the state here would not outlive it
         }
         let module = py.imported(c"torch.nn.modules.module");
-        match Torch::of(|name| Some(module.as_ref()?.attr(name).is_some())) {
+        match Torch::classify(|name| Some(module.as_ref()?.attr(name).is_some())) {
             Torch::IsNotThere => return,
             Torch::IsTooOld => {
                 WAITS.store(false, Ordering::Relaxed);
@@ -156,25 +155,25 @@ fn is_asked(router: PerfectRouter) -> bool {
     ASKED.load(Ordering::Relaxed) == router as u8
 }
 
-/// An interpreter starts, the process's first or another one.
+/// Handles the start of an interpreter, the process's first or another one.
 fn begins() {
     WAITS.store(!is_asked(PerfectRouter::Off), Ordering::Relaxed);
 }
 
-/// How far torch's import is.
+/// The progress of torch's import.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Torch {
-    /// Not far enough to be hooked.
+    /// It has not progressed far enough to be hooked.
     IsNotThere,
-    /// It has no hook for modules that are put into each other.
+    /// It has no hook for modules that are registered in other modules.
     IsTooOld,
     CanBeHooked,
 }
 
 impl Torch {
-    /// `has`: whether `torch.nn.modules.module` has an attribute; None where it is not imported.
-    fn of(has: impl Fn(&CStr) -> Option<bool>) -> Self {
-        // Of what is used here, the module defines this last.
+    /// `has` returns true if `torch.nn.modules.module` has an attribute, and `None` if the module is not imported.
+    fn classify(has: impl Fn(&CStr) -> Option<bool>) -> Self {
+        // Among the names that are used here, the module defines this one last.
         if has(c"Module") != Some(true) {
             Self::IsNotThere
         } else if has(c"register_module_module_registration_hook") != Some(true) {
@@ -185,8 +184,8 @@ impl Torch {
     }
 }
 
-/// A window opens or has closed. `capturing`: a stream capture is under way, which a wait for the
-/// device would end with an error.
+/// Handles a window that opens or has closed. `capturing`: a stream capture is under way, which would fail if the
+/// device were waited for.
 fn switch(on: bool, capturing: bool) {
     if !is_asked(PerfectRouter::Window) || !NAMES.is_some() {
         return;
@@ -209,7 +208,7 @@ const SWITCH: &CStr = c"switch";
 const LOADS: &CStr = c"loads";
 const REPORT: &CStr = c"report";
 
-/// What the source calls.
+/// Functions that the source calls.
 static FUNCTIONS: [MethodDef; 3] = [
     MethodDef::with_tuple(c"say", |_, args| {
         with_text(args, |text| log::say!(Info, "{text}"));
@@ -220,7 +219,7 @@ static FUNCTIONS: [MethodDef; 3] = [
     MethodDef::with_tuple(c"keep", keep),
 ];
 
-/// `keep(layer, name, tokens)`: the tokens that a layer's learned router sent to each expert.
+/// Handles `keep(layer, name, tokens)`: the tokens that a layer's learned router sent to each expert.
 fn keep(_: Python<'_>, args: &Object<'_>) {
     let args: Vec<_> = args.elements().collect();
     if let [layer, name, tokens] = args.as_slice()
@@ -232,7 +231,7 @@ fn keep(_: Python<'_>, args: &Object<'_>) {
     }
 }
 
-/// A count of tokens as Python gives it; 0 for what is none.
+/// Returns a count of tokens from Python; 0 if it is not a count.
 fn tokens_in(count: Option<i64>) -> u64 {
     count.map_or(0, |count| u64::try_from(count).unwrap_or(0))
 }

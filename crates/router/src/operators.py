@@ -1,15 +1,15 @@
-# The operators that take the place of a gate's results. Each is opaque to torch.compile: the gate's own work would
-# else be found to be of no use, and be left out.
+# The operators that replace a gate's results. They are opaque to torch.compile: it would otherwise find that the
+# gate's own work is not used, and remove that.
 
-# On each device three numbers for each layer, which the operators read and write when they run, so that one captured
-# graph does either: whether its router is balanced; how many choices were held to the table while it was; and how many
-# of these were others. By device and, as layers come one by one, by the part of them.
+# Three numbers for each layer on each device. The operators read and write them when they run, so one captured graph
+# does both kinds of routing: whether the router is balanced; how many choices were compared with the table while it
+# was; and how many of these differed. By device and, as layers are added one by one, by block of layers.
 _sheets = {}
 _LAYERS = 1024
 _active = False
-# By device: whether it was switched to that.
+# Whether each device is switched to balanced routing.
 _balanced = {}
-# Loads are counted: where the learned router runs, too, now and then.
+# True if loads are counted: they are if the learned router also runs at times.
 _counts = False
 
 _layers = []
@@ -26,32 +26,32 @@ class Layer:
         self.top_k = top_k
         self.groups = groups
         self.top_groups = top_groups
-        # Which of those that have tokens of their own and share the experts this process is.
+        # The index of this process among those that have tokens of their own and share the experts.
         self.part = part
         self.number = len(_layers)
         self.calls = 0
-        # By device: tokens of each expert, first those of the learned router, then those of the balanced one.
+        # Tokens of each expert, by device: first those of the learned router, then those of the balanced one.
         self.loads = {}
-        # By device: its numbers there.
+        # Its numbers, by device.
         self.numbers = {}
         self.begins()
-        # The logits alone decide, so that the load can be counted from them.
+        # True if only the logits decide, so the load can be counted from them.
         self.by_logits = False
         _layers.append(self)
 
     def begins(self):
-        # Its experts have been seen to be the table's.
+        # True once its experts were seen to be the table's.
         self.proved = False
-        # Why its learned router stays.
+        # The reason why its learned router stays.
         self.refused = None
-        # Its experts may have other numbers than the logits' columns.
+        # True if its experts may have other numbers than the columns of the logits.
         self.renumbered = False
-        # What is added to its scores to balance them.
+        # Biases that are added to its scores to balance them.
         self.biases = ()
-        # What is made of its balanced logits is looked at before it goes on.
+        # True if the result for its balanced logits is checked before it is used.
         self.is_tried = False
         with torch.inference_mode(False), torch.no_grad():
-            for device, numbers in self.numbers.items():  # those of a model before it
+            for device, numbers in self.numbers.items():  # those of an earlier model
                 if not capturing(device):
                     numbers.on.fill_(_balanced[device])
                     numbers.held.zero_()
@@ -60,7 +60,8 @@ class Layer:
 
 
 class Life:
-    """Ends with the gate and all of its copies; the layer is another's then. Of a pickled gate nothing of ours is left."""
+    """Its life is that of the gate and all of its copies; afterwards, another gate may use the layer. A pickled gate
+    contains nothing of ours."""
 
     def __deepcopy__(self, known):
         return self
@@ -72,12 +73,12 @@ class Life:
         return int, ()
 
 
-# Layers whose gates are gone, by their kind: a model that is built again takes their places.
+# Layers whose gates were freed, by kind. A model that is built again reuses them.
 _free = {}
 
 
 def layer_of(kind, experts, top_k, groups, top_groups, part=0):
-    """A layer, and what its gate has to hold."""
+    """Returns a layer, and the object that its gate must hold."""
     with _lock:
         free = _free.get((kind, experts, top_k, groups, top_groups, part))
         layer = free.pop() if free else Layer(kind, experts, top_k, groups, top_groups, part)
@@ -93,7 +94,7 @@ def _ends(layer):
 
 
 class Numbers:
-    """A layer's on a device. `is_on` is `on`, as a condition."""
+    """A layer's numbers on a device. `is_on` is `on` as a condition."""
 
     def __init__(self, row):
         self.on, self.held, self.unlike = row.unbind()
@@ -119,7 +120,8 @@ def numbers_of(layer, device):
 
 
 def _in_child():
-    """The child of a fork: another thread may have had the lock, and what was counted is the parent's."""
+    """Resets the state in the child of a fork: another thread may have held the lock, and the counts are the
+    parent's."""
     global _lock
     _lock = threading.RLock()
     _sheets.clear()
@@ -134,7 +136,8 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def quietly(function):
-    """An error in here is a warning, and not the program's; what a signal's handler raises is."""
+    """Makes an error in the function a warning, which does not reach the program. An exception from a signal handler
+    does."""
 
     @functools.wraps(function)
     def careful(*args):
@@ -148,7 +151,8 @@ def quietly(function):
 
 @quietly
 def switch(on, waits):
-    """Balances from here on, or not. `waits`: the devices are made idle first and last, for what runs on any stream."""
+    """Switches to balanced routing, or back. `waits`: waits for the devices before and after, as routers may run on
+    any stream."""
     global _active
     if _active == bool(on):
         return
@@ -183,7 +187,7 @@ def _turn(device):
 
 
 def leave(layer, why, say_so=None):
-    """The layer keeps its learned router."""
+    """Makes the layer keep its learned router."""
     if layer.refused is None:
         layer.refused = why
         free_biases(layer)
@@ -198,7 +202,7 @@ def _rows(logits):
 
 
 def _rows_of(layer, count, dtype, device):
-    """The table's rows for so many tokens."""
+    """Returns the table's rows for this number of tokens."""
     first = layer.part * count % period(layer) if layer.part else 0
     return table(first + count, layer, dtype, device)[first : first + count]
 
@@ -214,7 +218,7 @@ def _balanced_logits(logits, number):
                 _count(logits[..., : layer.experts].topk(layer.top_k, -1)[1], layer, logits.device, True)
             rows = _rows_of(layer, _rows(logits), logits.dtype, logits.device)
             own = logits[..., : layer.experts]
-            # A gate may have columns for experts that are always chosen, too.
+            # A gate may also have columns for shared experts, which are always chosen.
             mixed = torch.where(numbers_of(layer, logits.device).is_on, rows.view(own.shape), own)
             if own.shape == logits.shape:
                 return mixed
@@ -236,7 +240,7 @@ def _balanced_bias(bias, number):
 
 
 def _seen(ids, number):
-    """The experts that were chosen, as they are."""
+    """Observes and counts the chosen experts, and returns them unchanged."""
     layer = _layers[number]
     observe(ids, layer)
     try:
@@ -248,13 +252,13 @@ def _seen(ids, number):
 
 
 def _chosen(ids, number):
-    """As _seen, where they are not counted here."""
+    """Observes the chosen experts as _seen does, but does not count them."""
     observe(ids, _layers[number])
     return ids.clone()
 
 
 def _scored(scores, number):
-    """The scores of experts, of which the highest are those that were chosen, as they are."""
+    """Observes the scores of experts, of which the highest are the chosen ones, and returns them unchanged."""
     observe_scores(scores, _layers[number])
     return scores.clone()
 
@@ -273,7 +277,8 @@ def _count(ids, layer, device, is_learned):
             layer.loads[device] = loads
     tokens, one = loads
     chosen_ids = ids.reshape(-1).long()
-    # The logits give the learned router's choice; where it is not in force, nobody's.
+    # The logits show the choice of the learned router. While that is not in force, it is no router's choice, and is
+    # counted separately.
     places = torch.add(chosen_ids, numbers_of(layer, device).on, alpha=layer.experts)
     tokens.scatter_add_(0, places, one.expand(len(chosen_ids)))
 
@@ -292,7 +297,7 @@ def warn_once():
 
 
 def _balanced_grad(grad, number):
-    """Where the learned router is in force, its gradients are; the balanced logits have none."""
+    """Passes the gradients of the learned router while it is in force; balanced logits have none."""
     layer = _layers[number]
     if layer.refused is None:
         try:
@@ -318,7 +323,7 @@ def _same_grad(ctx, grad):
 
 
 def define():
-    """Makes the operators, once torch is whole; false where that cannot be."""
+    """Defines the operators once torch is complete. Returns False if that is not possible."""
     global _library
     if _library is not None:
         return _library is not False

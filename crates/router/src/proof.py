@@ -1,8 +1,8 @@
-# The proof that a layer chooses the table's experts while it is balanced.
+# Proves that a layer chooses the table's experts while it is balanced.
 
 
 def observe(ids, layer):
-    """The experts that were chosen are held to the table: at once, or, in a capture, whenever the graph is replayed."""
+    """Compares the chosen experts with the table: at once or, in a capture, at each replay of the graph."""
     if layer.proved or layer.refused is not None:
         return
     try:
@@ -15,8 +15,8 @@ def observe(ids, layer):
 
 
 def observe_places(ids, layer):
-    """As observe, of an engine's choice: a token may have more places than experts, and a row that only fills the batch up
-    has negative ones. Whether the choice may go on; None where that is not known yet."""
+    """Observes an engine's choice as observe does. A token may have more places than experts, and a row that only
+    pads the batch has negative ones. Returns whether the choice may be used; None if that is not known yet."""
     is_captured = capturing(ids.device)
     if is_captured and not _counts:
         return True
@@ -36,8 +36,8 @@ def observe_places(ids, layer):
 
 
 def _stand_for(ids, wanted, layer):
-    """Whether each number stands for one expert: all tokens that have it are to go to that. None where there are too few
-    tokens: not each comes twice."""
+    """Returns whether each number stands for one expert: all tokens with the number must belong to that expert.
+    Returns None with too few tokens, if not each number occurs twice."""
     if len(ids) < 2 * period(layer):
         return None
     by_number = torch.zeros(len(ids), int(ids.max()) + 1, device=ids.device).scatter_(1, ids, 1.0)
@@ -46,8 +46,8 @@ def _stand_for(ids, wanted, layer):
 
 
 def observe_scores(scores, layer):
-    """As observe, by scores: those of the experts that were chosen are the highest, or the only ones that are not zero.
-    A mask of fewer proves nothing."""
+    """Observes scores as observe does: the chosen experts have the highest scores, or the only ones that are not
+    zero. A mask of fewer experts proves nothing."""
     if layer.proved or layer.refused is not None:
         return
     try:
@@ -73,17 +73,17 @@ def _prove(ids, layer):
 
 
 def _hold(ids, layer, decisive):
-    """Has the device count, while the layer is balanced, choices and those of them that are not the table's. Only those
-    that are `decisive`."""
+    """Makes the device count choices while the layer is balanced, and those that are not the table's. Only the
+    `decisive` choices count."""
     if not _counts:
         return
     numbers = numbers_of(layer, ids.device)
     ids = ids.reshape(-1, ids.shape[-1])
     try:
         wanted = _rows_of(layer, len(ids), None, ids.device)
-    except Unbalanced:  # there is no table of as many rows: its logits are not balanced, either
+    except Unbalanced:  # the table has too few rows, so the logits are not balanced either
         return
-    # Experts of the table's that the token did not go to.
+    # The table's experts that the token did not go to.
     unlike = (wanted.unsqueeze(-1) != ids.unsqueeze(-2)).all(-1)
     if decisive is None:
         numbers.held.add_(numbers.on, alpha=unlike.numel())
@@ -95,7 +95,7 @@ def _hold(ids, layer, decisive):
 
 
 def is_real(tensor):
-    """It has values, and they can be read now."""
+    """Returns whether the tensor has values that can be read now."""
     return type(tensor) is torch.Tensor and tensor.numel() > 0 and can_be_read(tensor.device)
 
 
@@ -105,8 +105,8 @@ def can_be_read(device):
 
 @quietly
 def judge():
-    """Reads what the devices have counted: a layer that chose other experts than the table's keeps its learned router,
-    in graphs that were captured, too, from the next window on."""
+    """Reads the devices' counts. A layer that chose other experts than the table's keeps its learned router from the
+    next window on, also in captured graphs."""
     for (device, part), sheet in list(_sheets.items()):
         if not can_be_read(device):
             continue

@@ -1,19 +1,20 @@
-# Ranks that have tokens of their own and share the experts: each has rows of its own, so that all together are even.
+# Gives rows of their own to ranks that have tokens of their own and share the experts, so that all ranks together are
+# balanced.
 
 
 def _may_exchange():
-    """Whether there are other ranks."""
+    """Returns whether there are other ranks."""
     of_ranks = sys.modules.get("torch.distributed")
     return of_ranks is not None and of_ranks.is_available() and of_ranks.is_initialized() and of_ranks.get_world_size() > 1
 
 
 def _may_become_several():
-    """Whether there are, or will be, once the program has joined them."""
+    """Returns whether there are other ranks, or will be once the program has joined them."""
     return _may_exchange() or os.environ.get("WORLD_SIZE", "1").strip() not in ("", "0", "1")
 
 
 def _group(argument):
-    """The group of ranks that a collective was given, if that is what this is."""
+    """Returns the group of ranks if a collective's argument is one."""
     of_ranks = sys.modules["torch.distributed"]
     if isinstance(argument, str):
         return of_ranks.distributed_c10d._resolve_process_group(argument)
@@ -21,8 +22,8 @@ def _group(argument):
 
 
 def _watch_ranks(parent, layer):
-    """Sees in the block's first call whether tokens go to their experts by an all-to-all: then each rank of its group
-    has tokens of its own. Ranks that only add their results up have the same tokens, and the same rows."""
+    """Observes in the block's first call whether tokens go to their experts by an all-to-all: then each rank of the
+    group has tokens of its own. Ranks that only add up their results have the same tokens, and the same rows."""
     done = []
 
     def note(exchange):
@@ -37,9 +38,9 @@ def _exchange_mode():
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Exchange(TorchDispatchMode):
-        """`rank`: this process's, in the group of the first all-to-all."""
+        """`rank`: this process's rank in the group of the first all-to-all."""
 
-        # torch refuses torch.cond and its like under a mode that does not say so.
+        # torch refuses torch.cond and similar functions under a mode without this flag.
         supports_higher_order_operators = True
 
         def __init__(self):

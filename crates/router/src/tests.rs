@@ -9,7 +9,7 @@ use tllmprof_steps::window::Point;
 use super::*;
 use crate::skipped::skipped;
 
-/// What is asked for is one word of the process: one test at a time.
+/// The requested mode is one word of the process, so one test runs at a time.
 static ONE: Mutex<()> = Mutex::new(());
 
 fn settings(router: &str) -> Settings {
@@ -83,12 +83,16 @@ fn without_an_interpreter_a_window_switches_nothing() {
 
 #[test]
 fn torch_is_hooked_when_what_the_source_uses_is_defined() {
-    let with = |names: &'static [&'static CStr]| Torch::of(|name| Some(names.contains(&name)));
-    assert_eq!(Torch::of(|_| None), Torch::IsNotThere);
+    let with =
+        |names: &'static [&'static CStr]| Torch::classify(|name| Some(names.contains(&name)));
+    assert_eq!(Torch::classify(|_| None), Torch::IsNotThere);
     assert_eq!(with(&[]), Torch::IsNotThere);
     let hook = c"register_module_module_registration_hook";
     assert!(SOURCE.to_str().unwrap().contains(hook.to_str().unwrap()));
-    assert_eq!(Torch::of(|name| Some(name == hook)), Torch::IsNotThere);
+    assert_eq!(
+        Torch::classify(|name| Some(name == hook)),
+        Torch::IsNotThere
+    );
     assert_eq!(with(&[c"Module"]), Torch::IsTooOld);
     assert_eq!(
         with(&[c"Module", c"register_module_module_registration_hook"]),
@@ -124,7 +128,7 @@ fn a_count_of_tokens_is_never_negative() {
 #[linkme::distributed_slice(tllmprof_python::EXTENSION)]
 static EXTENSION: &dyn Extension = &PerfectRouters;
 
-/// The shared library of the Python that is there, if that has one.
+/// Returns the shared library of the installed Python, if it has one.
 fn libpython() -> Option<CString> {
     let names = "sysconfig.get_config_vars('LIBDIR', 'INSTSONAME')";
     let script = format!("import os, sysconfig; print(os.path.join(*{names}))");
@@ -137,7 +141,7 @@ fn libpython() -> Option<CString> {
     is_shared.then(|| CString::new(path).unwrap())
 }
 
-/// The module of torch that is hooked, as far as it is needed here.
+/// The parts of the hooked torch module that are needed here.
 const TORCH: &CStr = c"
 import sys, types
 torch = types.ModuleType('torch.nn.modules.module')
@@ -156,12 +160,12 @@ router.keep('what', 'is', 'this')
 #[test]
 fn the_source_runs_in_an_interpreter_and_is_switched_with_windows() {
     const INSIDE: &str = "TLLMPROF_TEST_LIBPYTHON";
-    // Without a shared library of Python there is none to run it in here.
+    // Without a shared library of Python, the source cannot run here.
     let Some(library) = libpython() else {
         return skipped("python3 has no shared library");
     };
     if std::env::var_os(INSIDE).is_none() {
-        // The interpreter, and what the library reads of its variables, are a process's own.
+        // The interpreter, and the variables that the library reads, belong to a separate process.
         let test = "tests::the_source_runs_in_an_interpreter_and_is_switched_with_windows";
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -195,7 +199,7 @@ fn the_source_runs_in_an_interpreter_and_is_switched_with_windows() {
         )
     };
     let run = |source: &CStr| {
-        // SAFETY: a terminated string, run by the thread that has the GIL.
+        // SAFETY: a zero-terminated string, run by the thread that has the GIL.
         assert_eq!(unsafe { run(source.as_ptr()) }, 0, "{source:?}");
     };
     tllmprof_python::start();
@@ -220,6 +224,6 @@ fn the_source_runs_in_an_interpreter_and_is_switched_with_windows() {
     run(c"assert router._active");
     PerfectRouters.window_is_closed(&place);
     run(c"assert not router._active");
-    // SAFETY: the thread has the GIL, and uses the interpreter no more.
+    // SAFETY: the thread has the GIL, and does not use the interpreter afterwards.
     assert_eq!(unsafe { finalize() }, 0);
 }

@@ -1,4 +1,4 @@
-//! Nodes that the program adds to a graph itself, without a capture.
+//! Graph nodes that the program adds itself, without a capture.
 
 use tllmprof_platform::peek;
 
@@ -7,14 +7,16 @@ use crate::graphs;
 use crate::nodes::{Made, Node};
 use crate::stack;
 
-/// Where `CUgraphNodeParams` of a conditional node has how many bodies it has, and the place of their handles.
+/// Offsets in `CUgraphNodeParams` of a conditional node: its type, its number of bodies, and the address of
+/// their handles.
 const TYPE: usize = 0;
 const BODIES: usize = 28;
 const PLACE: usize = 32;
-/// More bodies than this are none.
+/// A larger number of bodies is not valid.
 const MOST_BODIES: u32 = 1024;
 
-/// A node was added to a graph. `params`: where the parameters of a node may lie, by the two ABIs of `cuGraphAddNode`.
+/// Called when a node was added to a graph. `params`: the two addresses at which the node's parameters may
+/// be, by the two ABIs of `cuGraphAddNode`.
 pub fn node_is_added(graph: usize, node: usize, params: [usize; 2]) {
     let made = match driver::kind(node) {
         Some(driver::KERNEL) => driver::kernel(node).map(Made::Kernel),
@@ -32,7 +34,7 @@ pub fn node_is_added(graph: usize, node: usize, params: [usize; 2]) {
     }
 }
 
-/// A copy of a graph was added to another.
+/// Called when a copy of a graph was added to another graph as a child.
 pub fn child_is_added(graph: usize, node: usize, child: usize) {
     if let Some(copy) = driver::child(node) {
         graphs::cloned(copy, child);
@@ -47,7 +49,7 @@ fn add(graph: usize, node: usize, made: Made) {
     }
 }
 
-/// The bodies of a conditional node, if its parameters lie here.
+/// Returns the bodies of a conditional node, if its parameters are at this address.
 fn bodies(params: usize) -> Option<Vec<usize>> {
     let mut read = [0; PLACE + 8];
     peek::copy(params, &mut read)?;

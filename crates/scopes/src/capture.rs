@@ -1,15 +1,16 @@
-//! Which node a call makes, while a stream is captured.
+//! Finds the graph node that a call makes while a stream is captured.
 //!
-//! The driver is asked before the call and after it which node the stream's next work will follow. If that is another one now, the call has made
-//! it. What other threads capture into the same graph, in streams of their own, changes nothing of that; a node that two threads take for theirs, in
-//! one stream, is neither's.
+//! Before and after the call, the driver is asked which node the stream's next work will follow. If the node
+//! has changed, the call has made the new one. Other threads that capture into the same graph, in streams of
+//! their own, do not affect that. If two threads in one stream both claim a node, it counts as neither's.
 
 use crate::driver::{self, Stream};
 use crate::graphs;
 use crate::nodes::{Made, Node};
 use crate::stack;
 
-/// The calling thread is about to launch a kernel, to copy or to set memory, while some stream is captured. `frame` distinguishes this call from others.
+/// Called when the calling thread is about to launch a kernel, to copy or to set memory, while some stream is
+/// captured. `frame` identifies this call.
 pub fn node_begins(frame: usize, handle: usize, per_thread: bool) {
     let captured = driver::captured(Stream { handle, per_thread });
     stack::with(|open| match captured {
@@ -18,7 +19,7 @@ pub fn node_begins(frame: usize, handle: usize, per_thread: bool) {
     });
 }
 
-/// The call has returned.
+/// Called when the call has returned.
 pub fn node_ends(frame: usize, handle: usize, per_thread: bool, made: Made, succeeded: bool) {
     let pending = stack::with(|open| (open.pending.take(), open.scope()));
     let Some(((begun, before), scope)) = pending else {

@@ -1,5 +1,5 @@
-//! The driver's functions that say what is captured. While a stream is captured these alone are called: the driver permits
-//! them in every mode of capture, and none of them changes anything or waits.
+//! The driver's functions that report what is captured. While a stream is captured only these are called: the
+//! driver permits them in every mode of capture, and none of them changes anything or waits.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
@@ -14,10 +14,10 @@ use crate::nodes::Launch;
 type Handle = *mut c_void;
 
 functions! {
-    /// What is used of libcuda here; a function that it lacks is none.
+    /// The functions of libcuda that are used here; `None` for one that it lacks.
     Functions
 
-    // The second fails for edges that have data, which has a place in the third.
+    // `_v2` fails for edges that have data; `_v3` returns the data in an additional argument.
     capture_2: fn(Handle, &mut c_int, &mut u64, &mut Handle, &mut Handle, &mut usize) = c"cuStreamGetCaptureInfo_v2";
     capture_3: fn(Handle, &mut c_int, &mut u64, &mut Handle, &mut Handle, &mut Handle, &mut usize)
         = c"cuStreamGetCaptureInfo_v3";
@@ -27,7 +27,7 @@ functions! {
     kernel: fn(Handle, &mut KernelParams) = c"cuGraphKernelNodeGetParams_v2";
 }
 
-/// `cuGraphGetNodes` with room for handles.
+/// The type of `cuGraphGetNodes` when it is called with room for handles.
 type Nodes = unsafe extern "C" fn(Handle, *mut Handle, *mut usize) -> c_int;
 
 lifecycle::global! {
@@ -35,36 +35,37 @@ lifecycle::global! {
     static FUNCTIONS: Published<Functions> = Published::none();
 }
 
-/// Handles that stand for the default streams.
+/// The handles of the default streams.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 /// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
 const ACTIVE: c_int = 1;
 
-/// Types of nodes (`CUgraphNodeType`) that matter here.
+/// The types of nodes (`CUgraphNodeType`) that matter here.
 pub const KERNEL: c_int = 0;
 const GRAPH: c_int = 4;
 pub const CONDITIONAL: c_int = 13;
-/// Graphs in graphs that are looked into.
+/// The largest depth to which graphs in graphs are examined.
 const DEEPEST: usize = 8;
 
-/// A stream, as a call names it.
+/// A stream, in the form in which a call names it.
 #[derive(Clone, Copy)]
 pub struct Stream {
     pub handle: usize,
-    /// Handle 0 is the calling thread's own stream.
+    /// True if handle 0 is the calling thread's own stream.
     pub per_thread: bool,
 }
 
-/// What the nodes of a graph are.
+/// The nodes of a graph.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Shape {
-    /// Their handles, in the order in which they were made (seen on an H200, driver 580, CUDA 13.0: chains and forks of up to 4000).
+    /// Their handles, in the order in which they were made (observed on an H200, driver 580, CUDA 13.0:
+    /// chains and forks of up to 4000).
     pub nodes: Vec<usize>,
     pub kernels: usize,
-    /// The graphs in its nodes, in the order of these.
+    /// The graphs in its nodes, in the order of the nodes.
     pub inner: Vec<Inner>,
-    /// There are nodes with graphs in them that are not known.
+    /// True if some nodes contain graphs that are not known.
     pub is_nested: bool,
 }
 
@@ -75,7 +76,7 @@ pub struct Inner {
     pub shape: Shape,
 }
 
-/// `CUDA_KERNEL_NODE_PARAMS_v2`, and room for what later ones have more.
+/// The structure `CUDA_KERNEL_NODE_PARAMS_v2`, with room for the additional fields of later versions.
 #[repr(C)]
 #[derive(Default)]
 struct KernelParams {
@@ -84,12 +85,12 @@ struct KernelParams {
     block: [u32; 3],
     shared: u32,
     arguments: [usize; 2],
-    /// In place of the function, where the node has a kernel of no context.
+    /// Used instead of the function if the node's kernel belongs to no context.
     kernel: usize,
     more: [usize; 9],
 }
 
-/// The graph that a stream is captured into, and the node that what the stream does next will follow.
+/// The graph that a stream is captured into, and the node that the stream's next work will follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Captured {
     pub graph: usize,
@@ -110,11 +111,11 @@ impl Functions {
     }
 }
 
-/// What `stream` is captured into, if it is.
+/// Returns the graph into which `stream` is captured, if it is.
 pub fn captured(stream: Stream) -> Option<Captured> {
     let stream = match stream.handle {
         0 if stream.per_thread => PER_THREAD,
-        // It cannot be captured, and to ask is an error beside a capture.
+        // This stream cannot be captured, and asking is an error while another one is captured.
         0 | LEGACY => return None,
         handle => handle,
     };
@@ -146,8 +147,8 @@ pub fn captured(stream: Stream) -> Option<Captured> {
         return None;
     }
     let node = if count == 1 && !nodes.is_null() {
-        // SAFETY: the driver has given an array of so many handles, which is there until the next call for this stream; the
-        // calling thread is in a call for it.
+        // SAFETY: the driver has returned an array of that many handles, which is valid until the next call
+        // for this stream; the calling thread is in a call for it.
         unsafe { nodes.cast::<Handle>().read() }.expose_provenance()
     } else {
         0
@@ -158,21 +159,21 @@ pub fn captured(stream: Stream) -> Option<Captured> {
     })
 }
 
-/// What a node is.
+/// Returns the type of a node.
 pub fn kind(node: usize) -> Option<c_int> {
     let mut kind = -1;
     let node_type = Functions::get()?.node_type?;
     (node_type(handle(node), &mut kind) == 0).then_some(kind)
 }
 
-/// The graph in a node that has a child graph.
+/// Returns the graph in a node that has a child graph.
 pub fn child(node: usize) -> Option<usize> {
     let mut graph = null_mut();
     let child = Functions::get()?.child?;
     (child(handle(node), &mut graph) == 0 && !graph.is_null()).then(|| graph.expose_provenance())
 }
 
-/// The kernel of a node that has one.
+/// Returns the kernel of a kernel node.
 pub fn kernel(node: usize) -> Option<Launch> {
     let mut params = KernelParams::default();
     let kernel = Functions::get()?.kernel?;
@@ -185,8 +186,8 @@ pub fn kernel(node: usize) -> Option<Launch> {
     })
 }
 
-/// What the nodes of a graph are that is captured no more. The program uses it in a call that returns now. `bodies`: of the graph of a
-/// conditional node, and that node.
+/// Returns the nodes of a graph that is no longer captured. The program uses the graph in a call that returns
+/// now. `bodies` returns the bodies of a conditional node, given its graph and the node.
 pub fn shape(graph: usize, bodies: &dyn Fn(usize, usize) -> Vec<usize>) -> Option<Shape> {
     shape_within(graph, bodies, DEEPEST)
 }
@@ -225,7 +226,7 @@ fn shape_within(
     Some(shape)
 }
 
-/// The handles of a graph's nodes.
+/// Returns the handles of a graph's nodes.
 fn nodes(graph: usize) -> Option<Vec<usize>> {
     let count = Functions::get()?.count?;
     let mut nodes = 0;
@@ -233,16 +234,16 @@ fn nodes(graph: usize) -> Option<Vec<usize>> {
         return None;
     }
     if nodes == 0 {
-        // To ask for none is an error.
+        // Asking for none is an error.
         return Some(Vec::new());
     }
     let mut handles = vec![null_mut(); nodes];
-    // The same function, with room for handles: what the safe type above has no word for.
+    // The same function, with room for handles, which the safe type above cannot express.
     let address = count as *mut c_void;
-    // SAFETY: `count` is `cuGraphGetNodes`, which is of this type as well.
+    // SAFETY: `count` is `cuGraphGetNodes`, which has this type as well.
     let list: Nodes = unsafe { function::at(address) }?;
     let mut listed = nodes;
-    // SAFETY: there is room for `listed` handles, which is what the driver is given.
+    // SAFETY: there is room for `listed` handles, the number that the driver is given.
     if unsafe { list(handle(graph), handles.as_mut_ptr(), &raw mut listed) } != 0 {
         return None;
     }

@@ -1,4 +1,4 @@
-//! One of the things that a thread has open, and what it keeps of native calls.
+//! An open scope of a thread, and the state that the thread keeps for native calls.
 
 use core::cell::Cell;
 use core::ops::Range;
@@ -8,35 +8,37 @@ use tllmprof_platform::{ids, stack, thread};
 
 use crate::paths;
 
-/// How many may be open: what lies deeper is not known.
+/// The largest number of open scopes. Deeper ones are not known.
 pub const DEEPEST: usize = 64;
 /// The domain of native functions.
 pub const NATIVE: usize = 2;
-/// How often a thread looks up where its stack lies: a call may be on another's.
+/// The number of times that a thread looks up its stack's bounds: a call may be on another stack.
 const LOOKS: u32 = 16;
-/// The stack of the first thread grows. So far at least nothing else is mapped below its end: the kernel leaves 128 MiB.
+/// The stack of the first thread grows. Up to this size nothing else is mapped below its end: the kernel
+/// leaves 128 MiB.
 const GROWS: usize = 64 << 20;
 
-/// Of ranges each domain has a stack of its own.
-pub struct Entry {
+/// An open scope. Ranges are on a stack of their own for each domain.
+pub struct OpenScope {
     pub domain: Cell<usize>,
     pub path: Cell<u32>,
-    /// Of a native call, as [`crate::native::Call`] has them.
+    /// The fields of a native call, as in [`crate::native::Call`].
     pub mark: Cell<u32>,
     pub place: Cell<usize>,
     pub value: Cell<usize>,
-    /// Says what is open within the path, from moment to moment.
+    /// Returns the innermost open part within the path, at any moment.
     pub within: Cell<Option<&'static dyn Within>>,
 }
 
-/// Code that several scopes have launches in without opening them, as a compiled model's.
+/// Code that is shared by several scopes, which launch in it without opening them, such as a compiled model's
+/// code.
 pub trait Within: Sync {
-    /// The innermost part of the scope that the calling thread is in now; `None`: there is none. May be called while the thread
-    /// is in a call of CUDA: it takes no lock and allocates nothing.
+    /// Returns the innermost part of the scope that the calling thread is in now; `None`: none. May be called
+    /// while the thread is in a CUDA call: it neither takes a lock nor allocates.
     fn now(&self) -> Option<&'static [u8]>;
 }
 
-impl Entry {
+impl OpenScope {
     pub fn scope(&self) -> u32 {
         let path = self.path.get();
         match self.within.get().and_then(Within::now) {
@@ -53,36 +55,38 @@ impl Entry {
         self.value.set(other.value.get());
     }
 
-    /// Whether the call is under way, on the stack that `here` is on, too.
+    /// Returns true if the call is in progress, on the stack that contains `here`.
     pub fn is_under_way(&self, here: usize) -> bool {
         let place = self.place.get();
         if place <= here {
             return false;
         }
-        // SAFETY: a word of the thread's own stack, as is `here`, which lies below: all between them is in use.
+        // SAFETY: a word of the thread's own stack, like `here`, which is below it: everything between them
+        // is in use.
         let value = unsafe { core::ptr::with_exposed_provenance::<usize>(place).read_volatile() };
         value == self.value.get()
     }
 }
 
-/// What a thread keeps of native calls, besides what is open.
+/// The state that a thread keeps for native calls, besides the open scopes.
 pub struct Calls {
-    /// How many of the open things are native calls.
+    /// The number of open scopes that are native calls.
     pub open: Cell<usize>,
-    /// A call has been entered for which there was no room, and nothing has ended since.
+    /// True if a call was entered for which there was no room, and nothing has ended since.
     pub is_over_full: Cell<bool>,
-    /// Where the thread's stack lies, as far as that is known.
+    /// The bounds of the thread's stack, as far as they are known.
     stack: [Cell<usize>; 2],
     looks: Cell<u32>,
-    /// Marks of calls that an exception has left, and how many: what unwinds may still read what belongs to the marks.
+    /// The marks of calls that an exception has left, and their number: the unwinder may still read data that
+    /// belongs to the marks.
     pub left: [Cell<u32>; DEEPEST],
     pub left_count: Cell<usize>,
-    /// Where the stack was when the latest was left: in the midst of what unwinds.
+    /// The stack pointer when the latest of them was left, within the unwinder.
     pub left_below: Cell<usize>,
 }
 
 impl Calls {
-    /// For the next thread. What an earlier one has left is kept.
+    /// Prepares for the next thread. Marks that an earlier thread has left are kept.
     pub fn begin(&self) {
         self.open.set(0);
         self.is_over_full.set(false);
@@ -97,7 +101,7 @@ impl Calls {
         self.stack[0].get()..self.stack[1].get()
     }
 
-    /// Whether `place` lies in the thread's own stack.
+    /// Returns true if `place` lies in the thread's own stack.
     pub fn is_own_stack(&self, place: usize) -> bool {
         if self.stack().contains(&place) {
             return true;
@@ -105,7 +109,7 @@ impl Calls {
         if self.looks.get() == LOOKS {
             return false;
         }
-        // It may have hardly any room, and is not the thread's own stack.
+        // A signal handler's stack may have hardly any room, and is not the thread's own stack.
         if stack::of_signal_handler().is_some() {
             return false;
         }
@@ -114,7 +118,7 @@ impl Calls {
         let Some(mapping) = maps.at(place) else {
             return false;
         };
-        // A thread's own words lie on top of its stack. Those of the first thread lie elsewhere.
+        // A thread's thread-local words are at the top of its stack, except for the first thread.
         let own = mapping.start..mapping.end;
         let is_first = ids::thread() == ids::process() && own.contains(&first_stack());
         let is_own = is_first || own.contains(&thread::address());
@@ -130,7 +134,8 @@ impl Calls {
     }
 }
 
-/// An address in the first thread's stack: where the kernel has put the random bytes for the program.
+/// Returns an address in the first thread's stack: that of the random bytes that the kernel passes to the
+/// program.
 fn first_stack() -> usize {
     // SAFETY: takes and returns numbers.
     unsafe { libc::getauxval(libc::AT_RANDOM) as usize }

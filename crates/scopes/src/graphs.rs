@@ -1,4 +1,4 @@
-//! Graphs, from the calls that make their nodes to what is launched of them.
+//! Follows CUDA graphs, from the calls that make their nodes to their launches.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -14,45 +14,48 @@ use crate::driver::{self, Inner, Shape};
 use crate::nodes::{Captured, Node, Seen};
 use crate::paths;
 
-/// Nodes that are kept of all graphs together, 32 bytes each and up to 60 while they are captured, and graphs.
+/// The largest number of nodes that are kept of all graphs together, 32 bytes each and up to 60 while they
+/// are captured; and of graphs.
 pub const MOST_NODES: usize = 1 << 20;
 const MOST_GRAPHS: u32 = (1 << 20) - 1;
-/// How long a call of the program's waits for what is known of graphs: it is locked for moments, and longer only where
-/// CUPTI takes long to say how it calls a graph.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// The time a call of the program waits for the graphs' lock. It is held for moments, and longer only while
+/// CUPTI takes long to return a graph's number.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 lifecycle::global! {
     stage: Sinks;
 
     #[fork(hold, reset)]
     static GRAPHS: Lock<Option<Box<Graphs>>> = Lock::new(None);
-    /// Something was not seen, as the lock was not to be had: all that is captured now is incomplete.
+    /// True if something was missed because the lock could not be acquired: all current captures are
+    /// incomplete.
     #[fork(reset)]
     static MISSED: AtomicBool = AtomicBool::new(false);
 }
 
-/// A graph of the program's.
+/// A graph of the program.
 #[derive(Debug)]
 struct Graph {
     nodes: Nodes,
-    /// Of its nodes that have graphs in them: these.
+    /// The nodes that contain graphs, and these graphs.
     inner: Vec<(usize, Vec<usize>)>,
-    /// Its capture has not ended.
+    /// True until its capture has ended.
     is_open: bool,
     is_full: bool,
 }
 
-/// What is known of a graph's nodes.
+/// The known nodes of a graph.
 #[derive(Debug)]
 enum Nodes {
-    /// Those that were seen, by the driver's handles. Their order is asked for when something is made of the graph: to ask for the number
-    /// of nodes meanwhile takes the longer the more there are, 1.7 µs of 1000.
+    /// The nodes that were seen, by the driver's handles. Their order is only determined when something is
+    /// made of the graph: asking for the number of nodes during the capture takes time that grows with it,
+    /// 1.7 µs for 1000.
     Seen(Seen),
     InOrder(Arc<Captured>),
 }
 
 impl Nodes {
-    /// These, fit to be asked for handles.
+    /// Sorts the nodes, so that they can be found by their handles.
     fn settled(&mut self) -> &mut Self {
         if let Self::Seen(seen) = self {
             seen.settle();
@@ -64,16 +67,16 @@ impl Nodes {
 /// An executable graph.
 #[derive(Clone, Debug)]
 pub struct Exec {
-    /// How CUPTI calls it.
+    /// CUPTI's number of the graph.
     pub id: Option<u32>,
-    pub of: Of,
+    pub of: Origin,
 }
 
-/// What an executable graph was made of.
+/// The graph that an executable graph was made of.
 #[derive(Clone, Debug)]
-pub enum Of {
+pub enum Origin {
     Captured(Arc<Captured>),
-    /// Why that is not known.
+    /// The reason why that is not known.
     Not(GraphState),
 }
 
@@ -81,16 +84,16 @@ pub enum Of {
 pub struct Graphs {
     graphs: HashMap<usize, Graph>,
     pub execs: BTreeMap<usize, Exec>,
-    /// Those that CUPTI has named, by that name. An executable graph that is destroyed stays here until the end of the window
-    /// of kernels.
-    pub named: BTreeMap<u32, Of>,
+    /// The executable graphs that have a number by CUPTI, by that number. One that is destroyed stays here
+    /// until the end of the window of kernels.
+    pub named: BTreeMap<u32, Origin>,
     nodes: usize,
     last: u32,
 }
 
-/// What is known of graphs, where `patience` suffices.
+/// Locks the known graphs, within the time limit.
 fn lock() -> Option<Guard<'static, Option<Box<Graphs>>>> {
-    let guard = GRAPHS.lock_for(PATIENCE);
+    let guard = GRAPHS.lock_for(LOCK_TIMEOUT);
     if guard.is_none() {
         MISSED.store(true, Ordering::Relaxed);
     }
@@ -106,19 +109,19 @@ fn with<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     Some(act(graphs))
 }
 
-/// As [`with`], for the thread of the library's own that judges.
+/// Like [`with`], for the library's own thread that judges the graphs.
 pub fn with_all<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     with(act)
 }
 
-/// The graph as the driver has it now.
+/// Returns the current nodes of a graph from the driver.
 fn shape(graph: usize) -> Option<Shape> {
     driver::shape(graph, &|graph, node| {
         with(|graphs| graphs.bodies(graph, node)).unwrap_or_default()
     })
 }
 
-/// A call has made a node of a graph, which the driver knows by `handle`.
+/// Called when a call has made a node of a graph, whose handle in the driver is `handle`.
 pub fn made(graph: usize, handle: usize, node: Node) {
     if with(|graphs| graphs.put(graph, handle, node)) == Some(false) {
         let shape = shape(graph);
@@ -129,7 +132,7 @@ pub fn made(graph: usize, handle: usize, node: Node) {
     }
 }
 
-/// Graphs are in a node of a graph from now on.
+/// Notes that a node of a graph contains other graphs.
 pub fn encloses(graph: usize, node: usize, inner: Vec<usize>) {
     with(|graphs| {
         let graph = graphs.graphs.entry(graph).or_insert_with(Graph::begun);
@@ -138,11 +141,11 @@ pub fn encloses(graph: usize, node: usize, inner: Vec<usize>) {
     });
 }
 
-/// What a graph in an executable graph is has been changed.
+/// Notes that a graph in an executable graph has been changed.
 pub fn is_changed(exec: usize) {
     with(|graphs| {
         if let Some(known) = graphs.execs.get_mut(&exec) {
-            known.of = Of::Not(GraphState::Changed);
+            known.of = Origin::Not(GraphState::Changed);
             if let Some(id) = known.id {
                 graphs.named.insert(id, known.of.clone());
             }
@@ -150,7 +153,7 @@ pub fn is_changed(exec: usize) {
     });
 }
 
-/// A capture has ended: with this graph, or with none if it failed.
+/// Called when a capture has ended: with this graph, or without one if it failed.
 pub fn capture_ends(graph: Option<usize>) {
     with(|graphs| match graph {
         Some(graph) => {
@@ -158,41 +161,42 @@ pub fn capture_ends(graph: Option<usize>) {
                 graph.is_open = false;
             }
         }
-        // Which one it was is not known; what others capture meanwhile has unseen nodes from now on.
+        // It is not known which one it was. Graphs that others capture at this time have unseen nodes from
+        // now on.
         None => graphs.drop_graphs(|graph| graph.is_open),
     });
 }
 
-/// An executable graph has been made of a graph.
+/// Called when an executable graph has been made of a graph.
 pub fn instantiated(exec: usize, graph: usize) {
     let shape = shape(graph);
     with(|graphs| {
-        let of = graphs.of(graph, shape.as_ref());
+        let of = graphs.instantiate(graph, shape.as_ref());
         graphs.execs.insert(exec, Exec { id: None, of });
     });
 }
 
-/// A graph has been copied.
+/// Called when a graph has been copied.
 pub fn cloned(clone: usize, original: usize) {
     let shape = shape(original);
     with(|graphs| graphs.copy(clone, original, shape.as_ref()));
 }
 
-/// An executable graph has been changed to what a graph is.
+/// Called when an executable graph has been updated to a graph.
 pub fn updated(exec: usize, graph: usize) {
     let shape = shape(graph);
     with(|graphs| {
-        let new = graphs.of(graph, shape.as_ref());
+        let new = graphs.instantiate(graph, shape.as_ref());
         let Some(known) = graphs.execs.get(&exec) else {
             return;
         };
         let id = known.id;
         let of = match (&known.of, new) {
-            (Of::Captured(old), Of::Captured(new)) => match merged(old, &new) {
+            (Origin::Captured(old), Origin::Captured(new)) => match merged(old, &new) {
                 Some(nodes) => graphs.number(nodes, new.total, &[]),
-                None => Of::Not(GraphState::Changed),
+                None => Origin::Not(GraphState::Changed),
             },
-            _ => Of::Not(GraphState::Changed),
+            _ => Origin::Not(GraphState::Changed),
         };
         if let Some(id) = id {
             graphs.named.insert(id, of.clone());
@@ -201,8 +205,8 @@ pub fn updated(exec: usize, graph: usize) {
     });
 }
 
-/// What the nodes are of an executable graph that was made of one graph and updated by another: the kernels of the second,
-/// in scopes in which both have them. `None`: they are not alike.
+/// Returns the nodes of an executable graph that was made of one graph and updated by another: the kernels of
+/// the second, with the scope if both have the same. `None`: the graphs do not match.
 pub fn merged(old: &Captured, new: &Captured) -> Option<Vec<Node>> {
     if old.nodes.len() != new.nodes.len() || old.total != new.total {
         return None;
@@ -216,17 +220,17 @@ pub fn merged(old: &Captured, new: &Captured) -> Option<Vec<Node>> {
     Some(both.collect())
 }
 
-/// A graph is about to be destroyed.
+/// Called when a graph is about to be destroyed.
 pub fn graph_is_destroyed(graph: usize) {
     with(|graphs| graphs.remove(graph));
 }
 
-/// An executable graph is about to be destroyed.
+/// Called when an executable graph is about to be destroyed.
 pub fn exec_is_destroyed(exec: usize) {
     with(|graphs| graphs.execs.remove(&exec));
 }
 
-/// CUPTI has come: how it called graphs before says nothing any more.
+/// Called when CUPTI was attached: the numbers that it gave graphs before are no longer valid.
 pub fn forget_names() {
     with(|graphs| {
         graphs.named.clear();
@@ -236,9 +240,9 @@ pub fn forget_names() {
     });
 }
 
-/// Asks `id` how CUPTI calls each executable graph of which that is not known. On the worker's thread.
+/// Asks `id` for CUPTI's number of each executable graph that has none yet. Runs on the worker's thread.
 ///
-/// One at a time under the lock, so that none is destroyed meanwhile.
+/// The lock is taken for one graph at a time, so that the graph is not destroyed meanwhile.
 pub fn resolve(mut id: impl FnMut(usize) -> Option<u32>) {
     let mut next = 0;
     loop {
@@ -259,11 +263,11 @@ pub fn resolve(mut id: impl FnMut(usize) -> Option<u32>) {
 }
 
 impl Graphs {
-    /// What was seen of captures may lack something.
+    /// Drops all graphs, because what was seen of captures may be incomplete.
     fn forget(&mut self) {
         self.drop_graphs(|_| true);
         for exec in self.execs.values_mut() {
-            exec.of = Of::Not(GraphState::NotCaptured);
+            exec.of = Origin::Not(GraphState::NotCaptured);
         }
         self.named.clear();
     }
@@ -277,7 +281,7 @@ impl Graphs {
         }
     }
 
-    /// The bodies of a conditional node.
+    /// Returns the bodies of a conditional node.
     fn bodies(&self, graph: usize, node: usize) -> Vec<usize> {
         let inner = self
             .graphs
@@ -291,7 +295,7 @@ impl Graphs {
         self.graphs.retain(|_, graph| !which(graph));
     }
 
-    /// How many nodes there are, each of them counted once for the graphs that share it.
+    /// Counts the nodes. Nodes that several graphs share count once.
     fn count(&mut self) {
         let graphs = self.graphs.values().map(|graph| &graph.nodes);
         let seen: usize = graphs
@@ -306,8 +310,8 @@ impl Graphs {
             Nodes::InOrder(captured) => Some(captured),
         });
         let execs = self.execs.values().filter_map(|exec| match &exec.of {
-            Of::Captured(captured) => Some(captured),
-            Of::Not(_) => None,
+            Origin::Captured(captured) => Some(captured),
+            Origin::Not(_) => None,
         });
         let mut shared: Vec<_> = in_order
             .chain(execs)
@@ -318,10 +322,10 @@ impl Graphs {
         self.nodes = seen + shared.into_iter().map(|(_, nodes)| nodes).sum::<usize>();
     }
 
-    /// False: the graph's capture has ended, and it has to be opened again.
+    /// Adds a node. Returns false if the graph's capture has ended, so that it has to be reopened.
     fn put(&mut self, graph: usize, handle: usize, node: Node) -> bool {
         if self.nodes >= MOST_NODES && self.graphs.get(&graph).is_none_or(|known| !known.is_full) {
-            self.count(); // some may have gone
+            self.count(); // some may have been freed
         }
         let graph = self.graphs.entry(graph).or_insert_with(Graph::begun);
         let Nodes::Seen(seen) = &mut graph.nodes else {
@@ -339,8 +343,9 @@ impl Graphs {
         true
     }
 
-    /// Work is captured into a graph whose capture has ended: it grows, if it still has the nodes that it had. Else its handle is that of a graph
-    /// that has gone, which nobody has said.
+    /// Reopens a graph because work is captured into it after its capture has ended: it grows, if it still
+    /// has the nodes that it had. Otherwise its handle belonged to a graph that was destroyed without a call
+    /// that was seen.
     pub fn reopen(&mut self, handle: usize, shape: Option<&Shape>) {
         let Some(graph) = self.graphs.get_mut(&handle) else {
             return;
@@ -368,18 +373,18 @@ impl Graphs {
         );
     }
 
-    /// `clone` is what `original` is.
+    /// Makes `clone` a copy of `original`.
     pub fn copy(&mut self, clone: usize, original: usize, shape: Option<&Shape>) {
         self.remove(clone);
-        let of = self.of(original, shape);
+        let of = self.instantiate(original, shape);
         let Some(graph) = self.graphs.get(&original) else {
             return;
         };
         let copy = Graph {
-            // Of one whose nodes are not known, the clone's are not.
+            // If the nodes of the original are not known, those of the clone are not either.
             nodes: match of {
-                Of::Captured(captured) => Nodes::InOrder(captured),
-                Of::Not(_) => Nodes::Seen(Seen::default()),
+                Origin::Captured(captured) => Nodes::InOrder(captured),
+                Origin::Not(_) => Nodes::Seen(Seen::default()),
             },
             inner: Vec::new(),
             is_open: false,
@@ -388,7 +393,7 @@ impl Graphs {
         self.graphs.insert(clone, copy);
     }
 
-    /// The nodes that are known of a graph.
+    /// Returns the known nodes of a graph.
     #[cfg(test)]
     pub fn nodes_of(&mut self, graph: usize) -> Option<HashMap<usize, Node>> {
         match self.graphs.get_mut(&graph)?.nodes.settled() {
@@ -397,31 +402,31 @@ impl Graphs {
         }
     }
 
-    /// What the graph's kernels are is not known any more.
+    /// Marks the kernels of a graph as no longer known.
     pub fn withdraw(&mut self, id: u32) {
-        let of = Of::Not(GraphState::Differs);
+        let of = Origin::Not(GraphState::Differs);
         for exec in self.execs.values_mut().filter(|exec| exec.id == Some(id)) {
             exec.of = of.clone();
         }
         self.named.insert(id, of);
     }
 
-    /// The executable graphs that have gone will not run again.
+    /// Forgets executable graphs that were destroyed, as they will not run again.
     pub fn forget_gone(&mut self) {
         let there: Vec<_> = self.execs.values().filter_map(|exec| exec.id).collect();
         self.named.retain(|id, _| there.contains(id));
     }
 
-    /// What is made of a graph of this shape.
-    pub fn of(&mut self, handle: usize, shape: Option<&Shape>) -> Of {
+    /// Returns what is made of a graph with these nodes.
+    pub fn instantiate(&mut self, handle: usize, shape: Option<&Shape>) -> Origin {
         let Some(graph) = self.graphs.get_mut(&handle) else {
-            return Of::Not(GraphState::NotCaptured);
+            return Origin::Not(GraphState::NotCaptured);
         };
         graph.nodes.settled();
         let nodes = match (shape, &graph.nodes) {
-            _ if graph.is_full => return Of::Not(GraphState::TooMany),
-            (None, _) => return Of::Not(GraphState::NotCaptured),
-            (Some(shape), _) if shape.is_nested => return Of::Not(GraphState::Nested),
+            _ if graph.is_full => return Origin::Not(GraphState::TooMany),
+            (None, _) => return Origin::Not(GraphState::NotCaptured),
+            (Some(shape), _) if shape.is_nested => return Origin::Not(GraphState::Nested),
             (Some(shape), Nodes::InOrder(captured)) => {
                 let own = captured.own_nodes();
                 (shape.nodes.len() >= captured.own).then_some(Cow::Borrowed(own))
@@ -429,37 +434,37 @@ impl Graphs {
             (Some(shape), Nodes::Seen(seen)) => shape.in_order(&seen.0).map(Cow::Owned),
         };
         let kernels = |nodes: &[Node]| nodes.iter().filter(|node| node.launch().is_some()).count();
-        // Nodes were removed, or there is no such kernel.
+        // Nodes were removed, or a kernel does not exist.
         let Some((shape, nodes)) = shape
             .zip(nodes)
             .filter(|(shape, nodes)| shape.kernels >= kernels(nodes))
         else {
-            return Of::Not(GraphState::Changed);
+            return Origin::Not(GraphState::Changed);
         };
         if let Nodes::InOrder(captured) = &graph.nodes
             && captured.own == shape.nodes.len()
         {
-            return Of::Captured(captured.clone());
+            return Origin::Captured(captured.clone());
         }
         let nodes = nodes.into_owned();
         let inner: Result<Vec<_>, _> = shape.inner.iter().map(|inner| self.within(inner)).collect();
         let of = match inner {
             Ok(inner) => self.number(nodes, shape.nodes.len(), &inner),
-            Err(why) => return Of::Not(why),
+            Err(why) => return Origin::Not(why),
         };
-        if let (Of::Captured(captured), Some(graph)) = (&of, self.graphs.get_mut(&handle)) {
+        if let (Origin::Captured(captured), Some(graph)) = (&of, self.graphs.get_mut(&handle)) {
             graph.nodes = Nodes::InOrder(captured.clone());
             graph.is_open = false;
         }
         of
     }
 
-    /// What a graph in another is.
+    /// Returns the nodes of a graph within another.
     fn within(&mut self, inner: &Inner) -> Result<Arc<Captured>, GraphState> {
-        match self.of(inner.graph, Some(&inner.shape)) {
-            Of::Captured(captured) => Ok(captured),
-            // None of its nodes was seen; those around it were.
-            Of::Not(GraphState::NotCaptured) => {
+        match self.instantiate(inner.graph, Some(&inner.shape)) {
+            Origin::Captured(captured) => Ok(captured),
+            // None of its nodes was seen, but those around it were.
+            Origin::Not(GraphState::NotCaptured) => {
                 let inner_of: Result<Vec<_>, _> = inner
                     .shape
                     .inner
@@ -469,19 +474,19 @@ impl Graphs {
                 let own = inner.shape.nodes.len();
                 Ok(Arc::new(Captured::new(0, Vec::new(), own, &inner_of?)))
             }
-            Of::Not(why) => Err(why),
+            Origin::Not(why) => Err(why),
         }
     }
 
-    /// A captured graph of these nodes, with a number of its own.
-    fn number(&mut self, nodes: Vec<Node>, own: usize, inner: &[Arc<Captured>]) -> Of {
+    /// Returns a captured graph of these nodes, with a number of its own.
+    fn number(&mut self, nodes: Vec<Node>, own: usize, inner: &[Arc<Captured>]) -> Origin {
         if self.last >= MOST_GRAPHS {
-            return Of::Not(GraphState::TooMany);
+            return Origin::Not(GraphState::TooMany);
         }
         self.last += 1;
         let mut captured = Captured::new(self.last, nodes, own, inner);
         captured.learn_names();
-        Of::Captured(Arc::new(captured))
+        Origin::Captured(Arc::new(captured))
     }
 }
 
@@ -497,7 +502,8 @@ impl Graph {
 }
 
 impl Shape {
-    /// Those that were seen, up to the last of them. `None`: one of them is no node of the graph any more.
+    /// Returns the nodes that were seen in order, up to the last of them. `None`: one of them is no longer a
+    /// node of the graph.
     fn in_order(&self, seen: &[(usize, Node)]) -> Option<Vec<Node>> {
         let mut nodes = Vec::with_capacity(seen.len());
         let mut left = seen.len();

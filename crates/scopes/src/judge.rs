@@ -1,4 +1,4 @@
-//! The kernels of replays beside those of the capture.
+//! Compares the kernels of replays with those of the capture.
 
 use core::sync::atomic::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -8,14 +8,14 @@ use tllmprof_platform::log;
 use tllmprof_record::{Event, GraphState, What};
 use tllmprof_recorder as recorder;
 
-use crate::graphs::{self, Of};
+use crate::graphs::{self, Origin};
 use crate::nodes::{Captured, Node};
 use crate::paths;
 
-/// Nodes of which a kernel is kept: as many as of captures.
-const MOST: usize = graphs::MOST_NODES;
+/// The largest number of nodes for which a kernel is kept: as many as are kept of captures.
+const MAX_NODES: usize = graphs::MOST_NODES;
 
-/// A kernel that a graph was seen to run.
+/// A kernel that a graph ran.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kernel {
     /// The hash of its name.
@@ -23,8 +23,8 @@ pub struct Kernel {
     pub grid: [u32; 3],
 }
 
-/// What graphs ran in a window of kernels: for each node, by CUPTI's name of its graph, its kernel; none if it was not always
-/// the same.
+/// The kernels that graphs ran in a window of kernels: for each node, by CUPTI's number of its graph, its
+/// kernel; `None` if it was not always the same.
 #[derive(Debug, Default)]
 pub struct Replayed {
     kernels: HashMap<(u32, u32), Option<Kernel>>,
@@ -32,14 +32,14 @@ pub struct Replayed {
 }
 
 impl Replayed {
-    /// A node has run a kernel.
+    /// Adds a kernel that a node has run.
     pub fn add(&mut self, exec: u32, node: u32, name: u64, grid: [u32; 3]) {
         let kernel = Kernel { name, grid };
         if let Some(known) = self.kernels.get_mut(&(exec, node)) {
             if *known != Some(kernel) {
                 *known = None;
             }
-        } else if self.kernels.len() < MOST {
+        } else if self.kernels.len() < MAX_NODES {
             self.kernels.insert((exec, node), Some(kernel));
         } else {
             self.is_full = true;
@@ -47,14 +47,16 @@ impl Replayed {
     }
 }
 
-/// The graph's number by CUPTI and the node's, of a kernel record's `graphNodeId`; none for a kernel by itself.
+/// Returns CUPTI's number of the graph, and the node's, from the `graphNodeId` of a kernel record. `None` for
+/// a kernel outside graphs.
 #[must_use]
 pub fn node(id: u64) -> Option<(u32, u32)> {
     let exec = (id >> 32) as u32;
     (exec != 0).then_some((exec, id as u32))
 }
 
-/// A window of kernels is over: writes down what is known of the graphs that ran in it. On the worker's thread.
+/// Called when a window of kernels is over: writes what is known of the graphs that ran in it. Runs on the
+/// worker's thread.
 pub fn judge(replayed: &Replayed) {
     let mut by_exec: BTreeMap<u32, Vec<(u32, Option<Kernel>)>> = BTreeMap::new();
     for ((exec, node), kernel) in &replayed.kernels {
@@ -63,11 +65,11 @@ pub fn judge(replayed: &Replayed) {
     for (exec, mut kernels) in by_exec {
         kernels.sort_unstable_by_key(|(node, _)| *node);
         let known = graphs::with_all(|graphs| graphs.named.get(&exec).cloned()).flatten();
-        let of = known.unwrap_or(Of::Not(GraphState::Unnamed));
+        let of = known.unwrap_or(Origin::Not(GraphState::Unnamed));
         let (state, graph) = match of {
             _ if replayed.is_full => (GraphState::TooMany, 0),
-            Of::Not(why) => (why, 0),
-            Of::Captured(captured) => match difference(&captured, &kernels) {
+            Origin::Not(why) => (why, 0),
+            Origin::Captured(captured) => match difference(&captured, &kernels) {
                 None => {
                     write_nodes(&captured);
                     (GraphState::Known, captured.number)
@@ -84,21 +86,22 @@ pub fn judge(replayed: &Replayed) {
             exec,
             graph,
         };
-        // Of the kernels up to here: CUPTI may call another graph so when it comes again.
+        // Valid for the kernels up to here: CUPTI may reuse the number for another graph when it is attached
+        // again.
         recorder::latest(&Event::new(recorder::ticks(), 0, what));
     }
     graphs::with_all(graphs::Graphs::forget_gone);
 }
 
-/// The first node that ran another kernel than the capture has there, if one did.
+/// Returns the first node that ran another kernel than the capture has there, if one did.
 ///
-/// At replay a kernel is known by its name, at capture by the handle of its function, of which drivers since 12.3 have the name;
-/// of others all kernels of one function must at least have one name.
+/// In a replay a kernel is known by its name, in a capture by the handle of its function. Drivers since 12.3
+/// return the function's name; with older ones all kernels of one function must at least have the same name.
 pub fn difference(captured: &Captured, kernels: &[(u32, Option<Kernel>)]) -> Option<u32> {
     let mut names = HashMap::new();
     let differs = |(node, kernel): &&(u32, Option<Kernel>)| {
         let (Some(made), Some(kernel)) = (captured.nodes.get(*node as usize), kernel) else {
-            // What changes cannot be compared; nodes behind the last launch are others'.
+            // A kernel that changes cannot be compared. Nodes after the last one do not belong to the graph.
             return kernel.is_none() || *node as usize >= captured.total;
         };
         let Some(launch) = made.launch() else {
@@ -123,7 +126,7 @@ fn report(node: u32) {
     );
 }
 
-/// Writes in which scopes the nodes of a graph were made, once for as long as the record has that.
+/// Writes the scopes in which the nodes of a graph were made, once for as long as the record keeps them.
 fn write_nodes(captured: &Arc<Captured>) {
     let stamp = paths::stamp();
     if captured.written.swap(stamp, Ordering::Relaxed) == stamp {

@@ -1,10 +1,11 @@
-//! Whose time the GPU's is (`TLLMPROF_LAYERS`): what is open on each thread, as a path (a *scope*), and in which scope
-//! each node of a CUDA graph was captured.
+//! Assigns GPU time to scopes (`TLLMPROF_LAYERS`): the open *scopes* of each thread as a path, and the scope
+//! in which each node of a CUDA graph was captured.
 //!
-//! [`paths`] numbers the paths, [`stack`] is what is open on each thread, [`native`] are calls of native functions among that, [`capture`] finds out which nodes a call makes
-//! while a stream is captured, [`added`] which the program adds itself, [`graphs`] follows graphs from there to what is launched, and [`judge`] compares the kernels of
-//! a replay with those of the capture and writes down what is known. Nothing is done at a replay, and nothing at all without
-//! the variable.
+//! [`paths`] numbers the paths. [`stack`] keeps the open scopes of each thread, among them calls of native
+//! functions ([`native`]). [`capture`] finds the nodes that a call makes while a stream is captured, and
+//! [`added`] those that the program adds itself. [`graphs`] follows graphs from there to their launches, and
+//! [`judge`] compares the kernels of a replay with those of the capture and writes what is known. Nothing is
+//! done at a replay, and nothing at all without the variable.
 
 mod added;
 mod capture;
@@ -34,23 +35,23 @@ pub use judge::{Replayed, judge, node};
 pub use nodes::{Launch, Made, name_hash};
 pub use stack::{OWN, innermost, launches, pop, push, push_within};
 
-/// Remembers what is asked for. For the constructor.
+/// Stores what the settings ask for. Called by the constructor.
 pub fn start(settings: &Settings) {
     look_for(Looks::Scopes, are_asked_for(settings));
 }
 
-/// Whether scopes are wanted: there has to be a record that they come into.
+/// Returns true if the settings ask for scopes: that requires a record to write them to.
 pub fn are_asked_for(settings: &Settings) -> bool {
     settings.layers && tllmprof_recorder::is_asked_for(settings)
 }
 
-/// Whether scopes are followed.
+/// Returns true if scopes are followed.
 #[inline]
 pub fn are_on() -> bool {
     looks_for(Looks::Scopes)
 }
 
-/// Whether the nodes that calls make are noted now: some stream is captured.
+/// Returns true if the nodes that calls make are noted now: some stream is captured.
 #[inline]
 pub fn are_noting() -> bool {
     are_on() && session::is_any_capturing()

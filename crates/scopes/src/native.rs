@@ -1,40 +1,42 @@
 //! Calls of native functions as scopes.
 //!
-//! A call is open from its entry until it returns, until an exception passes its frame, or until it is found to be gone: what
-//! `longjmp` leaves says nothing, so each time that a scope is asked for, the stack must still reach as deep as the call, and the
-//! call's return address must still lie where it was. That is looked at on the thread's own stack alone. What a
-//! coroutine or a signal handler launches from another stack, beside calls that are open on this one, is not known.
+//! A call is open from its entry until it returns, until an exception passes its frame, or until it turns out
+//! to be gone. A `longjmp` leaves calls without notice, so each time that a scope is needed, the stack must
+//! still reach as deep as the call, and the call's return address must still be at its place. This is checked
+//! only on the thread's own stack. If a coroutine or a signal handler launches work from another stack while
+//! calls are open on this one, its scope is not known.
 
 use tllmprof_platform::{stack as machine, thread};
 
-use crate::entry::{Entry, NATIVE};
+use crate::entry::{NATIVE, OpenScope};
 use crate::paths;
 use crate::stack::{self, Open};
 
-/// A call that has been entered.
+/// A call that was entered.
 #[derive(Clone, Copy)]
 pub struct Call {
-    /// What its end will be known by.
+    /// The mark that identifies the call when it ends.
     pub mark: u32,
-    /// Where its return address lies, and what is there as long as it has not returned.
+    /// The address of its return address, and the value there as long as it has not returned.
     pub place: usize,
     pub value: usize,
 }
 
 impl Open {
-    /// Closes the calls of that mark, and those within them. A function that ends in another has its mark.
+    /// Closes the calls with that mark, and those within them. A function that ends with a jump to another
+    /// has that function's mark.
     fn close(&self, mark: u32) {
         let open = self.open_entries();
         let natives = open.iter().enumerate();
         let natives = natives.filter(|(_, entry)| entry.domain.get() == NATIVE);
-        let is_it = |(_, entry): &(usize, &Entry)| entry.mark.get() == mark;
+        let is_it = |(_, entry): &(usize, &OpenScope)| entry.mark.get() == mark;
         let within = natives.rev().skip_while(|native| !is_it(native));
         if let Some((first, _)) = within.take_while(is_it).last() {
             self.close_from(first);
         }
     }
 
-    /// Closes the native calls from place `first` on.
+    /// Closes the native calls from index `first` on.
     fn close_from(&self, first: usize) {
         while let Some(last) = self.last_native()
             && last >= first
@@ -44,7 +46,7 @@ impl Open {
     }
 
     fn enter(&self, name: &[u8], call: Call) {
-        // Functions that end in one another by turns are a loop.
+        // Functions that end with jumps to each other form a loop.
         let open = self.open_entries();
         let again = open.iter().rposition(|entry| {
             entry.domain.get() == NATIVE
@@ -67,8 +69,8 @@ impl Open {
     }
 }
 
-/// Whether a call whose return address lies at `place` can be a scope. If not, what the thread launches is not known until
-/// something that it has open ends.
+/// Returns true if a call whose return address is at `place` can be a scope. If not, the scope of the
+/// thread's launches is not known until one of its open scopes ends.
 pub fn has_room(place: usize) -> bool {
     let has_room = stack::with(|open| {
         open.settle();
@@ -81,24 +83,25 @@ pub fn has_room(place: usize) -> bool {
     has_room == Some(true)
 }
 
-/// The calling thread calls `name`; [`has_room`] said that there is room.
+/// Opens the call of `name` on the calling thread, after [`has_room`] returned true.
 pub fn enters(name: &[u8], call: Call) {
     stack::with(|open| open.enter(name, call));
 }
 
-/// A call for which there is no room for another reason.
+/// Notes a call for which there is no room for another reason.
 pub fn is_over_full() {
     stack::with(|open| open.calls.is_over_full.set(true));
 }
 
-/// The call of that mark has returned, on the thread that calls.
+/// Called when the call with that mark has returned, on the thread that made it.
 pub fn returns(mark: u32) {
     if let Some(open) = thread::part::<Open>() {
         open.close(mark);
     }
 }
 
-/// An exception passes the frame of the call of that mark, which stays in use until [`take_left`].
+/// Called when an exception passes the frame of the call with that mark, which stays in use until
+/// [`take_left`].
 pub fn is_passed(mark: u32) {
     let Some(open) = thread::part::<Open>() else {
         return;
@@ -108,7 +111,7 @@ pub fn is_passed(mark: u32) {
     let is_innermost = innermost.is_some_and(|last| open.open_entries()[last].mark.get() == mark);
     open.close(mark);
     let calls = &open.calls;
-    // One that is not the innermost is not as expected: its mark stays in use for good.
+    // A call that is not the innermost is unexpected: its mark stays in use for good.
     if is_innermost && let Some(place) = calls.left.get(calls.left_count.get()) {
         place.set(mark);
         calls.left_count.set(calls.left_count.get() + 1);
@@ -116,8 +119,8 @@ pub fn is_passed(mark: u32) {
     }
 }
 
-/// Hands out the marks of calls that exceptions have left on this thread, as another begins whose return address lies at
-/// `place`: unless that is a signal handler's, in the midst of what unwinds.
+/// Passes the marks of calls that exceptions have left on this thread to `free`, when another call begins
+/// whose return address is at `place`. Not if that call is in a signal handler, within the unwinder.
 pub fn take_left(place: usize, mut free: impl FnMut(u32)) {
     let Some(open) = thread::part::<Open>() else {
         return;

@@ -1,4 +1,4 @@
-//! What is known of a graph's nodes.
+//! The known facts about a graph's nodes.
 
 use core::hash::Hasher;
 use core::sync::atomic::AtomicU64;
@@ -8,26 +8,26 @@ use std::sync::Arc;
 
 use tllmprof_platform::driver::Driver;
 
-/// What is known of a kernel where it is launched.
+/// A kernel launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Launch {
-    /// The driver's handle of its function; 0 where a runtime that is not followed launches it.
+    /// The driver's handle of its function; 0 if a runtime that is not followed launches it.
     pub function: usize,
     pub grid: [u32; 3],
 }
 
-/// What a call has made a node of.
+/// The kind of node that a call has made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Made {
     Kernel(Launch),
-    /// A copy, or memory that is set: the driver may run a kernel of its own for it.
+    /// A copy or a memory set: the driver may run a kernel of its own for it.
     Work,
 }
 
-/// A node of a captured graph. There are many of them: it takes 32 bytes.
+/// A node of a captured graph. It takes 32 bytes, because there are many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Node {
-    /// No call that was seen made it.
+    /// No call was seen that made it.
     Unseen,
     Work {
         scope: u32,
@@ -39,7 +39,7 @@ pub enum Node {
 }
 
 impl Node {
-    /// One that a call has made in a scope.
+    /// A node that a call has made in a scope.
     pub const fn seen(scope: u32, made: Made) -> Self {
         match made {
             Made::Kernel(launch) => Self::Kernel { scope, launch },
@@ -47,7 +47,7 @@ impl Node {
         }
     }
 
-    /// The scope, if a call was seen.
+    /// Returns the scope, if the call was seen.
     pub const fn scope(&self) -> Option<u32> {
         match self {
             Self::Unseen => None,
@@ -55,7 +55,7 @@ impl Node {
         }
     }
 
-    /// The launch of a kernel.
+    /// Returns the launch of a kernel.
     pub const fn launch(&self) -> Option<Launch> {
         match self {
             Self::Kernel { launch, .. } => Some(*launch),
@@ -63,7 +63,7 @@ impl Node {
         }
     }
 
-    /// This one, in a scope.
+    /// Returns the same node in another scope.
     pub const fn within(self, scope: u32) -> Self {
         match self {
             Self::Unseen => self,
@@ -73,25 +73,26 @@ impl Node {
     }
 }
 
-/// A graph that was captured, and its nodes as CUPTI numbers them: in the order of capture, and behind them those of each graph in its
-/// nodes, with what is in that (seen on an H200, driver 580, CUDA 13.0).
+/// A graph that was captured, and its nodes as CUPTI numbers them: in the order of capture, followed by those
+/// of each graph in its nodes, including its nested graphs (observed on an H200, driver 580, CUDA 13.0).
 #[derive(Debug)]
 pub struct Captured {
-    /// The number that the record has it by; 0 before it has one.
+    /// Its number in the record; 0 before it has one.
     pub number: u32,
     pub nodes: Vec<Node>,
-    /// How many nodes it has in all: those behind the last that was seen are not in `nodes`.
+    /// The number of its nodes in all. Those after the last one that was seen are not in `nodes`.
     pub total: usize,
-    /// How many of these are its own.
+    /// The number of these that are its own.
     pub own: usize,
-    /// Of the functions of its kernels, by their handles, the hashes of their names, as far as the driver gives them.
+    /// The hashes of the names of its kernels' functions, by their handles, as far as the driver returns the
+    /// names.
     pub names: HashMap<usize, u64>,
-    /// The [`paths::stamp`] of where its nodes were written last.
+    /// The [stamp](crate::paths::stamp) at which its nodes were last written.
     pub written: AtomicU64,
 }
 
 impl Captured {
-    /// A graph with `own` nodes of its own, of which `nodes` are known, and the graphs in them.
+    /// A graph with `own` nodes, of which `nodes` are known, and the graphs in them.
     pub fn new(number: u32, mut nodes: Vec<Node>, own: usize, inner: &[Arc<Self>]) -> Self {
         if !inner.is_empty() {
             nodes.resize(own, Node::Unseen);
@@ -112,12 +113,12 @@ impl Captured {
         }
     }
 
-    /// Its own nodes, up to the last that was seen.
+    /// Returns its own nodes, up to the last one that was seen.
     pub fn own_nodes(&self) -> &[Node] {
         self.nodes.get(..self.own).unwrap_or(&self.nodes)
     }
 
-    /// Asks the driver for the names of the functions, while a graph keeps these.
+    /// Asks the driver for the names of the functions, while a graph keeps the functions alive.
     pub fn learn_names(&mut self) {
         let Some(driver) = Driver::get() else { return };
         for node in &self.nodes {
@@ -133,7 +134,7 @@ impl Captured {
     }
 }
 
-/// What names are compared by.
+/// Returns the hash by which names are compared.
 #[must_use]
 pub fn name_hash(name: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -145,19 +146,20 @@ pub fn name_hash(name: &[u8]) -> u64 {
 #[derive(Clone, Debug, Default)]
 pub struct Seen(pub Vec<(usize, Node)>);
 
-// While they are captured they take as much and half as much again.
+// While they are captured they take up to one and a half times this size.
 const _: () = assert!(size_of::<(usize, Node)>() * 3 / 2 <= 64);
 
 impl Seen {
     pub fn add(&mut self, handle: usize, node: Node) {
         if self.0.len() == self.0.capacity() {
-            // By less than `Vec` grows: there are many nodes, and they stay for long.
+            // Smaller steps than those of `Vec`: there are many nodes, and they stay for long.
             self.0.reserve_exact((self.0.len() / 2).max(16));
         }
         self.0.push((handle, node));
     }
 
-    /// Has each once, in the order of the handles. Two threads capture the same stream: either may have made a node that both take for theirs.
+    /// Sorts the nodes by their handles and keeps each once. If two threads capture the same stream, either
+    /// may have made a node that both claim.
     pub fn settle(&mut self) {
         self.0.sort_by_key(|(handle, _)| *handle);
         self.0.dedup_by(|again, first| {

@@ -1,7 +1,8 @@
-//! Paths of what is open, each with a number: the same path has the same number for as long as the process lives.
+//! Paths of open scopes, each with a number: the same path has the same number for as long as the process
+//! lives.
 //!
-//! A table of hashes, open addressing; nothing is ever removed, nothing locked, and a path's number is its place. Two paths of
-//! the same 64 bits of hash would be one; that is not expected to happen.
+//! They are in a hash table with open addressing. Nothing is ever removed or locked, and a path's number is
+//! its index. Two paths with the same hash of 64 bits would be confused; that is not expected to happen.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -12,30 +13,30 @@ use tllmprof_recorder::Label;
 use tllmprof_sync::Published;
 use tllmprof_sync::hash::MIX;
 
-/// Paths that are known: a model of 100 layers has some thousands.
+/// The number of paths that can be known: a model of 100 layers has some thousands.
 const PLACES: usize = 1 << 15;
-/// How far a path may lie behind its place.
+/// The largest distance of a path from its first place.
 const REACH: usize = 32;
 
-/// Nothing is open.
+/// The number of the empty path.
 pub const NONE: u32 = 0;
-/// Something is open that there was no room for, so what is open is not known.
+/// The number for a path that is not known, because there was no room for an open scope.
 pub const UNKNOWN: u32 = (1 << 24) - 1;
 
-struct Place {
-    /// The path's hash; 0 for a free place.
+struct PathEntry {
+    /// The path's hash; 0: the entry is free.
     hash: AtomicU64,
     /// The innermost part; none until it is written.
     name: Published<Label>,
     parent: AtomicU32,
-    /// The [`stamp`] of where it was written last.
+    /// The [`stamp`] at which it was last written.
     written: AtomicU64,
 }
 
 lifecycle::global! {
     #[fork(keep = "names and numbers are inherited")]
-    static TABLE: [Place; PLACES] = [const {
-        Place {
+    static TABLE: [PathEntry; PLACES] = [const {
+        PathEntry {
             hash: AtomicU64::new(0),
             name: Published::none(),
             parent: AtomicU32::new(0),
@@ -63,7 +64,7 @@ fn hash(parent: u32, name: &[u8]) -> u64 {
     mix(hash, last).max(1)
 }
 
-/// The path of `name` within the path `parent`; [`UNKNOWN`] where there is no room.
+/// Returns the path of `name` within the path `parent`; [`UNKNOWN`] if there is no room.
 pub fn within(parent: u32, name: &[u8]) -> u32 {
     let name = name.get(..recorder::LONGEST).unwrap_or(name);
     if parent == UNKNOWN || name.is_empty() {
@@ -83,14 +84,14 @@ pub fn within(parent: u32, name: &[u8]) -> u32 {
         let found = match taken {
             Ok(_) => {
                 place.parent.store(parent, Ordering::Relaxed);
-                // Where there is no more room for names, the place stays as it is, for good.
+                // Without room for names, the entry stays like this for good.
                 place.name.set(Label::keep(|| name.iter().copied()));
                 hash
             }
             Err(found) => found,
         };
         if found == hash {
-            // Another thread may be in the middle of writing it: then it is not known, this once.
+            // Another thread may be writing it at this moment: then it is unknown this once.
             return match place.name.get() {
                 Some(_) => index as u32 + 1,
                 None => UNKNOWN,
@@ -100,21 +101,22 @@ pub fn within(parent: u32, name: &[u8]) -> u32 {
     UNKNOWN
 }
 
-fn place(path: u32) -> Option<&'static Place> {
+fn place(path: u32) -> Option<&'static PathEntry> {
     TABLE.get((path as usize).checked_sub(1)?)
 }
 
-/// The innermost part of a path.
+/// Returns the innermost part of a path.
 pub fn name(path: u32) -> Option<&'static [u8]> {
     Some(place(path)?.name.get()?.text())
 }
 
-/// What is written is of use for this process's record, and where windows go from it, for as long as names are the same.
+/// Returns a value that identifies this process's record and the era of its names: what was written stays
+/// valid as long as it is the same.
 pub fn stamp() -> u64 {
     u64::from(ids::process().cast_unsigned()) << 32 | u64::from(recorder::era())
 }
 
-/// Has the record know a path, and those around it; the path.
+/// Writes a path and those around it to the record. Returns the path.
 pub fn write(path: u32) -> u32 {
     let stamp = stamp();
     let mut next = path;

@@ -1,4 +1,4 @@
-//! What is open on each thread.
+//! The open scopes of each thread.
 
 use core::cell::Cell;
 
@@ -9,27 +9,27 @@ use tllmprof_recorder as recorder;
 use tllmprof_recorder::What;
 
 use crate::driver::Captured;
-use crate::entry::{Calls, DEEPEST, Entry, NATIVE, Within};
+use crate::entry::{Calls, DEEPEST, NATIVE, OpenScope, Within};
 use crate::paths;
 
-/// The domain of what the library marks itself: functions and modules.
+/// The domain of the scopes that the library opens itself: functions and modules.
 pub const OWN: usize = 1;
 
-/// What a thread has open, and how far it is in a call. Only the thread itself uses it.
+/// The open scopes of a thread, and the call that it is in. Only the thread itself uses it.
 pub struct Open {
-    entries: [Entry; DEEPEST],
+    entries: [OpenScope; DEEPEST],
     depth: Cell<usize>,
-    /// What is open beyond.
+    /// The number of open scopes beyond the limit.
     beyond: Cell<usize>,
-    /// One more than the scope that the record has of the thread, and in which window; 0: none.
+    /// One more than the thread's scope in the record, and its window; 0: none.
     written: Cell<u64>,
     pub pending: Pending,
     pub calls: Calls,
 }
 
-/// A call that is under way on a thread.
+/// A call in progress on a thread.
 pub struct Pending {
-    /// Where its frame lies; 0: there is none.
+    /// The address of its frame; 0: none.
     frame: Cell<usize>,
     graph: Cell<usize>,
     node: Cell<usize>,
@@ -42,7 +42,7 @@ impl Pending {
         self.node.set(captured.node);
     }
 
-    /// The frame of the call that is under way, and the graph; there is none any more.
+    /// Removes and returns the frame of the call in progress, and the graph.
     pub fn take(&self) -> (usize, Captured) {
         let captured = Captured {
             graph: self.graph.take(),
@@ -52,20 +52,20 @@ impl Pending {
     }
 }
 
-// SAFETY: only the thread that has it uses its cells (`with` is given the calling thread's), and what another thread takes
-// over is one that has ended.
+// SAFETY: only the thread that has it uses its cells (`with` gets the calling thread's), and another thread
+// takes it over only after that thread has ended.
 unsafe impl Sync for Open {}
-// SAFETY: cells of numbers, of which zeros are a value.
+// SAFETY: cells of numbers, for which zeros are a value.
 unsafe impl Zeroed for Open {}
 
-// SAFETY: `Kind::Scopes` is this type's alone.
+// SAFETY: `Kind::Scopes` belongs only to this type.
 unsafe impl Part for Open {
     const KIND: thread::Kind = thread::Kind::Scopes;
 
     fn thread_ends(&'static self) {}
 }
 
-/// The calling thread's, which it has from its first range or launch on.
+/// Runs `act` on the calling thread's open scopes, which it has from its first range or launch on.
 pub fn with<T>(act: impl FnOnce(&Open) -> T) -> Option<T> {
     let open = thread::part::<Open>().or_else(begin)?;
     Some(act(open))
@@ -88,23 +88,23 @@ fn begin() -> Option<&'static Open> {
 }
 
 impl Open {
-    /// What is open, without what is beyond.
-    pub fn open_entries(&self) -> &[Entry] {
+    /// Returns the open scopes within the limit.
+    pub fn open_entries(&self) -> &[OpenScope] {
         &self.entries[..self.depth.get()]
     }
 
-    /// Whether something more can be opened.
+    /// Returns true if another scope can be opened.
     pub fn has_room(&self) -> bool {
         self.beyond.get() == 0 && self.depth.get() < DEEPEST
     }
 
-    /// The innermost native call that is open.
+    /// Returns the index of the innermost open native call.
     pub fn last_native(&self) -> Option<usize> {
         let open = self.open_entries();
         open.iter().rposition(|entry| entry.domain.get() == NATIVE)
     }
 
-    /// Closes one.
+    /// Closes a native call.
     pub fn remove_native(&self, at: usize) {
         let calls = &self.calls;
         calls.open.set(calls.open.get().saturating_sub(1));
@@ -112,7 +112,7 @@ impl Open {
         self.remove(at);
     }
 
-    /// Closes calls that are gone; whether it is known what is open.
+    /// Closes native calls that are gone. Returns true if the open scopes are known.
     pub fn settle(&self) -> bool {
         let calls = &self.calls;
         let stack = calls.stack();
@@ -131,7 +131,7 @@ impl Open {
         !calls.is_over_full.get()
     }
 
-    /// The scope.
+    /// Returns the current scope.
     pub fn scope(&self) -> u32 {
         if !self.settle() {
             return paths::UNKNOWN;
@@ -170,7 +170,7 @@ impl Open {
         }
     }
 
-    /// Closes one of the things that are open. What was opened within it stays open.
+    /// Closes one of the open scopes. Scopes that were opened within it stay open.
     pub fn remove(&self, at: usize) {
         let open = self.open_entries();
         let mut around = match at.checked_sub(1) {
@@ -178,7 +178,7 @@ impl Open {
             None => paths::NONE,
         };
         for (to, from) in open[at..].iter().zip(&open[at + 1..]) {
-            // What says itself what is open has no part of its own.
+            // An entry that computes its own scope has no part.
             if from.within.get().is_none() {
                 around = match paths::name(from.path.get()) {
                     Some(name) => paths::within(around, name),
@@ -192,27 +192,29 @@ impl Open {
     }
 }
 
-/// The calling thread opens something; `domain`: on whose stack.
+/// Opens a scope on the calling thread; `domain`: the stack that it is on.
 pub fn push(domain: usize, name: &[u8]) {
     with(|open| open.push(domain, name, None));
 }
 
-/// The calling thread begins to run code that is `within` what is open, and that says itself what more is.
+/// Called when the calling thread begins to run code in the current scope that computes the rest of the scope
+/// itself.
 pub fn push_within(within: &'static dyn Within) {
     with(|open| open.push(OWN, b"", Some(within)));
 }
 
-/// The calling thread closes what it has opened last in this domain.
+/// Closes the scope that the calling thread has opened last in this domain.
 pub fn pop(domain: usize) {
     with(|open| open.pop(domain));
 }
 
-/// The innermost part of the scope that the calling thread is in.
+/// Returns the innermost part of the calling thread's scope.
 pub fn innermost() -> Option<&'static [u8]> {
     paths::name(with(Open::scope)?)
 }
 
-/// The calling thread launches something outside a capture: the record has its scope, if it keeps calls.
+/// Called when the calling thread launches work outside a capture: records its scope, if the record keeps
+/// calls.
 pub fn launches() {
     if !recorder::is_keeping() {
         return;

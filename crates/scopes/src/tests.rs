@@ -1,4 +1,4 @@
-//! What is open, and what becomes of graphs, without a driver.
+//! Tests of open scopes and of graphs, without a driver.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tllmprof_record::GraphState;
 
 use crate::driver::{Inner, Shape};
-use crate::graphs::{self, Graphs, Of};
+use crate::graphs::{self, Graphs, Origin};
 use crate::judge::{Kernel, difference};
 use crate::nodes::{Captured, Launch, Made, Node};
 use crate::{OWN, Within, capture_ends, native, node, paths, pop, push, push_within, stack};
 
-/// What is known of graphs is one in a process.
+/// The known graphs belong to the process: only one test at a time uses them.
 static GRAPHS: Mutex<()> = Mutex::new(());
 
 fn scope() -> u32 {
@@ -62,7 +62,7 @@ fn what_is_opened_is_closed_by_its_own_domain() {
     assert_eq!(scope(), paths::NONE);
 }
 
-/// Code of several scopes; a number says which one it is in.
+/// Code of several scopes; a number selects the current one.
 struct Code(AtomicUsize);
 
 impl Within for Code {
@@ -84,7 +84,7 @@ fn code_of_several_scopes_says_which_one_it_is_in() {
     assert_eq!(scope(), path(&["step", "model", "layers.0"]));
     push(OWN, b"op");
     goes_on(2);
-    // What it calls was called there.
+    // Functions that it calls were called in that scope.
     assert_eq!(scope(), path(&["step", "model", "layers.0", "op"]));
     pop(OWN);
     assert_eq!(scope(), path(&["step", "model", "layers.1"]));
@@ -131,7 +131,7 @@ fn kernel(scope: u32, function: usize) -> Node {
     Node::seen(scope, made)
 }
 
-/// The nodes that are known of a graph, in the order of their handles.
+/// Returns the known nodes of a graph, in the order of their handles.
 fn nodes(graph: usize) -> Option<Vec<(usize, Node)>> {
     let known = graphs::with_all(|graphs| graphs.nodes_of(graph)).unwrap()?;
     let mut nodes: Vec<_> = known.into_iter().collect();
@@ -139,7 +139,7 @@ fn nodes(graph: usize) -> Option<Vec<(usize, Node)>> {
     Some(nodes)
 }
 
-/// A graph of these nodes, all kernels.
+/// Returns a graph of these nodes, all kernels.
 fn shape(nodes: &[usize]) -> Shape {
     Shape {
         nodes: nodes.to_vec(),
@@ -149,7 +149,7 @@ fn shape(nodes: &[usize]) -> Shape {
     }
 }
 
-/// A shape of these nodes, all kernels but for the last ones, which have graphs in them.
+/// Returns a graph of these nodes: kernels, except for the last ones, which contain graphs.
 fn outer(nodes: &[usize], inner: Vec<(usize, Shape)>) -> Shape {
     Shape {
         kernels: nodes.len() - inner.len(),
@@ -168,18 +168,18 @@ fn nodes_are_by_their_handles_until_something_is_made_of_them() {
     graphs::made(0x10, 0xa0, kernel(6, 2));
     let seen = [(0xa0, kernel(6, 2)), (0xb0, kernel(5, 1))];
     assert_eq!(nodes(0x10).unwrap(), seen);
-    // Two threads in one stream may take the same node for theirs.
+    // Two threads in one stream may claim the same node.
     graphs::made(0x10, 0xd0, kernel(1, 1));
     graphs::made(0x10, 0xd0, kernel(2, 1));
     let seen = [seen[0], seen[1], (0xd0, Node::Unseen)];
     assert_eq!(nodes(0x10).unwrap(), seen);
     capture_ends(Some(0x10));
-    // A capture that fails takes what was being captured with it, and nothing else.
+    // A failed capture drops the graphs that were being captured, and no others.
     graphs::made(0x20, 0xc0, kernel(7, 3));
     capture_ends(None);
     assert_eq!(nodes(0x20), None);
     assert_eq!(nodes(0x10).unwrap(), seen);
-    // A copy is as the graph was; one that is captured where it was has nothing of it.
+    // A copy has the nodes of the original; a new capture under the same handle has none of them.
     let whole = shape(&[1, 0xb0, 2, 0xa0, 0xd0, 3]);
     graphs::with_all(|graphs| graphs.copy(0x30, 0x10, Some(&whole)));
     let in_order = [
@@ -212,11 +212,11 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
             graphs::made(0x10, handle, kernel(scope, scope as usize));
         }
         capture_ends(Some(0x10));
-        let of = graphs::with_all(|graphs| graphs.of(0x10, Some(&shape))).unwrap();
+        let of = graphs::with_all(|graphs| graphs.instantiate(0x10, Some(&shape))).unwrap();
         crate::graph_is_destroyed(0x10);
         match of {
-            Of::Captured(captured) => Ok((captured.nodes.clone(), captured.total)),
-            Of::Not(why) => Err(why),
+            Origin::Captured(captured) => Ok((captured.nodes.clone(), captured.total)),
+            Origin::Not(why) => Err(why),
         }
     };
     let pair = vec![kernel(1, 1), kernel(2, 2)];
@@ -225,7 +225,7 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
     assert_eq!(made_of(&[0xa0, 0xc0], 2, false), Err(GraphState::Changed));
     assert_eq!(made_of(&[0xa0, 0xb0], 1, false), Err(GraphState::Changed));
     assert_eq!(made_of(&[0xa0, 0xb0], 2, true), Err(GraphState::Nested));
-    // It is looked at again each time that something is made of it.
+    // The nodes are read again each time that something is made of it.
     graphs::made(0x10, 0xa0, kernel(1, 1));
     capture_ends(Some(0x10));
     let state = |kernels: usize| {
@@ -233,14 +233,14 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
             kernels,
             ..shape(&[0xa0])
         };
-        let of = graphs::with_all(|graphs| graphs.of(0x10, Some(&shape))).unwrap();
-        matches!(of, Of::Captured(_))
+        let of = graphs::with_all(|graphs| graphs.instantiate(0x10, Some(&shape))).unwrap();
+        matches!(of, Origin::Captured(_))
     };
     assert_eq!([state(1), state(1), state(0)], [true, true, false]);
     crate::graph_is_destroyed(0x10);
 }
 
-/// Those that nobody has seen are in their places.
+/// Nodes that were not seen are in their places.
 #[test]
 fn graphs_in_a_graph_come_behind_its_own_nodes() {
     let _alone = GRAPHS.lock().unwrap();
@@ -259,7 +259,7 @@ fn graphs_in_a_graph_come_behind_its_own_nodes() {
     graphs::encloses(0x20, 0x5, vec![0x40]);
     add(0x30, 0x6, 3);
     add(0x40, 0x7, 4);
-    // The graph of 0x50 is not known, as one that was made before the library was there.
+    // The graph 0x50 is not known, like one that was made before the library was loaded.
     graphs::encloses(0x30, 0x8, vec![0x50]);
     work(0x30, 0x8);
     let whole = || {
@@ -267,13 +267,13 @@ fn graphs_in_a_graph_come_behind_its_own_nodes() {
         let third = outer(&[0x6, 0x8], vec![(0x50, shape(&[0x9]))]);
         outer(&[0x1, 0x2, 0x3], vec![(0x20, second), (0x30, third)])
     };
-    let numbered = |of: Of| match of {
-        Of::Captured(captured) => {
+    let numbered = |of: Origin| match of {
+        Origin::Captured(captured) => {
             let scope = |node: &Node| node.launch().map(|launch| launch.function);
             let scopes: Vec<_> = captured.nodes.iter().map(scope).collect();
             (captured.total, scopes)
         }
-        Of::Not(why) => panic!("{why:?}"),
+        Origin::Not(why) => panic!("{why:?}"),
     };
     let expected = [
         Some(1),
@@ -287,17 +287,17 @@ fn graphs_in_a_graph_come_behind_its_own_nodes() {
         None,
     ];
     let of = |handle, shape: &Shape| {
-        numbered(graphs::with_all(|graphs| graphs.of(handle, Some(shape))).unwrap())
+        numbered(graphs::with_all(|graphs| graphs.instantiate(handle, Some(shape))).unwrap())
     };
     assert_eq!(of(0x10, &whole()), (9, expected.to_vec()));
-    // A clone has handles of its own for all of that.
+    // A clone has other handles for all of that.
     graphs::with_all(|graphs| graphs.copy(0x60, 0x10, Some(&whole())));
     let again = outer(
         &[0x11, 0x12, 0x13],
         vec![(0x21, shape(&[])), (0x31, shape(&[]))],
     );
     assert_eq!(of(0x60, &again), (9, expected.to_vec()));
-    // More work, captured into the graph afterwards.
+    // More work is captured into the graph afterwards.
     let mut grown = whole();
     grown.nodes.push(0x14);
     grown.kernels += 1;
@@ -305,7 +305,7 @@ fn graphs_in_a_graph_come_behind_its_own_nodes() {
     add(0x10, 0x14, 5);
     let (total, scopes) = of(0x10, &grown);
     assert_eq!((total, scopes[3], scopes[4]), (10, Some(5), Some(2)));
-    // What is in a graph goes with it.
+    // The graphs within a graph are destroyed with it.
     crate::graph_is_destroyed(0x10);
     crate::graph_is_destroyed(0x60);
     assert_eq!([0x20, 0x30, 0x40].map(nodes), [const { None }; 3]);
@@ -327,7 +327,7 @@ fn there_is_room_for_so_many_nodes() {
     }
 }
 
-/// A graph of these nodes and one more, whose functions of even numbers have names.
+/// Returns a graph of these nodes and one more. Its functions with even numbers have names.
 fn captured(nodes: &[Node]) -> Captured {
     let mut captured = Captured::new(1, nodes.to_vec(), nodes.len() + 1, &[]);
     captured.names = HashMap::from([(2, 200), (4, 400)]);
@@ -350,7 +350,7 @@ fn a_graph_that_was_updated_has_the_scopes_that_both_have() {
 
 #[test]
 fn a_kernel_is_another_by_its_name_its_grid_or_its_number() {
-    // For a copy the driver may run a kernel of its own.
+    // The driver may run a kernel of its own for a copy.
     let copy = Node::Work { scope: 1 };
     let graph = captured(&[kernel(1, 2), copy, kernel(2, 5), kernel(3, 5)]);
     let ran = |kernels: &[(u32, u64, u32)]| {
@@ -402,10 +402,10 @@ fn cupti_names_each_executable_graph_once() {
     });
     assert_eq!(asked, [0x100, 0x200]);
     let state = |graphs: &mut Graphs| match graphs.named.get(&31) {
-        Some(Of::Not(why)) => Some(*why),
+        Some(Origin::Not(why)) => Some(*why),
         _ => None,
     };
-    // Nobody has captured it.
+    // It was not captured.
     assert_eq!(
         graphs::with_all(state).unwrap(),
         Some(GraphState::NotCaptured)
@@ -424,7 +424,7 @@ fn cupti_names_each_executable_graph_once() {
     crate::exec_is_destroyed(0x200);
 }
 
-/// A word of this thread's stack, as a return address would lie there.
+/// Enters a call. `place` stands for the return address, on this thread's stack.
 fn called(name: &str, mark: u32, place: &usize) -> bool {
     let value = *core::hint::black_box(place);
     let place = core::ptr::from_ref(place).expose_provenance();
@@ -441,20 +441,20 @@ fn native_calls_are_open_until_they_return_or_are_found_to_be_gone() {
     assert!(called("f", 1, &outer) && called("g", 2, &inner));
     push(OWN, b"range");
     assert_eq!(scope(), path(&["f", "g", "range"]));
-    // The inner one takes those with it that it has called, and no ranges.
+    // Returning from the inner one also closes the calls that it has made, but no ranges.
     native::returns(2);
     assert_eq!(scope(), path(&["f", "range"]));
     native::returns(2);
     assert_eq!(scope(), path(&["f", "range"]), "it has returned before");
     pop(OWN);
-    // A function that ends in another, and by turns.
+    // A function that ends with a jump to another, alternately.
     let tail = 0x3333;
     assert!(called("h", 3, &tail) && called("i", 3, &tail) && called("h", 3, &tail));
     assert_eq!(scope(), path(&["f", "h"]));
     assert!(called("i", 3, &tail));
     native::returns(3);
     assert_eq!(scope(), path(&["f"]));
-    // One whose return address is there no more was left by longjmp.
+    // A call whose return address has changed was left by longjmp.
     let mut left = 0x4444_usize;
     assert!(called("left", 4, &left));
     assert_eq!(scope(), path(&["f", "left"]));
@@ -477,11 +477,11 @@ fn an_exception_leaves_a_call_whose_mark_is_free_when_it_is_past() {
     assert!(called("f", 1, &outer) && called("g", 2, &inner));
     native::is_passed(2);
     assert_eq!(scope(), path(&["f"]));
-    // A handler of a signal that comes in the midst of what unwinds is deeper than that.
+    // A signal handler that interrupts the unwinder is deeper on the stack.
     assert_eq!(left(tllmprof_platform::stack::here() - 0x4000), []);
     assert_eq!(left(core::ptr::from_ref(&outer).addr() + 0x4000), [2]);
     assert_eq!(left(usize::MAX), []);
-    // One that is not the innermost stays in use.
+    // A call that is not the innermost stays in use.
     assert!(called("g", 2, &inner));
     native::is_passed(1);
     assert_eq!(left(usize::MAX), []);

@@ -1,4 +1,4 @@
-//! Whether the library has anything to do in this process.
+//! Decides if the library has anything to do in this process.
 
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -10,28 +10,28 @@ use crate::refusal;
 use crate::wiring::sink;
 use tllmprof_platform::{injection, log};
 
-/// What the library has to do in this process.
+/// The state before it is decided.
 const UNDECIDED: u8 = 0;
-/// Nothing: every door leads straight on.
+/// Nothing to do: every door passes calls on.
 const IDLE: u8 = 1;
-/// To count.
+/// Calls are counted.
 const ACTIVE: u8 = 2;
-/// To report what is wrong with a variable, once the process uses CUDA. Until then nothing is counted.
+/// A variable is wrong, which is reported once the process uses CUDA. Nothing is counted.
 const COMPLAINING: u8 = 3;
 
 lifecycle::global! {
     #[fork(keep = "the settings are the same")]
     static STATE: AtomicU8 = AtomicU8::new(UNDECIDED);
-    /// What the variables say, as far as they are right.
+    /// The settings that the variables give, or the variable that is wrong.
     #[fork(keep = "the variables are the same")]
     static READ: Published<Result<Settings, BadValue>> = Published::none();
-    /// The process was started without any of the variables.
+    /// True if the process was started without any of the variables.
     #[fork(keep = "the variables are the same")]
     static ASKS_NOTHING: AtomicBool = AtomicBool::new(false);
-    /// The variables were given by whoever attached the library.
+    /// True if the variables came with `tllmprof attach`.
     #[fork(keep = "the variables are the same")]
     static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
-    /// What there is to say about the variables has been said.
+    /// True if messages about the variables have been logged.
     #[fork(keep = "the parent has said it")]
     static HAS_SAID: AtomicBool = AtomicBool::new(false);
 }
@@ -39,22 +39,22 @@ lifecycle::global! {
 lifecycle::global! {
     stage: Session;
 
-    /// The process uses CUDA, for who must not wait for the lock of the state.
+    /// True if the process uses CUDA. For code that must not wait for the lock of the state.
     #[fork(reset)]
     pub static USES_CUDA: AtomicBool = AtomicBool::new(false);
 }
 
-/// Whether NVTX ranges are to be counted, for windows or for a tool that listens.
+/// Returns true if NVTX ranges have to be counted, for windows or for a tool that listens.
 pub fn counts_ranges(settings: &Settings) -> bool {
     matches!(settings.step, Step::Nvtx { .. }) && has_work(settings)
 }
 
-/// Whether the record is to have the program's NVTX ranges.
+/// Returns true if the record should have the program's NVTX ranges.
 pub fn records_ranges(settings: &Settings) -> bool {
     settings.nvtx && sink().wants_record() && settings.may_open_windows()
 }
 
-/// Whether iterations matter: for windows, for the record, or for a tool that listens to their
+/// Returns true if iterations matter: for windows, for the record, or for a tool that listens to their
 /// ranges.
 pub fn has_work(settings: &Settings) -> bool {
     settings.may_open_windows() || sink().wants_record() || (settings.nvtx && injection::has_tool())
@@ -74,7 +74,7 @@ pub fn read() -> &'static Result<Settings, BadValue> {
     })
 }
 
-/// Has the process begin anew with what `get` says the variables are.
+/// Restarts the process's activity with the variables that `get` returns.
 #[cfg(test)]
 pub fn assume(get: impl Fn(&str) -> Option<std::ffi::OsString>) {
     READ.set(Some(Box::leak(Box::new(Settings::from_env(get)))));
@@ -82,7 +82,7 @@ pub fn assume(get: impl Fn(&str) -> Option<std::ffi::OsString>) {
     HAS_SAID.store(false, Ordering::Relaxed);
 }
 
-/// What the variables say; nothing where one of them is wrong.
+/// Returns the settings; `None` if a variable is wrong.
 pub fn settings() -> Option<&'static Settings> {
     read().as_ref().ok()
 }
@@ -92,17 +92,18 @@ fn state() -> u8 {
     if state == UNDECIDED { decide() } else { state }
 }
 
-/// Whether the process was started with a variable that the library reads. In one without nothing is done
-/// that the host could notice: no system call, no allocation.
+/// Returns true if the process was started with a variable that the library reads. Without one, nothing is
+/// done that the host could notice: no system call, no allocation.
 pub fn is_asked() -> bool {
     !ASKS_NOTHING.load(Ordering::Relaxed)
         && (IS_ATTACHED.load(Ordering::Relaxed) || environment::has(is_read))
 }
 
-/// The library was attached to a process that runs: these variables take the place of the environment's.
+/// Called when the library was attached to a running process: these variables replace those of the
+/// environment.
 ///
 /// # Errors
-/// What is wrong with one of them; then nothing has changed.
+/// The variable that is wrong; then nothing has changed.
 pub fn attach(get: impl Fn(&str) -> Option<std::ffi::OsString>) -> Result<(), BadValue> {
     let settings = Settings::from_env(get)?;
     READ.set(Some(Box::leak(Box::new(Ok(settings)))));
@@ -112,12 +113,13 @@ pub fn attach(get: impl Fn(&str) -> Option<std::ffi::OsString>) -> Result<(), Ba
     Ok(())
 }
 
-/// It was not: variables that the program sets itself come too late. For the constructor.
+/// Notes that the process was started without our variables: those that the program sets itself come too
+/// late. Called by the constructor.
 pub fn asks_nothing() {
     ASKS_NOTHING.store(true, Ordering::Relaxed);
 }
 
-/// The only variable whose name begins otherwise than ours and TensorRT-LLM's.
+/// The only variable whose name does not begin like ours or TensorRT-LLM's.
 const OTHERS_NAME: &str = "ENABLE_PERFECT_ROUTER";
 
 fn is_read(name: &[u8]) -> bool {
@@ -125,8 +127,8 @@ fn is_read(name: &[u8]) -> bool {
     name.starts_with(b"TLLM") || others.iter().any(|other| name == other.as_bytes())
 }
 
-/// Decides when a door first meets a name of CUDA: by then a profiler that is preloaded, too, has
-/// set its variables.
+/// Decides when a door first sees a CUDA name: by then a profiler that is also preloaded has set its
+/// variables.
 #[cold]
 fn decide() -> u8 {
     let has_tool = || environment::has(|name| name == injection::VARIABLE.as_bytes());
@@ -146,12 +148,12 @@ fn decide() -> u8 {
     state
 }
 
-/// Whether calls are counted.
+/// Returns true if calls are counted.
 pub fn is_active() -> bool {
     state() == ACTIVE
 }
 
-/// The process uses CUDA: what there is to say about the variables is said now.
+/// Called when the process uses CUDA: logs messages about the variables.
 pub fn touched() {
     if HAS_SAID.load(Ordering::Relaxed)
         || !environment::is_there()
@@ -176,24 +178,24 @@ pub fn touched() {
         Ok(settings) => log::set_level(settings.log),
     }
     environment::has(|name| {
-        if let Some(unknown) = str::from_utf8(name).ok().and_then(Unknown::of) {
+        if let Some(unknown) = str::from_utf8(name).ok().and_then(Unknown::from_name) {
             log::say!(Warn, "{unknown}");
         }
         false
     });
 }
 
-/// Whether a name of CUDA has been met.
+/// Returns true if a CUDA name has been seen.
 pub fn is_touched() -> bool {
     HAS_SAID.load(Ordering::Relaxed)
 }
 
-/// Nothing is counted from here on.
+/// Stops counting.
 pub fn stop() {
     STATE.store(IDLE, Ordering::Release);
 }
 
-/// Whether the process uses CUDA.
+/// Returns true if the process uses CUDA.
 pub fn uses_cuda() -> bool {
     USES_CUDA.load(Ordering::Relaxed)
 }

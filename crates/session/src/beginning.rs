@@ -1,4 +1,4 @@
-//! What happens once, when the process begins to use CUDA or what the rule names is first met.
+//! Actions that run once, when the process begins to use CUDA or when the target of the rule is first seen.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,17 +12,18 @@ use super::learning;
 use super::wiring::{doors, listener, sink};
 
 lifecycle::global! {
-    /// What is to run when the process exits.
+    /// The function that runs when the process exits.
     #[fork(keep = "it is the same function")]
     static AT_EXIT: OnceBox<extern "C" fn()> = OnceBox::new();
 }
 
-/// Has `act` run when the process exits, before what the driver registered when it was initialised.
+/// Registers `act` to run when the process exits, before the handlers that the driver registered when it was
+/// initialised.
 pub fn at_exit(act: extern "C" fn()) {
     let _ = AT_EXIT.set(Box::new(act));
 }
 
-/// The process uses CUDA. No lock is held: a profiler's code may make calls, too.
+/// Called when the process uses CUDA. No lock is held: a profiler's code may make calls, too.
 pub fn begin(settings: &'static Settings) {
     mind_exit();
     let _uncancelled = Uncancelled::new();
@@ -36,14 +37,14 @@ pub fn begin(settings: &'static Settings) {
     uncounted(&mut || {
         sink().start(settings);
         if settings.when.is_some() {
-            // Some may have been met before the settings were read.
+            // Some calls may have been seen before the settings were read.
             doors().record_calls();
         }
         listener().begins(settings);
     });
 }
 
-/// Has the window closed when the process ends.
+/// Registers the exit handler, which closes the window.
 fn mind_exit() {
     lifecycle::global! {
         #[fork(keep = "handlers are inherited")]
@@ -52,7 +53,7 @@ fn mind_exit() {
     if let Some(at_exit) = AT_EXIT.get()
         && !ONCE.swap(true, Ordering::AcqRel)
     {
-        // Registered now, it runs before those that the driver registered when it was initialised.
+        // Registered now, it runs before the handlers that the driver registered when it was initialised.
         tllmprof_platform::system::at_exit(*at_exit);
     }
 }

@@ -1,15 +1,15 @@
-//! The rule and the rank, as messages name them.
+//! The rule and the rank, in the form in which messages name them.
 
 use tllmprof_config::Step;
 
 use super::rank::Rank;
 use tllmprof_steps::steady::Verdict;
 
-/// The rule as messages name it, and the rank where there is one.
+/// The rule in the form in which messages name it, and the rank if there is one.
 pub struct By<'a> {
     pub step: &'a Step,
     pub rank: Rank,
-    /// What became of the time of an iteration, of a window that waited for it to settle.
+    /// The result of waiting for the time of an iteration to settle, if the window waited for that.
     pub verdict: Option<Verdict>,
 }
 

@@ -1,5 +1,5 @@
-//! What the rule gives by name, as it is met: a range of the program, a call of a Python function, the
-//! end of a native one.
+//! Handles targets that the rule gives by name: a range of the program, a call of a Python function, the end
+//! of a native function.
 
 use super::calls::enter_with;
 use super::{STATE, count as add};
@@ -10,7 +10,7 @@ use tllmprof_platform::thread::Inside;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::window::Point;
 
-/// Counts `what`; whether the thread has to [`ask`] what it means before it goes on.
+/// Counts `what`. Returns true if the thread has to [`ask`] for its effect before it continues.
 #[inline]
 pub fn count(what: Counted) -> bool {
     if slot().is_none() {
@@ -22,20 +22,20 @@ pub fn count(what: Counted) -> bool {
 #[cold]
 fn begin_thread() {
     let _errno = Kept::new();
-    // What is met may be met by our own code: an allocator that this uses may open ranges.
+    // The library's own code may also trigger it: an allocator that it uses may open ranges.
     if let Some(_inside) = Inside::enter() {
         new_thread(false);
     }
 }
 
-/// What it means that `what` begins: the iteration that is over when it ends. The caller says by
+/// Handles the beginning of `what`. Returns the iteration that is over when it ends. The caller reports by
 /// [`goes_on`](crate::goes_on) that it has begun.
 #[cold]
 pub fn ask(what: Counted) -> Option<u64> {
     ask_with(what, Facts::default())
 }
 
-/// As [`ask`], where this is known of the batch of the iteration that may begin.
+/// Like [`ask`], with facts about the batch of the iteration that may begin.
 #[cold]
 pub fn ask_with(what: Counted, facts: Facts) -> Option<u64> {
     let _errno = Kept::new();
@@ -43,7 +43,7 @@ pub fn ask_with(what: Counted, facts: Facts) -> Option<u64> {
     enter_with(what, facts)
 }
 
-/// It has ended, and with it `iteration`.
+/// Called when it has ended, and `iteration` with it.
 #[cold]
 pub fn has_ended(iteration: u64) {
     let _errno = Kept::new();
@@ -52,7 +52,7 @@ pub fn has_ended(iteration: u64) {
     }
 }
 
-/// As [`has_ended`], for who is inside already.
+/// Like [`has_ended`], for code that runs inside the library already.
 pub fn ends(iteration: u64) {
     if ending::has_finished() {
         return;

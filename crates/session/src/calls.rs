@@ -1,20 +1,24 @@
-//! What a call that is followed means: whether it begins an iteration, and what that switches.
+//! Determines the effect of a followed call: if it begins an iteration, and what that switches.
 
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_calls::{Call, Kind};
 use tllmprof_config::condition::Facts;
 use tllmprof_platform::log;
+use tllmprof_steps::steady::Known;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::learned::Begun;
 use tllmprof_steps::window::Point;
 use tllmprof_sync::Guard;
 
+use super::demand::SEARCHES;
 use super::state::{STATE, State, WAITS_ENTER};
+use super::wiring::sink;
 use super::{ending, learning, sample, slots, stream_capture, trigger, turn};
 
-/// A call has been entered and goes on when this returns.
+/// Called when a call has been entered. The call continues when this returns.
 pub fn entered(call: Call) {
     match call.kind() {
         Kind::CaptureBegin => return stream_capture::begins(),
@@ -35,12 +39,13 @@ pub fn entered(call: Call) {
     enter(call.into());
 }
 
-/// A native function that the rule names has been entered: the iteration that is over when it ends.
+/// Called when a native function that the rule names has been entered. Returns the iteration that is over
+/// when it ends.
 pub fn named_entered() -> Option<u64> {
     enter(Counted::Named)
 }
 
-/// Whether a window ends with `iteration`.
+/// Returns true if a window ends with `iteration`.
 pub fn closes_after(iteration: u64) -> bool {
     let guard = STATE.lock();
     guard
@@ -48,12 +53,12 @@ pub fn closes_after(iteration: u64) -> bool {
         .is_some_and(|state| state.schedule.closes_after(iteration))
 }
 
-/// What it means that `what` has begun: the iteration that is over when it ends.
+/// Called when `what` has begun. Returns the iteration that is over when it ends.
 pub fn enter(what: Counted) -> Option<u64> {
     enter_with(what, Facts::default())
 }
 
-/// As [`enter`], where this is known of the batch of the iteration that may begin.
+/// Like [`enter`], with facts about the batch of the iteration that may begin.
 pub fn enter_with(what: Counted, facts: Facts) -> Option<u64> {
     if ending::has_finished() {
         return None;
@@ -61,7 +66,7 @@ pub fn enter_with(what: Counted, facts: Facts) -> Option<u64> {
     let slot = slots::slot().filter(|_| !slots::is_capturing())?;
     let cell = slot.live(what);
     if cell.count() <= cell.limit() {
-        return None; // a runtime's function, which is attended: of no interest now
+        return None; // a runtime's function that is attended but does not matter now
     }
     if what.waits() && !WAITS_ENTER.load(Ordering::Relaxed) {
         return None;
@@ -80,14 +85,14 @@ pub fn enter_with(what: Counted, facts: Facts) -> Option<u64> {
     let entered = state.counter.entered(what, &state.slots, slot);
     match entered.opens {
         Some(begun) => begin(guard, begun, facts),
-        // Nobody gets credit while something is switched.
+        // No thread gets credit during a switch.
         None if state.turn.is_taken() => {}
         None => state.run_on(),
     }
     entered.ends
 }
 
-/// The calling thread's call goes on to its function, if one has been entered.
+/// Called when the calling thread's call continues to its function, if one has been entered.
 #[inline]
 pub fn goes_on() {
     if let Some(slot) = slots::slot() {
@@ -95,7 +100,7 @@ pub fn goes_on() {
     }
 }
 
-/// An iteration begins. Where it is not understood to be one, nothing opens.
+/// Begins an iteration. If it is not certain to be one, no window opens.
 fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun, facts: Facts) {
     let Some(state) = guard.as_mut() else { return };
     if state.condition().is_some() {
@@ -109,13 +114,24 @@ fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun, facts: Facts) {
             state.schedule.counts(begun.iteration, counts);
         }
     }
-    if begun.understood && state.schedule.is_settling() {
+    let follows_each = state.schedule.follows_each();
+    SEARCHES.store(follows_each, Ordering::Relaxed);
+    let is_of_interest = follows_each || state.watch.is_some();
+    let spent = is_of_interest.then(|| sink().take_spent());
+    if let Some(spent) = spent.filter(|_| begun.understood && follows_each) {
         if stream_capture::is_any_under_way() {
             state.schedule.interrupt();
         }
-        state.schedule.begins(begun.iteration, Instant::now());
+        let known = Known {
+            counts: facts.requests != Some(0) && facts.tokens != Some(0),
+            idle: Duration::from_nanos(spent.idle),
+            gpu_wait: Duration::from_nanos(spent.wait),
+        };
+        state
+            .schedule
+            .begins(begun.iteration, Instant::now(), known);
     }
-    trigger::look(state, begun, facts);
+    trigger::look(state, begun, facts, spent.unwrap_or_default());
     sample::look(state, begun);
     state
         .schedule
@@ -131,7 +147,7 @@ fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun, facts: Facts) {
     }
 }
 
-/// A call that was followed has returned. `stream` is its first argument.
+/// Called when a followed call has returned. `stream` is its first argument.
 pub fn returned(call: Call, stream: usize, succeeded: bool) {
     match call.kind() {
         Kind::CaptureBegin => return stream_capture::began(stream, succeeded),

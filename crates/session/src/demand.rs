@@ -1,4 +1,4 @@
-//! A window that was asked for while the process runs.
+//! A window on demand, which was asked for while the process runs.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,14 +9,18 @@ use tllmprof_platform::lifecycle;
 lifecycle::global! {
     stage: Session;
 
-    /// A window on demand has a condition, which none may have that was planned.
+    /// True if a window on demand has a condition of its own.
     #[fork(reset)]
     pub static HAS_CONDITION: AtomicBool = AtomicBool::new(false);
+    /// True if a window of steady iterations will open or is open: batches without requests do not count.
+    #[fork(reset)]
+    pub static SEARCHES: AtomicBool = AtomicBool::new(false);
 }
 
-/// Whether it matters what is in the batch of an iteration that begins.
+/// Returns true if the batch of an iteration that begins matters.
 pub fn wants_facts() -> bool {
     HAS_CONDITION.load(Ordering::Relaxed)
+        || SEARCHES.load(Ordering::Relaxed)
         || crate::activity::settings()
             .is_some_and(|settings| settings.condition.is_some() || settings.when.is_some())
 }
@@ -25,26 +29,26 @@ pub fn wants_facts() -> bool {
 pub struct Demand {
     pub condition: Option<Condition>,
     pub kernels: Option<u64>,
-    /// The iterations before it that are kept go with it.
+    /// True if the kept iterations before it belong to it.
     pub past: bool,
-    /// The PyTorch profiler runs in it.
+    /// The path of the trace of the PyTorch profiler, if that runs in the window.
     pub torch_trace: Option<TracePath>,
     pub progress: Progress,
 }
 
-/// How far it is.
+/// The progress of a window on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Its first iteration has not begun.
     Waits,
-    /// It is open since this iteration.
+    /// It has been open since this iteration.
     Open(u64),
-    /// It has closed with these iterations; with none where it never opened, or had none.
+    /// It has closed with these iterations; `None` if it never opened, or has no iterations.
     Closed(Option<(u64, u64)>),
 }
 
 impl Demand {
-    /// Whether it is still to take iterations.
+    /// Returns true if it still has to take iterations.
     pub const fn is_due(&self) -> bool {
         !matches!(self.progress, Progress::Closed(_))
     }

@@ -1,16 +1,16 @@
-//! What ends the windows of a process for good.
+//! The event that ends the windows of a process for good.
 
 use core::fmt;
 
-/// What ends the windows.
+/// The event that ends the windows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// The process, by its exit handlers.
+    /// The process exits, by its exit handlers.
     Exit,
-    /// The process now, maybe from a signal handler: what a profiler has to do for it is done on another thread or not at
-    /// all.
+    /// The process ends immediately, maybe from a signal handler: work of a profiler is done on another
+    /// thread or not at all.
     AtOnce,
-    /// A filter for system calls that the program is about to install.
+    /// The program is about to install a filter for system calls.
     Filter,
 }
 

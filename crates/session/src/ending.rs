@@ -1,4 +1,4 @@
-//! The end of the process: the window is closed, and what became of the windows is said.
+//! Handles the end of the process: closes the window, and logs the result of all windows.
 //!
 //! `_exit` may be called in a signal handler that interrupted the allocator, so nothing here
 //! allocates or frees.
@@ -33,10 +33,10 @@ use tllmprof_steps::step::threads::Slot;
 use tllmprof_steps::turn::Event;
 use tllmprof_steps::window::{Cut, Schedule, Taken};
 
-/// How long the end of the process waits for a thread that has the turn.
+/// The time the end of the process waits for a thread that has the turn.
 pub const ENDING: Duration = Duration::from_secs(1);
-/// How long it waits for the library's own threads.
-const THREADS_END: Duration = Duration::from_millis(200);
+/// The time it waits for the library's own threads.
+const THREADS_TIMEOUT: Duration = Duration::from_millis(200);
 
 lifecycle::global! {
     stage: Session;
@@ -46,28 +46,28 @@ lifecycle::global! {
     static FINISHED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Whether the windows are closed for good: calls are of no interest any more.
+/// Returns true if the windows are closed for good: calls no longer matter.
 pub fn has_finished() -> bool {
     FINISHED.load(Ordering::Acquire)
 }
 
-/// Whether a call has been counted in this process.
+/// Returns true if a call has been counted in this process.
 pub fn has_begun() -> bool {
     let owner = OWNER.load(Ordering::Relaxed);
     owner != 0 && owner == ids::process()
 }
 
-/// The process ends, by its exit handlers.
+/// Called when the process exits, by its exit handlers.
 pub fn finish() {
     end(End::Exit);
 }
 
-/// The process ends now, maybe from a signal handler.
+/// Called when the process ends immediately, maybe from a signal handler.
 pub fn finish_at_once() {
     end(End::AtOnce);
 }
 
-/// Closes the window, says what became of it, and has the library's threads end. Once.
+/// Closes the window, logs the result, and makes the library's threads end. Runs once.
 pub fn end(by: End) {
     if lifecycle::is_filtered() {
         return;
@@ -81,10 +81,10 @@ pub fn end(by: End) {
     close(by);
     listener().ends();
     sink().ends_threads();
-    own_threads::await_end(THREADS_END);
+    own_threads::await_end(THREADS_TIMEOUT);
 }
 
-/// Closes the window and says what became of it.
+/// Closes the window and logs the result.
 fn close(by: End) {
     let may_run_profilers_here = by != End::AtOnce;
     let Some(mut guard) = STATE.lock_for(ENDING) else {
@@ -97,7 +97,7 @@ fn close(by: End) {
             None => return,
         }
     }
-    // What the rule names may be counted in a process that does not use CUDA.
+    // The target of the rule may be counted in a process that does not use CUDA.
     let Some(state) = guard.as_mut().filter(|state| state.turn.has_begun()) else {
         return;
     };
@@ -108,25 +108,26 @@ fn close(by: End) {
         );
         return;
     }
-    // Nobody switches from here on.
+    // No thread switches from here on.
     state.turn.on(Event::Ends);
     let iterations = state.counter.iterations(&state.slots);
     let begun = state.begun_of(iterations);
     let closed = state.schedule.finish();
     let demands = state.schedule.demands_met();
-    // The one figure for what the window held, in the log and in the record.
+    // The number of iterations, used for the log and for the record.
     let over = closed.map_or(begun, |closed| closed.over(begun));
     let planned = closed.filter(|closed| !closed.on_demand);
     let cut = planned.and_then(|closed| closed.cut(over));
+    let cut = cut.or_else(|| state.schedule.interrupted());
     let lacks = state.schedule.lacks();
     let is_sampled = state.sampler.is_some();
     let schedule = core::mem::take(&mut state.schedule);
     let (settings, rank, gating) = (state.settings, state.rank, state.gating);
     let (step, restarts, held) = (state.step(), state.restarts, state.held);
-    let calls = Tally::of(&state.slots);
+    let calls = Tally::count(&state.slots);
     let another = Beginning::anew(state);
     let learnt = state.counter.learnt();
-    // Handlers that run after ours may still make calls, and so may other threads.
+    // Exit handlers that run after ours may still make calls, and so may other threads.
     state.counter.run_to(&state.slots, None);
     let uses_cuda = state.uses_cuda;
     count_calls(&state.slots);
@@ -177,6 +178,7 @@ fn close(by: End) {
                 held,
                 calls,
                 is_unheard,
+                latest: sink().latest_left(),
                 by
             }
         );
@@ -197,14 +199,15 @@ fn close(by: End) {
         }
     }
     if uses_cuda {
-        // With no window set, nothing is said.
+        // Without windows, only at debug level.
         let is_quiet = settings.windows.is_empty();
         interpreter().report_totals(if is_quiet { Level::Debug } else { Level::Info });
     }
     keep(schedule);
 }
 
-/// Leaves the windows where they were: nothing may be freed here, and what nothing leads to is a leak.
+/// Keeps the windows in memory: nothing may be freed here, and memory without a pointer to it would be
+/// reported as a leak.
 fn keep(schedule: Schedule) {
     let schedule = core::mem::ManuallyDrop::new(schedule);
     if let Some(mut guard) = STATE.lock_for(ENDING)
@@ -215,7 +218,7 @@ fn keep(schedule: Schedule) {
     }
 }
 
-/// Calls of a process by what they do.
+/// The number of calls of a process, by kind.
 struct Tally {
     graphs: u64,
     kernels: u64,
@@ -223,7 +226,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn of(slots: &[&Slot]) -> Self {
+    fn count(slots: &[&Slot]) -> Self {
         let sum = |belongs: fn(Kind) -> bool| {
             let rows = CALLS.iter().filter(move |row| belongs(row.kind));
             rows.flat_map(|row| slots.iter().map(|slot| slot.live(row.call).count()))
@@ -237,7 +240,7 @@ impl Tally {
     }
 }
 
-/// What the process did instead of iterations, and the rule that would have counted it.
+/// Written as the calls that the process made instead of iterations, and the rule that would have counted them.
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds = [
@@ -259,30 +262,32 @@ impl fmt::Display for Tally {
     }
 }
 
-/// The last line.
+/// The last line of the log.
 struct Outcome<'a> {
     settings: &'a Settings,
-    /// What counted.
+    /// The rule that counted.
     step: &'a Step,
     rank: Rank,
     gating: Gating,
     captured: &'a [Taken],
-    /// Parts of windows that are not among them.
+    /// The number of parts of windows that are not in that list.
     unkept: u64,
-    /// What the last of them has of what it was to have.
+    /// The part of the last window that was captured, if it was cut off.
     cut: Option<Cut>,
-    /// What it lacks, where it was closed in between.
+    /// The number of iterations that it lacks, if it was closed in between.
     lacks: Option<u64>,
     iterations: u64,
-    /// What has been learnt, where that is the rule.
+    /// The state of learning, if the rule is learnt.
     learnt: Option<Learnt>,
-    /// Stream captures after which a count started again that had begun.
+    /// The number of stream captures after which a count started again that had begun.
     restarts: u64,
-    /// How often the condition on batches held.
+    /// The number of iterations for which the condition on batches held.
     held: Held,
     calls: Tally,
-    /// Nothing is known to have recorded any of the windows.
+    /// True if nothing is known to have recorded any of the windows.
     is_unheard: bool,
+    /// The number of iterations outside windows in the record, at the end of the process.
+    latest: u64,
     by: End,
 }
 
@@ -303,6 +308,7 @@ impl fmt::Display for Outcome<'_> {
             held,
             calls,
             is_unheard,
+            latest,
             by: end,
         } = self;
         let by = By {
@@ -324,8 +330,8 @@ impl fmt::Display for Outcome<'_> {
                 "the windows were left to TensorRT-LLM: {iterations} iterations by {by}"
             );
         }
-        let steady = settings.windows.steady_iterations();
-        let found = captured.first().filter(|_| steady.is_some());
+        let is_steady = settings.windows.is_steady();
+        let found = captured.first().filter(|_| is_steady);
         let asked = match &found {
             Some(taken) => core::slice::from_ref(&taken.asked),
             None => settings.windows.as_slice(),
@@ -334,7 +340,7 @@ impl fmt::Display for Outcome<'_> {
         let mut separator = "";
         for (what, are_captured) in [("captured", true), ("never opened", false)] {
             let all = asked.iter();
-            // There may be many. They were captured in their order.
+            // There may be many. They were captured in order.
             let taken = |window: &Window| {
                 captured
                     .binary_search_by_key(&window.first, |taken| taken.asked.first)
@@ -346,9 +352,14 @@ impl fmt::Display for Outcome<'_> {
                 1 => "",
                 _ => "s",
             };
-            match steady.filter(|_| !are_captured) {
-                Some(count) => write!(f, "window of {count} steady iterations {what}")?,
-                None => {
+            match settings.windows.steady_iterations() {
+                Some(count) if !are_captured => {
+                    write!(f, "window of {count} steady iterations {what}")?;
+                }
+                None if !are_captured && is_steady => {
+                    write!(f, "window of steady iterations {what}")?;
+                }
+                _ => {
                     let what = match are_captured && *is_unheard {
                         true => "opened",
                         false => what,
@@ -410,10 +421,10 @@ impl fmt::Display for Outcome<'_> {
                     if calls.graphs + calls.kernels > 0 {
                         f.write_str(": try auto")?;
                     }
-                } else if steady.is_some() && missed {
+                } else if is_steady && missed {
                     write!(
                         f,
-                        "; it opens once {NEEDED} in a row take about as long, or after {ENOUGH} \
+                        "; it opens once {NEEDED} in a row take about as long, or after {ENOUGH} or 4 s of them \
                          (TLLMPROF_START_STOP=all takes all there are)"
                     )?;
                 }
@@ -454,6 +465,14 @@ impl fmt::Display for Outcome<'_> {
                 "; the count started again after {restarts} stream capture{s} (TLLMPROF_WARMUP=0 \
                  counts through)"
             )?;
+        }
+        if missed && *latest > 0 {
+            let (s, are) = if *latest == 1 {
+                ("", "is")
+            } else {
+                ("s", "are")
+            };
+            write!(f, "; the last {latest} iteration{s} {are} reported")?;
         }
         if *is_unheard {
             f.write_str("; nothing recorded ")?;

@@ -1,4 +1,4 @@
-//! Which of the known engines is in the process, and by what its steps are counted.
+//! Detects the known engines in the process, and the rules for their steps.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::ffi::CString;
@@ -28,7 +28,7 @@ lifecycle::global! {
     /// The engines whose steps are Python functions, in the order of [`python_steps`].
     #[fork(keep = "a table, and what is imported")]
     static IN_PYTHON: OnceBox<Vec<InPython>> = OnceBox::new();
-    /// Of those the one whose function was the first to be called, counted from 1; 0 for none yet.
+    /// The engine in Python whose function was called first, counted from 1; 0: none yet.
     #[fork(reset)]
     static CALLED: AtomicUsize = AtomicUsize::new(0);
 }
@@ -36,11 +36,11 @@ lifecycle::global! {
 /// An engine in Python.
 struct InPython {
     found: Found,
-    /// Its module has been imported.
+    /// True if its module has been imported.
     is_imported: AtomicBool,
 }
 
-/// The engine whose step `what` is, where that is counted.
+/// Returns the engine whose step `what` is, if that is counted.
 pub fn counted(what: Counted) -> Option<&'static Found> {
     match what {
         Counted::Call(_) => None,
@@ -62,8 +62,8 @@ pub fn find() -> Option<&'static Found> {
     Some(FOUND.get_or_init(|| Box::new(Found { engine, step })))
 }
 
-/// The functions that are steps of engines in Python. Their places are what [`is_step`] and
-/// [`imported`] take.
+/// Returns the functions that are steps of engines in Python. Their indexes are the arguments of [`is_step`]
+/// and [`imported`].
 pub fn in_python() -> impl Iterator<Item = &'static PyFunction> {
     let engines = IN_PYTHON.get_or_init(|| {
         let found = python_steps().filter_map(|(engine, _)| {
@@ -83,8 +83,8 @@ pub fn in_python() -> impl Iterator<Item = &'static PyFunction> {
         })
 }
 
-/// Whether a call of function number `index` is a step: it was the first of all of them to be
-/// called in this process since that uses CUDA.
+/// Returns true if a call of function number `index` is a step: it was the first of all of them to be called
+/// in this process after the process began to use CUDA.
 pub fn is_step(index: usize) -> bool {
     match CALLED.load(Ordering::Relaxed) {
         0 => crate::activity::uses_cuda() && is_first(index),
@@ -92,7 +92,8 @@ pub fn is_step(index: usize) -> bool {
     }
 }
 
-/// Whether a call of this function is a step of nobody's: it is one of the engine whose steps are counted.
+/// Returns true if a call of this function runs a dummy batch, without requests: it belongs to the engine whose
+/// steps are counted.
 pub fn is_dummy_step(dummy: &DummyStep) -> bool {
     counted(Counted::Python).is_some_and(|found| found.engine.name.starts_with(dummy.engine))
 }
@@ -103,48 +104,48 @@ fn is_first(index: usize) -> bool {
     chosen.map_or_else(|called| called == index + 1, |_| true)
 }
 
-/// Python has imported the module of function number `index`.
+/// Called when Python has imported the module of function number `index`.
 pub fn imported(index: usize) {
     if let Some(engine) = IN_PYTHON.get().and_then(|engines| engines.get(index)) {
         engine.is_imported.store(true, Ordering::Relaxed);
     }
 }
 
-/// Whether [`find`] would find one. It takes little stack.
+/// Returns true if [`find`] would find an engine. It takes little stack.
 pub fn is_native_there() -> bool {
     first_loaded().is_some_and(|engine| is_native(&engine))
 }
 
-/// Whether the engine's step is a native function.
+/// Returns true if the engine's step is a native function.
 fn is_native(engine: &&Engine) -> bool {
     engine.step.starts_with("sym:")
 }
 
-/// An engine that is there whose step is a range of its own: that has to be asked for when the
-/// process starts.
+/// Returns an engine in the process whose step is one of its own NVTX ranges. Such a rule has to be given
+/// when the process starts.
 pub fn by_ranges() -> Option<&'static Engine> {
     first_seen().filter(|engine| matches!(Step::parse(engine.step), Ok(Step::Nvtx { .. })))
 }
 
-/// The first engine that is there.
+/// Returns the first engine that is in the process.
 fn first_seen() -> Option<&'static Engine> {
-    let loaded = Loaded::of(ENGINES.iter().map(|engine| engine.seen_by));
+    let loaded = Loaded::look_for(ENGINES.iter().map(|engine| engine.seen_by));
     known(|what| is_imported(what) || loaded.has(what))
 }
 
-/// The first engine that is there by what the loader knows. What Python has imported is followed
-/// where it is called, and keeps nothing else from being followed.
+/// Returns the first engine that the loader knows. Engines that Python has imported are followed when they
+/// are called, and do not prevent others from being followed.
 fn first_loaded() -> Option<&'static Engine> {
-    let loaded = Loaded::of(ENGINES.iter().map(|engine| engine.seen_by));
+    let loaded = Loaded::look_for(ENGINES.iter().map(|engine| engine.seen_by));
     known(|what| loaded.has(what))
 }
 
-/// Whether the process has it.
+/// Returns true if the process has it.
 pub fn seen(what: &Seen) -> bool {
-    is_imported(what) || Loaded::of([*what].into_iter()).has(what)
+    is_imported(what) || Loaded::look_for([*what].into_iter()).has(what)
 }
 
-/// Whether Python has imported it, as far as we were there.
+/// Returns true if Python has imported it since the library was loaded.
 fn is_imported(what: &Seen) -> bool {
     let Seen::Python(_) = what else { return false };
     let engines = IN_PYTHON.get().into_iter().flatten();
@@ -152,19 +153,20 @@ fn is_imported(what: &Seen) -> bool {
     imported.any(|engine| engine.found.engine.seen_by == *what)
 }
 
-/// What the loader knows of.
+/// The modules and symbols that the loader has.
 struct Loaded(Vec<Sought>);
 
 struct Sought {
     what: Seen,
-    /// The symbol's name; of others none.
+    /// The symbol's name; `None` for other kinds.
     name: Option<CString>,
     is_there: bool,
 }
 
 impl Loaded {
-    /// Looks for all at once. No file is read while the loader is held: others may wait for it.
-    fn of(what: impl Iterator<Item = Seen>) -> Self {
+    /// Looks for all of them in one walk. No file is read during the walk: other threads may wait for the
+    /// loader.
+    fn look_for(what: impl Iterator<Item = Seen>) -> Self {
         let sought = |what| Sought {
             what,
             name: match what {
@@ -182,7 +184,7 @@ impl Loaded {
         Self(all)
     }
 
-    /// Whether a module has it, or the executable.
+    /// Returns true if a module has it, or the executable.
     fn has(&self, what: &Seen) -> bool {
         let is_in_module = |sought: &Sought| sought.what == *what && sought.is_there;
         self.0.iter().any(is_in_module)
@@ -203,8 +205,8 @@ impl Sought {
     }
 }
 
-/// Whether the executable's own table has it. The table is read once, and most executables have
-/// none: their functions can be followed before they run, beside a profiler's threads, too.
+/// Returns true if the executable's own table has it. The table is read once. Most executables have none:
+/// their functions can be followed before they run, even if a profiler has threads.
 fn is_in_executable(name: &str) -> bool {
     lifecycle::global! {
         #[fork(keep = "read from the executable")]
@@ -214,7 +216,7 @@ fn is_in_executable(name: &str) -> bool {
     names.contains(&name)
 }
 
-/// The symbols that engines are known by and the file defines.
+/// Returns the symbols that identify engines and that the file defines.
 fn known_names_of(path: &Path) -> Vec<&'static str> {
     let symbols = ENGINES.iter().filter_map(|engine| match engine.seen_by {
         Seen::Symbol(name) => Some(name),

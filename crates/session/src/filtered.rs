@@ -1,9 +1,9 @@
-//! A filter for system calls (seccomp) that the program installs while it runs.
+//! Handles a filter for system calls (seccomp) that the program installs while it runs.
 //!
-//! It may end the process for any call that the program does not make itself. So all that the library does at the end of
-//! the process it does before the filter comes, while it still may: the window is closed, the record is finished, the
-//! socket and the library's threads go. Filters that were there when the process was started, as a container's, are none of
-//! these.
+//! The filter may end the process for any call that the program does not make itself. So the library does all
+//! its work for the end of the process before the filter is installed: it closes the window, finishes the
+//! record, and ends the socket and its threads. Filters that existed when the process was started, such as a
+//! container's, are not meant here.
 
 use core::sync::atomic::Ordering;
 
@@ -17,7 +17,7 @@ use super::end::End;
 use super::refusal::{self, Refusal};
 use super::{STATE, activity, ending};
 
-/// The program is about to install a filter. On its thread, outside the library's code.
+/// Called when the program is about to install a filter, on its thread, outside the library's code.
 pub fn filter_comes() {
     let _errno = Kept::new();
     // The child of a vfork installs it for itself, in its parent's memory.
@@ -37,7 +37,7 @@ pub fn filter_comes() {
     ARE_WATCHED.store(false, Ordering::Relaxed);
 }
 
-/// Whether anything was still to be recorded.
+/// Returns true if something would still have been recorded.
 fn is_refused(settings: &Settings) -> bool {
     let guard = STATE.lock_for(ending::ENDING);
     let planned = match guard.as_ref().and_then(|guard| guard.as_ref()) {

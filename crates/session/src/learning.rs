@@ -1,4 +1,4 @@
-//! What `auto` learns, and the words for it.
+//! The learner of `auto`, and its messages.
 
 use core::ffi::c_void;
 use core::fmt;
@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use tllmprof_calls::Call;
 use tllmprof_config::{Step, Window};
-use tllmprof_learn::{Learner, Rule, Trail, Trails};
+use tllmprof_learn::{Inner, Learner, Rule, Trail, Trails};
 use tllmprof_platform::lifecycle;
 
 use super::slots;
@@ -25,17 +25,17 @@ lifecycle::global! {
     static LEARNER: Lock<Learner> = Lock::new(Learner::new());
     #[fork(keep = "cleared where the learner begins")]
     static TRAILS: Trails = Trails::new();
-    /// A runtime's own functions were noted: their kernels are known by addresses in the program.
+    /// True if functions of a runtime were noted: their kernels are known by addresses in the program.
     #[fork(keep = "addresses are the same")]
     static HAS_HOST_HANDLES: AtomicBool = AtomicBool::new(false);
 }
 
-/// Whether iterations are learnt in this process.
+/// Returns true if iterations are learnt in this process.
 pub fn learns() -> bool {
-    crate::activity::settings().is_some_and(|settings| matches!(settings.step, Step::Auto))
+    crate::activity::settings().is_some_and(|settings| settings.step.is_learnt())
 }
 
-/// Where to learn. Held for as long as the session lasts.
+/// Returns the memory of the learner. It is locked as long as the session lasts.
 pub fn memory() -> Memory {
     Memory {
         learner: LEARNER.lock(),
@@ -44,15 +44,15 @@ pub fn memory() -> Memory {
     }
 }
 
-/// Where thread number `thread` notes its calls, if that is wanted.
+/// Returns the trail in which thread number `thread` notes its calls, if steps are learnt.
 pub fn trail(thread: u32) -> Option<&'static Trail> {
     learns().then(|| {
         TRAILS.mark_used(thread);
-        TRAILS.of(thread)
+        TRAILS.get(thread)
     })
 }
 
-/// Where the thread that counts in `slot` notes its calls; null where that is not wanted.
+/// Returns the trail of the thread that counts in `slot`; null if steps are not learnt.
 pub fn trail_of(slot: Option<&Slot>) -> *const c_void {
     slot.and_then(|slot| trail(slot.thread()))
         .map_or(core::ptr::null(), |trail| core::ptr::from_ref(trail).cast())
@@ -65,11 +65,11 @@ pub fn note(call: Call, args: &[usize], by_runtime: bool) {
     }
     if let Some(slot) = slots::slot() {
         HAS_HOST_HANDLES.fetch_or(by_runtime, Ordering::Relaxed);
-        learned::note(TRAILS.of(slot.thread()), call, args);
+        learned::note(TRAILS.get(slot.thread()), call, args);
     }
 }
 
-/// Says that a window waits for the step to be understood. Once.
+/// Logs that a window waits for the step to be understood. Once.
 pub fn log_waiting(window: Window) {
     log::once!(
         Info,
@@ -77,13 +77,13 @@ pub fn log_waiting(window: Window) {
     );
 }
 
-/// Says whose step is counted. Once.
+/// Logs the engine whose step is counted. Once.
 pub fn log_engine(found: &Found) {
     let (engine, step) = (found.engine.name, &found.step);
     log::once!(Info, "auto: {engine} is known, iteration = {step}");
 }
 
-/// Says that the steps of an engine can be counted by a rule that has to be given.
+/// Logs that the steps of an engine can be counted by a rule that has to be given.
 pub fn log_hint() {
     if let Some(engine) = engines::by_ranges() {
         log::say!(
@@ -95,8 +95,8 @@ pub fn log_hint() {
     }
 }
 
-/// Says what an iteration is. Once, and with no lock held: the driver is asked for names.
-pub fn log_choice(rule: &Rule) {
+/// Logs what an iteration is, and the parts of it. Once, and without a lock: the driver is asked for names.
+pub fn log_choice(step: &Step, rule: &Rule, inner: Option<&Inner>) {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]
         static SAID: AtomicBool = AtomicBool::new(false);
@@ -108,7 +108,45 @@ pub fn log_choice(rule: &Rule) {
         0 => "",
         _ => "; other threads launch as well, and the one that launches most is followed",
     };
-    log::say!(Info, "auto: iteration = {}{others}", Described(rule));
+    let levels = Levels { step, rule, inner };
+    log::say!(
+        Info,
+        "{step}: iteration = {}{others}{levels}",
+        Described(rule)
+    );
+}
+
+/// The level that is not counted: the outer or the inner one.
+struct Levels<'a> {
+    step: &'a Step,
+    rule: &'a Rule,
+    inner: Option<&'a Inner>,
+}
+
+impl fmt::Display for Levels<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.step, self.inner) {
+            (Step::AutoInner, Some(inner)) => {
+                write!(
+                    f,
+                    "; {} make one of {}",
+                    inner.each,
+                    Described(&inner.outer)
+                )
+            }
+            (Step::AutoInner, None) if self.rule.is_pass() => {
+                f.write_str("; what holds several of them has not been learnt")
+            }
+            (Step::AutoInner, None) => f.write_str("; it has no parts that are alike"),
+            (_, Some(inner)) => write!(
+                f,
+                "; each holds {} of {}: --step auto:inner counts those",
+                inner.each,
+                Described(&inner.rule)
+            ),
+            (_, None) => Ok(()),
+        }
+    }
 }
 
 /// A rule that was learnt, in words.

@@ -1,10 +1,10 @@
-//! The process's one run of the line from calls to captures.
+//! The session of the process: it leads from calls to captures.
 //!
-//! The doors report calls here; the counter turns them into iterations, the schedule those into
-//! windows, and the capture switches. The state is locked for moments only. Switching may take
-//! long, so it happens outside the lock: one thread at a time has the *turn*, and whoever comes to
-//! a call that is counted meanwhile waits for it, but not for ever, and before the call gets its
-//! number. Who switches waits for the threads whose calls have theirs and have not gone on yet.
+//! The doors report calls here. The counter turns them into iterations, the schedule turns those into
+//! windows, and the capture is switched for them. The state is locked only for moments. Switching may take
+//! long, so it happens outside the lock: one thread at a time has the *turn*. A thread that makes a counted
+//! call during that time waits for the turn to end, for a bounded time, before its call gets a number. The
+//! thread that switches waits for threads whose calls already have a number but have not continued yet.
 
 pub mod activity;
 mod beginning;

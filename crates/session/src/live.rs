@@ -1,8 +1,8 @@
-//! Windows on demand: what a thread that listens to others asks of the session while the process runs.
+//! Windows on demand: the requests that a listening thread makes to the session while the process runs.
 //!
-//! The asking thread numbers no call and switches nothing: it changes the schedule with the state locked, all credit
-//! called back, and lets the threads run on to the new edge. Only [`close_idle`] switches, in a process that makes no
-//! more calls.
+//! That thread numbers no call and switches nothing: it changes the schedule with the state locked and all
+//! credit called back, and then lets the threads run to the new edge. Only [`close_idle`] switches, in a
+//! process that makes no more calls.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use tllmprof_config::condition::Condition;
 use tllmprof_config::{Step, TracePath, Window};
-use tllmprof_platform::lifecycle;
+use tllmprof_platform::{injection, lifecycle, log};
 use tllmprof_steps::window::{Conflict, Point};
 use tllmprof_sync::Guard;
 
@@ -22,48 +22,48 @@ use super::wiring::{doors, interpreter};
 use super::{ending, turn};
 
 lifecycle::global! {
-    /// The library was attached and is detached again.
+    /// True if the library was attached and is detached again.
     #[fork(keep = "the child's doors are its parent's")]
     static IS_DETACHED: AtomicBool = AtomicBool::new(false);
 }
 
-/// How long the listening thread waits for the state.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The time the listening thread waits for the state.
+const STATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A window that is asked for.
 #[derive(Debug, Default)]
 pub struct Wanted {
-    /// Its first iteration, which none may have reached; the next one by default.
+    /// Its first iteration, which must not have been reached; the next one by default.
     pub first: Option<u64>,
-    /// Iterations to let pass before it begins.
+    /// The number of iterations to let pass before it begins.
     pub delay: u64,
-    /// Nothing: until it is stopped.
+    /// The number of iterations; `None`: until it is stopped.
     pub iterations: Option<u64>,
     pub condition: Option<Condition>,
-    /// Iterations in which GPU kernels are taken; nothing: as the process was started.
+    /// The number of iterations in which GPU kernels are taken; `None`: as the process was started.
     pub kernels: Option<u64>,
-    /// It is for a profiler: no record is begun for it.
+    /// True if it is for a profiler: no record is begun for it.
     pub for_profiler: bool,
-    /// The iterations before it that are kept stay in the record, too.
+    /// True if the kept iterations before it stay in the record as well.
     pub past: bool,
-    /// Where the PyTorch profiler, which runs in it, writes its trace.
+    /// The path to which the PyTorch profiler writes its trace, if it runs in the window.
     pub torch_trace: Option<TracePath>,
 }
 
-/// Why a window is refused.
+/// The reason why a window is refused.
 #[derive(Clone, Copy, Debug)]
 pub enum Refusal {
-    /// The process ends, or does not use CUDA.
+    /// The process is ending, or does not use CUDA.
     NoSession,
     /// The library is detached.
     Detached,
     Conflict(Conflict),
-    /// The iteration has begun; the next one.
+    /// The iteration has begun already; also contains the next one.
     Reached {
         first: u64,
         next: u64,
     },
-    /// The batches are not known where steps by this rule begin.
+    /// The batches of steps are not known with this rule.
     NoBatches(&'static Step),
 }
 
@@ -74,7 +74,12 @@ impl fmt::Display for Refusal {
             Self::Detached => {
                 f.write_str("the library is detached (tllmprof attach attaches it again)")
             }
-            Self::Conflict(Conflict::Open(window)) => write!(f, "window {window} is open"),
+            Self::Conflict(Conflict::Open(window)) => {
+                write!(f, "window {window} is open{}", Ends(*window))
+            }
+            Self::Conflict(Conflict::ToCome) => f.write_str(
+                "a window of steady iterations is to come first, for the profiler in the process",
+            ),
             Self::Conflict(Conflict::Demanded(window)) => {
                 write!(
                     f,
@@ -84,7 +89,8 @@ impl fmt::Display for Refusal {
             Self::Conflict(Conflict::Planned(window)) => {
                 write!(
                     f,
-                    "window {window} was planned when the process was started, and is not over"
+                    "window {window} was planned when the process was started, and is not over{}",
+                    Ends(*window)
                 )
             }
             Self::Reached { first, next } => {
@@ -100,8 +106,31 @@ impl fmt::Display for Refusal {
     }
 }
 
+/// The end of the window that is in the way, and a hint what to do.
+struct Ends(Window);
+
+impl fmt::Display for Ends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.last {
+            Some(last) => write!(
+                f,
+                ": it ends with iteration {last} (--wait TIME waits for it)"
+            ),
+            None => f.write_str(": it has no last iteration (tllmprof stop closes it)"),
+        }
+    }
+}
+
 impl Refusal {
-    /// The iteration that comes next, where one was asked for that has begun.
+    /// Returns the last iteration of the window that is in the way.
+    pub const fn ends(&self) -> Option<u64> {
+        match self {
+            Self::Conflict(conflict) => conflict.ends(),
+            _ => None,
+        }
+    }
+
+    /// Returns the next iteration, if the one that was asked for has begun.
     pub const fn next(&self) -> Option<u64> {
         match self {
             Self::Reached { next, .. } => Some(*next),
@@ -110,28 +139,28 @@ impl Refusal {
     }
 }
 
-/// What the process is at.
+/// The state of the process, for a status request.
 #[derive(Clone, Debug)]
 pub struct Status {
     pub rank: Rank,
     pub engine: Option<&'static str>,
     pub step: &'static Step,
-    /// So far.
+    /// The number of iterations so far.
     pub iterations: u64,
-    /// The window that is open, or was demanded, and whether it is open.
+    /// The window that is open or was asked for, and true if it is open.
     pub window: Option<(Window, bool)>,
 }
 
 impl State {
-    /// Lets the threads go on that had their credit called back.
+    /// Lets the threads run whose credit was called back.
     fn let_run(&mut self) {
-        // Nobody gets credit while something is switched.
+        // No thread gets credit during a switch.
         if !self.turn.is_taken() {
             self.run_on();
         }
     }
 
-    /// The first iteration that no call has begun.
+    /// Returns the first iteration that no call has begun.
     fn next(&mut self) -> u64 {
         let next = self.counter.next(&self.slots);
         next.max(self.turn.target().next())
@@ -139,15 +168,15 @@ impl State {
 }
 
 fn lock() -> Option<Guard<'static, Option<State>>> {
-    let guard = STATE.lock_for(PATIENCE)?;
+    let guard = STATE.lock_for(STATE_TIMEOUT)?;
     let is_there = |state: &State| state.turn.has_begun() && !ending::has_finished();
     guard.as_ref().is_some_and(is_there).then_some(guard)
 }
 
-/// Asks for a window; the iterations that it will take. No other may be open or asked for.
+/// Asks for a window. Returns the iterations that it will take. No other window may be open or asked for.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason for the refusal.
 pub fn ask(wanted: Wanted) -> Result<Window, Refusal> {
     if is_detached() {
         return Err(Refusal::Detached);
@@ -175,12 +204,25 @@ impl State {
             .iterations
             .map(|count| first.saturating_add(count.saturating_sub(1)));
         let window = Window { first, last };
-        let demanded = match self.end_sample(next) {
+        // A profiler takes each window that opens, and may take no more than were planned.
+        let gives_way = !injection::has_profiler();
+        if !gives_way {
+            self.schedule.keeps_steady().map_err(Refusal::Conflict)?;
+        } else if let Some(open) = self.schedule.open()
+            && self.schedule.give_way(window.first)
+        {
+            let open = open.window;
+            log::say!(
+                Info,
+                "window {open} gives way to window {window}, which was asked for"
+            );
+        }
+        let demanded = match self.end_sample(next) || self.schedule.ends_before(first) {
             true => self.schedule.demand_after(window),
             false => self.schedule.demand(window),
         };
         demanded.map_err(Refusal::Conflict)?;
-        // Its number is to be what was answered.
+        // The iteration must keep the number that was answered.
         self.counter.keep_counting();
         if self.recording == Recording::OnDemand && !wanted.for_profiler {
             self.recording = Recording::ToBegin;
@@ -197,13 +239,13 @@ impl State {
     }
 }
 
-/// Whether the PyTorch profiler can be run in a window, though the settings do not ask for it.
+/// Returns true if the PyTorch profiler can run in a window even if the settings do not ask for it.
 pub fn can_run_torch_profiler() -> bool {
     interpreter().can_run_torch_profiler()
 }
 
-/// Has the window that is open closed where the iteration that runs ends, and forgets one that was asked for and has
-/// not opened. Whether there was any.
+/// Makes the open window close at the end of the current iteration, and drops one that was asked for and has
+/// not opened. Returns true if there was any.
 pub fn stop() -> bool {
     let Some(mut guard) = lock() else {
         return false;
@@ -222,19 +264,19 @@ pub fn stop() -> bool {
     was_waiting || closes
 }
 
-/// Whether the library was attached and is detached again.
+/// Returns true if the library was attached and is detached again.
 pub fn is_detached() -> bool {
     IS_DETACHED.load(Ordering::Acquire)
 }
 
-/// Has the process's calls seen no more, where no window is open or was asked for.
+/// Stops seeing the process's calls, if no window is open or was asked for.
 ///
 /// # Errors
-/// Why that is not done.
+/// The reason why that was not done.
 pub fn detach() -> Result<(), &'static str> {
     let is_busy = {
-        // Before the first call of CUDA there is no session yet.
-        let guard = STATE.lock_for(PATIENCE);
+        // Before the first CUDA call there is no session yet.
+        let guard = STATE.lock_for(STATE_TIMEOUT);
         let guard = guard.filter(|_| !ending::has_finished());
         let guard = guard.ok_or("the process is ending")?;
         guard.as_ref().is_some_and(|state| {
@@ -254,10 +296,10 @@ pub fn detach() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Has the process's calls seen again.
+/// Sees the process's calls again.
 ///
 /// # Errors
-/// Why that is not done.
+/// The reason why that was not done.
 pub fn attach() -> Result<(), &'static str> {
     if !is_detached() {
         return Err("the library is attached already");
@@ -270,8 +312,8 @@ pub fn attach() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Closes the window that was stopped, on the calling thread, where no iteration has begun since: the process waits
-/// for work, maybe for long.
+/// Closes the window that was stopped, on the calling thread, if no iteration has begun since: the process
+/// waits for work, maybe for long.
 pub fn close_idle() {
     let Some(mut guard) = lock() else { return };
     let Some(state) = guard.as_mut() else { return };
@@ -285,12 +327,12 @@ pub fn close_idle() {
     }
 }
 
-/// What the process is at; nothing where it ends.
+/// Returns the state of the process; `None` if it is ending.
 pub fn status() -> Option<Status> {
     let mut guard = lock()?;
     let state = guard.as_mut()?;
     let iterations = state.counter.iterations(&state.slots);
-    // It is looked up by a thread of the program's, with its next iteration.
+    // A thread of the program looks it up with its next iteration.
     state.rank_is_wanted = true;
     let open = state.schedule.open().map(|open| (open.window, true));
     let demanded = state.schedule.demanded().map(|window| (window, false));
@@ -305,13 +347,14 @@ pub fn status() -> Option<Status> {
     Some(status)
 }
 
-/// How far the latest demand is; nothing where the process ends, or there was none.
+/// Returns the progress of the latest window on demand; `None` if the process is ending, or if there was
+/// none.
 pub fn progress() -> Option<Progress> {
     let guard = lock()?;
     Some(guard.as_ref()?.demand.as_ref()?.progress)
 }
 
-/// As [`progress`], of whatever window is open or was the last.
+/// Like [`progress`], for any window that is open or was the last.
 pub fn planned_progress() -> Option<Progress> {
     let guard = lock()?;
     let state = guard.as_ref()?;

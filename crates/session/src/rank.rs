@@ -6,15 +6,15 @@ use tllmprof_config::Ranked;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rank {
     NotAsked,
-    /// The process may get one later, or has several candidates: why it is not known.
+    /// The process may get a rank later, or has several candidates. Contains the reason why it is not known.
     Unknown(&'static str),
-    /// Nothing shows that the process has one: it counts as rank 0.
+    /// Nothing indicates that the process has a rank: it counts as rank 0.
     None,
     Known(Ranked),
 }
 
 impl Rank {
-    /// The rank, if it is known.
+    /// Returns the rank, if it is known.
     pub const fn known(self) -> Option<Ranked> {
         match self {
             Self::Known(ranked) => Some(ranked),
@@ -22,7 +22,7 @@ impl Rank {
         }
     }
 
-    /// The number by which windows are opened or not; none while that has to wait.
+    /// Returns the number that decides if windows open; `None` while that has to wait.
     pub const fn number(self) -> Option<u64> {
         match self {
             Self::Known(ranked) => Some(ranked.rank),

@@ -1,9 +1,9 @@
-//! Which rank the process is, and from what that is known.
+//! Finds the rank of the process, and its source.
 //!
-//! Asked in this order: the variables, which engines set late; what the Python in the process knows (the world of
-//! `torch.distributed`, what an engine gave its worker); the communicators of NCCL. Those describe groups, of which a
-//! process may be in several, so that only a single one says anything. Asked while an iteration is about to begin, with
-//! nothing locked, and not any more once the rank is known.
+//! The sources in order: the variables, which engines set late; the Python in the process (the world of
+//! `torch.distributed`, or the rank that an engine gave its worker); the communicators of NCCL. Communicators
+//! describe groups, and a process may be in several, so they give a rank only if there is exactly one. The
+//! rank is looked up while an iteration is about to begin, without a lock, and no longer once it is known.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,12 +21,13 @@ const MANY_GROUPS: u64 = u64::MAX - 1;
 lifecycle::global! {
     stage: Session;
 
-    /// The rank << 32 | the size of the only communicator of NCCL; or one of the above.
+    /// `rank << 32 | size` of the only NCCL communicator, or one of the values above.
     #[fork(reset)]
     static GROUP: AtomicU64 = AtomicU64::new(NO_GROUP);
 }
 
-/// The program makes a communicator of NCCL with this rank and size; several, or none that is in order, for `None`.
+/// Called when the program makes an NCCL communicator with this rank and size. `None` for several, or for an
+/// invalid one.
 pub fn communicator(place: Option<(u64, u64)>) {
     let place = place.filter(|(rank, size)| rank < size && u32::try_from(*size).is_ok());
     let new = place.map_or(MANY_GROUPS, |(rank, size)| rank << 32 | size);
@@ -36,7 +37,7 @@ pub fn communicator(place: Option<(u64, u64)>) {
     }
 }
 
-/// What the communicators say.
+/// Returns the rank that the communicators give.
 fn by_communicators() -> Rank {
     match GROUP.load(Ordering::Relaxed) {
         NO_GROUP => Rank::None,
@@ -49,7 +50,7 @@ fn by_communicators() -> Rank {
     }
 }
 
-/// Looks the rank up. Python may run meanwhile, and wait for the GIL: nothing is locked.
+/// Looks up the rank. This may run Python, which may wait for the GIL, so no lock is held.
 pub fn look() -> Rank {
     if let Some(ranked) = Ranked::by_variables(&|name| std::env::var_os(name)) {
         return Rank::Known(ranked);

@@ -1,4 +1,4 @@
-//! What the session reports to the record as it begins: the rule, and why it is that one.
+//! The session's facts for the record as it begins: the rule, and why it was chosen.
 
 use core::fmt::{self, Display};
 
@@ -12,7 +12,7 @@ use super::wiring::{Facts, interpreter, sink};
 use crate::engines::Found;
 use tllmprof_steps::window::Point;
 
-/// What the record is to know of the rule, taken while the state is locked.
+/// The facts about the rule for the record, read while the state is locked.
 pub struct Beginning {
     step: &'static Step,
     rank: Rank,
@@ -21,13 +21,13 @@ pub struct Beginning {
 }
 
 impl Beginning {
-    /// What there is to report, if the record begins at `point`.
-    pub fn at(point: Point, state: &mut State) -> Option<Self> {
+    /// Returns the facts, if the record begins at `point`.
+    pub fn if_begins_at(point: Point, state: &mut State) -> Option<Self> {
         state.begins_record(point).then(|| Self::now(state))
     }
 
-    /// What there is to report anew: `auto` counts another step than when the record began, since the function of a
-    /// known engine was called only then.
+    /// Returns the facts again if `auto` counts another step than when the record began, because the function
+    /// of a known engine was called only then.
     pub fn anew(state: &mut State) -> Option<Self> {
         let is_another = |recorded: &Step| !core::ptr::eq(recorded, state.step());
         (state.recording == Recording::Yes && state.recorded_step.is_some_and(is_another))
@@ -45,7 +45,7 @@ impl Beginning {
         }
     }
 
-    /// Begins the record; what became of it.
+    /// Begins the record. Returns its state.
     pub fn begin(&self, settings: &'static Settings) -> Recording {
         let facts = self.facts(settings);
         if sink().begin_record(settings, &facts) {
@@ -61,7 +61,7 @@ impl Beginning {
     }
 
     fn facts(&self, settings: &'static Settings) -> Facts<'_> {
-        let is_auto = matches!(settings.step, Step::Auto);
+        let is_auto = settings.step.is_learnt();
         Facts {
             rank: self.rank.known(),
             python: interpreter().version(),
@@ -72,7 +72,7 @@ impl Beginning {
     }
 }
 
-/// Why `auto` counts by what it does.
+/// Written as the reason for the rule that `auto` uses.
 impl Display for Beginning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.engine, &self.learnt) {

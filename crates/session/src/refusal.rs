@@ -1,11 +1,11 @@
-//! What is said where the program's filter for system calls ends the windows.
+//! The message for a process in which the program's filter for system calls ends the windows.
 
 use core::fmt;
 
 use tllmprof_config::Settings;
 use tllmprof_platform::log::{self, Level};
 
-/// It is said once.
+/// The message, which is logged once.
 pub struct Refusal;
 
 impl fmt::Display for Refusal {
@@ -18,12 +18,12 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Whether anything may be recorded but the windows that were planned.
+/// Returns true if more than the planned windows may be recorded.
 pub fn has_more_than_planned(settings: &Settings) -> bool {
     settings.may_open_unplanned_windows() || settings.flight.is_some()
 }
 
-/// The process begins to use CUDA, and has the filter already.
+/// Called when the process begins to use CUDA and has the filter already.
 pub fn say_under_filter(settings: &Settings) {
     if !settings.windows.is_empty() || has_more_than_planned(settings) {
         log::set_level(settings.log);

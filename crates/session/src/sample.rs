@@ -11,7 +11,7 @@ use tllmprof_steps::window::{Edge, Taken};
 use super::state::{Recording, State};
 use super::stream_capture;
 
-/// An iteration begins: whether a sample opens with it.
+/// Called when an iteration begins. Opens a sample with it if one is due.
 pub fn look(state: &mut State, begun: Begun) {
     let Some(mut sampler) = state.sampler.take() else {
         return;
@@ -38,11 +38,12 @@ pub fn look(state: &mut State, begun: Begun) {
 }
 
 impl State {
-    /// Whether nothing but a window can be in the way of a sample that begins with this iteration.
+    /// Returns true if only another window can prevent a sample that begins with this iteration.
     fn may_sample(&self, iteration: u64) -> bool {
         let ranks = self.settings.ranks.as_ref();
         let is_other = |number| ranks.is_some_and(|ranks| !ranks.contains(number));
-        // What is captured still numbers the iterations anew, and those of a planned window are meant so.
+        // While captures may still restart the count, a sample must not fix the numbers of iterations that a
+        // planned window uses.
         let is_numbered = !self.counter.may_restart() || !self.schedule.has_numbered();
         is_numbered
             && !self.awaits_rank()
@@ -52,12 +53,13 @@ impl State {
             && !stream_capture::is_any_under_way()
     }
 
-    /// Whether this window is a sample of kernels.
+    /// Returns true if this window is a sample of kernels.
     pub fn is_sample(&self, taken: &Taken) -> bool {
         taken.on_demand && self.sample == Some(taken.asked)
     }
 
-    /// Closes the sample that is open, for a window that somebody asks for: `next` has not begun. Whether one was open.
+    /// Closes the open sample to make way for a requested window; `next` has not begun. Returns true if one
+    /// was open.
     pub fn end_sample(&mut self, next: u64) -> bool {
         let open = self.schedule.open();
         let is_sample = open.is_some_and(|open| self.is_sample(&open));
@@ -67,13 +69,13 @@ impl State {
         is_sample
     }
 
-    /// It has been switched there. Whether a sample has closed, and whether one has opened.
+    /// Called after a switch. Returns whether a sample closed and whether one opened.
     pub fn note_sample(&mut self, edge: &Edge) -> (bool, bool) {
         let opens = edge.open.is_some_and(|opened| self.is_sample(&opened));
         let closes = edge.close.is_some_and(|closed| self.is_sample(&closed));
         if closes {
             self.sample = None;
-            // What CUPTI took to go is none of the iteration's time.
+            // The time that CUPTI took to detach is not part of the iteration's time.
             if let Some(watch) = &mut self.watch {
                 watch.interrupt();
             }
@@ -82,7 +84,7 @@ impl State {
     }
 }
 
-/// Says once that there are samples.
+/// Logs once that kernels are sampled.
 pub fn log(sampler: &Sampler) {
     let samples = sampler.samples();
     log::once!(

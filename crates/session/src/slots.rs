@@ -1,4 +1,4 @@
-//! Where each thread counts.
+//! The slots in which threads count.
 
 use core::ffi::c_void;
 
@@ -10,23 +10,23 @@ use tllmprof_steps::step::threads::Slot;
 #[repr(transparent)]
 pub struct Counts(pub Slot);
 
-/// The calling thread's slot, if it has one.
+/// Returns the calling thread's slot, if it has one.
 #[inline]
 pub fn slot() -> Option<&'static Slot> {
     thread::part::<Counts>().map(|counts| &counts.0)
 }
 
-/// The first of a slot's cells, for calls outside a stream capture or inside one.
+/// Returns the first of a slot's cells, for calls outside a stream capture or inside one.
 pub fn cells_of(slot: &Slot, capturing: bool) -> *const c_void {
     core::ptr::from_ref(slot.cells(capturing)).cast()
 }
 
-/// Whether a stream capture is under way on the calling thread.
+/// Returns true if the calling thread is capturing a stream.
 pub fn is_capturing() -> bool {
     slot().is_some_and(|slot| core::ptr::eq(thread::cells(), cells_of(slot, true)))
 }
 
-/// Counts what the assembler did not count; whether the thread has to ask what it means.
+/// Counts what the assembler did not count. Returns true if the thread has to ask for its effect.
 pub fn count(what: Counted) -> bool {
     slot().is_some_and(|slot| {
         let cell = slot.cell(what, is_capturing());
@@ -35,7 +35,7 @@ pub fn count(what: Counted) -> bool {
     })
 }
 
-/// The slots of the parent's threads are not the child's.
+/// Forgets the slots in the child of a fork: they belong to the parent's threads.
 pub fn forget() {
     thread::set_counting(core::ptr::null(), core::ptr::null());
     thread::forget_parts::<Counts>();

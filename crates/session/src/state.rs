@@ -1,4 +1,4 @@
-//! What the session knows, behind one lock: the counter, the windows, who has the turn.
+//! The state of the session, guarded by one lock: the counter, the windows, and the turn.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -11,6 +11,7 @@ use tllmprof_engines::tensorrt_llm_gates_itself;
 use tllmprof_platform::barrier::process_wide;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_platform::{driver, injection, log};
+use tllmprof_steps::length::KernelPart;
 use tllmprof_steps::sampling::Sampler;
 use tllmprof_steps::step::Counter;
 use tllmprof_steps::step::counted::Counted;
@@ -32,16 +33,16 @@ lifecycle::global! {
 
     #[fork(hold, reset)]
     pub static STATE: Lock<Option<State>> = Lock::new(None);
-    /// The process whose calls are counted; another is a child that shares our memory, as after
-    /// `vfork`, or a copy for which no fork handler ran, and is left alone.
+    /// The process whose calls are counted. Any other is a child that shares its memory, as after `vfork`, or
+    /// a copy for which no fork handler ran, and is not counted.
     #[fork(reset)]
     pub static OWNER: AtomicI32 = AtomicI32::new(0);
-    /// Calls whose runtime functions count, too. At first all do: the runtime looks the driver's
-    /// functions up in its first call.
+    /// The calls whose runtime functions count as well. At first all do: the runtime looks up the driver's
+    /// functions in its first call.
     #[fork(reset)]
     pub static ATTENDED: AtomicU64 = AtomicU64::new(Calls::ALL.bits());
-    /// It matters that a wait is entered, and not only that it returns. While steps are learnt it does
-    /// not, and a lock less is taken at each.
+    /// True if the entry of a wait matters, and not only its return. While steps are learnt it does not,
+    /// which saves a lock at each wait.
     #[fork(reset)]
     pub static WAITS_ENTER: AtomicBool = AtomicBool::new(true);
 }
@@ -51,10 +52,10 @@ lifecycle::at_fork! {
     child: |_: &OnlyThread| slots::forget(),
 }
 
-/// How long after a window was closed in between it is not closed in between again.
+/// The time after a split of a window during which it is not split again.
 const BETWEEN_SPLITS: Duration = Duration::from_millis(100);
 
-/// Who opens the windows.
+/// The component that opens the windows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Gating {
     NotAsked,
@@ -67,54 +68,56 @@ pub struct State {
     pub settings: &'static Settings,
     pub counter: Counter,
     pub schedule: Schedule,
-    /// How often the condition on batches held.
+    /// The number of iterations for which the condition on batches held.
     pub held: Held,
     /// The latest iteration that has begun, if the condition does not hold for it.
     pub excluded: Option<u64>,
-    /// When a window was last closed in between.
+    /// The time when a window was last split.
     pub split: Option<Instant>,
     pub slots: Vec<&'static Slot>,
     pub captures: Vec<(usize, &'static Slot)>,
     pub turn: Turn,
     pub rank: Rank,
-    /// Windows have waited for it.
+    /// True if windows have waited for the rank.
     pub awaited_rank: bool,
-    /// Who opens the windows, as far as that has been asked.
+    /// The component that opens the windows, as far as that has been determined.
     pub gating: Gating,
     pub follows_each: bool,
     pub recording: Recording,
     /// The rule that the record has.
     pub recorded_step: Option<&'static Step>,
-    /// Stream captures after which a count started again that had begun.
+    /// The number of stream captures after which a count started again that had begun.
     pub restarts: u64,
-    /// Iterations that began while a turn was under way, as their threads could wait no longer; none
-    /// any more once that has been said.
+    /// The number of iterations that began during a turn, because their threads could not wait any longer;
+    /// `None` once that has been logged.
     pub early: Option<u64>,
-    /// The latest window that was asked for while the process runs.
+    /// The latest window on demand.
     pub demand: Option<Demand>,
     /// The iterations of the window that closed last, if it had any.
     pub closed: Option<(u64, u64)>,
-    /// Looks for iterations behind which a window opens by itself.
+    /// Detects iterations after which a window opens by itself.
     pub watch: Option<Watch>,
-    /// The window that opens next, or is open, is behind such a one: the window, and the iteration with what it took.
+    /// The window that was opened by such an iteration, and is next or open; and that iteration with its
+    /// duration.
     pub triggered: Option<(Window, Fired)>,
-    /// Says when kernels are to be sampled.
+    /// Decides when kernels are sampled.
     pub sampler: Option<Sampler>,
-    /// The window that opens next, or is open, samples them.
+    /// The window of a kernel sample that is next or open.
     pub sample: Option<Window>,
-    /// Somebody asks for the rank, which is looked up with the next iteration.
+    /// True if the rank was asked for: it is looked up with the next iteration.
     pub rank_is_wanted: bool,
-    /// A process that does not use CUDA is left alone, whatever functions of it are counted.
+    /// True if the process uses CUDA. Nothing is switched in a process that does not, whatever functions of
+    /// it are counted.
     pub uses_cuda: bool,
 }
 
-/// How far the process's record is.
+/// The state of the process's record.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub enum Recording {
-    /// Not asked for, or it could not be made.
+    /// It was not asked for, or it could not be created.
     #[default]
     No,
-    /// It begins with the first window that is asked for while the process runs.
+    /// It begins with the first window on demand.
     OnDemand,
     /// It begins with the first iteration.
     ToBegin,
@@ -130,7 +133,7 @@ impl Recording {
         }
     }
 
-    /// Whether each iteration is of interest.
+    /// Returns true if each iteration matters for the record.
     const fn is_due(self) -> bool {
         matches!(self, Self::ToBegin | Self::Yes)
     }
@@ -140,7 +143,7 @@ impl State {
     pub fn new() -> Option<Self> {
         let settings = crate::activity::settings()?;
         let schedule = match (&settings.step, &settings.condition) {
-            (Step::Auto, _) => Schedule::patient(settings.windows.as_slice()),
+            (step, _) if step.is_learnt() => Schedule::patient(settings.windows.as_slice()),
             (_, None) => Schedule::new(settings.windows.as_slice()),
             (_, Some(_)) => Schedule::new(settings.windows.as_slice()).of_some(),
         };
@@ -148,9 +151,12 @@ impl State {
         Some(Self {
             settings,
             counter: Counter::new(settings, process_wide, learning::memory),
-            schedule: match settings.windows.steady_iterations() {
-                Some(_) => schedule.once_settled(),
-                None => schedule,
+            schedule: match (settings.windows.is_steady(), settings.windows.is_auto()) {
+                (_, true) => schedule
+                    .once_settled()
+                    .as_long_as_needed(kernel_part(settings)),
+                (true, _) => schedule.once_settled(),
+                _ => schedule,
             },
             held: Held::default(),
             excluded: None,
@@ -179,8 +185,8 @@ impl State {
         })
     }
 
-    /// The limit that the cell of `what` starts with for thread number `thread`: the first call of
-    /// CUDA's has to ask.
+    /// Returns the limit with which the cell of `what` starts for thread number `thread`. The first CUDA call
+    /// has to ask.
     pub fn first_limit(&self, what: Counted, thread: u32) -> u64 {
         if self.uses_cuda || what.is_by_name() {
             self.counter.first_limit(what, thread)
@@ -189,8 +195,8 @@ impl State {
         }
     }
 
-    /// The process makes a call of CUDA's. Whether that begins the session: the calling thread has
-    /// the turn then, and calls of others wait until the profilers are ready.
+    /// Called when the process makes a CUDA call. Returns true if that begins the session: then the calling
+    /// thread has the turn, and calls of other threads wait until the profilers are ready.
     pub fn begin_to_use_cuda(&mut self) -> bool {
         self.note_cuda();
         let begins = !self.turn.has_begun() && !self.turn.is_taken();
@@ -200,7 +206,7 @@ impl State {
         begins
     }
 
-    /// The process uses CUDA, or is about to: something is switched in it.
+    /// Notes that the process uses CUDA, or is about to: something is switched in it.
     pub fn note_cuda(&mut self) {
         if self.uses_cuda {
             return;
@@ -220,14 +226,14 @@ impl State {
         self.turn.on(Event::Claims(Instant::now()));
     }
 
-    /// Lets the threads run to where the next thing happens.
+    /// Lets the threads run to the next edge.
     pub fn run_on(&mut self) {
         let next = Some(self.turn.done().next());
-        // Where the record alone wants to know of each, the driver's calls report it.
+        // If only the record needs each iteration, the driver's calls report it.
         let awaits_rank = self.awaits_rank_at(self.turn.done().next());
         let is_each = self.follows_each
             || self.condition().is_some()
-            || self.schedule.is_settling()
+            || self.schedule.follows_each()
             || self.watch.is_some()
             || self.sampler.is_some()
             || self.rank_is_wanted && self.rank == Rank::NotAsked;
@@ -236,7 +242,7 @@ impl State {
         } else {
             self.schedule.next_edge()
         };
-        // A rule that was learnt reports each in any case, and those in a window more exactly.
+        // A learnt rule reports each iteration in any case, and more exactly within a window.
         let is_exact = self.counter.learnt().is_none() || self.schedule.is_open();
         let asked = if self.records_each() && is_exact {
             next
@@ -256,19 +262,20 @@ impl State {
         }
     }
 
-    /// Whether there is nothing to switch at `point`.
+    /// Returns true if there is nothing to switch at `point`.
     pub fn has_nothing_at(&self, point: Point) -> bool {
         let has_none = !self.follows_each
             && !self.schedule.has_edge_at(point)
             && !self.asks_rank_at(point)
             && !self.begins_record(point)
             && !sink().has_edge_at(point);
-        // The child of a fork has its parent's driver, whether it is going to use it or not.
+        // The child of a fork has its parent's driver, even if it never uses it.
         let has_driver = || !lifecycle::is_child() && driver::is_loaded();
         has_none || !(self.uses_cuda || has_driver())
     }
 
-    /// The rule as messages name it: `auto` counts the step of an engine that it knows.
+    /// Returns the rule in the form in which messages name it: `auto` counts the step of an engine that it
+    /// knows.
     pub fn step(&self) -> &'static Step {
         match self.engine() {
             Some(engine) => &engine.step,
@@ -276,7 +283,7 @@ impl State {
         }
     }
 
-    /// The engine whose step `auto` counts.
+    /// Returns the engine whose step `auto` counts.
     pub fn engine(&self) -> Option<&'static Found> {
         match self.settings.step {
             Step::Auto => engines::counted(self.counter.counts()?),
@@ -284,7 +291,7 @@ impl State {
         }
     }
 
-    /// Leaves the windows to an engine that reads their variable itself and is there by now.
+    /// Leaves the windows to the engine, if it reads their variable itself and is loaded by now.
     pub fn ask_engine(&mut self) {
         if self.gating != Gating::NotAsked {
             return;
@@ -303,9 +310,10 @@ impl State {
         }
     }
 
-    /// Whether the rank is to be looked up at `point`, late, as engines set it late: where something is switched
-    /// anyhow, and at each iteration at which a window waits for it. Where only some ranks open windows it is asked
-    /// for in the first iteration already, as Python may need a while to answer.
+    /// Returns true if the rank has to be looked up at `point`. That is done late, because engines set it
+    /// late: when something is switched anyway, and at each iteration at which a window waits for it. If only
+    /// some ranks open windows, it is looked up from the first iteration on, as Python may need a while to
+    /// answer.
     pub fn asks_rank_at(&self, point: Point) -> bool {
         match (self.rank, point) {
             (Rank::Known(_), _) => false,
@@ -315,18 +323,18 @@ impl State {
         }
     }
 
-    /// Whether a window would be open at `iteration` if the rank were known.
+    /// Returns true if a window would be open at `iteration` if the rank were known.
     fn awaits_rank_at(&self, iteration: u64) -> bool {
         self.awaits_rank() && self.schedule.waiting_at(iteration).is_some()
     }
 
-    /// Whether no window opens as it is not known whether this rank opens any.
+    /// Returns true if no window opens because it is not known if this rank opens any.
     pub fn awaits_rank(&self) -> bool {
         self.settings.ranks.is_some() && matches!(self.rank, Rank::Unknown(_))
     }
 
-    /// The rank has been looked up for `point`: a rank that is not wanted opens nothing. Where nothing shows that the
-    /// process has one, that is decided where a window is due.
+    /// Stores the rank that was looked up for `point`: a rank that is not selected opens no windows. If
+    /// nothing indicates that the process has a rank, that is decided when a window is due.
     pub fn know_rank(&mut self, rank: Rank, point: Point) {
         let awaited = self.awaits_rank();
         self.rank = rank;
@@ -342,6 +350,7 @@ impl State {
         match rank.number() {
             Some(number) if is_settled && !ranks.contains(number) => {
                 self.schedule.plan_none();
+                sink().plans_none(self.settings);
             }
             Some(_) if awaited => self.schedule.hold(false),
             Some(_) => {}
@@ -354,12 +363,12 @@ impl State {
 }
 
 impl State {
-    /// The demand that is not met yet.
+    /// Returns the window on demand that has not closed yet.
     pub fn due(&self) -> Option<&Demand> {
         self.demand.as_ref().filter(|demand| demand.is_due())
     }
 
-    /// The condition on batches for the window that is open or comes next.
+    /// Returns the condition on batches for the window that is open or next.
     pub fn condition(&self) -> Option<&Condition> {
         match self.due() {
             Some(demand) => demand.condition.as_ref(),
@@ -367,15 +376,21 @@ impl State {
         }
     }
 
-    /// In how many iterations of the window that opens GPU kernels are taken.
-    pub fn kernels(&self) -> Option<u64> {
+    /// Returns the number of iterations in which GPU kernels are taken, for the window that opens or its part
+    /// with them.
+    pub fn kernels(&self, edge: &Edge) -> Option<u64> {
+        let asked = self.settings.kernels;
+        if edge.kernels {
+            return asked?.at_the_end().map(|(iterations, _)| iterations);
+        }
         match self.due().and_then(|demand| demand.kernels) {
             Some(iterations) => Some(iterations).filter(|n| *n > 0),
-            None => self.settings.kernels?.of_window(),
+            None if edge.open.is_some_and(|open| open.is_measured) => None,
+            None => asked?.steps_of_window(),
         }
     }
 
-    /// It has been switched there, so that windows have closed and opened: `over` iterations were over.
+    /// Called after a switch that closed and opened windows: `over` iterations were over.
     pub fn note_demand(&mut self, edge: &Edge, over: u64) {
         if let Some(closed) = edge.close {
             let first = closed.window.first;
@@ -400,18 +415,18 @@ impl State {
         }
     }
 
-    /// Whether the record is to begin before `point`.
+    /// Returns true if the record has to begin before `point`.
     pub fn begins_record(&self, point: Point) -> bool {
         self.recording == Recording::ToBegin && self.uses_cuda && point != Point::Start
     }
 
-    /// Whether each iteration goes into the record.
+    /// Returns true if each iteration is written to the record.
     pub fn records_each(&self) -> bool {
         self.recording.is_due() && self.uses_cuda
     }
 
-    /// How many of `iterations` the record is to have at the end of the process: calls that were
-    /// counted and never went on have begun none.
+    /// Returns how many of `iterations` the record has at the end of the process: calls that were counted but
+    /// never continued have begun none.
     pub fn begun_of(&self, iterations: u64) -> u64 {
         if self.recording == Recording::Yes && self.schedule.is_open() {
             iterations.min(self.turn.done().next())
@@ -420,13 +435,14 @@ impl State {
         }
     }
 
-    /// Whether an iteration begins at `point`, the latest, for which the condition on batches does not hold.
+    /// Returns true if the latest iteration begins at `point` and the condition on batches does not hold for
+    /// it.
     pub fn excludes(&self, point: Point) -> bool {
         matches!(point, Point::In(iteration) if self.excluded == Some(iteration))
     }
 
-    /// Whether the window that is open is closed before `iteration`, for which the condition does not hold, and
-    /// opens again later.
+    /// Returns true if the open window is closed before `iteration`, for which the condition does not hold,
+    /// and opens again later.
     pub fn splits(&mut self, iteration: u64) -> bool {
         if !(self.settings.where_split && self.schedule.is_open()) {
             return false;
@@ -452,12 +468,18 @@ impl State {
     }
 }
 
-/// Whether the runtime's function for `call` counts, though the driver's would.
+/// Returns the part with kernels of a window that lasts until it has what its figures need.
+fn kernel_part(settings: &Settings) -> Option<KernelPart> {
+    let (iterations, within) = settings.kernels?.at_the_end()?;
+    Some(KernelPart { iterations, within })
+}
+
+/// Returns true if the runtime's function for `call` counts, even if the driver's would count as well.
 pub fn attends(call: Call) -> bool {
     Calls::from_bits(ATTENDED.load(Ordering::Acquire)).contains(call)
 }
 
-/// Brings the record's counters of calls up to date.
+/// Updates the record's counters of calls.
 pub fn count_calls(slots: &[&Slot]) {
     sink().count_calls(&mut CALLS.iter().map(|row| {
         slots

@@ -1,4 +1,4 @@
-//! Stream captures: calls made meanwhile are no iterations, and the device must be left alone.
+//! Stream captures: calls during a capture are not iterations, and nothing may wait for the device.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
@@ -14,41 +14,42 @@ use tllmprof_steps::step::threads::Slot;
 use tllmprof_sync::wake;
 use tllmprof_sync::{Guard, wait};
 
-/// How long a capture that begins waits for a drain to be under way. A driver that is waiting
-/// already does not mind a capture.
-const BEGINNING: Duration = Duration::from_millis(50);
+/// The time that a beginning capture waits for a drain to start. A driver that is already waiting is not
+/// disturbed by a capture.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
 
 lifecycle::global! {
     stage: Session;
 
-    /// Stream captures that are beginning or under way, in all threads.
+    /// The number of stream captures that are beginning or in progress, on all threads.
     #[fork(reset)]
     #[together(calls)]
     static UNDER_WAY: AtomicI32 = AtomicI32::new(0);
-    /// 1: the device is about to be waited for, which no capture survives that is under way.
+    /// 1: the library is about to wait for the device, which would invalidate any capture in progress.
     #[fork(reset)]
     static DRAINING: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Whether any thread captures. If `will`, none begins to until [`drained`], or not for long.
+/// Returns true if any thread captures. If `will`, captures do not begin until [`drained`], or are delayed
+/// for a limited time.
 pub fn about_to_drain(will: bool) -> bool {
     DRAINING.store(will.into(), Ordering::SeqCst);
     is_any_under_way()
 }
 
-/// The device has been waited for.
+/// Called after waiting for the device.
 pub fn drained() {
     if DRAINING.swap(0, Ordering::SeqCst) != 0 {
         wake(&DRAINING, i32::MAX);
     }
 }
 
-/// Whether any thread captures.
+/// Returns true if any thread captures.
 pub fn is_any_under_way() -> bool {
     UNDER_WAY.load(Ordering::SeqCst) != 0
 }
 
-/// The captures of a thread that has ended are over.
+/// Ends the captures of a thread that has ended.
 pub fn forget(state: &mut State, slot: &Slot) {
     let before = state.captures.len();
     state
@@ -60,8 +61,8 @@ pub fn forget(state: &mut State, slot: &Slot) {
     }
 }
 
-/// Says whether the calls of the thread that counts in `slot` are being captured. Under the lock
-/// of the state, which is what keeps the thread from ending meanwhile.
+/// Sets whether the calls of the thread that counts in `slot` are being captured. Called with the state
+/// locked, which keeps the thread from ending meanwhile.
 fn set_capturing(slot: &Slot, capturing: bool) {
     if slot.block() != 0 {
         let trail = trail_of((!capturing).then_some(slot));
@@ -71,17 +72,17 @@ fn set_capturing(slot: &Slot, capturing: bool) {
     }
 }
 
-/// So many captures are under way no more.
+/// Counts `captures` captures as ended.
 fn is_over(captures: i32) {
     UNDER_WAY.fetch_sub(captures, Ordering::SeqCst);
     doors().captures();
 }
 
-/// A capture is about to begin: the driver must not be in the middle of starting to wait.
+/// Called when a capture is about to begin: the driver must not be about to start waiting.
 pub fn begins() {
     UNDER_WAY.fetch_add(1, Ordering::SeqCst);
     doors().captures();
-    let deadline = Instant::now() + BEGINNING;
+    let deadline = Instant::now() + DRAIN_TIMEOUT;
     while DRAINING.load(Ordering::SeqCst) == 1 {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -91,7 +92,7 @@ pub fn begins() {
     }
 }
 
-/// The driver has begun a capture, or refused to.
+/// Called when the driver has begun a capture, or refused to.
 pub fn began(stream: usize, succeeded: bool) {
     let slot = slot().filter(|_| succeeded);
     let mut guard = STATE.lock();
@@ -104,8 +105,8 @@ pub fn began(stream: usize, succeeded: bool) {
     }
 }
 
-/// A capture has ended, by success or by error. A relaxed capture may end on another thread. Gives
-/// the state where the count starts again, so that the caller goes back to the start.
+/// Called when a capture has ended, successfully or not. A relaxed capture may end on another thread. Returns
+/// the state if the count starts again, so that the caller moves back to the start.
 pub fn ended(stream: usize) -> Option<Guard<'static, Option<State>>> {
     let here = slot()?;
     let mut guard = STATE.lock();
@@ -127,6 +128,7 @@ pub fn ended(stream: usize) -> Option<Guard<'static, Option<State>>> {
     let had_counted = state.counter.iterations(&state.slots) > 0;
     let starts_again = state.counter.captured(&state.slots);
     if starts_again {
+        state.schedule.restart();
         state.restarts += u64::from(had_counted);
     }
     starts_again.then_some(guard)

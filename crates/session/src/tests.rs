@@ -1,5 +1,4 @@
-//! The session driven by lists of calls, as the doors drive it, with a wiring that writes down what it
-//! is asked for.
+//! Tests that drive the session by lists of calls, as the doors do, with a wiring that records its calls.
 
 use core::fmt;
 use std::fs::File;
@@ -32,7 +31,7 @@ mod threads;
 mod triggers;
 mod windows;
 
-/// The session is the process's: one test at a time has it.
+/// The session belongs to the process: only one test at a time uses it.
 static ONE: Mutex<()> = Mutex::new(());
 static MADE: Made = Made {
     asked: Mutex::new(Vec::new()),
@@ -47,23 +46,23 @@ static TESTS: Wiring = Wiring {
     listener: &MADE,
 };
 
-/// What runs while the sink switches.
+/// A function that runs while the sink switches.
 type Act = Arc<dyn Fn(Point) + Send + Sync>;
 
-/// How the wiring is to behave.
+/// The behaviour of the wiring.
 struct Orders {
     wants_record: bool,
-    /// The record cannot be made.
+    /// True if the record cannot be created.
     has_no_record: bool,
     wants_calls: bool,
-    /// Something is to be switched here besides windows.
+    /// A point at which something besides windows has to be switched.
     edge: Option<Point>,
     while_switching: Option<Act>,
-    /// The calling thread has the GIL, and one of the library's waits for it.
+    /// True if the calling thread has the GIL, and one of the library's waits for it.
     gil: bool,
-    /// What Python says of the rank.
+    /// The rank that Python returns.
     rank: Rank,
-    /// What the time of each iteration went to.
+    /// The time of each iteration by cause.
     spent: Spent,
 }
 
@@ -85,13 +84,13 @@ impl Orders {
     };
 }
 
-/// What the session is wired to: it does nothing but write down what it is asked for.
+/// The wiring of the session: it only records its calls.
 struct Made {
     asked: Mutex<Vec<String>>,
     orders: Mutex<Orders>,
 }
 
-/// What a test that failed has left can be used: each begins with new values.
+/// A lock that a failed test has poisoned can be used: each test begins with new values.
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -275,12 +274,12 @@ struct Process {
 }
 
 impl Process {
-    /// One with these variables, as `NAME=VALUE NAME=VALUE`.
+    /// A process with these variables, as `NAME=VALUE NAME=VALUE`.
     fn new(variables: &str) -> Self {
         Self::ordered(variables, Orders::NONE)
     }
 
-    /// One whose wiring behaves as `orders` say.
+    /// A process whose wiring behaves as `orders` define.
     fn ordered(variables: &str, orders: Orders) -> Self {
         let one = lock(&ONE);
         forget();
@@ -296,23 +295,23 @@ impl Process {
         }
     }
 
-    /// What the wiring was asked for.
+    /// Returns the calls of the wiring.
     fn asked(&self) -> Vec<String> {
         lock(&MADE.asked).clone()
     }
 
-    /// Of that what begins with one of `starts`.
+    /// Returns those of them that begin with one of `starts`.
     fn asked_for(&self, starts: &[&str]) -> Vec<String> {
         let is = |line: &String| starts.iter().any(|start| line.starts_with(start));
         self.asked().into_iter().filter(is).collect()
     }
 
-    /// Where the sink was to switch, and what.
+    /// Returns the points at which the sink had to switch, and what.
     fn switches(&self) -> Vec<String> {
         self.asked_for(&["Start", "In(", "After("])
     }
 
-    /// Has the process exit; the last line of its log.
+    /// Makes the process exit. Returns the last line of its log.
     fn exit(&self) -> String {
         crate::finish();
         self.log.lines().pop().unwrap_or_default()
@@ -325,7 +324,7 @@ impl Drop for Process {
     }
 }
 
-/// Does to the session's state what the registry does in the child of a fork.
+/// Resets the session's state as the registry does in the child of a fork.
 fn forget() {
     // SAFETY: one test at a time uses the state of this stage, its threads have been joined, and no
     // guard of it is left.
@@ -336,7 +335,7 @@ fn forget() {
     }
 }
 
-/// Has the process fork: what follows happens in the child.
+/// Makes the process fork: everything after this happens in the child.
 fn fork() {
     before_fork();
     forget();
@@ -352,7 +351,7 @@ fn after_fork_in_parent() {
     ours.filter_map(|hook| hook.parent).for_each(|act| act());
 }
 
-/// Standard error, which goes to a file until this is dropped.
+/// Redirects standard error to a file until this is dropped.
 struct Log {
     file: File,
     before: OwnedFd,
@@ -360,7 +359,7 @@ struct Log {
 
 impl Log {
     fn new() -> Self {
-        // SAFETY: a terminated name; the descriptor is new and nobody else's.
+        // SAFETY: a terminated name; the descriptor is new and belongs to nothing else.
         let file = unsafe {
             let fd = libc::memfd_create(c"log".as_ptr(), libc::MFD_CLOEXEC);
             assert!(fd >= 0, "a file in memory");
@@ -376,7 +375,7 @@ impl Log {
         log
     }
 
-    /// What the library has logged, without its prefix.
+    /// Returns what the library has logged, without its prefix.
     fn lines(&self) -> Vec<String> {
         let mut bytes = vec![0; 1 << 16];
         let length = self.file.read_at(&mut bytes, 0).expect("a file in memory");
@@ -396,20 +395,20 @@ impl Drop for Log {
 
 /// Makes `to` standard error.
 fn redirect(to: &impl AsRawFd) {
-    // SAFETY: both descriptors are open, and descriptor 2 stays so for who writes to it.
+    // SAFETY: both descriptors are open, and descriptor 2 stays open for its writers.
     let result = unsafe { libc::dup2(to.as_raw_fd(), 2) };
     assert_eq!(result, 2);
     log::redirected(2);
 }
 
-/// A call of the driver's by the calling thread, as the doors report it.
+/// Makes a driver call on the calling thread, as the doors report it.
 fn call(call: Call) {
     call_with(call, &[0], true);
 }
 
-/// Such a call with these arguments, which succeeds or fails.
+/// Makes such a call with these arguments, which succeeds or fails.
 fn call_with(call: Call, args: &[usize], succeeds: bool) {
-    // What is called within another call is part of that.
+    // Calls within another call are part of that call.
     if !activity::is_active() || thread::outer().place != 0 {
         return;
     }
@@ -442,26 +441,26 @@ fn call_with(call: Call, args: &[usize], succeeds: bool) {
     }
 }
 
-/// So many of them.
+/// Makes `count` such calls.
 fn calls(count: usize, what: Call) {
     (0..count).for_each(|_| call(what));
 }
 
-/// A range or a Python function that the rule names begins: the iteration that ends with it.
+/// Begins a range or a Python function that the rule names. Returns the iteration that ends with it.
 fn begins(what: Counted) -> Option<u64> {
     let ends = by_name::count(what).then(|| by_name::ask(what)).flatten();
     goes_on();
     ends
 }
 
-/// It begins and ends.
+/// Begins and ends one.
 fn passes(what: Counted) {
     if let Some(iteration) = begins(what) {
         by_name::has_ended(iteration);
     }
 }
 
-/// A step of a batch of so many tokens, all of them decoded.
+/// Makes a step of a batch of `tokens` tokens, all of them decoded.
 fn decodes(tokens: u32) {
     let facts = condition::Facts {
         requests: Some(tokens),
@@ -475,7 +474,7 @@ fn decodes(tokens: u32) {
     goes_on();
 }
 
-/// A native function that the rule names runs, as its hook reports it.
+/// Runs a native function that the rule names, as its hook reports it.
 fn runs_named() {
     let Some(inside) = Inside::enter() else {
         return;
@@ -492,7 +491,7 @@ fn runs_named() {
     }
 }
 
-/// Has a thread of its own run `act`, and waits until it has ended with all that it leaves.
+/// Runs `act` on a thread of its own, and waits until the thread has ended completely.
 fn on_thread<R: Send + 'static>(act: impl FnOnce() -> R + Send + 'static) -> R {
     std::thread::spawn(act).join().expect("it returns")
 }

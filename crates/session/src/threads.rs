@@ -1,4 +1,4 @@
-//! The threads that make calls, from the first call of each to its end.
+//! The threads that make calls, from each thread's first call to its end.
 
 use core::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use tllmprof_platform::thread::{self, Part};
 use tllmprof_platform::{ids, lifecycle};
 use tllmprof_steps::step::threads::Slot;
 
-// SAFETY: `Kind::Slot` is this type's alone.
+// SAFETY: `Kind::Slot` belongs only to this type.
 unsafe impl Part for Counts {
     const KIND: thread::Kind = thread::Kind::Slot;
 
@@ -21,7 +21,7 @@ unsafe impl Part for Counts {
     }
 }
 
-/// Gives the calling thread a place to count. The first that uses CUDA begins the session.
+/// Gives the calling thread a slot. The first thread that uses CUDA begins the session.
 pub fn new_thread(uses_cuda: bool) {
     if lifecycle::is_filtered() {
         return;
@@ -56,12 +56,12 @@ pub fn new_thread(uses_cuda: bool) {
     }
 }
 
-/// The process exits: the window closes.
+/// Called when the process exits: closes the window.
 extern "C" fn exits() {
     contained((), ending::finish);
 }
 
-/// A thread has ended: another may count where it did.
+/// Called when a thread has ended: another may use its slot.
 fn leave(slot: &'static Slot) {
     let _inside = Inside::enter();
     let mut guard = STATE.lock();

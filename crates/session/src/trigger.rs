@@ -1,4 +1,4 @@
-//! Windows that open by themselves, behind iterations that a condition describes.
+//! Windows that open by themselves, after iterations for which a condition holds.
 
 use std::time::Instant;
 
@@ -6,18 +6,18 @@ use tllmprof_config::Window;
 use tllmprof_config::condition::{Condition, Facts};
 use tllmprof_platform::log;
 use tllmprof_steps::step::learned::Begun;
-use tllmprof_steps::trigger::Fired;
+use tllmprof_steps::trigger::{Fired, Spent};
 
 use super::state::{Recording, State};
 use super::stream_capture;
 use super::wiring::sink;
 
-/// An iteration begins with this batch: whether the one before was such that a window opens now.
-pub fn look(state: &mut State, begun: Begun, facts: Facts) {
+/// Called when an iteration begins with this batch; `spent` is the time of the one before by cause. Opens a
+/// window if the condition held for the one before.
+pub fn look(state: &mut State, begun: Begun, facts: Facts, spent: Spent) {
     let Some(watch) = &mut state.watch else {
         return;
     };
-    let spent = sink().take_spent();
     if stream_capture::is_any_under_way() {
         return watch.interrupt();
     }
@@ -34,7 +34,7 @@ pub fn look(state: &mut State, begun: Begun, facts: Facts) {
         first,
         last: Some(first.saturating_add(watch.steps() - 1)),
     };
-    // One that was planned may be in its way, which then captures what comes.
+    // A planned window may be in its way, and then captures the iterations.
     if state.schedule.demand(window).is_ok() {
         state.counter.keep_counting();
         if state.recording == Recording::OnDemand {
@@ -44,14 +44,14 @@ pub fn look(state: &mut State, begun: Begun, facts: Facts) {
     }
 }
 
-/// The iteration that runs has ended, and the next has not begun.
+/// Called when the current iteration has ended and the next has not begun.
 pub fn ends(state: &mut State) {
     if let Some(watch) = &mut state.watch {
         watch.ends(Instant::now(), sink().take_spent());
     }
 }
 
-/// Says why `window` opens. A warning, so that the record has it, too.
+/// Logs why `window` opens. It is a warning, so that the record has it as well.
 pub fn log(window: Window, fired: &Fired, condition: &Condition) {
     log::say!(
         Warn,

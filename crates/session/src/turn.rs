@@ -1,5 +1,5 @@
-//! The thread that has the [turn](tllmprof_steps::turn) switches, and the others wait for it, but not
-//! for ever.
+//! The thread that has the [turn](tllmprof_steps::turn) switches. Other threads wait for it, for a bounded
+//! time.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -11,7 +11,6 @@ use super::recording::Beginning;
 use super::state::count_calls;
 use super::wiring::{Place, doors, interpreter, sink};
 use super::{OWNER, STATE, State, learning, ranks, sample, slots, stream_capture, trigger};
-use tllmprof_config::Step;
 use tllmprof_platform::cancel::Uncancelled;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
@@ -26,33 +25,33 @@ use tllmprof_sync::Guard;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 
-/// How often a thread that has the GIL looks whether it is wanted.
-const LOOK: Duration = Duration::from_millis(1);
-/// How long who switches waits for threads whose calls have their numbers and have not gone on: they
-/// hold nothing of ours, and have some instructions to go, or the GIL to get.
-const GOING_ON: Duration = Duration::from_millis(200);
-/// How often it looks.
-const AGAIN: Duration = Duration::from_micros(20);
+/// The interval at which a waiting thread that has the GIL checks if another thread needs the GIL.
+const GIL_CHECK_INTERVAL: Duration = Duration::from_millis(1);
+/// The time a switching thread waits for threads whose calls have their numbers and have not continued. They
+/// hold nothing of the library's, and only have to execute some instructions or to get the GIL.
+const CONTINUE_TIMEOUT: Duration = Duration::from_millis(200);
+/// The interval at which it checks.
+const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 lifecycle::global! {
     stage: Session;
 
-    /// Moves on each time a turn ends; what those who wait for it sleep on.
-    #[fork(keep = "changes alone matter")]
+    /// Increases each time a turn ends; threads that wait for the end sleep on it.
+    #[fork(keep = "only changes matter")]
     static TURNS: AtomicU32 = AtomicU32::new(0);
-    /// Threads that wait for a turn to end.
+    /// The number of threads that wait for a turn to end.
     #[fork(reset)]
     static WAITERS: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Moves the process on to `point`.
+/// Moves the process to `point`.
 ///
-/// If another thread has the turn, it will go on to there; this one waits a while for that, but where
-/// an iteration begins: for that it has waited already ([`wait_for`]).
+/// If another thread has the turn, that thread will continue to `point`. This thread waits a while for that,
+/// except where an iteration begins: for that it has waited already ([`wait_for`]).
 pub fn reach(mut guard: Guard<'static, Option<State>>, point: Point) {
     let Some(state) = guard.as_mut() else { return };
     match (state.turn.on(Event::Reached(point)), point) {
-        // Its thread has waited, and the call is about to go on.
+        // Its thread has waited, and the call is about to continue.
         (Action::Wait(_), Point::In(_)) => {
             state.early = state.early.map(|early| early + 1);
             return;
@@ -72,7 +71,8 @@ pub fn reach(mut guard: Guard<'static, Option<State>>, point: Point) {
     if OWNER.load(Ordering::Relaxed) != ids::process() {
         return; // a copy of the process for which no fork handler ran
     }
-    // Else a window that opens here, where the driver is loaded and not used yet, would have no record.
+    // Without this, a window that opens here, while the driver is loaded and not used yet, would have no
+    // record.
     state.note_cuda();
     state.take_turn();
     guard = ask_rank(guard, point);
@@ -83,8 +83,8 @@ pub fn reach(mut guard: Guard<'static, Option<State>>, point: Point) {
     run(guard);
 }
 
-/// Looks the rank up, if it is not known and of interest at `point`, and says what waits for it. For the thread that
-/// has the turn.
+/// Looks up the rank if it is not known and matters at `point`, and logs which window waits for it. For the
+/// thread that has the turn.
 fn ask_rank(
     mut guard: Guard<'static, Option<State>>,
     point: Point,
@@ -117,8 +117,8 @@ fn ask_rank(
     guard
 }
 
-/// Waits until no other thread has a call that has its number and has not gone on, but not for long.
-/// For the thread that has the turn.
+/// Waits, for a bounded time, until no other thread has a call that has its number and has not continued. For
+/// the thread that has the turn.
 fn let_go_on(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Option<State>> {
     let here = slots::slot();
     let begins =
@@ -129,12 +129,12 @@ fn let_go_on(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Option<
         .is_some_and(|state| state.slots.iter().copied().any(|slot| begins(&slot)))
     {
         let now = Instant::now();
-        if now >= *deadline.get_or_insert(now + GOING_ON) {
+        if now >= *deadline.get_or_insert(now + CONTINUE_TIMEOUT) {
             break;
         }
         drop(guard);
-        // No turn ends before this one, and unlike `sleep` this is no point of cancellation.
-        wait(&TURNS, TURNS.load(Ordering::SeqCst), AGAIN);
+        // No turn ends before this one, and unlike `sleep` this is not a cancellation point.
+        wait(&TURNS, TURNS.load(Ordering::SeqCst), POLL_INTERVAL);
         guard = STATE.lock();
     }
     guard
@@ -175,25 +175,27 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         let why_late = if state.awaited_rank {
             "the rank was not known"
         } else if state.condition().is_some() {
-            match state.settings.step {
-                Step::Auto => "the step was still being learnt, or TLLMPROF_WHERE held for none",
+            match &state.settings.step {
+                step if step.is_learnt() => {
+                    "the step was still being learnt, or TLLMPROF_WHERE held for none"
+                }
                 _ => "TLLMPROF_WHERE held for none before",
             }
         } else {
             "the step was still being learnt"
         };
         let engine = edge.open.and_then(|_| state.engine());
-        let learnt = edge.open.and_then(|_| state.counter.learnt_rule());
+        let learnt = edge.open.and_then(|_| state.counter.learnt_levels());
         let triggered = edge.open.and(state.triggered);
         let verdict = edge.open.and_then(|_| state.schedule.verdict());
-        let record = Beginning::at(target, state);
+        let record = Beginning::if_begins_at(target, state);
         let another = Beginning::anew(state);
         let mut begun = None;
         let is_sample = edge.open.is_some_and(|open| state.is_sample(&open));
         let sampler = state.sampler.filter(|_| is_sample);
         let kernels = match &sampler {
             Some(sampler) => Some(sampler.samples().steps),
-            None => state.kernels(),
+            None => state.kernels(&edge),
         };
         let demand = edge.open.filter(|open| open.on_demand);
         let demand = demand.map(|_| state.schedule.demands_met() + 1);
@@ -206,8 +208,9 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             count_calls(&state.slots);
         }
         drop(guard);
-        // Nor may CUPTI come or go while a stream is captured.
+        // CUPTI must not be attached or detached while a stream is captured either.
         let drains = edge.close.is_some()
+            || edge.kernels
             || edge.open.is_some() && kernels.is_some()
             || sink().has_edge_at(target);
         let capturing = stream_capture::about_to_drain(drains);
@@ -218,8 +221,8 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             if let Some(another) = &another {
                 another.write_rule(settings);
             }
-            if let Some(rule) = &learnt {
-                learning::log_choice(rule);
+            if let Some((rule, inner)) = &learnt {
+                learning::log_choice(&settings.step, rule, inner.as_ref());
             }
             if let Some(engine) = engine {
                 learning::log_engine(engine);
@@ -256,7 +259,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             );
         });
         stream_capture::drained();
-        let begins_flight = begun.is_some() && settings.flight.is_some();
+        let begins_flight = begun.is_some() && settings.latest.is_some();
         if edge.open.is_some() || edge.close.is_some() || begins_flight {
             doors().record_calls();
         }
@@ -288,9 +291,9 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
     }
 }
 
-/// Waits until nobody has the turn, so that what comes now is behind what is switched: no longer than
-/// a turn may hold others up, and all in all no longer than a window may take to open, whoever gets
-/// the turn meanwhile.
+/// Waits until no thread has the turn, so that this call comes after the switch. Waits for each turn no
+/// longer than that turn may block others, and in total no longer than a window may take to open, even if
+/// other threads get the turn in between.
 pub fn wait_for(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Option<State>> {
     let mut patience = None;
     while let Some(until) = guard.as_ref().and_then(|state| state.turn.until()) {
@@ -299,7 +302,7 @@ pub fn wait_for(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Opti
         if now >= until {
             break;
         }
-        // A turn that comes to a closing may hold others up for less than it might before.
+        // A turn that reaches a closing may block others for less time than it might before.
         let waited = wait_for_end(guard, until.min(now + CLOSING));
         guard = STATE.lock();
         if !waited {
@@ -309,8 +312,8 @@ pub fn wait_for(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Opti
     guard
 }
 
-/// Unlocks the state and waits until a turn ends, until `deadline` at most. Who has the GIL does not
-/// wait for a thread that waits for the GIL; false where that is why this returns.
+/// Unlocks the state and waits until a turn ends, at most until `deadline`. A thread that has the GIL does
+/// not wait for a thread that waits for the GIL; returns false for that reason.
 pub fn wait_for_end(guard: Guard<'_, Option<State>>, deadline: Instant) -> bool {
     let turn = TURNS.load(Ordering::SeqCst);
     drop(guard);
@@ -323,7 +326,15 @@ pub fn wait_for_end(guard: Guard<'_, Option<State>>, deadline: Instant) -> bool 
         if left.is_zero() || !may_wait {
             break;
         }
-        wait(&TURNS, turn, if has_gil { left.min(LOOK) } else { left });
+        wait(
+            &TURNS,
+            turn,
+            if has_gil {
+                left.min(GIL_CHECK_INTERVAL)
+            } else {
+                left
+            },
+        );
     }
     WAITERS.fetch_sub(1, Ordering::SeqCst);
     may_wait

@@ -1,4 +1,4 @@
-//! Who does what the session decides: the crate that builds the library wires it.
+//! The traits that carry out the session's decisions. The crate that builds the library wires them.
 
 use core::fmt::{self, Display};
 
@@ -11,174 +11,185 @@ use tllmprof_steps::window::{Edge, Point};
 use super::end::End;
 use super::rank::Rank;
 
-/// Where the process is in the sequence of iterations.
+/// The position of the process in the sequence of iterations, and facts about the switch there.
 pub struct Place<'a> {
     pub point: Point,
     /// The rule, and the rank if there is one.
     pub by: fmt::Arguments<'a>,
     pub rank: Option<u64>,
-    /// Why a window that opens late does so.
+    /// The reason why a window that opens late does so.
     pub why_late: &'static str,
-    /// A stream capture is under way in the process: the device must be left alone.
+    /// True if a stream is being captured in the process: nothing may wait for the device.
     pub capturing: bool,
-    /// The condition on batches does not hold for the iteration that begins.
+    /// True if the condition on batches does not hold for the iteration that begins.
     pub excluded: bool,
-    /// In how many iterations of a window that opens GPU kernels are taken.
+    /// The number of iterations in which GPU kernels are taken, of a window that opens or of its part with
+    /// them that begins.
     pub kernels: Option<u64>,
-    /// A window that opens by itself to sample them: how.
+    /// The settings of a kernel sample, if the window that opens is one.
     pub sampled: Option<KernelSamples>,
-    /// The iterations before a window that opens stay in the record, as far as they are kept.
+    /// True if the kept iterations before a window that opens stay in the record.
     pub past: bool,
-    /// Which of the windows on demand opens, counted from 1; none where another does.
+    /// The number of the window on demand that opens, from 1; `None` for other windows.
     pub demand: Option<u64>,
-    /// Where the PyTorch profiler writes its trace of that window, if it was asked for with it.
+    /// The path to which the PyTorch profiler writes its trace of that window, if it was asked for with the
+    /// window.
     pub torch_trace: Option<&'a TracePath>,
 }
 
-/// What a record says of its process.
+/// Facts about the process for its record.
 pub struct Facts<'a> {
-    /// Where it is known as the record begins.
+    /// The rank, if it is known when the record begins.
     pub rank: Option<Ranked>,
     /// The version of Python, if there is one in the process.
     pub python: Option<&'a str>,
-    /// The rule, as `TLLMPROF_STEP` would name it.
+    /// The rule, in the form of `TLLMPROF_STEP`.
     pub rule: &'a dyn Display,
-    /// Why that one, where it was not asked for.
+    /// The reason for the rule, if it was not asked for.
     pub why: Option<&'a dyn Display>,
-    /// The engine that is known, if its step is what counts.
+    /// The engine that is known, if its step is counted.
     pub engine: Option<&'a str>,
 }
 
-/// What is done for windows and iterations: profilers, ranges, the record.
+/// Carries out what windows and iterations require: profilers, ranges, the record.
 ///
-/// One thread at a time calls these; none of the session's locks is held where a method may take
-/// long ([`Sink::start`], [`Sink::begin_record`], [`Sink::switch`], [`Sink::finish`]).
+/// One thread at a time calls these methods. None of the session's locks is held where a method may take long
+/// ([`Sink::start`], [`Sink::begin_record`], [`Sink::switch`], [`Sink::finish`]).
 pub trait Sink: Sync {
-    /// Whether a record was asked for.
+    /// Returns true if the settings ask for a record.
     fn wants_record(&self) -> bool;
-    /// The process has begun to use CUDA.
+    /// Called when the process has begun to use CUDA.
     fn start(&self, settings: &'static Settings);
-    /// Whether GPU kernels can be taken, as far as the settings show.
+    /// Returns true if GPU kernels can be taken, as far as the settings show.
     fn takes_kernels(&self, settings: &Settings) -> bool;
-    /// Makes the record; whether there is one now.
+    /// Begins the record. Returns true if there is one now.
     fn begin_record(&self, settings: &'static Settings, facts: &Facts<'_>) -> bool;
-    /// The rule is another than when the record began.
+    /// Called when the rule is another one than when the record began.
     fn rule_is_known(&self, facts: &Facts<'_>);
-    /// The rank is known, which it was not when the record began.
+    /// Called when the rank is known, but was not known when the record began.
     fn rank_is_known(&self, ranked: &Ranked);
-    /// An iteration begins, for which the condition on batches does not hold if it is `excluded`, or ends,
-    /// and nothing is switched. For each, where there is a record.
+    /// Called when an iteration begins, for which the condition on batches does not hold if it is `excluded`,
+    /// or ends, and nothing is switched. Called for each iteration, if there is a record.
     fn passes(&self, point: Point, excluded: bool);
-    /// Whether the record's counts of calls are old.
+    /// Returns true if the record's counts of calls have to be updated.
     fn wants_calls(&self) -> bool;
-    /// Each call of the table was made so often, in the table's order.
+    /// Sets the number of calls of each row of the table, in the table's order.
     fn count_calls(&self, counts: &mut dyn Iterator<Item = u64>);
-    /// The calling thread begins an iteration: what the time of the one before went to. Where the settings have a
-    /// condition on that.
+    /// Called when the calling thread begins an iteration, if the settings have a condition on times. Returns
+    /// the time of the iteration before, by cause.
     fn take_spent(&self) -> Spent;
-    /// Whether something is to be switched at `point` besides a window.
+    /// Returns true if something besides a window has to be switched at `point`.
     fn has_edge_at(&self, point: Point) -> bool;
     /// Moves to another iteration; opens and closes windows.
     fn switch(&self, place: &Place<'_>, edge: Edge);
-    /// The process ends, or what else ends the windows, after `iterations`: what must be done before the record ends.
+    /// Called when the process, or another event, ends the windows after `iterations`. Does what must be done
+    /// before the record ends.
     fn ends(&self, iterations: u64, capturing: bool, by: End);
-    /// Closes what is open. `drain`: the device may be waited for. `here`: without a thread of the
-    /// library's own it may be done on this one.
+    /// Closes whatever is open. `drain`: it may wait for the device. `here`: without a thread of the library
+    /// it may run on the calling thread.
     fn finish(&self, iterations: u64, drain: bool, here: bool);
-    /// Windows have closed, and nothing is known to have recorded any of them.
+    /// Returns true if windows have closed and nothing is known to have recorded any of them.
     fn is_unheard(&self) -> bool {
         false
     }
-    /// Nothing more comes. `in_order`: the process ends by its exit handlers.
+    /// Called when no planned window will open, because this rank opens none. Does not wait.
+    fn plans_none(&self, _: &Settings) {}
+    /// Returns the number of iterations outside windows that are left in the record at the end of the
+    /// process.
+    fn latest_left(&self) -> u64 {
+        0
+    }
+    /// Ends the record. `in_order`: the process ends by its exit handlers.
     fn finish_record(&self, in_order: bool);
-    /// Has the threads of its own that sleep end. Waits for nothing.
+    /// Makes the sink's sleeping threads end. Does not wait.
     fn ends_threads(&self);
 }
 
-/// How calls reach the session.
+/// The way in which calls reach the session.
 pub trait Doors: Sync {
-    /// Has the runtime's functions for `calls` seen, too, and no others where the driver's suffice.
+    /// Intercepts the runtime's functions for `calls` as well, and no others if the driver's are enough.
     fn attend(&self, calls: Calls);
-    /// Has the driver's calls recorded while a window is open.
+    /// Records the driver's calls while a window is open.
     fn record_calls(&self);
-    /// A stream capture is about to begin, or one has ended.
+    /// Called when a stream capture is about to begin, or has ended.
     fn captures(&self) {}
-    /// Says how the functions that a rule names are seen.
+    /// Logs how the functions that a rule names are hooked.
     fn report_named(&self);
-    /// Says what is wrong with a rule that named no function, or too many. `may_search`: there is
-    /// time and memory to look for names that are near.
+    /// Logs the error in a rule that matched no function, or too many. `may_search`: there is time and memory
+    /// to look for similar names.
     fn report_unmatched(&self, step: &Step, may_search: bool);
-    /// Says that no function was found whose calls were to be scopes, where some were asked for.
+    /// Logs that no function was found for the scopes that were asked for.
     fn report_unmatched_scopes(&self, _may_search: bool) {}
-    /// Says which calls do not come here, where none has that makes an iteration.
+    /// Logs the calls that do not reach the library, if no call that makes an iteration has.
     fn report_bypass(&self) {}
-    /// Has calls seen again after [`Doors::detach`]; whether the library was attached, and not preloaded.
+    /// Intercepts calls again after [`Doors::detach`]. Returns true if the library was attached, and not
+    /// preloaded.
     fn attach_again(&self) -> bool {
         false
     }
-    /// Has calls seen no more; whether the library was attached, and not preloaded.
+    /// Stops intercepting calls. Returns true if the library was attached, and not preloaded.
     fn detach(&self) -> bool {
         false
     }
     /// Writes why no NVTX range counted.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     fn write_no_range(&self, out: &mut dyn fmt::Write) -> fmt::Result;
 }
 
-/// The Python in the process.
+/// The Python interpreter in the process.
 pub trait Interpreter: Sync {
-    /// Its version, as `3.12.1`.
+    /// Returns its version, such as `3.12.1`.
     fn version(&self) -> Option<&'static str>;
-    /// The rank, as far as Python knows it. It is read with the GIL alone: by the calling thread if that has
-    /// it, else soon, for who asks again.
+    /// Returns the rank, as far as Python knows it. It is read only with the GIL: immediately if the calling
+    /// thread has it, otherwise soon, for a later call.
     fn rank(&self) -> Rank;
-    /// Whether the calling thread has the GIL.
+    /// Returns true if the calling thread has the GIL.
     fn has_gil(&self) -> bool;
-    /// Whether a thread of the library's waits for the GIL, so that who has it must not wait for
-    /// that thread.
+    /// Returns true if a thread of the library waits for the GIL, so that a thread that has the GIL must not
+    /// wait for that thread.
     fn is_waiting_for_gil(&self) -> bool;
-    /// Has Python's side begin again after [`Interpreter::detach`].
+    /// Restarts Python's side after [`Interpreter::detach`].
     fn attach_again(&self) {}
-    /// Takes out of Python what was put there when the library was attached; whether that was done in time. If not, it is as
-    /// before.
+    /// Removes from Python what was installed when the library was attached. Returns true if that was done in
+    /// time; otherwise nothing has changed.
     fn detach(&self) -> bool {
         true
     }
-    /// Whether the PyTorch profiler can be run in windows, though the settings do not ask for it.
+    /// Returns true if the PyTorch profiler can run in windows even if the settings do not ask for it.
     fn can_run_torch_profiler(&self) -> bool {
         false
     }
-    /// Brings the record's counts of what Python does up to date.
+    /// Updates the record's counts of Python's activity.
     fn count(&self);
-    /// Says what was asked for of Python and never seen.
+    /// Logs what the settings ask for in Python and was never seen.
     fn report_missing(&self);
-    /// Says the totals of collections and of the GIL.
+    /// Logs the totals of collections and of the GIL.
     fn report_totals(&self, level: Level);
     /// Writes why no call of a Python function counted.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     fn write_no_call(&self, out: &mut dyn fmt::Write) -> fmt::Result;
     /// Writes that calls of the Python function that the rule names may be missing, if that is so.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     fn write_missing_calls(&self, _: &mut dyn fmt::Write) -> fmt::Result {
         Ok(())
     }
 }
 
-/// Listens to others, on a thread of its own.
+/// Listens for requests, on a thread of its own.
 pub trait Listener: Sync {
-    /// The process has begun to use CUDA.
+    /// Called when the process has begun to use CUDA.
     fn begins(&self, settings: &'static Settings);
-    /// The process ends, and so does the thread. Waits for nothing and allocates nothing.
+    /// Called when the process ends; ends the thread. Neither waits nor allocates.
     fn ends(&self);
 }
 
-/// All of them.
+/// All traits that are wired.
 pub struct Wiring {
     pub sink: &'static dyn Sink,
     pub doors: &'static dyn Doors,
@@ -186,7 +197,7 @@ pub struct Wiring {
     pub listener: &'static dyn Listener,
 }
 
-/// The library's one wiring; none in a test of a layer. Collected by the linker, as another library's
+/// The library's one wiring; none in a test of a layer. The linker collects it, because another library's
 /// constructor may use CUDA before this library's own has run.
 #[linkme::distributed_slice]
 pub static WIRING: [Wiring];
@@ -218,7 +229,7 @@ pub fn listener() -> &'static dyn Listener {
     wiring().listener
 }
 
-/// Does nothing, where the session is not wired.
+/// Does nothing, for a session without wiring.
 struct Nobody;
 
 impl Sink for Nobody {

@@ -1,4 +1,4 @@
-//! The threads that have made steps in the window that is open.
+//! The threads that have made steps in the open window.
 
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
@@ -7,16 +7,16 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_platform::thread;
 use tllmprof_python::stacks::{Target, here};
 
-/// Threads that are followed at most.
-pub const MOST: usize = 8;
+/// Largest number of threads that are followed.
+pub const MAX_THREADS: usize = 8;
 
-/// A thread is about to be followed.
-const TAKEN: i32 = -1;
+/// Value of a slot's number while a thread claims the slot.
+const CLAIMED: i32 = -1;
 
-struct Place {
+struct ThreadSlot {
     /// The kernel's number for the thread; 0 for none.
     number: AtomicI32,
-    /// The thread as one of Python's; 0 where it is none.
+    /// The Python state of the thread; 0 if it has none.
     state: AtomicUsize,
     id: AtomicUsize,
 }
@@ -25,31 +25,27 @@ lifecycle::global! {
     stage: Sinks;
 
     #[fork(by = in_child)]
-    static PLACES: [Place; MOST] = [const {
-        Place {
+    static SLOTS: [ThreadSlot; MAX_THREADS] = [const {
+        ThreadSlot {
             number: AtomicI32::new(0),
             state: AtomicUsize::new(0),
             id: AtomicUsize::new(0),
         }
-    }; MOST];
+    }; MAX_THREADS];
 }
 
-/// The calling thread makes a step. Without room it is not followed.
+/// Follows the calling thread, which makes a step. If all slots are in use, it is not followed.
 pub fn follow() {
     let number = thread::current().map_or_else(ids::thread, thread::Record::number);
-    let ours = |place: &&Place| place.number.load(Ordering::Relaxed) == number;
-    let free = |place: &&Place| {
+    let ours = |place: &&ThreadSlot| place.number.load(Ordering::Relaxed) == number;
+    let free = |place: &&ThreadSlot| {
         let taken = place
             .number
-            .compare_exchange(0, TAKEN, Ordering::AcqRel, Ordering::Relaxed);
+            .compare_exchange(0, CLAIMED, Ordering::AcqRel, Ordering::Relaxed);
         taken.is_ok()
     };
-    if let Some(place) = PLACES
-        .iter()
-        .find(ours)
-        .or_else(|| PLACES.iter().find(free))
-    {
-        // It may be another than at its last step: programs make states for a call.
+    if let Some(place) = SLOTS.iter().find(ours).or_else(|| SLOTS.iter().find(free)) {
+        // The state may have changed since the last step: programs make states for one call.
         let (state, id) = here().map_or((0, 0), |target| (target.state, target.id));
         place.id.store(id, Ordering::Relaxed);
         place.state.store(state, Ordering::Release);
@@ -57,7 +53,7 @@ pub fn follow() {
     }
 }
 
-/// A thread that is followed.
+/// A followed thread.
 #[derive(Clone, Copy)]
 pub struct Followed {
     pub place: usize,
@@ -65,9 +61,9 @@ pub struct Followed {
     pub target: Option<Target>,
 }
 
-/// All of them.
+/// Returns all followed threads.
 pub fn all() -> impl Iterator<Item = Followed> {
-    PLACES.iter().enumerate().filter_map(|(index, place)| {
+    SLOTS.iter().enumerate().filter_map(|(index, place)| {
         let number = place.number.load(Ordering::Acquire);
         let state = place.state.load(Ordering::Acquire);
         let id = place.id.load(Ordering::Relaxed);
@@ -79,15 +75,15 @@ pub fn all() -> impl Iterator<Item = Followed> {
     })
 }
 
-/// The thread has ended.
+/// Forgets a thread that has ended.
 pub fn forget(thread: Followed) {
-    let number = &PLACES[thread.place].number;
+    let number = &SLOTS[thread.place].number;
     let _ = number.compare_exchange(thread.number, 0, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// The window has closed.
+/// Forgets all threads, when the window has closed.
 pub fn forget_all() {
-    for place in &PLACES {
+    for place in &SLOTS {
         place.number.store(0, Ordering::Release);
     }
 }

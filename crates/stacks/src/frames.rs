@@ -1,4 +1,4 @@
-//! The frames of all sampled stacks, as a tree: each is written once.
+//! The frames of all sampled stacks, as a tree: each frame is written once.
 
 use core::hash::BuildHasherDefault;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -8,31 +8,32 @@ use tllmprof_platform::lifecycle;
 use tllmprof_python::stacks::OfAddress;
 use tllmprof_recorder::{self as recorder, Event, NO_STRING, StringId, What};
 
-/// Frames that are known at a time.
-const MOST: u32 = 1 << 16;
-/// Ids of a half: where windows go, so do their frames, and ids are given again. There are two halves.
-const HALF: u32 = 1 << 23;
+/// Largest number of frames that are known at a time.
+const MAX_FRAMES: u32 = 1 << 16;
+/// Number of ids in a half of the range. There are two halves. When windows are overwritten, so are their frames, and
+/// the ids are used again.
+const IDS_PER_HALF: u32 = 1 << 23;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The last id that was given.
+    /// The last id that was assigned.
     #[fork(reset)]
     static LAST: AtomicU32 = AtomicU32::new(0);
-    /// How many windows had opened when each half was used up.
+    /// Number of windows that had opened when each half was used up.
     #[fork(reset)]
     static USED_UP: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 }
 
-/// Ids by the caller's and the function's.
+/// Ids of frames, by the caller's id and the function's.
 #[derive(Default)]
 pub struct Frames {
     known: HashMap<u64, u32, BuildHasherDefault<OfAddress>>,
 }
 
 impl Frames {
-    /// The id of the innermost of these functions, of which the outermost comes first; 0 where there is no more room
-    /// for frames.
+    /// Returns the id of the innermost of these functions, of which the outermost comes first; 0 if there is no more
+    /// room for frames.
     pub fn innermost(&mut self, functions: impl Iterator<Item = StringId>) -> u32 {
         let mut parent = 0;
         for name in functions {
@@ -49,7 +50,7 @@ impl Frames {
         if let Some(id) = self.known.get(&key) {
             return Some(*id);
         }
-        if self.known.len() >= MOST as usize || name == NO_STRING {
+        if self.known.len() >= MAX_FRAMES as usize || name == NO_STRING {
             return None;
         }
         let id = next()?;
@@ -63,11 +64,11 @@ impl Frames {
     }
 }
 
-/// An id that no frame of the record has, or none but of windows that are gone.
+/// Returns an id that no frame of the record has, or only frames of windows that were overwritten.
 fn next() -> Option<u32> {
     let last = LAST.load(Ordering::Relaxed);
-    let id = (last + 1) % (2 * HALF);
-    let (half, of_last) = ((id / HALF) as usize, (last / HALF) as usize);
+    let id = (last + 1) % (2 * IDS_PER_HALF);
+    let (half, of_last) = ((id / IDS_PER_HALF) as usize, (last / IDS_PER_HALF) as usize);
     if half != of_last {
         let (opened, gone) = recorder::windows();
         if gone < USED_UP[half].load(Ordering::Relaxed) {
@@ -96,9 +97,9 @@ mod tests {
         assert_eq!(frames.innermost([].into_iter()), 0);
         // A name that could not be written.
         assert_eq!(frames.innermost([1, NO_STRING, 3].into_iter()), 0);
-        // Another table goes on where this one is: no id is given twice.
+        // Another table continues with the next id: no id is assigned twice.
         assert!(Frames::default().innermost([1].into_iter()) > first + 2);
-        let endless = frames.innermost((0..=MOST).map(|_| 7));
+        let endless = frames.innermost((0..=MAX_FRAMES).map(|_| 7));
         assert_eq!(
             (endless, frames.innermost([1, 2, 3].into_iter())),
             (0, first)

@@ -1,14 +1,18 @@
-//! Samples the stacks of the threads that make steps, while a window is open (`TLLMPROF_STACKS`).
+//! Samples the stacks of the threads that make steps or launch their work, while a window is open (`TLLMPROF_STACKS`).
 //!
 //! ```text
 //! iteration begins ──▶ followed ◀── sampler ──▶ frames ──▶ the record
 //!                                      ├──▶ scheduled: does the thread run?
-//!                                      └──▶ native, modules: what the kernel takes
+//!                                      ├──▶ asleep, unwind: what does it sleep in?
+//!                                      └──▶ native, modules: stacks that the kernel records
 //! ```
 //!
-//! A thread of the library's own ([`sampler`]) reads what the others are in, at random intervals. It takes none of the
-//! host's locks, sends no signal and stops nobody. Which threads make steps they say themselves ([`followed`]).
+//! A thread of the library's own ([`sampler`]) reads the stacks of the other threads, at random intervals. It takes
+//! none of the host's locks, sends no signal and stops no thread. The threads that make steps register themselves
+//! ([`followed`]).
 
+mod asleep;
+mod files;
 mod followed;
 mod frames;
 mod modules;
@@ -18,12 +22,15 @@ mod scheduled;
 #[cfg(test)]
 #[path = "../../../tests/common/skipped.rs"]
 mod skipped;
+#[cfg(test)]
+mod tests;
+mod unwind;
 
 use tllmprof_capture::AddOn;
 use tllmprof_config::Window;
 use tllmprof_session::Place;
 
-/// The sampler, switched with the windows.
+/// The sampler, which is switched with the windows.
 pub struct StackSampler;
 
 impl AddOn for StackSampler {

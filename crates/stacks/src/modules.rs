@@ -1,5 +1,5 @@
-//! What native functions are called in a record: their module and where in it they lie. Whoever reads the record finds
-//! the symbols.
+//! The names of native functions in a record: their module and their offset in it. The reader of the record finds the
+//! symbols.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -13,14 +13,16 @@ use tllmprof_platform::elf;
 use tllmprof_python::stacks::OfAddress;
 use tllmprof_recorder::{self as recorder, NO_STRING, StringId};
 
-/// Addresses whose names are kept.
-const MOST: usize = 1 << 16;
+/// Largest number of addresses whose names are kept.
+const MAX_NAMES: usize = 1 << 16;
 
 struct Module {
     start: usize,
     end: usize,
-    /// What the addresses in its file are moved by.
+    /// The difference between addresses in memory and in its file.
     base: usize,
+    /// Address of its table for unwinding.
+    unwind_table: Option<usize>,
     path: PathBuf,
 }
 
@@ -28,16 +30,17 @@ struct Module {
 #[derive(Default)]
 pub struct Modules {
     known: Vec<Module>,
+    /// Number of module loads and unloads when the list was read.
     changes: Option<u64>,
     names: HashMap<usize, StringId, BuildHasherDefault<OfAddress>>,
 }
 
 impl Modules {
-    /// Looks whether modules have come or gone.
-    pub fn look(&mut self) {
+    /// Reads the list of modules again if any were loaded or unloaded. Returns true if so.
+    pub fn look(&mut self) -> bool {
         let changes = elf::changes();
         if self.changes.replace(changes) == Some(changes) {
-            return;
+            return false;
         }
         self.names.clear();
         self.known.clear();
@@ -46,6 +49,7 @@ impl Modules {
                 start: module.start,
                 end: module.end,
                 base: module.base,
+                unwind_table: module.unwind_table(),
                 path: Path::new(OsStr::from_bytes(module.path().to_bytes())).to_owned(),
             }));
         });
@@ -57,14 +61,26 @@ impl Modules {
             module.path = std::fs::read_link("/proc/self/exe").unwrap_or_default();
         }
         self.known.sort_unstable_by_key(|module| module.start);
+        true
     }
 
-    /// The string of the function at an address.
+    /// Returns the table for unwinding of the code at an address.
+    pub fn unwind_table(&self, address: usize) -> Option<usize> {
+        self.containing(address)?.unwind_table
+    }
+
+    fn containing(&self, address: usize) -> Option<&Module> {
+        let after = self.known.partition_point(|module| module.start <= address);
+        let module = self.known.get(after.checked_sub(1)?)?;
+        (address < module.end).then_some(module)
+    }
+
+    /// Returns the string of the function at an address.
     pub fn string(&mut self, address: usize) -> StringId {
         if let Some(id) = self.names.get(&address) {
             return *id;
         }
-        if self.names.len() >= MOST {
+        if self.names.len() >= MAX_NAMES {
             self.names.clear();
         }
         let id = recorder::id_of(&self.name(address));
@@ -74,11 +90,10 @@ impl Modules {
         id
     }
 
-    /// `MODULE+0xOFFSET`. Code that is in no module has one name: its places say nothing to anybody.
+    /// Returns `MODULE+0xOFFSET`. All code that is in no module has one name, as its addresses are meaningless to a
+    /// reader.
     fn name(&self, address: usize) -> String {
-        let after = self.known.partition_point(|module| module.start <= address);
-        let module = after.checked_sub(1).and_then(|at| self.known.get(at));
-        let Some(module) = module.filter(|module| address < module.end) else {
+        let Some(module) = self.containing(address) else {
             return "[no module]".to_owned();
         };
         let mut name = module.path.to_string_lossy().into_owned();

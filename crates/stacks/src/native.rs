@@ -1,27 +1,34 @@
-//! Native stacks, which the kernel takes (`perf_event_open`) where it permits that, and only of user space.
+//! Native stacks, which the kernel records (`perf_event_open`) if it permits that, and only of user space.
 //!
-//! The kernel follows frame pointers. It writes what it finds into a ring of its own, which goes away with its mapping:
-//! no descriptor stays open, and the child of a fork has none of it.
+//! The kernel follows frame pointers, which optimised code seldom has. So it also copies the registers and the top of
+//! the stack, which are unwound later. It writes its samples into a ring buffer, which disappears with its mapping: no
+//! descriptor stays open, and the child of a fork does not inherit it.
 
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use tllmprof_platform::system;
+
+use super::unwind::Registers;
 use tllmprof_sync::kernel;
 
-/// Bytes of the ring's first page, and of what follows.
-const HEADER: usize = 4096;
-const DATA: usize = 8 * 4096;
-/// Where the first page says how far the kernel has written, and where we say how far we have read.
-const HEAD: usize = 1024;
-const TAIL: usize = 1032;
+/// Sizes in bytes of the ring's first page, and of the data after it: with copies of the stack, and if the kernel has
+/// no room for that.
+const HEADER_BYTES: usize = 4096;
+const DATA_WITH_STACKS_BYTES: usize = 128 * 4096;
+const DATA_BYTES: usize = 8 * 4096;
+/// Number of bytes of a stack that are copied.
+const STACK_BYTES: u32 = 16 << 10;
+/// Offsets in the first page of the position up to which the kernel has written, and up to which we have read.
+const HEAD_OFFSET: usize = 1024;
+const TAIL_OFFSET: usize = 1032;
 /// `PERF_RECORD_SAMPLE`.
-const SAMPLE: u32 = 9;
-/// From here on a word of a callchain is no address, but says of what the next ones are.
-const MARKS: u64 = u64::MAX - 4095;
+const SAMPLE_RECORD: u32 = 9;
+/// The smallest word of a callchain that is not an address, but says to which context the next ones belong.
+const FIRST_CONTEXT_MARK: u64 = u64::MAX - 4095;
 
-/// `perf_event_attr`, up to what Linux 4.8 knows.
+/// `perf_event_attr`, with the fields of Linux 4.8.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -52,16 +59,23 @@ const SOFTWARE: u32 = 1;
 const TASK_CLOCK: u64 = 1;
 const TIME: u64 = 1 << 2;
 const CALLCHAIN: u64 = 1 << 5;
+const USER_REGISTERS: u64 = 1 << 12;
+const USER_STACK: u64 = 1 << 13;
+/// Mask of the frame pointer, the stack pointer and the program counter among the kernel's registers, in this order.
+#[cfg(target_arch = "x86_64")]
+const REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
+#[cfg(target_arch = "aarch64")]
+const REGISTERS: u64 = 1 << 29 | 1 << 31 | 1 << 32;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
 const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
 const USE_CLOCK: u64 = 1 << 25;
 const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
 
-/// Frames of a stack.
-const MOST_FRAMES: u16 = 127;
+/// Largest number of frames of a stack.
+const MAX_FRAMES: u16 = 127;
 
-/// Why the kernel takes no stacks.
+/// The error with which the kernel refuses to record stacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refusal(i32);
 
@@ -80,80 +94,129 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The stacks of a thread, from its opening on.
+/// The stacks of a thread since the ring was opened.
 pub struct Ring {
     place: NonNull<u8>,
-    /// Bytes that were read so far.
+    /// Number of bytes after its first page.
+    data: usize,
+    /// True if samples have registers and a part of the stack.
+    has_stacks: bool,
+    /// Number of bytes that were read so far.
     tail: u64,
     record: Vec<u64>,
 }
 
+/// A sample of a thread's native stack.
+pub struct Sample<'a> {
+    /// Time in nanoseconds of the monotonic clock.
+    pub time: u64,
+    /// The addresses that the kernel found by frame pointers, the innermost first. The first lies within its function,
+    /// the others after the calls in their functions.
+    chain: &'a [u64],
+    /// The registers, and the words from the stack pointer on.
+    pub copy: Option<(Registers, &'a [u64])>,
+}
+
+impl Sample<'_> {
+    /// Returns the addresses of its functions by frame pointers. Those of callers lie within the call instruction.
+    pub fn by_frame_pointers(&self) -> impl Iterator<Item = usize> {
+        let addresses = self
+            .chain
+            .iter()
+            .filter(|address| **address < FIRST_CONTEXT_MARK);
+        let exact = |(index, address): (usize, &u64)| {
+            *address as usize - usize::from(index > 0 && *address > 0)
+        };
+        addresses.enumerate().map(exact)
+    }
+
+    fn parse(record: &[u64], has_stacks: bool) -> Option<Sample<'_>> {
+        let [time, count, rest @ ..] = record else {
+            return None;
+        };
+        let (chain, rest) = rest.split_at_checked(*count as usize)?;
+        let copy = match rest {
+            // The words are the ABI, 0 if there are no registers; the registers; the size reserved for the stack; the
+            // stack; and how many bytes of it are valid.
+            &[
+                abi,
+                frame_pointer,
+                stack_pointer,
+                program_counter,
+                reserved,
+                ref stack @ ..,
+            ] if has_stacks && abi != 0 => {
+                let (stack, length) = stack.split_at_checked(reserved as usize / 8)?;
+                let length = length.first().map_or(0, |bytes| *bytes as usize / 8);
+                let registers = Registers {
+                    program_counter: program_counter as usize,
+                    stack_pointer: stack_pointer as usize,
+                    frame_pointer: Some(frame_pointer as usize),
+                };
+                Some((registers, stack.get(..length)?))
+            }
+            _ => None,
+        };
+        Some(Sample {
+            time: *time,
+            chain,
+            copy,
+        })
+    }
+}
+
 impl Ring {
-    /// Has the stack of a thread of this process taken at each `period` nanoseconds of processor time.
+    /// Lets the kernel record the stack of a thread of this process at each `period` nanoseconds of processor time.
     pub fn open(thread: i32, period: u64) -> Result<Self, Refusal> {
+        Self::open_as(thread, period, true).or_else(|_| Self::open_as(thread, period, false))
+    }
+
+    fn open_as(thread: i32, period: u64, has_stacks: bool) -> Result<Self, Refusal> {
+        let [more, registers, stack, data] = match has_stacks {
+            true => [
+                USER_REGISTERS | USER_STACK,
+                REGISTERS,
+                u64::from(STACK_BYTES),
+                DATA_WITH_STACKS_BYTES as u64,
+            ],
+            false => [0, 0, 0, DATA_BYTES as u64],
+        };
         let attributes = Attributes {
             kind: SOFTWARE,
             size: size_of::<Attributes>() as u32,
             config: TASK_CLOCK,
             period,
-            sample_type: TIME | CALLCHAIN,
+            sample_type: TIME | CALLCHAIN | more,
             flags: EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR | EXCLUDE_CALLCHAIN_KERNEL | USE_CLOCK,
             clock: libc::CLOCK_MONOTONIC,
-            most_frames: MOST_FRAMES,
+            most_frames: MAX_FRAMES,
+            registers,
+            stack: stack as u32,
             ..Attributes::default()
         };
-        let refusal = || Refusal(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
-        // SAFETY: the kernel reads the attributes, whose size they say. The descriptor is ours until it is closed; what
-        // is mapped by it is where the kernel finds room, and stays when it is closed.
-        let place = unsafe {
-            let arguments = [
-                (&raw const attributes).addr(),
-                thread as usize,
-                usize::MAX,
-                usize::MAX,
-                CLOSE_ON_EXEC as usize,
-            ];
-            let opened = kernel::call(libc::SYS_perf_event_open, arguments);
-            let descriptor = i32::try_from(opened).unwrap_or(-1);
-            if descriptor < 0 {
-                return Err(Refusal(descriptor.unsigned_abs().cast_signed()));
-            }
-            let place = libc::mmap(
-                core::ptr::null_mut(),
-                HEADER + DATA,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                descriptor,
-                0,
-            );
-            let refusal = (place == libc::MAP_FAILED).then(refusal);
-            libc::close(descriptor);
-            match refusal {
-                Some(refusal) => return Err(refusal),
-                None => place,
-            }
-        };
-        let place = NonNull::new(place.cast()).ok_or(Refusal(libc::ENOMEM))?;
+        let data = data as usize;
         Ok(Self {
-            place,
+            place: map(thread, &attributes, HEADER_BYTES + data)?,
+            data,
+            has_stacks,
             tail: 0,
             record: Vec::new(),
         })
     }
 
-    /// A word of the ring, which the kernel writes, too.
+    /// Returns a word of the ring, to which the kernel also writes.
     fn word(&self, offset: usize) -> &AtomicU64 {
-        debug_assert!(offset < HEADER + DATA && offset.is_multiple_of(8));
-        // SAFETY: the offset lies within the mapping, at a multiple of eight bytes. Nobody but the kernel writes there
+        debug_assert!(offset < HEADER_BYTES + self.data && offset.is_multiple_of(8));
+        // SAFETY: the offset lies within the mapping, at a multiple of eight bytes. Only the kernel writes there
         // without an atomic.
         unsafe { AtomicU64::from_ptr(self.place.as_ptr().add(offset).cast()) }
     }
 
-    /// Gives each stack that was taken since the last time: when, in nanoseconds of the monotonic clock, and the
-    /// addresses of its functions, the innermost first. Those of callers are in the midst of the call.
-    pub fn each(&mut self, mut act: impl FnMut(u64, &mut dyn Iterator<Item = usize>)) {
-        let head = self.word(HEAD).load(Ordering::Acquire);
-        let at = |bytes: u64| HEADER + bytes as usize % DATA;
+    /// Calls `act` for each stack that was recorded since the last call.
+    pub fn each(&mut self, mut act: impl FnMut(&Sample<'_>)) {
+        let head = self.word(HEAD_OFFSET).load(Ordering::Acquire);
+        let data = self.data;
+        let at = |bytes: u64| HEADER_BYTES + bytes as usize % data;
         while self.tail < head {
             let header = self.word(at(self.tail)).load(Ordering::Relaxed);
             let size = header >> 48;
@@ -166,30 +229,61 @@ impl Ring {
             let words = (self.tail + 8..self.tail + size).step_by(8);
             record.extend(words.map(|bytes| self.word(at(bytes)).load(Ordering::Relaxed)));
             self.tail += size;
-            if header as u32 == SAMPLE
-                && let [time, count, addresses @ ..] = &record[..]
+            if header as u32 == SAMPLE_RECORD
+                && let Some(sample) = Sample::parse(&record, self.has_stacks)
             {
-                let addresses = addresses.iter().take(*count as usize);
-                let addresses = addresses.filter(|address| **address < MARKS);
-                let exact = |(index, address): (usize, &u64)| {
-                    *address as usize - usize::from(index > 0 && *address > 0)
-                };
-                act(*time, &mut addresses.enumerate().map(exact));
+                act(&sample);
             }
             self.record = record;
         }
-        self.word(TAIL).store(self.tail, Ordering::Release);
+        self.word(TAIL_OFFSET).store(self.tail, Ordering::Release);
     }
+}
+
+/// Opens an event, and maps its ring.
+fn map(thread: i32, attributes: &Attributes, length: usize) -> Result<NonNull<u8>, Refusal> {
+    let refusal = || Refusal(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
+    // SAFETY: the kernel reads the attributes, which state their size. The descriptor is ours until it is closed. The
+    // ring is mapped where the kernel finds room, and the mapping stays when the descriptor is closed.
+    let place = unsafe {
+        let arguments = [
+            core::ptr::from_ref(attributes).addr(),
+            thread as usize,
+            usize::MAX,
+            usize::MAX,
+            CLOSE_ON_EXEC as usize,
+        ];
+        let opened = kernel::call(libc::SYS_perf_event_open, arguments);
+        let descriptor = i32::try_from(opened).unwrap_or(-1);
+        if descriptor < 0 {
+            return Err(Refusal(descriptor.unsigned_abs().cast_signed()));
+        }
+        let place = libc::mmap(
+            core::ptr::null_mut(),
+            length,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            descriptor,
+            0,
+        );
+        let refusal = (place == libc::MAP_FAILED).then(refusal);
+        libc::close(descriptor);
+        match refusal {
+            Some(refusal) => return Err(refusal),
+            None => place,
+        }
+    };
+    NonNull::new(place.cast()).ok_or(Refusal(libc::ENOMEM))
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `open`, of which no reference is left.
-        unsafe { libc::munmap(self.place.as_ptr().cast(), HEADER + DATA) };
+        // SAFETY: the mapping of `open_as`, to which no reference is left.
+        unsafe { libc::munmap(self.place.as_ptr().cast(), HEADER_BYTES + self.data) };
     }
 }
 
-/// Now, by the clock of [`Ring::each`].
+/// Returns the present time by the clock of [`Ring::each`].
 pub fn now() -> u64 {
     system::nanoseconds(system::Clock::Monotonic)
 }
@@ -224,10 +318,11 @@ mod tests {
         let mut count = 0;
         for _ in 0..2000 {
             spins(Instant::now() + std::time::Duration::from_micros(500));
-            ring.each(|time, addresses| {
+            ring.each(|sample| {
+                let time = sample.time;
                 assert!(time >= last && time <= now(), "{time} after {last}");
                 last = time;
-                count += usize::from(addresses.next().is_some());
+                count += usize::from(sample.by_frame_pointers().next().is_some());
             });
             if count > 50 {
                 return;

@@ -1,10 +1,11 @@
-//! The thread that samples. It is there as long as a window is open and a thread that makes steps lives.
+//! The thread that samples. It exists as long as a window is open and a thread that makes steps lives.
 
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
+use tllmprof_config::variable;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
@@ -12,59 +13,63 @@ use tllmprof_platform::own_threads::{self, Kind, OwnThread};
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::system::{name_thread, processor_time};
 use tllmprof_platform::thread::uncounted;
-use tllmprof_python::stacks::{self as python, Names, Ready, Walked, Walker};
+use tllmprof_python::stacks::{self as python, Names, Ready, Target, Walked, Walker};
 use tllmprof_recorder::{self as recorder, Event, StringId, Taken, ThreadState, What};
 use tllmprof_session::activity;
 use tllmprof_sync::{Lock, wait, wake};
 
+use super::asleep::{self, Asleep};
+use super::files;
 use super::followed::{self, Followed};
 use super::frames::Frames;
 use super::modules::Modules;
 use super::native::{self, Ring};
-use super::scheduled::{self, Scheduled, Seen};
+use super::scheduled::{Scheduled, Seen};
+use super::unwind::Unwinder;
 
 const NO_THREAD: u32 = 0;
 const SAMPLES: u32 = 1;
-/// The thread is to end.
+/// The thread must end.
 const ENDS: u32 = 2;
 
-/// How long the end of a window waits for the thread's.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// How often it looks whether only the library's threads are left.
-const LOOK: Duration = Duration::from_millis(100);
-/// What it runs on.
-const STACK: usize = 256 << 10;
+/// Longest time that the end of a window waits for the end of the thread.
+const END_TIMEOUT: Duration = Duration::from_millis(100);
+/// Interval at which the thread checks whether only the library's threads are left.
+const ALONE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Size of its stack in bytes.
+const STACK_BYTES: usize = 256 << 10;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// What the thread is about.
+    /// State of the thread: `NO_THREAD`, `SAMPLES` or `ENDS`.
     #[fork(reset)]
     #[exit = "the thread is asked to end"]
     static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
-    /// A window is open whose stacks are to be sampled.
+    /// True while a window is open whose stacks are sampled.
     #[fork(reset)]
     static IS_OPEN: AtomicBool = AtomicBool::new(false);
-    /// The kernel takes no native stacks.
+    /// True if the kernel refuses to record native stacks.
     #[fork(keep = "it does not in a child either")]
     static IS_REFUSED: AtomicBool = AtomicBool::new(false);
-    /// What one window's thread leaves to the next one's.
+    /// Data that one window's thread leaves for the next one's.
     #[fork(reset)]
     static KEPT: Lock<Option<Box<Kept>>> = Lock::new(None);
 }
 
-/// What is known for as long as the record's strings are the same.
+/// Data that is valid as long as the record's strings are the same.
 #[derive(Default)]
 struct Kept {
-    /// The era of these.
+    /// The record's era in which the data is valid.
     era: u32,
     names: Names,
     frames: Frames,
     modules: Modules,
+    unwinder: Unwinder,
 }
 
 impl Kept {
-    /// Forgets all where a window has opened that has strings of its own; whether one has.
+    /// Forgets everything if a window with strings of its own has opened. Returns true if so.
     fn keep_up(&mut self) -> bool {
         let era = recorder::era();
         let is_behind = self.era != era;
@@ -76,26 +81,85 @@ impl Kept {
         }
         is_behind
     }
+
+    /// Handles loads and unloads of modules.
+    fn look(&mut self) {
+        if self.modules.look() {
+            self.unwinder.forget();
+        }
+    }
+
+    /// Returns the innermost frame of a sleeping thread's native stack, which does not change meanwhile; 0 if it cannot
+    /// be read.
+    fn stack_of(&mut self, asleep: &Asleep, addresses: &mut Vec<usize>) -> u32 {
+        self.look();
+        addresses.clear();
+        self.unwinder
+            .unwind(&self.modules, asleep.registers, addresses);
+        self.innermost(addresses)
+    }
+
+    /// Returns the innermost frame of a sample: by the modules' tables, unless these end early and frame pointers lead
+    /// further.
+    fn sampled(&mut self, sample: &native::Sample<'_>, addresses: &mut Vec<usize>) -> u32 {
+        addresses.clear();
+        let Self {
+            unwinder, modules, ..
+        } = self;
+        let is_all = sample.copy.is_some_and(|(registers, stack)| {
+            unwinder.unwind_copy(modules, registers, stack, addresses)
+        });
+        if !is_all {
+            // An address in no module is not a caller: the frame pointer was used for something else.
+            let is_code = |address: &usize| modules.unwind_table(*address).is_some();
+            let mut chain = sample.by_frame_pointers();
+            let innermost = chain.next();
+            let chain: Vec<_> = innermost
+                .into_iter()
+                .chain(chain.take_while(is_code))
+                .collect();
+            if chain.len() > addresses.len() {
+                *addresses = chain;
+            }
+        }
+        self.innermost(addresses)
+    }
+
+    /// Returns the innermost frame of a stack, given by the addresses of its functions, of which the innermost comes
+    /// first.
+    fn innermost(&mut self, addresses: &[usize]) -> u32 {
+        let modules = &mut self.modules;
+        let outermost_first = addresses.iter().rev();
+        let names = outermost_first.map(|address| modules.string(*address));
+        self.frames.innermost(names)
+    }
 }
 
-/// Samples a second that are asked for.
+/// Returns the number of samples per second that the user requested.
 fn rate() -> Option<u64> {
     activity::settings()?.stacks
 }
 
-/// Whether native stacks are sampled, too.
+/// Returns true if the user requested this explicitly, so that a failure must be reported.
+fn is_asked_for(variable: &str) -> bool {
+    activity::settings().is_none_or(|settings| !settings.is_auto(variable))
+}
+
+/// Returns true if native stacks are sampled, too.
 fn takes_native() -> bool {
     let is_asked = activity::settings().is_some_and(|settings| settings.native_stacks);
     is_asked && !IS_REFUSED.load(Ordering::Relaxed)
 }
 
-/// A window has been opened.
+/// Starts the sampling for a window that has been opened.
 pub fn window_opens() {
     if rate().is_none() {
         return;
     }
     if !recorder::is_on() {
-        if let Some(settings) = activity::settings() {
+        if let Some(settings) = activity::settings()
+            && is_asked_for(variable::stacks)
+        {
             let missing = recorder::missing(settings);
             log::once!(
                 Warn,
@@ -105,28 +169,32 @@ pub fn window_opens() {
         }
         return;
     }
+    // Threads that launch another thread's steps are followed, too.
+    recorder::at_launches(iteration_begins);
     IS_OPEN.store(true, Ordering::Release);
 }
 
-/// An iteration begins on the calling thread, which is followed from here on.
+/// Follows the calling thread, on which an iteration begins.
 pub fn iteration_begins() {
     if !IS_OPEN.load(Ordering::Acquire) {
         return;
     }
-    if let Some(Err(trouble)) = python::ready() {
+    if let Some(Err(trouble)) = python::ready()
+        && is_asked_for(variable::stacks)
+    {
         log::once!(
             Warn,
             "TLLMPROF_STACKS: no Python stacks are sampled: {trouble}"
         );
-    }
-    if !matches!(python::ready(), Some(Ok(_))) && !takes_native() {
-        return;
+        if !takes_native() {
+            return;
+        }
     }
     followed::follow();
     let is_new = WORD
         .compare_exchange(NO_THREAD, SAMPLES, Ordering::AcqRel, Ordering::Relaxed)
         .is_ok();
-    if is_new && !own_threads::start(Kind::Stacks, STACK, main) {
+    if is_new && !own_threads::start(Kind::Stacks, STACK_BYTES, main) {
         IS_OPEN.store(false, Ordering::Release);
         WORD.store(NO_THREAD, Ordering::Release);
         log::once!(
@@ -136,10 +204,10 @@ pub fn iteration_begins() {
     }
 }
 
-/// The window closes.
+/// Stops the sampling when the window closes.
 pub fn window_closes() {
     process_ends();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + END_TIMEOUT;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if WORD.load(Ordering::Acquire) != ENDS || left.is_zero() {
@@ -150,7 +218,7 @@ pub fn window_closes() {
     followed::forget_all();
 }
 
-/// Nothing more is sampled. Waits for nothing.
+/// Requests that the sampling stops. Does not wait.
 pub fn process_ends() {
     IS_OPEN.store(false, Ordering::Release);
     let told = WORD.compare_exchange(SAMPLES, ENDS, Ordering::AcqRel, Ordering::Relaxed);
@@ -169,7 +237,7 @@ extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
         let _own = OwnThread::new(Kind::Stacks, &(wake_all as fn()));
         name_thread(c"tllmprof-stacks");
         uncounted(&mut || contained((), run));
-        scheduled::close_all();
+        files::close_all();
     });
     WORD.store(NO_THREAD, Ordering::Release);
     wake(&WORD, i32::MAX);
@@ -178,48 +246,73 @@ extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
 
 fn run() {
     let Some(rate) = rate() else { return };
-    let kept = KEPT.lock_for(PATIENCE).and_then(|mut kept| kept.take());
+    let kept = KEPT.lock_for(END_TIMEOUT).and_then(|mut kept| kept.take());
     let mut sampler = Sampler {
         process: ids::process(),
         kept: kept.unwrap_or_default(),
         period: 1_000_000_000 / rate.max(1),
         threads: Vec::new(),
         functions: Vec::new(),
+        addresses: Vec::new(),
     };
     sampler.run();
     sampler.take_native();
-    if let Some(mut kept) = KEPT.lock_for(PATIENCE) {
+    if let Some(mut kept) = KEPT.lock_for(END_TIMEOUT) {
         *kept = Some(sampler.kept);
     }
 }
 
-/// One of the threads that are followed.
+/// One of the followed threads.
 struct Thread {
     number: i32,
     walker: Walker,
     scheduled: Scheduled,
     native: Option<Ring>,
+    /// State at its last sample, if it slept.
+    slept: Option<Slept>,
+}
+
+/// State of a thread that was asleep at a sample. If it has used no more processor time and sleeps in the same call, it
+/// has not woken since: then its stacks have not changed.
+#[derive(Clone, Copy)]
+struct Slept {
+    used: u64,
+    era: u32,
+    at: Asleep,
+    /// The events that were written.
+    sample: What,
+    asleep: What,
+}
+
+/// Python's interpreter in this process.
+enum Interpreter {
+    NotThere,
+    Read(&'static Ready),
+    /// The interpreter is there, but its stacks cannot be read.
+    Hidden,
 }
 
 struct Sampler {
     process: i32,
-    /// In nanoseconds.
+    /// Mean interval between samples, in nanoseconds.
     period: u64,
     kept: Box<Kept>,
     threads: Vec<Thread>,
-    /// Of one stack, the innermost first.
+    /// The functions of one stack, the innermost first.
     functions: Vec<StringId>,
+    /// The addresses of one native stack, the innermost first.
+    addresses: Vec<usize>,
 }
 
 impl Sampler {
-    /// Samples until it is told to end, or until there is nobody left to be sampled.
+    /// Samples until it is requested to end, or until no thread is left to sample.
     fn run(&mut self) {
         let mut intervals = Intervals::new(self.period);
         let mut next = Instant::now();
         let mut looked = next;
         loop {
-            // From when the last sample was meant: a sample's own time does not add to the interval. A thread that
-            // could not run for long does not catch up.
+            // The interval counts from the planned time of the last sample, so that the time of sampling does not add
+            // to it. Samples that are missed because this thread did not run are skipped.
             next = (next + intervals.next()).max(Instant::now());
             if !sleep_until(next) {
                 return;
@@ -227,7 +320,7 @@ impl Sampler {
             if !recorder::is_on() {
                 return;
             }
-            if next.saturating_duration_since(looked) >= LOOK {
+            if next.saturating_duration_since(looked) >= ALONE_CHECK_INTERVAL {
                 looked = next;
                 if own_threads::are_alone() {
                     return;
@@ -239,16 +332,18 @@ impl Sampler {
         }
     }
 
-    /// Samples all threads once; false if there is nobody left.
+    /// Samples all threads once. Returns false if no thread is left.
     fn sample(&mut self) -> bool {
         self.take_native();
-        let ready = python::ready().and_then(|ready| ready.as_ref().ok());
-        if ready.is_none() && !takes_native() {
-            return false;
-        }
+        let interpreter = match python::ready() {
+            None => Interpreter::NotThere,
+            Some(Ok(ready)) => Interpreter::Read(ready),
+            Some(Err(_)) if takes_native() => Interpreter::Hidden,
+            Some(Err(_)) => return false,
+        };
         let mut is_anybody_left = false;
         for thread in followed::all() {
-            let is_left = self.sample_one(ready, thread);
+            let is_left = self.sample_one(&interpreter, thread);
             if !is_left {
                 followed::forget(thread);
                 self.threads.retain(|known| known.number != thread.number);
@@ -258,8 +353,8 @@ impl Sampler {
         is_anybody_left
     }
 
-    /// Samples a thread; false where that has ended, or nothing can be read.
-    fn sample_one(&mut self, ready: Option<&Ready>, thread: Followed) -> bool {
+    /// Samples a thread. Returns false if it has ended, or nothing can be read.
+    fn sample_one(&mut self, interpreter: &Interpreter, thread: Followed) -> bool {
         let start = recorder::ticks();
         self.kept.keep_up();
         // SAFETY: takes nothing.
@@ -267,53 +362,26 @@ impl Sampler {
         let Some(used) = processor_time(thread.number) else {
             return false;
         };
-        let index = self
-            .threads
-            .iter()
-            .position(|known| known.number == thread.number);
-        let index = index.unwrap_or(self.threads.len());
-        if index == self.threads.len() {
-            let Some(scheduled) = Scheduled::begin(thread) else {
-                return false;
-            };
-            self.threads.push(Thread {
-                number: thread.number,
-                walker: Walker::default(),
-                scheduled,
-                native: open_native(thread.number, self.period),
-            });
-        }
-        let Some(ready) = ready else { return true };
-        let known = &mut self.threads[index];
-        let walked = match thread.target {
-            Some(target) => known.walker.walk(self.process, &ready.layout, target),
-            None => Ok(Walked::Nothing),
-        };
-        let Seen::There(state) = known.scheduled.seen(thread, used, ours) else {
+        let Some(index) = self.known(thread) else {
             return false;
         };
-        let found = walked.and_then(|walked| match walked {
-            Walked::Nothing => Ok((Taken::NoPython, 0)),
-            Walked::Torn => Ok((Taken::Torn, 0)),
-            Walked::Stack => {
-                self.functions.clear();
-                let functions = &mut self.functions;
-                let codes = known.walker.codes();
-                let names = &mut self.kept.names;
-                let is_whole =
-                    names.strings(self.process, ready, codes, |name| functions.push(name))?;
-                Ok(if is_whole {
-                    let outermost_first = functions.iter().rev().copied();
-                    (Taken::Python, self.kept.frames.innermost(outermost_first))
-                } else {
-                    (Taken::Torn, 0)
-                })
-            }
-        });
+        if let Some(slept) = self.still_sleeps(index, thread, used) {
+            write(start, slept.sample, Some(slept.asleep));
+            return true;
+        }
+        let found = match (interpreter, thread.target) {
+            (Interpreter::Read(ready), Some(target)) => self.walk(ready, index, target),
+            (Interpreter::Read(_), None) | (Interpreter::NotThere, _) => Ok((Taken::NoPython, 0)),
+            // It is not known whether the thread is in a Python function.
+            (Interpreter::Hidden, _) => return true,
+        };
+        let Seen::There(state) = self.threads[index].scheduled.seen(thread, used, ours) else {
+            return false;
+        };
         let (taken, frame) = match found {
             Ok(found) => found,
             Err(error) => {
-                // Nothing is tried again in this process.
+                // Sampling is not tried again in this process.
                 IS_OPEN.store(false, Ordering::Release);
                 let trouble = python::Trouble::Refused(error);
                 log::once!(
@@ -329,18 +397,102 @@ impl Sampler {
             thread: thread.number.cast_unsigned(),
             frame,
         };
-        recorder::event(start, recorder::ticks().saturating_sub(start), sample);
+        let slept = match state {
+            Some(ThreadState::Sleeping) => self.sleeps(index, thread, sample),
+            _ => None,
+        };
+        write(start, sample, slept.as_ref().map(|slept| slept.asleep));
+        self.threads[index].slept = slept;
         true
+    }
+
+    /// Returns the state of a thread at its last sample, if it slept and has not run since.
+    fn still_sleeps(&mut self, index: usize, thread: Followed, used: u64) -> Option<Slept> {
+        let known = &mut self.threads[index];
+        let slept = known.slept?;
+        let is_same = slept.used == used && slept.era == self.kept.era;
+        if !is_same || asleep::look(thread)? != slept.at {
+            return None;
+        }
+        known.scheduled.still_sleeps();
+        Some(slept)
+    }
+
+    /// Returns the index of a thread in `threads`, which is added if it is new; `None` if it has ended.
+    fn known(&mut self, thread: Followed) -> Option<usize> {
+        let is_it = |known: &Thread| known.number == thread.number;
+        if let Some(index) = self.threads.iter().position(is_it) {
+            return Some(index);
+        }
+        self.threads.push(Thread {
+            number: thread.number,
+            walker: Walker::default(),
+            scheduled: Scheduled::begin(thread)?,
+            native: open_native(thread.number, self.period),
+            slept: None,
+        });
+        Some(self.threads.len() - 1)
+    }
+
+    /// Reads a thread's Python stack and returns its innermost frame.
+    fn walk(&mut self, ready: &Ready, index: usize, target: Target) -> Result<(Taken, u32), c_int> {
+        let walker = &mut self.threads[index].walker;
+        match walker.walk(self.process, &ready.layout, target)? {
+            Walked::Nothing => Ok((Taken::NoPython, 0)),
+            Walked::Torn => Ok((Taken::Torn, 0)),
+            Walked::Stack => {
+                self.functions.clear();
+                let functions = &mut self.functions;
+                let codes = walker.codes();
+                let Kept { names, frames, .. } = &mut *self.kept;
+                let is_whole =
+                    names.strings(self.process, ready, codes, |name| functions.push(name))?;
+                Ok(if is_whole {
+                    let outermost_first = functions.iter().rev().copied();
+                    (Taken::Python, frames.innermost(outermost_first))
+                } else {
+                    (Taken::Torn, 0)
+                })
+            }
+        }
+    }
+
+    /// Returns the state of a thread that sleeps; `None` if it has woken, or the kernel does not report it.
+    fn sleeps(&mut self, index: usize, thread: Followed, sample: What) -> Option<Slept> {
+        let at = asleep::look(thread)?;
+        let asleep = What::Asleep {
+            call: Some(at.distinguish_streams()),
+            has_timeout: at.has_timeout,
+            thread: thread.number.cast_unsigned(),
+            frame: self.kept.stack_of(&at, &mut self.addresses),
+        };
+        let slept = Slept {
+            used: self.threads[index].scheduled.used(),
+            era: self.kept.era,
+            at,
+            sample,
+            asleep,
+        };
+        (asleep::look(thread)? == at).then_some(slept)
+    }
+}
+
+/// Writes a sample that began at `start`, and the system call that its thread slept in.
+fn write(start: u64, sample: What, asleep: Option<What>) {
+    let took = recorder::ticks().saturating_sub(start);
+    recorder::event(start, took, sample);
+    if let Some(asleep) = asleep {
+        recorder::event(start, took, asleep);
     }
 }
 
 impl Sampler {
-    /// Writes the native stacks that were taken since the last time.
+    /// Writes the native stacks that were recorded since the last time.
     fn take_native(&mut self) {
         let Self {
             kept,
             threads,
-            functions,
+            addresses,
             ..
         } = self;
         let mut rate = None;
@@ -349,29 +501,27 @@ impl Sampler {
                 continue;
             };
             let number = thread.number.cast_unsigned();
-            ring.each(|time, addresses| {
+            ring.each(|sample| {
                 // A window may open meanwhile.
                 if kept.keep_up() || rate.is_none() {
-                    kept.modules.look();
+                    kept.look();
                 }
                 let rate = *rate.get_or_insert_with(recorder::ticks_per_ns);
-                functions.clear();
-                functions.extend(addresses.map(|address| kept.modules.string(address)));
-                let ago = native::now().saturating_sub(time) as f64 * rate;
+                let ago = native::now().saturating_sub(sample.time) as f64 * rate;
                 let start = recorder::ticks().saturating_sub(ago as u64);
-                let sample = What::Sample {
+                let what = What::Sample {
                     taken: Taken::Native,
                     state: Some(ThreadState::Running),
                     thread: number,
-                    frame: kept.frames.innermost(functions.iter().rev().copied()),
+                    frame: kept.sampled(sample, addresses),
                 };
-                recorder::late(&Event::new(start, 0, sample));
+                recorder::late(&Event::new(start, 0, what));
             });
         }
     }
 }
 
-/// The native stacks of a thread, if they are asked for and the kernel takes them.
+/// Opens the ring for the native stacks of a thread, if they are wanted and the kernel permits it.
 fn open_native(thread: i32, period: u64) -> Option<Ring> {
     if !takes_native() {
         return None;
@@ -380,16 +530,18 @@ fn open_native(thread: i32, period: u64) -> Option<Ring> {
         Ok(ring) => Some(ring),
         Err(refusal) => {
             IS_REFUSED.store(true, Ordering::Relaxed);
-            log::once!(
-                Warn,
-                "TLLMPROF_NATIVE_STACKS: no native stacks are sampled: {refusal}"
-            );
+            if is_asked_for(variable::native_stacks) {
+                log::once!(
+                    Warn,
+                    "TLLMPROF_NATIVE_STACKS: no native stacks are sampled: {refusal}"
+                );
+            }
             None
         }
     }
 }
 
-/// Sleeps; false if the thread is to end.
+/// Sleeps until `next`. Returns false if the thread must end.
 fn sleep_until(next: Instant) -> bool {
     loop {
         let left = next.saturating_duration_since(Instant::now());
@@ -403,7 +555,8 @@ fn sleep_until(next: Instant) -> bool {
     }
 }
 
-/// Times between samples, evenly from half a period to one and a half: nothing in the program keeps step with them.
+/// Intervals between samples, uniformly distributed from half a period to one and a half, so that they do not run in
+/// step with anything in the program.
 struct Intervals {
     period: u64,
     state: u64,

@@ -1,72 +1,34 @@
-//! Whether a thread runs, waits for a processor, or sleeps.
+//! The state of a thread: it runs, waits for a processor, or sleeps.
 //!
-//! A thread that runs uses processor time, which costs no file to see. Of one that does not, `/proc` says whether it
-//! could. Its file is opened once in a window: a descriptor that comes and goes might be one that the host expects.
+//! A thread that runs uses processor time, which can be read without a file. For a thread that does not, `/proc` says
+//! whether it is runnable.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
-use tllmprof_platform::descriptor::Own;
-use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_platform::system::processor_time;
 use tllmprof_recorder::ThreadState;
-use tllmprof_sync::Lock;
 
-use super::followed::{Followed, MOST};
+use super::files::{self, LENGTH, ThreadFile, close};
+use super::followed::Followed;
 
-/// How long the sampler waits for a fork that has the files.
-const PATIENCE: core::time::Duration = core::time::Duration::from_millis(10);
-
-lifecycle::global! {
-    stage: Sinks;
-
-    /// `/proc/self/task/N/stat` of the threads that are followed, by their places.
-    #[fork(hold)]
-    static FILES: Lock<[Option<Own>; MOST]> = Lock::new([const { None }; MOST]);
-}
-
-lifecycle::at_fork! {
-    stage: Stage::Again,
-    child: in_child,
-}
-
-/// The threads are the parent's.
-fn in_child(_: &OnlyThread) {
-    close_all();
-}
-
-/// Closes the files.
-pub fn close_all() {
-    if let Some(mut files) = FILES.lock_for(PATIENCE) {
-        files.iter_mut().for_each(|file| *file = None);
-    }
-}
-
-fn close(place: usize) {
-    if let Some(mut files) = FILES.lock_for(PATIENCE) {
-        files[place] = None;
-    }
-}
-
-/// What is known of a thread at a sample.
+/// The state of a thread at a sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
-    /// It is there; what it does, if that is known.
+    /// The thread exists, and is in this state, if it is known.
     There(Option<ThreadState>),
-    /// It has ended.
+    /// The thread has ended.
     Gone,
 }
 
-/// A thread from sample to sample.
+/// The data about a thread that is kept from sample to sample.
 pub struct Scheduled {
-    /// When it was looked at last, and the processor time that it had had.
+    /// Time of the last sample, and the thread's processor time at it, in nanoseconds.
     at: Instant,
     used: u64,
 }
 
 impl Scheduled {
-    /// None where the thread has ended.
+    /// Begins to watch a thread; `None` if it has ended.
     pub fn begin(thread: Followed) -> Option<Self> {
         close(thread.place);
         Some(Self {
@@ -75,8 +37,18 @@ impl Scheduled {
         })
     }
 
-    /// What the thread has done at the moment of a sample, which began on processor `ours` when it had `used` so
-    /// much, and is over.
+    /// Returns the thread's processor time at the last sample, in nanoseconds.
+    pub const fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Notes that the thread has used no processor time since the last sample.
+    pub fn still_sleeps(&mut self) {
+        self.at = Instant::now();
+    }
+
+    /// Returns the state of the thread at a sample that has just been taken. The sample began on processor `ours`, when
+    /// the thread had `used` this much processor time.
     pub fn seen(&mut self, thread: Followed, used: u64, ours: i32) -> Seen {
         let Some(now) = processor_time(thread.number) else {
             close(thread.place);
@@ -97,7 +69,7 @@ impl Scheduled {
                 close(thread.place);
                 return Seen::Gone;
             }
-            // Where the sampler has taken the processor from it, what it did until then counts.
+            // If the sampler has taken the processor from the thread, its state until then counts.
             b'R' if processor == ours && ran_mostly => ThreadState::Running,
             b'R' => ThreadState::Runnable,
             _ => ThreadState::Sleeping,
@@ -105,20 +77,13 @@ impl Scheduled {
     }
 }
 
-/// The letter of a thread's state, and the processor that it ran on last.
+/// Returns the letter of a thread's state, and the processor that it ran on last.
 fn look(thread: Followed) -> Option<(u8, i32)> {
-    let mut files = FILES.lock_for(PATIENCE)?;
-    let place = files.get_mut(thread.place)?;
-    if place.is_none() {
-        let path = format!("/proc/self/task/{}/stat", thread.number);
-        *place = Own::new(File::open(path).ok()?).ok();
-    }
-    let mut text = [0; 512];
-    let length = place.as_ref()?.get()?.read_at(&mut text, 0).ok()?;
-    parse(text.get(..length)?)
+    parse(files::read(thread, ThreadFile::Stat, &mut [0; LENGTH])?)
 }
 
-/// proc(5): the state is the third field, and the processor the 39th. The name, in brackets, is the second.
+/// Parses the file as in proc(5): the state is the third field, and the processor the 39th. The name, in brackets, is
+/// the second.
 fn parse(stat: &[u8]) -> Option<(u8, i32)> {
     let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
     let mut fields = str::from_utf8(stat.get(behind..)?)
@@ -185,7 +150,7 @@ mod tests {
             worker.thread().unpark();
             worker.join().unwrap();
             assert!((0..1000).map(|_| see()).any(|seen| seen == Seen::Gone));
-            assert!(FILES.lock()[0].is_none());
+            assert!(!files::is_open(0));
         });
     }
 }

@@ -1,12 +1,12 @@
-//! What an iteration is, which of them a window holds, and what ranges mean.
+//! Decides what an iteration is, which iterations a window holds, and what ranges mean.
 //!
-//! [`step`] makes one sequence of iterations from the calls of many threads, [`window`] says which of
-//! them are captured, [`turn`] which thread switches to there, [`ranges`] follows the program's NVTX
-//! ranges. All of it decides by what it is handed; nothing here knows CUDA's functions, processes or
-//! files.
+//! [`step`] turns the calls of many threads into one sequence of iterations. [`window`] decides which of them
+//! are captured, [`turn`] which thread switches, and [`ranges`] follows the program's NVTX ranges. All of it
+//! works on its arguments only; nothing here knows CUDA's functions, processes or files.
 
 #![forbid(unsafe_code)]
 
+pub mod length;
 pub mod ranges;
 pub mod sampling;
 pub mod steady;

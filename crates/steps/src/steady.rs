@@ -1,34 +1,128 @@
-//! Whether the time of a step has settled, which is where a window of steady iterations begins.
+//! Detects that the time of a step has settled, which is where a window of steady iterations begins.
 //!
-//! Steps are looked at in blocks. The time has settled once the last few blocks agree, by their medians or by their
-//! means. The medians leave out what is slow now and then, such as a collection in every third step. The means, without
-//! the longest step of each block, find threads steady that step side by side: the steps of those begin together, and
-//! then one lasts until all begin again. What a stream capture interrupts does not count: before and after it, other
-//! work runs.
+//! Steps are compared in blocks. The time has settled once the last few blocks agree, by their medians or by
+//! their means. The medians ignore steps that are slow from time to time, such as a collection in every third
+//! step. The means, without the longest step of each block, detect threads that are steady and step side by
+//! side: their steps begin together, and then one lasts until all begin again. Of steps that take over 0.3 s,
+//! three that agree are enough.
+//!
+//! Only the program's own work counts, and only steps that count can end the search. A step that a stream
+//! capture interrupts does not count: other work runs before and after it. Batches without requests do not
+//! count either, nor steps in which the program waited for requests: its wait is known, or the step took over
+//! ten times as long as usual.
 
 use core::fmt;
 use core::time::Duration;
 use std::time::Instant;
 
-/// Steps of a block.
+/// The number of steps in a block.
 const BLOCK: usize = 8;
-/// Blocks that have to agree.
+/// The number of blocks that have to agree.
 const BLOCKS: usize = 3;
-/// By how many percent of the shortest blocks that agree may differ.
+/// The percentage of the shortest block by which blocks that agree may differ.
 const WITHIN: u32 = 10;
-/// Steps that are needed to see it.
+/// The number of steps that are needed to detect it.
 pub const NEEDED: u64 = BLOCK as u64 * BLOCKS as u64;
-/// Steps after which they are taken as they are.
+/// The number of steps after which they are accepted as they are.
 pub const ENOUGH: u64 = 128;
+/// The same after twice as many steps as are needed, if these lasted this long.
+pub const LONG_ENOUGH: Duration = Duration::from_secs(4);
+/// A step that takes longer than this is slow: single steps are compared then, and after `ENOUGH_SLOW` of
+/// them they are accepted as they are.
+const SLOW: Duration = Duration::from_millis(300);
+const SLOW_NEEDED: usize = 3;
+const ENOUGH_SLOW: usize = LATEST;
+/// The number of single steps that are kept.
+const LATEST: usize = 8;
+/// A shorter step is not a pause. The other steps of its block outvote a short pause.
+pub const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+/// A pause takes more than this many times as long as usual.
+const PAUSE: u32 = 10;
+/// More pauses in a row than this are not pauses: steps take longer now.
+const MOST_PAUSES: u32 = 8;
 
-/// What has become of it.
+/// The result of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It has settled: this is how long a step takes.
+    /// The time has settled, to this duration of a step.
     Settled(Duration),
-    /// It has not settled within [`ENOUGH`] steps: the shortest and the longest of the blocks that were compared
-    /// last, by their medians; nothing where stream captures left no blocks to compare.
-    Unsettled(Option<(Duration, Duration)>),
+    /// The time has not settled.
+    Unsettled(Unsettled),
+}
+
+/// The durations of steps whose time has not settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsettled {
+    /// The number of steps that counted.
+    seen: u64,
+    /// The number of the latest of them that were compared, and their shortest and longest duration, of the
+    /// medians of blocks if blocks were compared. `None` if stream captures left none to compare.
+    latest: Option<(u64, Duration, Duration)>,
+}
+
+/// Facts about a step that begins, and about the one before, which has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// True if the step that begins is one of those that count, and has requests.
+    pub counts: bool,
+    /// In the step before: the time that the program waited for requests, and that its thread waited for the
+    /// GPU.
+    pub idle: Duration,
+    pub gpu_wait: Duration,
+}
+
+impl Known {
+    /// Returns true if a considerable part of a step that took `took` was such a wait.
+    pub fn has_waited(&self, took: Duration) -> bool {
+        self.idle * 10 > took
+    }
+
+    /// Returns true if a step that took `took` is a pause, for a usual duration of `usual`: the GPU did not
+    /// work for long, so it is not one of the program's long steps, such as a prefill between decodes.
+    pub fn is_pause(&self, took: Duration, usual: Duration) -> bool {
+        let alone = took.saturating_sub(self.gpu_wait);
+        alone > SHORTEST_PAUSE && alone > usual * PAUSE
+    }
+}
+
+/// The latest single steps that counted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Latest {
+    steps: [Duration; LATEST],
+    count: usize,
+}
+
+impl Latest {
+    fn push(&mut self, step: Duration) {
+        self.steps.rotate_right(1);
+        self.steps[0] = step;
+        self.count = (self.count + 1).min(LATEST);
+    }
+
+    /// Returns the shortest and the longest of the latest `many`, if there are that many.
+    fn range(&self, many: usize) -> Option<(Duration, Duration)> {
+        let steps = self.steps[..self.count].get(..many)?;
+        steps.iter().copied().min().zip(steps.iter().copied().max())
+    }
+
+    /// Returns the usual duration of a step.
+    fn usual(&self) -> Option<Duration> {
+        let mut steps = self.steps;
+        let steps = &mut steps[..self.count];
+        steps.sort_unstable();
+        (steps.len() >= SLOW_NEEDED).then(|| steps[steps.len() / 2])
+    }
+
+    /// Returns the duration on which the latest slow steps agree.
+    fn agreed(&self) -> Option<Duration> {
+        let (shortest, longest) = self.range(SLOW_NEEDED)?;
+        let sum: Duration = self.steps[..SLOW_NEEDED].iter().sum();
+        (shortest > SLOW && agree(shortest, longest)).then(|| sum / SLOW_NEEDED as u32)
+    }
+}
+
+fn agree(shortest: Duration, longest: Duration) -> bool {
+    longest.saturating_sub(shortest) <= shortest * WITHIN / 100
 }
 
 /// A block that is not full yet.
@@ -38,7 +132,7 @@ struct Block {
     count: usize,
 }
 
-/// What the last blocks come to, the oldest first.
+/// The medians or means of the last blocks, the oldest first.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recent([Option<Duration>; BLOCKS]);
 
@@ -48,60 +142,87 @@ impl Recent {
         self.0[BLOCKS - 1] = Some(block);
     }
 
-    /// The shortest and the longest, if there are enough.
+    /// Returns the shortest and the longest, if there are enough.
     fn range(&self) -> Option<(Duration, Duration)> {
         let known = || self.0.iter().copied().flatten();
         let range = known().min().zip(known().max());
         range.filter(|_| known().count() == BLOCKS)
     }
 
-    /// What they agree on.
+    /// Returns the duration on which they agree.
     fn agreed(&self) -> Option<Duration> {
         let (shortest, longest) = self.range()?;
-        let agree = longest.saturating_sub(shortest) <= shortest * WITHIN / 100;
         let sum: Duration = self.0.iter().copied().flatten().sum();
-        agree.then(|| sum / BLOCKS as u32)
+        agree(shortest, longest).then(|| sum / BLOCKS as u32)
     }
 }
 
-/// Looks at the steps of a process one after the other.
+/// Examines the steps of a process one after the other.
 #[derive(Clone, Debug, Default)]
 pub struct Settling {
-    /// The step that runs, and when it began.
+    /// The current step, and the time when it began.
     running: Option<(u64, Instant)>,
     block: Block,
     medians: Recent,
     means: Recent,
+    latest: Latest,
+    /// The number of pauses since the last step that was not a pause.
+    pauses: u32,
     seen: u64,
+    /// The total duration of the steps that count.
+    time: Duration,
     verdict: Option<Verdict>,
 }
 
 impl Settling {
-    /// Step number `iteration` begins at `now`, and with it the one before is over. `counts`: it is of those that
-    /// are looked at.
-    pub fn begins(&mut self, iteration: u64, now: Instant, counts: bool) {
+    /// Called when step number `iteration` begins at `now`, which ends the one before.
+    pub fn begins(&mut self, iteration: u64, now: Instant, known: Known) {
         if self.verdict.is_some() {
             return;
         }
         if let Some((running, since)) = self.running.take() {
-            self.seen += 1;
-            if iteration == running.wrapping_add(1) {
-                self.add(now.saturating_duration_since(since));
+            let took = now.saturating_duration_since(since);
+            let is_next = iteration == running.wrapping_add(1);
+            if is_next && !known.has_waited(took) && !self.is_pause(took, known) {
+                self.seen += 1;
+                self.time += took;
+                self.add(took);
+                self.verdict = self.judge();
             }
-            self.verdict = self.judge();
         }
-        self.running = counts.then_some((iteration, now));
+        self.running = known.counts.then_some((iteration, now));
     }
 
-    /// A stream was captured, or the count starts again.
+    /// Returns true if the step that took `took` is left out as a pause.
+    fn is_pause(&mut self, took: Duration, known: Known) -> bool {
+        let usual = self.latest.usual();
+        let is_long = usual.is_some_and(|usual| known.is_pause(took, usual));
+        self.pauses = match is_long {
+            true => self.pauses + 1,
+            false => 0,
+        };
+        if self.pauses > MOST_PAUSES {
+            (self.pauses, self.latest) = Default::default();
+            return false;
+        }
+        is_long
+    }
+
+    /// Called when a stream was captured.
     pub fn interrupt(&mut self) {
-        // How many steps were seen is kept: a program that always captures gets its window, too.
-        self.seen += u64::from(self.running.take().is_some());
+        self.running = None;
         self.block = Block::default();
-        (self.medians, self.means) = Default::default();
+        (self.medians, self.means, self.latest) = Default::default();
+    }
+
+    /// Called when the count starts again: everything before was the program's warm-up.
+    pub fn restart(&mut self) {
+        self.interrupt();
+        self.seen = 0;
     }
 
     fn add(&mut self, step: Duration) {
+        self.latest.push(step);
         let Block { steps, count } = &mut self.block;
         if let Some(place) = steps.get_mut(*count) {
             *place = step;
@@ -118,35 +239,49 @@ impl Settling {
     }
 
     fn judge(&self) -> Option<Verdict> {
-        let agreed = self.medians.agreed().or_else(|| self.means.agreed());
-        let unsettled = || Verdict::Unsettled(self.medians.range());
-        agreed
-            .map(Verdict::Settled)
-            .or_else(|| (self.seen >= ENOUGH).then(unsettled))
+        let blocks = self.medians.agreed().or_else(|| self.means.agreed());
+        if let Some(agreed) = blocks.or_else(|| self.latest.agreed()) {
+            return Some(Verdict::Settled(agreed));
+        }
+        let slow = self.latest.range(ENOUGH_SLOW);
+        let (many, range) = match slow.filter(|(shortest, _)| *shortest > SLOW) {
+            Some(slow) => (ENOUGH_SLOW as u64, Some(slow)),
+            None if self.has_seen_enough() => (NEEDED, self.medians.range()),
+            None => return None,
+        };
+        Some(Verdict::Unsettled(Unsettled {
+            seen: self.seen,
+            latest: range.map(|(shortest, longest)| (many, shortest, longest)),
+        }))
     }
 
-    /// What has become of it, if that is known.
+    /// Returns true if the steps are accepted as they are.
+    fn has_seen_enough(&self) -> bool {
+        self.seen >= ENOUGH || self.seen >= 2 * NEEDED && self.time >= LONG_ENOUGH
+    }
+
+    /// Returns the result, if there is one.
     pub const fn verdict(&self) -> Option<Verdict> {
         self.verdict
     }
 
-    /// Steps that were looked at.
+    /// Returns the number of steps that counted.
     pub const fn seen(&self) -> u64 {
         self.seen
     }
 }
 
 impl Verdict {
-    /// Why steps were taken that are not known to be steady.
+    /// Returns the reason if the steps are not known to be steady.
     pub fn shortcoming(self) -> Option<Shortcoming> {
         match self {
             Self::Settled(_) => None,
-            Self::Unsettled(range) => Some(Shortcoming(range)),
+            Self::Unsettled(unsettled) => Some(Shortcoming(unsettled)),
         }
     }
 }
 
-/// As it stands behind what a message names: `steady at 1.023 ms`.
+/// Written as the end of a phrase: `steady at 1.023 ms`.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -156,20 +291,21 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Why steps are not known to be steady, in words.
-pub struct Shortcoming(Option<(Duration, Duration)>);
+/// The reason why steps are not known to be steady, in words.
+pub struct Shortcoming(Unsettled);
 
 impl fmt::Display for Shortcoming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Unsettled { seen, latest } = &self.0;
         write!(
             f,
-            "the time of an iteration did not settle in {ENOUGH} iterations: "
+            "the time of an iteration did not settle in {seen} iterations: "
         )?;
-        match &self.0 {
+        match latest {
             None => f.write_str("streams were captured between them"),
-            Some((shortest, longest)) => write!(
+            Some((many, shortest, longest)) => write!(
                 f,
-                "{:.3} to {:.3} ms in the last {NEEDED}",
+                "{:.3} to {:.3} ms in the last {many}",
                 ms(shortest),
                 ms(longest)
             ),
@@ -185,7 +321,14 @@ fn ms(time: &Duration) -> f64 {
 mod tests {
     use super::*;
 
-    /// Steps that take as long as `micros` says of each, and after which of them a stream was captured.
+    /// A step of the program's own work.
+    const OWN: Known = Known {
+        counts: true,
+        idle: Duration::ZERO,
+        gpu_wait: Duration::ZERO,
+    };
+
+    /// Examines steps that take `micros` each. Streams are captured after some of them.
     fn steps(
         count: u64,
         micros: impl Fn(u64) -> u64,
@@ -194,7 +337,7 @@ mod tests {
         let mut settling = Settling::default();
         let mut now = Instant::now();
         for n in 0..count {
-            settling.begins(n, now, true);
+            settling.begins(n, now, OWN);
             if settling.verdict().is_some() {
                 return (settling, Some(n));
             }
@@ -219,7 +362,7 @@ mod tests {
     #[test]
     fn steps_that_take_as_long_as_each_other_have_settled_at_once() {
         assert_eq!(opens_at(|_| 1023), said("steady at 1.023 ms", NEEDED));
-        // Of some microseconds, too, and some that differ by a little.
+        // The same for steps of some microseconds, and for some that differ a little.
         assert_eq!(opens_at(|_| 5), said("steady at 0.005 ms", NEEDED));
         assert_eq!(opens_at(|n| 1000 + n % 3 * 40).1, Some(NEEDED));
         assert_eq!(opens_at(|_| 0).1, Some(NEEDED));
@@ -227,19 +370,19 @@ mod tests {
 
     #[test]
     fn a_warm_up_is_not_taken() {
-        // What is slow now and then does not matter: in a few steps at first, in each ninth, in each third.
+        // Steps that are slow from time to time do not matter: a few at first, each ninth, each third.
         for is_slow in [|n| n < 3, |n| n % 9 == 0, |n| n % 3 == 0] as [fn(u64) -> bool; 3] {
             assert_eq!(
                 opens_at(|n| if is_slow(n) { 90_000 } else { 1000 }),
                 said("steady at 1.000 ms", NEEDED)
             );
         }
-        // What is slow more often does.
+        // More frequent slow steps matter.
         assert_eq!(
             opens_at(|n| if n < 6 { 90_000 } else { 1000 }).1,
             Some(NEEDED + 8)
         );
-        // It gets faster, and faster.
+        // Steps that get faster and faster.
         let warms_up = |n: u64| if n < 100 { 3000 - 20 * n } else { 1000 };
         let (_, at) = opens_at(warms_up);
         assert!(at.is_some_and(|at| (100..=128).contains(&at)), "{at:?}");
@@ -263,19 +406,91 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_starts_it_again_but_not_for_ever() {
+    fn a_capture_starts_it_again_and_ends_nothing() {
         let (settling, at) = steps(1000, |_| 1000, |n| n == 20);
         assert_eq!(at, Some(21 + NEEDED));
         assert!(matches!(settling.verdict(), Some(Verdict::Settled(_))));
-        let (settling, at) = steps(1000, |_| 1000, |n| n % 10 == 0);
-        assert_eq!(at, Some(ENOUGH), "{settling:?}");
+        let (settling, at) = steps(1000, |_| 1000, |_| true);
+        assert_eq!((at, settling.seen()), (None, 0));
+        // The steps between captures count in the end.
         let (settling, at) = steps(1000, |_| 1000, |n| n % 5 == 0);
-        assert!(at.is_some_and(|at| (ENOUGH..ENOUGH + 4).contains(&at)));
+        assert_eq!(at, Some(ENOUGH / 4 * 5));
         let why = settling.verdict().unwrap().shortcoming().unwrap();
         assert!(
             why.to_string()
                 .ends_with(": streams were captured between them")
         );
+    }
+
+    #[test]
+    fn what_comes_before_the_count_starts_again_was_the_warm_up() {
+        let mut settling = Settling::default();
+        let mut now = Instant::now();
+        for _ in 0..100 {
+            for n in 0..20 {
+                settling.begins(n, now, OWN);
+                now += Duration::from_millis(1);
+            }
+            settling.restart();
+        }
+        assert_eq!((settling.verdict(), settling.seen()), (None, 0));
+    }
+
+    #[test]
+    fn of_slow_steps_three_that_agree_are_enough() {
+        assert_eq!(opens_at(|_| 400_000), said("steady at 400.000 ms", 3));
+        let warms_up = |n| if n < 2 { 900_000 } else { 400_000 };
+        assert_eq!(opens_at(warms_up), said("steady at 400.000 ms", 5));
+        // They are accepted as they are after eight.
+        let (settling, at) = steps(1000, |n| 400_000 * (1 + n % 2), |_| false);
+        assert_eq!(at, Some(8));
+        assert_eq!(
+            settling
+                .verdict()
+                .unwrap()
+                .shortcoming()
+                .unwrap()
+                .to_string(),
+            "the time of an iteration did not settle in 8 iterations: 400.000 to 800.000 ms in the last 8"
+        );
+        assert_eq!(opens_at(|_| 300_000).1, Some(NEEDED));
+    }
+
+    #[test]
+    fn waits_for_requests_are_left_out() {
+        // Two warm-up batches, after which the server waits for its first request.
+        let first = |n| match n {
+            2 => 25_000_000,
+            _ => 5000,
+        };
+        assert_eq!(opens_at(first), said("steady at 5.000 ms", NEEDED));
+        let late = |n| match n {
+            3 | 9 | 17 => 25_000_000,
+            _ => 5000,
+        };
+        assert_eq!(opens_at(late), said("steady at 5.000 ms", NEEDED + 3));
+        // Steps that take longer from some time on are not pauses.
+        let longer = |n| if n < 10 { 5000 } else { 200_000 };
+        assert_eq!(opens_at(longer).0, "steady at 200.000 ms");
+        // Steps that wait for the GPU are the program's own.
+        let mut settling = Settling::default();
+        let mut now = Instant::now();
+        for n in 0..100 {
+            let took = Duration::from_millis(if n % 4 == 3 { 200 } else { 5 });
+            let gpu_wait = took - Duration::from_millis(1);
+            now += took;
+            settling.begins(n, now, Known { gpu_wait, ..OWN });
+            assert_eq!(settling.seen(), n.min(NEEDED), "{n}");
+        }
+        // Pauses only do not end the search.
+        let mut settling = Settling::default();
+        let mut now = Instant::now();
+        for n in 0..1000 {
+            let idle = Duration::from_millis(3);
+            settling.begins(n, now, Known { idle, ..OWN });
+            now += Duration::from_millis(5 + n % 20);
+        }
+        assert_eq!((settling.verdict(), settling.seen()), (None, 0));
     }
 
     #[test]
@@ -290,9 +505,9 @@ mod tests {
         let mut now = Instant::now();
         let mut opened = None;
         for n in 0..400 {
-            // Every third one is of another kind, and its time is its own.
+            // Every third step is of another kind, with a duration of its own.
             let counts = n % 3 != 0;
-            settling.begins(n, now, counts);
+            settling.begins(n, now, Known { counts, ..OWN });
             if settling.verdict().is_some() {
                 opened = opened.or(Some(n));
             }

@@ -1,7 +1,7 @@
-//! Which iterations are such that a window opens behind them.
+//! Detects the iterations after which a window opens by itself.
 //!
-//! How long an iteration took is compared with the median of those with alike batches: one that is slow for a decode
-//! of 64 requests is fast for a prefill of 8000 tokens.
+//! The duration of an iteration is compared with the median of those with similar batches: a duration that is
+//! slow for a decode of 64 requests is fast for a prefill of 8000 tokens.
 
 use core::fmt;
 use core::time::Duration;
@@ -11,14 +11,14 @@ use std::time::Instant;
 use tllmprof_config::Trigger;
 use tllmprof_config::condition::{Facts, Kind, Times};
 
-/// Iterations of a kind whose times are remembered.
+/// The number of iterations of a kind whose durations are remembered.
 const KEPT: usize = 64;
-/// How many there have to be for a median.
+/// The number of durations that a median needs.
 const NEEDED: usize = 16;
-/// In what times are remembered.
+/// The unit of remembered durations, in nanoseconds.
 const UNIT_NS: u64 = 100;
 
-/// The times of the latest iterations of a kind.
+/// The durations of the latest iterations of a kind.
 #[derive(Clone, Debug)]
 struct Alike {
     took: [u32; KEPT],
@@ -36,7 +36,7 @@ impl Alike {
         self.count += 1;
     }
 
-    /// Their median, in nanoseconds.
+    /// Returns their median, in nanoseconds.
     fn median(&self) -> Option<u64> {
         let count = self.count.min(KEPT);
         if count < NEEDED {
@@ -48,25 +48,25 @@ impl Alike {
     }
 }
 
-/// What the time of an iteration went to, in nanoseconds.
+/// The time of an iteration by cause, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Spent {
     pub gc: u64,
-    /// Of the thread that makes the steps.
+    /// The time of the thread that makes the steps.
     pub gil: u64,
     pub wait: u64,
-    /// The engine waited for requests.
+    /// The time that the engine waited for requests.
     pub idle: u64,
 }
 
-/// An iteration behind which a window opens.
+/// An iteration after which a window opens.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Fired {
     pub took: Duration,
     spent: Spent,
     median: Option<Duration>,
     kind: Kind,
-    /// Windows that were not opened before, as there had been enough.
+    /// The number of windows that were not opened before, because there had been enough.
     pub skipped: u64,
 }
 
@@ -102,16 +102,16 @@ impl fmt::Display for Fired {
     }
 }
 
-/// Looks at each iteration.
+/// Examines each iteration.
 #[derive(Clone, Debug)]
 pub struct Watch {
     trigger: Trigger,
     kinds: Vec<Alike>,
-    /// The iteration that runs: since when, and its batch.
+    /// The time when the current iteration began, and its batch.
     runs: Option<(Instant, Facts)>,
-    /// It has ended, and the next has not begun: how long it took, and what that went to.
+    /// An iteration that has ended before the next begins: its duration, and the causes of its time.
     over: Option<(Duration, Spent)>,
-    /// When windows were opened, the latest last.
+    /// The times when windows were opened, the latest last.
     opened: VecDeque<Instant>,
     skipped: u64,
 }
@@ -128,26 +128,26 @@ impl Watch {
         }
     }
 
-    /// How many iterations its windows have.
+    /// Returns the number of iterations of its windows.
     pub const fn steps(&self) -> u64 {
         self.trigger.steps
     }
 
-    /// What runs is no iteration that others could be compared with, as a stream is captured.
+    /// Excludes the current iteration from comparisons, because a stream is captured.
     pub fn interrupt(&mut self) {
         self.runs = None;
         self.over = None;
     }
 
-    /// The iteration that runs has ended before the next begins, and its time went to `spent`.
+    /// Called when the current iteration has ended before the next begins. `spent`: the causes of its time.
     pub fn ends(&mut self, now: Instant, spent: Spent) {
         if let Some((since, _)) = self.runs {
             self.over = Some((now.saturating_duration_since(since), spent));
         }
     }
 
-    /// An iteration begins with this batch, and the one before is over, whose time went to `spent`. Whether a window is
-    /// to open; `may_open`: one can.
+    /// Called when an iteration begins with this batch, which ends the one before. `spent`: the causes of the
+    /// time of that one. Returns a value if a window has to open; `may_open`: one can.
     pub fn begins(
         &mut self,
         facts: Facts,
@@ -162,7 +162,7 @@ impl Watch {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let kind = facts.kind();
         let alike = self.kinds.get_mut(kind.place())?;
-        // Where none can open the time alone is of interest.
+        // If no window can open, only the time matters.
         let median = may_open.then(|| alike.median()).flatten();
         alike.add(ns);
         let times = Times {
@@ -231,7 +231,7 @@ mod tests {
         }
     }
 
-    /// The iterations behind which windows open, of these.
+    /// Returns those of these iterations after which windows open.
     fn drive(
         watch: &mut Watch,
         iterations: impl IntoIterator<Item = (Facts, u64, Spent)>,
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn an_iteration_is_compared_with_those_like_it() {
-        // A prefill in every tenth takes twenty times as long as a decode, and none is slow but two.
+        // Every tenth is a prefill that takes twenty times as long as a decode. Only two are slow.
         let load = |n: u64| {
             let jitter = n * 7919 % 11 * MS / 20;
             match (n, n % 10) {
@@ -279,7 +279,7 @@ mod tests {
             line.contains("(median of its kind 10.") && line.contains("decode, 32 to 63 requests"),
             "{line}"
         );
-        // A time that is the same for all cries wolf.
+        // With one limit for all kinds each prefill fires.
         let fired = drive(
             &mut watch("iteration > 50ms", 100, 3600),
             (0..600).map(load),
@@ -402,7 +402,7 @@ mod tests {
                 Spent::default(),
             )
         };
-        // A stall in 109 ms: from one second to the next there are 9 or 10.
+        // A stall every 109 ms: between seconds there are 9 or 10.
         let fired = drive(&mut watch("iteration > 50ms", 2, 1), (0..300).map(load));
         assert_eq!(numbers(&fired), [9, 19, 109, 119, 209, 219]);
         let skipped = |at: usize| fired[at].1.skipped;

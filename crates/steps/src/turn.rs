@@ -1,5 +1,5 @@
-//! The turn: one thread at a time switches from one point of the iterations to another, and goes on
-//! until it has come to where the others want the process to be.
+//! The turn: one thread at a time switches from one point of the iterations to another, and continues until
+//! it has reached the point that the other threads want.
 //!
 //! | stage       | `Claims`    | `GoesOn`                | `Switches`/`Switched` | `Ends`   |
 //! |-------------|-------------|-------------------------|-----------------------|----------|
@@ -9,8 +9,8 @@
 //! | `Switching` |             | `Free` where it is done | `Switching`           |          |
 //! | `Ended`     |             |                         |                       |          |
 //!
-//! An empty field: the stage stays, and the event is answered by [`Action::Refuse`]. `Reached` leaves
-//! every stage as it is.
+//! An empty field: the stage stays, and the event is answered by [`Action::Refuse`]. `Reached` changes no
+//! stage.
 
 #[cfg(test)]
 mod tests;
@@ -20,50 +20,50 @@ use std::time::Instant;
 
 use crate::window::Point;
 
-/// How long others wait for a window to open.
+/// The time other threads wait for a window to open.
 pub const OPENING: Duration = Duration::from_secs(2);
-/// How long others wait for a window to close. Short: the device may need their launches to become
-/// idle.
+/// The time other threads wait for a window to close. It is short, because the device may need their launches
+/// to become idle.
 pub const CLOSING: Duration = Duration::from_millis(50);
 
-/// Who switches.
+/// The holder of the turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// Nobody, and what there is to capture with is not ready.
+    /// No thread has it, and the capture is not ready.
     #[default]
     Unbegun,
-    /// A thread that is about to make it ready. Others wait for it until then.
+    /// A thread that is about to make the capture ready. Others wait for it until then.
     Claimed { until: Instant },
-    /// Nobody.
+    /// No thread has it.
     Free,
-    /// A thread that may make calls of the process meanwhile. Others wait for it until then.
+    /// A thread that switches, and may make calls of the process meanwhile. Others wait for it until then.
     Switching { until: Instant },
-    /// The end of the process, for good.
+    /// The end of the process has it, for good.
     Ended,
 }
 
-/// Who switches, and to where.
+/// The turn, and the points that it switches between.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turn {
     stage: Stage,
-    /// Where the process is to be.
+    /// The point that the process should be at.
     target: Point,
-    /// Where it is.
+    /// The point that it is at.
     done: Point,
 }
 
-/// What happens.
+/// An event that concerns the turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A thread has come to a point.
+    /// A thread has reached a point.
     Reached(Point),
-    /// There is nothing to switch where the process is to be.
+    /// There is nothing to switch at the target.
     Passed,
     /// A thread takes the turn, at this time.
     Claims(Instant),
-    /// The thread that has the turn asks what is to be done.
+    /// The thread that has the turn asks what it has to do.
     GoesOn,
-    /// It is about to switch; whether it closes a window, and when.
+    /// It is about to switch. `closes`: it closes a window.
     Switches { closes: bool, now: Instant },
     /// It has switched to this point.
     Switched(Point),
@@ -71,47 +71,47 @@ pub enum Event {
     Ends,
 }
 
-/// What the thread has to do.
+/// The action of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Wait for the thread that has the turn, until then at most; `None`: do not wait.
+    /// Wait for the thread that has the turn, at most until then; `None`: do not wait.
     Wait(Option<Instant>),
-    /// Look whether there is something to switch at the target.
+    /// Check if there is something to switch at the target.
     Look,
-    /// Let the threads run to where the next thing happens: the turn is nobody's.
+    /// Let the threads run to the next edge: no thread has the turn.
     Rest,
-    /// Make ready what there is to capture with, and ask again.
+    /// Make the capture ready, and ask again.
     Begin,
     /// Switch to this point, and ask again.
     Switch(Point),
-    /// Go on: the event is noted.
+    /// Continue: the event is noted.
     Go,
-    /// The event was not for this stage: nothing has changed.
+    /// Nothing: the event does not fit this stage.
     Refuse,
 }
 
 impl Turn {
-    /// Whether a thread has the turn, or the end of the process has.
+    /// Returns true if a thread, or the end of the process, has the turn.
     pub const fn is_taken(&self) -> bool {
         !matches!(self.stage, Stage::Unbegun | Stage::Free)
     }
 
-    /// Whether what there is to capture with is ready, or being made so.
+    /// Returns true if the capture is ready, or is being made ready.
     pub const fn has_begun(&self) -> bool {
         !matches!(self.stage, Stage::Unbegun | Stage::Claimed { .. })
     }
 
-    /// Where the process is to be.
+    /// Returns the point that the process should be at.
     pub const fn target(&self) -> Point {
         self.target
     }
 
-    /// Where it is.
+    /// Returns the point that the process is at.
     pub const fn done(&self) -> Point {
         self.done
     }
 
-    /// How long others wait for the thread that has the turn; `None` where they do not.
+    /// Returns the time until which others wait for the thread that has the turn; `None`: they do not wait.
     pub const fn until(&self) -> Option<Instant> {
         match self.stage {
             Stage::Claimed { until } | Stage::Switching { until } => Some(until),
@@ -119,9 +119,9 @@ impl Turn {
         }
     }
 
-    /// `event` happens; what is to be done about it.
+    /// Handles `event`. Returns the action for it.
     ///
-    /// What changes is written in place: this runs for each call that may be a step.
+    /// Changes are made in place: this runs for each call that may be a step.
     #[inline(always)]
     pub fn on(&mut self, event: Event) -> Action {
         match (self.stage, event) {

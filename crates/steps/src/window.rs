@@ -1,8 +1,8 @@
-//! Which iterations are captured.
+//! Decides which iterations are captured.
 //!
-//! A window A-B holds the iterations A to B: it is open before the step that begins A goes on, and
-//! closed before the one that begins B + 1 does. Steps of other threads that began before A and
-//! still run are not its iterations, and those of A to B may be running where it closes.
+//! A window A-B holds the iterations A to B: it opens before the step that begins A continues, and closes
+//! before the step that begins B + 1 does. Steps of other threads that began before A and are still running
+//! do not belong to it, and steps of A to B may be running when it closes.
 
 mod schedule;
 #[cfg(test)]
@@ -12,20 +12,20 @@ use tllmprof_config::range::Window;
 
 pub use schedule::{Conflict, Schedule};
 
-/// A place in the sequence of iterations.
+/// A point in the sequence of iterations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Point {
-    /// Before the first one, or where the count starts again.
+    /// Before the first iteration, or where the count starts again.
     #[default]
     Start,
-    /// Where this iteration begins.
+    /// The beginning of this iteration.
     In(u64),
-    /// Where this iteration has ended, and the next has not begun.
+    /// After this iteration has ended and before the next has begun.
     After(u64),
 }
 
 impl Point {
-    /// The iteration that begins next.
+    /// Returns the iteration that begins next.
     pub const fn next(self) -> u64 {
         match self {
             Self::Start => 0,
@@ -33,7 +33,7 @@ impl Point {
         }
     }
 
-    /// Iterations that are over.
+    /// Returns the number of iterations that are over.
     pub const fn over(self) -> u64 {
         match self {
             Self::Start => 0,
@@ -43,13 +43,15 @@ impl Point {
     }
 }
 
-/// What has to happen at a point.
+/// The changes at a point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Edge {
     /// The window that has ended.
     pub close: Option<Taken>,
     /// The window that begins.
     pub open: Option<Taken>,
+    /// True if the part with kernels begins, of the window that stays open.
+    pub kernels: bool,
 }
 
 /// A window as it was asked for, and the iterations that it takes.
@@ -57,41 +59,48 @@ pub struct Edge {
 pub struct Taken {
     /// The window that was asked for.
     pub asked: Window,
-    /// Its iterations: later ones than asked for, where it opened late.
+    /// Its iterations: later ones than asked for, if it opened late.
     pub window: Window,
-    /// It was closed in between and has opened again.
+    /// True if it was closed in between and has opened again.
     pub is_again: bool,
-    /// It closes in between and goes on later.
+    /// True if it closes in between and continues later.
     pub goes_on: bool,
-    /// It was asked for while the process ran.
+    /// True if it was asked for while the process ran.
     pub on_demand: bool,
+    /// True if it lasts until it has what its figures need.
+    pub is_measured: bool,
 }
 
 impl Taken {
-    /// A window as it was asked for that takes the iterations of another.
-    pub const fn of(asked: Window, window: Window) -> Self {
+    /// A window that was asked for as `asked` and takes the iterations of `window`.
+    pub const fn new(asked: Window, window: Window) -> Self {
         Self {
             asked,
             window,
             is_again: false,
             goes_on: false,
             on_demand: false,
+            is_measured: false,
         }
     }
 
     const fn on_time(window: Window) -> Self {
-        Self::of(window, window)
+        Self::new(window, window)
     }
 
-    /// How far it goes: the iteration after its last, where `over` of them are over.
+    /// Returns the iteration after its last one, if `over` iterations are over.
     pub fn over(&self, over: u64) -> u64 {
         let end = self.window.last.and_then(|last| last.checked_add(1));
         end.map_or(over, |end| end.min(over))
     }
 
-    /// What it has of its iterations where the process ends before the last of them, after `over` of them.
+    /// Returns the part that it has, if the process ends before the last of its iterations, after `over` of
+    /// them.
     pub fn cut(self, over: u64) -> Option<Cut> {
-        let is_cut = self.window.last.is_some_and(|last| over <= last);
+        let is_cut = match self.window.last {
+            Some(last) => over <= last,
+            None => self.is_measured,
+        };
         is_cut.then(|| {
             let last = over
                 .checked_sub(1)
@@ -105,7 +114,7 @@ impl Taken {
         })
     }
 
-    /// Whether it opened late.
+    /// Returns true if it opened late.
     pub fn is_late(&self) -> bool {
         self.asked != self.window
     }
@@ -114,11 +123,11 @@ impl Taken {
 /// A window that the end of the process has cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The iterations that it has, if there are any.
+    /// The iterations that it has, if any.
     pub has: Option<Window>,
 }
 
-/// As many iterations as `window` has, from `first` on.
+/// Returns as many iterations as `window` has, starting with `first`.
 fn later(window: Window, first: u64) -> Window {
     let late = first.saturating_sub(window.first);
     Window {

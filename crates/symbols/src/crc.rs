@@ -1,4 +1,4 @@
-//! The check sum of `.gnu_debuglink`: CRC-32 as in zlib (the GDB manual, "Separate Debug Files").
+//! The checksum of `.gnu_debuglink`: CRC-32 as in zlib (the GDB manual, "Separate Debug Files").
 
 use std::io;
 
@@ -26,8 +26,8 @@ const fn table() -> [u32; 256] {
     table
 }
 
-/// The check sum of a whole file.
-pub fn of(source: &(impl Source + ?Sized)) -> io::Result<u32> {
+/// Returns the checksum of a whole file.
+pub fn checksum(source: &(impl Source + ?Sized)) -> io::Result<u32> {
     let length = source.length()?;
     let mut buffer = vec![0; 1 << 16];
     let (mut at, mut crc) = (0, !0_u32);
@@ -49,7 +49,7 @@ pub fn of(source: &(impl Source + ?Sized)) -> io::Result<u32> {
 mod tests {
     #[test]
     fn of_the_usual_check_string() {
-        assert_eq!(super::of(&b"123456789"[..]).unwrap(), 0xcbf4_3926);
-        assert_eq!(super::of(&b""[..]).unwrap(), 0);
+        assert_eq!(super::checksum(&b"123456789"[..]).unwrap(), 0xcbf4_3926);
+        assert_eq!(super::checksum(&b""[..]).unwrap(), 0);
     }
 }

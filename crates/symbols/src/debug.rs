@@ -1,6 +1,6 @@
-//! The separate file that a stripped file's symbols were moved to.
+//! Finds the separate file to which a stripped file's symbols were moved.
 //!
-//! Where it lies: the GDB manual, "Debugging Information in Separate Files".
+//! The GDB manual defines its location: "Debugging Information in Separate Files".
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,10 +12,10 @@ use crate::crc;
 use crate::elf::Elf;
 use crate::source::{Source, open};
 
-/// Where distributions install debug files.
+/// The folder in which distributions install debug files.
 pub const DEBUG_ROOT: &str = "/usr/lib/debug";
 
-/// Finds the debug file of `file`, which was opened from `path` and says `elf` of itself.
+/// Finds the debug file of `file`, which was opened from `path` and has the headers `elf`.
 pub fn find(path: &Path, file: &File, elf: &Elf, root: &Path) -> Option<(PathBuf, File, Elf)> {
     let own = file.metadata().ok()?;
     let fits = |candidate: PathBuf, sum: Option<u32>| {
@@ -27,7 +27,7 @@ pub fn find(path: &Path, file: &File, elf: &Elf, root: &Path) -> Option<(PathBuf
         let theirs = Elf::read(&found).ok()?;
         let same = match (&elf.build_id, &theirs.build_id, sum) {
             (Some(ours), Some(theirs), _) => ours == theirs,
-            (_, _, Some(sum)) => crc::of(&found).is_ok_and(|found| found == sum),
+            (_, _, Some(sum)) => crc::checksum(&found).is_ok_and(|found| found == sum),
             _ => false,
         };
         (same && theirs.machine == elf.machine).then_some((candidate, found, theirs))
@@ -63,12 +63,12 @@ fn by_build_id(id: &[u8]) -> Option<PathBuf> {
     Some(name.into())
 }
 
-/// What `.gnu_debuglink` holds: a file's name and its check sum.
+/// Returns the content of `.gnu_debuglink`: a file name and its checksum.
 fn link(source: &(impl Source + ?Sized), elf: &Elf) -> Option<(PathBuf, u32)> {
     let bytes = elf.data(source, elf.named(b".gnu_debuglink")?).ok()?;
     let end = bytes.iter().position(|byte| *byte == 0)?;
     let name = Path::new(OsStr::from_bytes(bytes.get(..end)?));
-    // A name, not a path that leads elsewhere.
+    // It must be a file name, not a path to another folder.
     let is_name = matches!(name.components().next(), Some(Component::Normal(first)) if first == name.as_os_str());
     let sum = bytes.get((end + 1).checked_next_multiple_of(4)?..)?;
     let sum = u32::from_le_bytes(*sum.first_chunk::<4>()?);

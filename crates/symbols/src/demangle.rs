@@ -1,15 +1,15 @@
-//! What mangled names say: C++ (Itanium) and Rust (legacy and v0).
+//! Demangles names: C++ (Itanium) and Rust (legacy and v0).
 
 use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 
-/// Names can say much more than they are long, by referring to parts of themselves.
+/// Longest demangled name in bytes. Names can expand greatly, because they refer to parts of themselves.
 const LONGEST_TEXT: usize = 1 << 16;
 
-/// A name demangled as `ns::Class<int>::f(int, char)`, without the type that a template returns, and
-/// without the hash of a Rust name; none if it is not mangled.
+/// Returns a name demangled as `ns::Class<int>::f(int, char)`, without the return type of a template, and without the
+/// hash of a Rust name; `None` if it is not mangled.
 pub fn demangle(name: &[u8]) -> Option<String> {
     let mut shown = None;
     any(name, |text| {
@@ -19,7 +19,7 @@ pub fn demangle(name: &[u8]) -> Option<String> {
     shown
 }
 
-/// Whether `accept` takes what a name says, without or with the type that a template returns.
+/// Returns true if `accept` accepts the demangled name, without or with the return type of a template.
 pub fn any(name: &[u8], mut accept: impl FnMut(&str) -> bool) -> bool {
     if !is_mangled(name) {
         return false;
@@ -27,7 +27,7 @@ pub fn any(name: &[u8], mut accept: impl FnMut(&str) -> bool) -> bool {
     if let Some(text) = rust(name) {
         return accept(&text);
     }
-    // The parser was written for names that compilers make; a damaged one may be none.
+    // The parser expects names that compilers make; a damaged name may make it panic.
     let texts = catch_unwind(AssertUnwindSafe(|| cpp(name))).unwrap_or_default();
     texts.iter().flatten().any(|text| accept(text))
 }
@@ -47,13 +47,13 @@ fn rust(name: &[u8]) -> Option<String> {
     Some(out.0)
 }
 
-/// Whether it ends with a Rust hash. Other C++ names would demangle as Rust's, too, but less well.
+/// Returns true if it ends with a Rust hash. Other C++ names could also be demangled as Rust's, but less well.
 fn is_rust_legacy(name: &str) -> bool {
     let Some(end) = name.rfind("17h").map(|hash| &name[hash + 3..]) else {
         return false;
     };
     let digits = end.bytes().take_while(u8::is_ascii_hexdigit).count();
-    // The closing E is no digit here only because Rust writes small ones.
+    // The closing E is not taken for a digit only because Rust writes lower-case digits.
     digits >= 16 && end.as_bytes().get(16) == Some(&b'E')
 }
 
@@ -67,7 +67,7 @@ fn cpp(name: &[u8]) -> [Option<String>; 2] {
         Some(out.0)
     };
     let short = text(DemangleOptions::new().no_return_type());
-    // Only functions that are templates themselves are mangled with the type that they return.
+    // Only functions that are templates themselves are mangled with their return type.
     let long = match &short {
         Some(short) if short.contains(">(") => text(DemangleOptions::new()),
         _ => None,
@@ -76,7 +76,7 @@ fn cpp(name: &[u8]) -> [Option<String>; 2] {
     [short, long]
 }
 
-/// Text that does not grow without bounds.
+/// Text of bounded length.
 #[derive(Default)]
 struct Bounded(String);
 
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_name_that_says_too_much_is_not_demangled() {
-        // Each argument is a pair of the one before: 2^n of the first.
+        // Each argument is a pair of the one before, so the last has 2^n times the first.
         let mut name = String::from("_Z1f1A");
         name.push_str("St4pairIS_S_E");
         for step in 0..40 {

@@ -1,4 +1,4 @@
-//! What an ELF file's headers say.
+//! The headers of an ELF file.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -20,15 +20,15 @@ pub enum Machine {
 /// A file's headers.
 pub struct Elf {
     pub machine: Machine,
-    /// Where the process begins; 0 in a library.
+    /// Address of the entry point; 0 in a library.
     pub entry: u64,
-    /// Whether it is loaded where its addresses say (else they are offsets from where it is).
+    /// True if it is loaded at its own addresses; otherwise they are offsets from where it is loaded.
     pub fixed: bool,
-    /// Whether it names the program that loads it.
+    /// True if it names the program that loads it.
     pub has_interpreter: bool,
-    /// The identity that the linker gave it; none if it gave none.
+    /// The build id that the linker wrote; `None` if it wrote none.
     pub build_id: Option<Vec<u8>>,
-    /// Addresses that are mapped executable.
+    /// Address ranges that are mapped executable.
     executable: Vec<Range<u64>>,
     sections: Vec<SectionHeader64<LE>>,
     section_names: Vec<u8>,
@@ -43,14 +43,16 @@ where
         .map_err(|()| Error::Malformed("a table is misaligned"))
 }
 
-/// The whole entries of a table.
+/// Returns the complete entries of a table.
 pub(crate) fn entries<T: pod::Pod>(bytes: &[u8]) -> &[T] {
     count(bytes).unwrap_or_default()
 }
 
 impl Elf {
+    /// Reads the headers.
+    ///
     /// # Errors
-    /// The file cannot be read, is of another kind, or damaged.
+    /// The file cannot be read, is not a supported ELF file, or is damaged.
     pub fn read(source: &(impl Source + ?Sized)) -> Result<Self, Error> {
         let mut bytes = [0; size_of::<FileHeader64<LE>>()];
         match source.fill(&mut bytes, 0) {
@@ -108,7 +110,7 @@ impl Elf {
         Ok(read_elf)
     }
 
-    /// Whether code can lie at `address`.
+    /// Returns true if code can lie at `address`.
     pub fn is_executable(&self, address: u64) -> bool {
         self.executable.iter().any(|range| range.contains(&address))
     }
@@ -131,7 +133,7 @@ impl Elf {
         })
     }
 
-    /// A section's bytes; none if the file holds none of them, as in a debug file.
+    /// Returns a section's bytes; empty if the file does not contain them, as in a debug file.
     pub(crate) fn data(
         &self,
         source: &(impl Source + ?Sized),
@@ -195,24 +197,26 @@ fn sections(
     source: &(impl Source + ?Sized),
     header: &FileHeader64<LE>,
 ) -> Result<Vec<SectionHeader64<LE>>, Error> {
-    const SIZE: u64 = size_of::<SectionHeader64<LE>>() as u64;
+    const HEADER_BYTES: u64 = size_of::<SectionHeader64<LE>>() as u64;
     let offset = header.e_shoff.get(LE);
     if offset == 0 {
         return Ok(Vec::new());
     }
-    if u64::from(header.e_shentsize.get(LE)) != SIZE {
+    if u64::from(header.e_shentsize.get(LE)) != HEADER_BYTES {
         return Err(Error::Malformed("its section headers have another size"));
     }
     let what = "its section headers lie outside";
-    let first = read(source, offset, SIZE, what)?;
-    // A number too large for its field stands in the first section's size.
+    let first = read(source, offset, HEADER_BYTES, what)?;
+    // A number that is too large for its field is stored in the first section's size.
     let number = match header.e_shnum.get(LE) {
         0 => count::<SectionHeader64<LE>>(&first)?
             .first()
             .map_or(0, |section| section.sh_size.get(LE)),
         number => number.into(),
     };
-    let size = number.checked_mul(SIZE).ok_or(Error::Malformed(what))?;
+    let size = number
+        .checked_mul(HEADER_BYTES)
+        .ok_or(Error::Malformed(what))?;
     let bytes = read(source, offset, size, what)?;
     Ok(count(&bytes)?.to_vec())
 }
@@ -234,7 +238,7 @@ fn data(
     )
 }
 
-/// The GNU build id among notes (layout: the gABI, "Note Section").
+/// Returns the GNU build id among notes (layout: the gABI, "Note Section").
 fn build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
     let word = |bytes: &[u8], at: usize| {
         let bytes = bytes.get(at..)?.first_chunk::<4>()?;

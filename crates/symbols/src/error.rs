@@ -1,14 +1,14 @@
 use std::{fmt, io};
 
-/// Why a file's functions are not known.
+/// Reason why a file's functions are not known.
 #[derive(Debug)]
 pub enum Error {
     Io(io::Error),
-    /// Some other kind of file.
+    /// The file is not an ELF file.
     NotElf,
-    /// An ELF file of a kind that no rule reaches into.
+    /// The ELF file is of a kind that rules do not support.
     Unsupported(String),
-    /// Its headers contradict themselves or its length: what is wrong.
+    /// Its headers contradict themselves or its length. The text says what is wrong.
     Malformed(&'static str),
 }
 

@@ -3,28 +3,28 @@ use std::ops::BitOr;
 /// A function that a rule can name: one address with all its names, or one import.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Function<'a> {
-    /// As in the file: where it is in a process is the module's load bias further. None for an
-    /// import, which lies in another module.
+    /// The address in the file; a process adds the module's load bias. `None` for an import, which lies in another
+    /// module.
     pub address: Option<u64>,
-    /// In bytes; 0 if the file does not say.
+    /// Size in bytes; 0 if the file does not contain it.
     pub size: u64,
-    /// As in the file, that is mangled, without versions; the dynamic symbol table's first.
+    /// The names as in the file, that is mangled, without versions; those of the dynamic symbol table come first.
     pub names: Vec<&'a [u8]>,
     pub sources: Sources,
-    /// The function only says at run time which other function is meant.
+    /// True if the function only selects another function at run time.
     pub is_ifunc: bool,
-    /// It is Go's own, and its callers do not keep to the C calling convention.
+    /// True if it is Go code, whose callers do not follow the C calling convention.
     pub is_go: bool,
-    /// Its calls may use registers that others leave to be lost on the way (`STO_AARCH64_VARIANT_PCS`
-    /// of the ELF ABI supplement for AArch64: vector and SVE calls).
+    /// True if its calls may use registers that other calls may lose on the way (`STO_AARCH64_VARIANT_PCS` of the ELF
+    /// ABI supplement for AArch64: vector and SVE calls).
     pub is_variant_call: bool,
-    /// Through what this module calls another one's function.
+    /// The GOT slots through which this module calls another one's function.
     pub slots: Slots,
-    /// An import of which the file does not say that it is a function.
+    /// True for an import that the file does not mark as a function.
     pub may_be_data: bool,
 }
 
-/// Tables that know a function.
+/// The symbol tables that contain a function.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Sources {
     /// `.dynsym`, defined.
@@ -37,7 +37,7 @@ pub struct Sources {
     pub import: bool,
 }
 
-/// Kinds of GOT slots that an import has.
+/// The kinds of GOT slots that an import has.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Slots {
     pub jump_slot: bool,

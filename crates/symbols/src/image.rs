@@ -15,25 +15,25 @@ use crate::table::Table;
 /// A file's symbols.
 pub struct Image {
     pub elf: Elf,
-    /// The separate file that its symbol table was read from.
+    /// The separate file from which its symbol table was read.
     pub debug_file: Option<PathBuf>,
-    /// In the order in which their names are preferred.
+    /// The symbol tables, in the order in which their names are preferred.
     pub(crate) tables: Vec<Table>,
-    /// Of each dynamic symbol, by index.
+    /// The slots of each dynamic symbol, by index.
     pub(crate) slots: Vec<Slots>,
     go: Go,
 }
 
-/// Which code keeps to Go's calling convention.
+/// The code that follows Go's calling convention.
 enum Go {
     None,
     Text(Range<u64>),
-    /// Some does, and the table that would say which is stripped away.
+    /// Some code does, but the table that would show which was stripped.
     Unknown,
 }
 
-/// Which of `names` the file's own symbol table defines, exactly as the file has them; none where it
-/// has no such table or cannot be read.
+/// Returns those of `names` that the file's own symbol table defines, compared exactly; none if it has no such table or
+/// cannot be read.
 pub fn defined<'a>(source: &(impl Source + ?Sized), names: &[&'a str]) -> Vec<&'a str> {
     let table = own_table(source);
     let mut defined = names.to_vec();
@@ -46,14 +46,14 @@ pub fn defined<'a>(source: &(impl Source + ?Sized), names: &[&'a str]) -> Vec<&'
     defined
 }
 
-/// The address, in the file, of the symbol `name` of the file's own symbol table, whatever it is; none where it has no
-/// such table or cannot be read, or where the table is larger than any for which it is worth while.
+/// Returns the address, in the file, of the symbol `name` of the file's own symbol table, of any kind; `None` if there
+/// is no such symbol or table, if the file cannot be read, or if the table is too large.
 pub fn address_of(source: &(impl Source + ?Sized), name: &str) -> Option<u64> {
-    /// A million symbols.
-    const LARGEST: u64 = 24 << 20;
+    /// Largest size of a table in bytes: a million symbols.
+    const MAX_TABLE_BYTES: u64 = 24 << 20;
     let elf = Elf::read(source).ok()?;
     let mut tables = elf.of_kind(elf::SHT_SYMTAB);
-    if tables.any(|table| table.sh_size.get(LE) > LARGEST) {
+    if tables.any(|table| table.sh_size.get(LE) > MAX_TABLE_BYTES) {
         return None;
     }
     let address = own_table(source)?.address_of(name.as_bytes())?;
@@ -70,16 +70,16 @@ impl Image {
     /// Reads a file, and its debug file if it has no symbol table of its own.
     ///
     /// # Errors
-    /// The file cannot be read, is of another kind, or damaged. A debug file that does not fit is
-    /// as good as none.
+    /// The file cannot be read, is not a supported ELF file, or is damaged. A debug file that does not match is
+    /// ignored.
     pub fn open(path: &Path) -> Result<Self, Error> {
         Self::open_with(path, Path::new(debug::DEBUG_ROOT))
     }
 
-    /// [`Image::open`] with debug files installed below another folder than [`debug::DEBUG_ROOT`].
+    /// Does the same as [`Image::open`], with debug files below another folder than [`debug::DEBUG_ROOT`].
     ///
     /// # Errors
-    /// The same.
+    /// The same as for [`Image::open`].
     pub fn open_with(path: &Path, debug_root: &Path) -> Result<Self, Error> {
         let file = open(path)?;
         let mut image = Self::read(&file)?;
@@ -99,10 +99,10 @@ impl Image {
         Ok(image)
     }
 
-    /// Reads a file alone.
+    /// Reads only the file itself.
     ///
     /// # Errors
-    /// It cannot be read, is of another kind, or damaged.
+    /// The file cannot be read, is not a supported ELF file, or is damaged.
     pub fn read(source: &(impl Source + ?Sized)) -> Result<Self, Error> {
         let elf = Elf::read(source)?;
         let (mut tables, mut slots) = (Vec::new(), Vec::new());
@@ -128,12 +128,12 @@ impl Image {
         })
     }
 
-    /// Whether only its dynamic symbols are known.
+    /// Returns true if only its dynamic symbols are known.
     pub fn is_stripped(&self) -> bool {
         !self.tables.iter().any(|table| !table.sources.dynamic)
     }
 
-    /// Whether the code at `address` may be Go's own.
+    /// Returns true if the code at `address` may be Go code.
     pub fn is_go(&self, address: u64) -> bool {
         match &self.go {
             Go::None => false,
@@ -142,7 +142,7 @@ impl Image {
         }
     }
 
-    /// How many symbols its tables have, of whatever kind.
+    /// Returns the number of symbols in its tables, of all kinds.
     pub fn symbols(&self) -> usize {
         self.tables.iter().map(Table::len).sum()
     }

@@ -1,4 +1,4 @@
-//! Slots of the global offset table that calls of other modules go through.
+//! The slots of the global offset table through which calls of other modules go.
 
 use object::LittleEndian as LE;
 use object::elf;
@@ -9,10 +9,10 @@ use crate::error::Error;
 use crate::function::Slots;
 use crate::source::{Source, read};
 
-/// Relocations read at a time: tables of large libraries have tens of megabytes.
-const CHUNK: u64 = 4096 * size_of::<Rela64<LE>>() as u64;
+/// Size in bytes of the relocations that are read at a time: tables of large libraries have tens of megabytes.
+const CHUNK_BYTES: u64 = 4096 * size_of::<Rela64<LE>>() as u64;
 
-/// The slots of each dynamic symbol, by index.
+/// Returns the slots of each dynamic symbol, by index.
 pub fn slots(
     source: &(impl Source + ?Sized),
     elf: &Elf,
@@ -31,7 +31,7 @@ pub fn slots(
         let (start, size) = (section.sh_offset.get(LE), section.sh_size.get(LE));
         let mut done = 0;
         while done < size {
-            let part = CHUNK.min(size - done);
+            let part = CHUNK_BYTES.min(size - done);
             let what = "its relocations lie outside";
             let at = start.checked_add(done).ok_or(Error::Malformed(what))?;
             let bytes = read(source, at, part, what)?;

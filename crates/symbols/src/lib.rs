@@ -1,14 +1,13 @@
 //! The functions of an ELF file that a `sym:` rule can name.
 //!
-//! [`Image`] reads a file's symbol tables, its own or those of its separate debug file;
-//! [`Pattern`] is a rule's regex, and says which of their names it matches, mangled or demangled;
-//! [`reach()`] says by which means calls of a function can be seen.
+//! [`Image`] reads a file's symbol tables, its own or those of its separate debug file. [`Pattern`] is a rule's regex,
+//! which matches names, mangled or demangled. [`reach()`] returns the ways in which calls of a function can be seen.
 //!
-//! The preloaded library uses this in somebody else's process. So files are read with `pread`,
-//! never mapped: a file that shrinks meanwhile is an error and no SIGBUS. No more is allocated than
-//! the file is long, whatever its headers claim, and damaged files give an error. Demangling recurses
-//! to a bounded depth: it needs 512 KiB of stack in an optimised build, 2 MiB else. An image holds its
-//! tables in memory (28 MB for a libLLVM with 300 000 symbols): drop it once it was asked.
+//! The preloaded library uses this in the host process. So files are read with `pread` and never mapped: a file that
+//! shrinks meanwhile causes an error and no SIGBUS. No more memory is allocated than the file is long, whatever its
+//! headers claim, and damaged files cause an error. Demangling recurses to a bounded depth: it needs 512 KiB of stack
+//! in an optimised build, and 2 MiB in others. An image holds its tables in memory (28 MB for a libLLVM with 300 000
+//! symbols), so drop it after use.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Functions out of an image's tables.
+//! Finds functions in an image's tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,34 +7,33 @@ use crate::image::Image;
 use crate::pattern::Pattern;
 use crate::table::{Entry, Table};
 
-/// A rule that matches more functions than this is refused.
+/// Largest number of functions that a rule may match; with more it is refused.
 pub const LIMIT: usize = 64;
 
-/// Functions that a pattern matches.
+/// The functions that a pattern matches.
 #[derive(Debug)]
 pub struct Matches<'a> {
-    /// By address, then the imports by name; no more than the limit.
+    /// The functions by address, then the imports by name; no more than the limit.
     pub functions: Vec<Function<'a>>,
-    /// Whether there are more than the limit.
+    /// True if there are more than the limit.
     pub more: bool,
 }
 
 impl Image {
-    /// All functions, by address, then the imports by name.
+    /// Returns all functions by address, then the imports by name.
     pub fn functions(&self) -> Vec<Function<'_>> {
         let mut functions = self.defined(|_| true);
         functions.extend(self.imports(|_, _| true).into_values());
         functions
     }
 
-    /// The functions that `pattern` matches under any of their names. It stops looking when it has
-    /// found more than `limit`.
+    /// Returns the functions of which `pattern` matches any name. The search stops when it has found more than `limit`.
     pub fn matching(&self, pattern: &Pattern, limit: usize) -> Matches<'_> {
         let mut addresses = BTreeSet::new();
         for table in &self.tables {
             let search = pattern.search(table.strings());
             for entry in table.functions(&self.elf) {
-                // Most functions have a name in two tables, and the same.
+                // Most functions are in two tables, with the same name.
                 if search.may_match(entry.name)
                     && !addresses.contains(&entry.address)
                     && let Some(name) = table.name(entry.name)
@@ -63,7 +62,7 @@ impl Image {
         Matches { functions, more }
     }
 
-    /// What is called at the addresses that are `wanted`, by address.
+    /// Returns the functions at the addresses for which `wanted` is true, by address.
     fn defined(&self, wanted: impl Fn(u64) -> bool) -> Vec<Function<'_>> {
         let mut entries: Vec<(Entry, &Table)> = Vec::new();
         for table in &self.tables {
@@ -74,7 +73,7 @@ impl Image {
                     .map(|entry| (entry, table)),
             );
         }
-        // Stable: of names for one address the first table's come first.
+        // A stable sort: of the names for one address, those of the first table come first.
         entries.sort_by_key(|(entry, _)| entry.address);
         let mut functions: Vec<Function<'_>> = Vec::new();
         for (entry, table) in entries {
@@ -108,7 +107,8 @@ impl Image {
         functions
     }
 
-    /// What other modules define, those that `wanted` says of where their names begin and the names.
+    /// Returns the functions that other modules define, and for which `wanted` is true. It gets the offset of the name
+    /// and the name.
     fn imports(&self, wanted: impl Fn(u32, &[u8]) -> bool) -> BTreeMap<&[u8], Function<'_>> {
         let mut imports: BTreeMap<&[u8], Function<'_>> = BTreeMap::new();
         let Some(table) = self.dynamic() else {
@@ -122,7 +122,7 @@ impl Image {
                 continue;
             }
             let slots = self.slots.get(symbol.index).copied().unwrap_or_default();
-            // One name may be asked for in several versions.
+            // One name may be imported in several versions.
             let import = imports.entry(name).or_insert_with(|| Function {
                 address: None,
                 size: 0,

@@ -1,4 +1,4 @@
-//! Functions whose names are near to what a rule says.
+//! Finds functions whose names are similar to a rule's.
 
 use tllmprof_config::distance;
 
@@ -7,18 +7,18 @@ use crate::image::Image;
 use crate::pattern::Pattern;
 use crate::words;
 
-/// Names kept: some say the same once they are demangled.
-const KEPT: usize = 12;
-/// Words of the pattern that are looked at.
-const WORDS: usize = 4;
+/// Largest number of names that are kept: some are equal once they are demangled.
+const MAX_KEPT: usize = 12;
+/// Largest number of words of the pattern that are compared.
+const MAX_WORDS: usize = 4;
 
-/// Collects the names that are nearest to a pattern's words.
+/// Collects the names that are most similar to a pattern's words.
 pub struct Nearest {
     words: Vec<Vec<u8>>,
     best: Vec<Candidate>,
 }
 
-/// Ordered by how near, then by length.
+/// A name with its distance. Candidates are ordered by distance, then by length.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     distance: usize,
@@ -29,18 +29,18 @@ struct Candidate {
 impl Nearest {
     pub fn new(pattern: &Pattern) -> Self {
         let mut words = words::all(pattern.regex().as_str());
-        // A letter or two are near to everything.
+        // A word of a letter or two is similar to everything.
         words.retain(|word| (3..=64).contains(&word.len()));
-        // A function's own name comes behind what it is part of.
+        // A function's own name comes last, after the names of its namespaces and classes.
         words.reverse();
-        words.truncate(WORDS);
+        words.truncate(MAX_WORDS);
         Self {
             words,
             best: Vec::new(),
         }
     }
 
-    /// Looks among an image's functions.
+    /// Searches an image's functions.
     pub fn look(&mut self, image: &Image) {
         if self.words.is_empty() {
             return;
@@ -59,7 +59,7 @@ impl Nearest {
         }
     }
 
-    /// The nearest names, demangled, `count` at most.
+    /// Returns the most similar names, demangled, at most `count`.
     pub fn names(&self, count: usize) -> Vec<String> {
         let mut names = Vec::new();
         for candidate in &self.best {
@@ -73,7 +73,7 @@ impl Nearest {
     }
 
     fn consider(&mut self, name: &[u8]) {
-        let mut nearest = [usize::MAX; WORDS];
+        let mut nearest = [usize::MAX; MAX_WORDS];
         for part in identifiers(name) {
             for (word, nearest) in self.words.iter().zip(&mut nearest) {
                 let limit = (word.len() / 3).max(1).min(*nearest);
@@ -86,7 +86,7 @@ impl Nearest {
         let sum = |(word, distance): (&Vec<u8>, usize)| distance.min(word.len());
         let distance = self.words.iter().zip(nearest).map(sum).sum();
         let length = name.len();
-        let is_full = self.best.len() >= KEPT;
+        let is_full = self.best.len() >= MAX_KEPT;
         if is_full
             && self
                 .best
@@ -102,13 +102,12 @@ impl Nearest {
         };
         if let Err(place) = self.best.binary_search(&candidate) {
             self.best.insert(place, candidate);
-            self.best.truncate(KEPT);
+            self.best.truncate(MAX_KEPT);
         }
     }
 }
 
-/// The identifiers in a name: of a mangled one those with their length before them, of another one
-/// its words.
+/// Returns the identifiers in a name: in a mangled name those that follow their length, in another name its words.
 fn identifiers(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     let is_mangled = name.starts_with(b"_Z") || name.starts_with(b"_R");
     let mut rest = name;

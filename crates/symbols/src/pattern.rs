@@ -1,4 +1,4 @@
-//! A rule's regex on names.
+//! A rule's regex for names.
 
 use memchr::memchr;
 use memchr::memmem::Finder;
@@ -8,8 +8,8 @@ use crate::demangle;
 use crate::table::LONGEST_NAME;
 use crate::words::{self, Words};
 
-/// A regex, and words of which each name that it matches must hold one: so that of a large table
-/// only few names are demangled.
+/// A regex, and words of which each name that it matches must contain one. With these, only few names of a large table
+/// must be demangled.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     regex: Regex,
@@ -18,7 +18,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// `regex` is one that the rules' grammar compiled, without Unicode.
+    /// Returns the pattern of a regex that the rules' grammar compiled, without Unicode.
     pub fn new(regex: &Regex) -> Self {
         let texts = words::texts(regex.as_str());
         Self {
@@ -35,8 +35,7 @@ impl Pattern {
         &self.regex
     }
 
-    /// Whether it matches a name or what that says demangled, with or without the type that a
-    /// template returns.
+    /// Returns true if it matches the name, or the demangled name with or without the return type of a template.
     pub fn is_match(&self, name: &[u8]) -> bool {
         self.is_match_as_written(name)
             || demangle::any(name, |text| self.is_match_as_written(text.as_bytes()))
@@ -69,16 +68,16 @@ impl Pattern {
     }
 }
 
-/// The words' places in a table of strings.
+/// The positions of the words in a table of strings.
 #[derive(Default)]
 pub struct Search<'a> {
     strings: &'a [u8],
-    /// None if every name may match.
+    /// `None` if every name may match.
     hits: Option<Vec<usize>>,
 }
 
 impl Search<'_> {
-    /// Whether the name that begins there may match.
+    /// Returns true if the name that begins at `at` may match.
     pub fn may_match(&self, at: u32) -> bool {
         let Some(hits) = &self.hits else {
             return true;
@@ -92,7 +91,7 @@ impl Search<'_> {
         has_word || self.is_encoded(at)
     }
 
-    /// Whether the name there may say words that it does not hold: Rust's v0 mangling writes
+    /// Returns true if the name at `at` may stand for words that it does not contain: Rust's v0 mangling writes
     /// constant strings in hexadecimal digits.
     fn is_encoded(&self, at: usize) -> bool {
         let rest = self.strings.get(at..).unwrap_or_default();

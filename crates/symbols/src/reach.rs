@@ -1,4 +1,4 @@
-//! By which means calls of a function can be seen.
+//! The ways in which calls of a function can be seen.
 
 use std::fmt;
 
@@ -6,20 +6,19 @@ use crate::elf::Machine;
 use crate::function::Function;
 use crate::image::Image;
 
-/// How calls of a function can be seen.
+/// The way in which calls of a function can be seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// Through a GOT slot of this module: each of its calls of that function.
+    /// Through a GOT slot of this module, which sees each of its calls of the function.
     Import,
-    /// Through other modules' GOT slots and `dlsym`, and by a patched entry unless there is a reason
-    /// against that.
+    /// Through other modules' GOT slots and `dlsym`, and by a patched entry unless there is a reason against that.
     Exported(Option<Reason>),
     /// By a patched entry only.
     Entry,
     No(Reason),
 }
 
-/// Why a function's entry cannot be patched, or an import not be redirected.
+/// Reason why a function's entry cannot be patched, or an import cannot be redirected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
     Go,
@@ -33,10 +32,10 @@ pub enum Reason {
     MayBeData,
 }
 
-/// A jump to a 32-bit distance.
-const SHORTEST: u64 = 5;
+/// Size in bytes of a jump with a 32-bit distance.
+const JUMP_BYTES: u64 = 5;
 
-/// Says how calls of one of `image`'s functions can be seen, by what the file says.
+/// Returns the way in which calls of one of `image`'s functions can be seen, as far as the file shows.
 pub fn reach(function: &Function<'_>, image: &Image) -> Reach {
     if function.is_variant_call {
         return Reach::No(Reason::VariantCall);
@@ -71,7 +70,7 @@ fn not_patched(function: &Function<'_>, address: u64, image: &Image) -> Option<R
         Some(Reason::EntryPoint)
     } else if function.size == 0 {
         Some(Reason::UnknownSize)
-    } else if function.size < SHORTEST {
+    } else if function.size < JUMP_BYTES {
         Some(Reason::TooShort(function.size))
     } else {
         None
@@ -79,7 +78,7 @@ fn not_patched(function: &Function<'_>, address: u64, image: &Image) -> Option<R
 }
 
 impl Reach {
-    /// The means in a word.
+    /// Returns the way as one word.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Import => "import",
@@ -89,7 +88,7 @@ impl Reach {
         }
     }
 
-    /// What stands against the means that are left out.
+    /// Returns the reason against the ways that are not used.
     pub const fn reason(self) -> Option<Reason> {
         match self {
             Self::Import | Self::Entry => None,

@@ -1,6 +1,7 @@
 //! A function's name without its arguments.
 
-/// The name without arguments, template arguments, what stands behind them, and unnamed namespaces: `ns::Class::f` of
+/// Returns the name without arguments, template arguments, any text after them, and unnamed namespaces: `ns::Class::f`
+/// for
 /// `ns::Class<int>::f(int) const [clone .part.0]`.
 pub fn short(name: &str) -> String {
     let name = name.split(" [clone").next().unwrap_or(name);
@@ -46,14 +47,14 @@ fn without_groups(name: &str) -> String {
     }
 }
 
-/// Whether `rest`, behind `before`, begins with the name of an operator.
+/// Returns true if `rest`, which follows `before`, begins with the name of an operator.
 fn is_operator(rest: &str, before: &str) -> bool {
     let is_behind = |c: char| c.is_alphanumeric() || c == '_';
     let symbol = rest.strip_prefix("operator");
     !before.ends_with(is_behind) && symbol.is_some_and(|symbol| !symbol.starts_with(is_behind))
 }
 
-/// Where the name of the operator that `rest` begins with ends: before its arguments.
+/// Returns the end of the operator's name with which `rest` begins: before its arguments.
 fn operator_end(rest: &str) -> usize {
     let symbol = "operator".len();
     let is_call = rest[symbol..].starts_with("()");
@@ -63,7 +64,7 @@ fn operator_end(rest: &str) -> usize {
     if is_call { symbol + 2 } else { arguments }
 }
 
-/// Where the group of brackets that `text` begins with ends.
+/// Returns the end of the group of brackets with which `text` begins.
 fn group_end(text: &str) -> usize {
     let mut depth = 0_u32;
     let mut before = ' ';
@@ -71,7 +72,7 @@ fn group_end(text: &str) -> usize {
         match c {
             '(' | '<' => depth += 1,
             ')' => depth -= 1,
-            // Not that of `->`.
+            // Skip the bracket of `->`.
             '>' if before != '-' => depth -= 1,
             _ => {}
         }

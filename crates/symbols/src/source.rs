@@ -1,4 +1,4 @@
-//! Bytes of a file, read piece by piece.
+//! A file's bytes, which are read in pieces.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -9,16 +9,16 @@ use std::path::Path;
 use crate::error::Error;
 
 pub trait Source {
-    /// Its length in bytes. It may be shorter by the time that it is read.
+    /// Returns its length in bytes. It may have become shorter when it is read.
     ///
     /// # Errors
-    /// The file system's.
+    /// An error of the file system.
     fn length(&self) -> io::Result<u64>;
 
-    /// Fills `buffer` with what lies at `offset`.
+    /// Fills `buffer` with the bytes at `offset`.
     ///
     /// # Errors
-    /// The file system's, and that it ends before.
+    /// An error of the file system, or `UnexpectedEof` if the file ends before.
     fn fill(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 }
 
@@ -50,7 +50,7 @@ impl Source for [u8] {
 /// Opens a regular file to be read, never as descriptor 0, 1 or 2, which a host may have closed.
 ///
 /// # Errors
-/// The file system's, and that it is no regular file: reading others may wait for ever.
+/// An error of the file system, or that it is not a regular file: reading others may wait for ever.
 pub fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = File::options().read(true).custom_flags(flags).open(path)?;
@@ -69,8 +69,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Reads `size` bytes at `offset`, which must lie in the file: so that what is allocated is bounded
-/// by the file's length.
+/// Reads `size` bytes at `offset`, which must lie in the file, so that the file's length bounds the allocated memory.
 pub(crate) fn read(
     source: &(impl Source + ?Sized),
     offset: u64,

@@ -10,10 +10,10 @@ use crate::error::Error;
 use crate::function::Sources;
 use crate::source::Source;
 
-/// Longer names are no symbols but damage: each is looked at on its own, and they may overlap.
+/// Length in bytes from which a name is taken for damage: each name is scanned by itself, and names may overlap.
 pub const LONGEST_NAME: usize = 1 << 15;
 
-/// Of the ELF ABI supplement for AArch64.
+/// Flag from the ELF ABI supplement for AArch64.
 const STO_AARCH64_VARIANT_PCS: u8 = 0x80;
 
 pub struct Table {
@@ -25,12 +25,12 @@ pub struct Table {
 /// A defined function in a table.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// Where its name begins among the strings.
+    /// Offset of its name in the strings.
     pub name: u32,
     pub address: u64,
     pub size: u64,
     pub is_ifunc: bool,
-    /// The mark of a function of AArch64 that does not keep to the base calling convention.
+    /// True if it is marked as a function of AArch64 that does not follow the base calling convention.
     pub is_variant_call: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct Undefined {
 }
 
 impl Table {
-    /// Reads the table of a kind, `SHT_DYNSYM` or `SHT_SYMTAB`; none if the file has no such table.
+    /// Reads the table of a kind, `SHT_DYNSYM` or `SHT_SYMTAB`; `None` if the file has no such table.
     pub fn read(
         source: &(impl Source + ?Sized),
         elf: &Elf,
@@ -78,7 +78,7 @@ impl Table {
         &self.strings
     }
 
-    /// The functions that it defines, those in code that `elf` maps.
+    /// Returns the functions that it defines in code that `elf` maps.
     pub fn functions<'a>(&'a self, elf: &'a Elf) -> impl Iterator<Item = Entry> + 'a {
         self.raw().iter().filter_map(|symbol| {
             let kind = symbol.st_info & 0xf;
@@ -98,7 +98,7 @@ impl Table {
         })
     }
 
-    /// The symbols of other modules that may be functions.
+    /// Returns the symbols of other modules that may be functions.
     pub fn undefined(&self, machine: Machine) -> impl Iterator<Item = Undefined> {
         let symbols = self.raw().iter().enumerate().skip(1);
         symbols.filter_map(move |(index, symbol)| {
@@ -117,7 +117,7 @@ impl Table {
         })
     }
 
-    /// The address of the symbol of this name, whatever it is.
+    /// Returns the address of the symbol of this name, of any kind.
     pub fn address_of(&self, name: &[u8]) -> Option<u64> {
         let symbol = self.raw().iter().find(|symbol| {
             let at = symbol.st_name.get(LE) as usize;
@@ -128,11 +128,11 @@ impl Table {
         Some(symbol.st_value.get(LE))
     }
 
-    /// A function's name. None for a part of one that is entered by jumps, and for damage.
+    /// Returns a function's name; `None` for a part of a function that is entered by jumps, and for damage.
     pub fn name(&self, at: u32) -> Option<&[u8]> {
         let rest = self.strings.get(at as usize..)?;
         let name = rest.get(..memchr(0, rest.get(..LONGEST_NAME).unwrap_or(rest))?)?;
-        // The dynamic table keeps versions apart; the others have them in the name.
+        // The dynamic table stores versions separately; the others have them in the name.
         let name = match memchr(b'@', name) {
             Some(version) if version > 0 && !self.sources.dynamic => name.get(..version)?,
             _ => name,
@@ -141,18 +141,18 @@ impl Table {
     }
 }
 
-/// Whether it is what a compiler (`f.cold`, `f.cold.1`) or a linker (BOLT's `f.warm`) moved out of a
-/// function's way.
+/// Returns true if the name is that of code that a compiler (`f.cold`, `f.cold.1`) or a linker (BOLT's `f.warm`) moved
+/// out of a function.
 fn is_cold(name: &[u8]) -> bool {
     let mut parts = name.rsplit(|byte| *byte == b'.');
     let last = parts.next().unwrap_or_default();
     let is_number = !last.is_empty() && last.iter().all(u8::is_ascii_digit);
     let part = if is_number { parts.next() } else { Some(last) };
-    // What is before the part is the function's name.
+    // The text before that part is the function's name.
     matches!(part, Some(b"cold" | b"warm")) && parts.next().is_some_and(|name| !name.is_empty())
 }
 
-/// Whether the symbol's `st_other` says so. Other processors give the bit no meaning.
+/// Returns true if the symbol's `st_other` marks it so. On other processors the bit has no meaning.
 fn is_variant_call(symbol: &Sym64<LE>, machine: Machine) -> bool {
     machine == Machine::Aarch64 && symbol.st_other & STO_AARCH64_VARIANT_PCS != 0
 }

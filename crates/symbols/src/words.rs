@@ -1,24 +1,24 @@
-//! Words that every name must hold for a regex to match it.
+//! Finds words that every name must contain for a regex to match it.
 //!
-//! A mangled name holds the identifiers of what it says verbatim, even where it abbreviates: what is
-//! abbreviated stands there before. So a name without the regex's words need not be demangled. What
-//! the demanglers write of their own, such as types, operators and numbers, proves nothing.
+//! A mangled name contains the identifiers of the demangled name verbatim, even if it abbreviates: an abbreviation
+//! refers to text that comes before it in the name. So a name without the regex's words need not be demangled. Words
+//! that the demanglers add themselves, such as types, operators and numbers, are not used.
 
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Words {
-    /// One of these at least.
+    /// A matching name contains at least one of these.
     pub any: Vec<Vec<u8>>,
-    /// The words are in small letters, and names are to be so, too.
+    /// True if the words are in lower case, and must be compared with names in lower case.
     pub ignore_case: bool,
 }
 
-/// More alternatives are not looked for one by one.
-const MOST: usize = 16;
+/// Largest number of words that are searched for one by one.
+const MAX_WORDS: usize = 16;
 
-/// The words for a regex, or none if some match needs none.
+/// Returns the words for a regex, or `None` if a name may match without any.
 pub fn required(regex: &str) -> Option<Words> {
     let mut words = any_of(&parse(regex)?, false, false, best_word)?;
     if words.ignore_case {
@@ -29,20 +29,20 @@ pub fn required(regex: &str) -> Option<Words> {
     Some(words)
 }
 
-/// Texts of which all that a regex matches holds one, or none if there are none or their case does
-/// not matter: to look for them is much faster than the regex.
+/// Returns texts of which every match contains one; `None` if there are none, or if case is ignored. Searching for them
+/// is much faster than the regex.
 pub fn texts(regex: &str) -> Option<Vec<Vec<u8>>> {
     let texts = any_of(&parse(regex)?, false, false, |text, _, _| Some(text))?;
     (!texts.ignore_case).then_some(texts.any)
 }
 
-/// As the rules' grammar compiles it.
+/// Parses a regex as the rules' grammar compiles it.
 fn parse(regex: &str) -> Option<Hir> {
     let mut parser = ParserBuilder::new().unicode(false).utf8(false).build();
     parser.parse(regex).ok()
 }
 
-/// The words in a regex, for messages: what its writer had in mind.
+/// Returns all words in a regex, for messages: what its author probably meant.
 pub fn all(regex: &str) -> Vec<Vec<u8>> {
     let mut words = Vec::new();
     if let Some(hir) = parse(regex) {
@@ -76,11 +76,11 @@ fn all_in(mut parts: &[Hir], words: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// Takes the best of a text of which it is said whether identifiers end to its left and right.
+/// Selects a part of a text. The flags say whether an identifier ends at its left and at its right.
 type Pick = fn(&[u8], bool, bool) -> Option<&[u8]>;
 
-/// What `pick` takes of texts of which each match of `hir` holds one. `whole_left` says that no identifier goes on to the
-/// left of it.
+/// Returns what `pick` selects from the texts of which each match of `hir` contains one. `whole_left` is true if no
+/// identifier continues to the left of it.
 fn any_of(hir: &Hir, whole_left: bool, whole_right: bool, pick: Pick) -> Option<Words> {
     match hir.kind() {
         HirKind::Capture(capture) => any_of(&capture.sub, whole_left, whole_right, pick),
@@ -96,7 +96,7 @@ fn any_of(hir: &Hir, whole_left: bool, whole_right: bool, pick: Pick) -> Option<
                 all.any.extend(words.any);
                 all.ignore_case |= words.ignore_case;
             }
-            (all.any.len() <= MOST).then_some(all)
+            (all.any.len() <= MAX_WORDS).then_some(all)
         }
         HirKind::Concat(parts) => best_of(parts, whole_left, whole_right, pick),
         _ => best_of(std::slice::from_ref(hir), whole_left, whole_right, pick),
@@ -109,7 +109,7 @@ struct Fixed {
     ignore_case: bool,
 }
 
-/// The best words of parts that follow one another.
+/// Returns the best words of consecutive parts.
 fn best_of(parts: &[Hir], whole_left: bool, whole_right: bool, pick: Pick) -> Option<Words> {
     let mut found: Vec<Words> = Vec::new();
     let mut rest = parts;
@@ -146,7 +146,7 @@ fn ends_word(behind: &[Hir], whole_right: bool) -> bool {
     behind.first().map_or(whole_right, is_edge)
 }
 
-/// Whether a match begins or ends here, or a word does.
+/// Returns true if a match or a word begins or ends here.
 fn is_edge(hir: &Hir) -> bool {
     let HirKind::Look(look) = hir.kind() else {
         return false;
@@ -154,7 +154,7 @@ fn is_edge(hir: &Hir) -> bool {
     !matches!(look, Look::WordAsciiNegate | Look::WordUnicodeNegate)
 }
 
-/// The fixed text that parts begin with, and what follows it.
+/// Returns the fixed text with which parts begin, and the parts after it.
 fn fixed(parts: &[Hir]) -> Option<(Fixed, &[Hir])> {
     let mut fixed = Fixed {
         text: Vec::new(),
@@ -178,7 +178,7 @@ fn fixed(parts: &[Hir]) -> Option<(Fixed, &[Hir])> {
     (!fixed.text.is_empty()).then_some((fixed, rest))
 }
 
-/// The small letter of a class that holds one letter in both cases.
+/// Returns the lower-case letter of a class that contains one letter in both cases.
 fn letter(class: &Class) -> Option<u8> {
     let Class::Bytes(class) = class else {
         return None;
@@ -193,7 +193,7 @@ fn letter(class: &Class) -> Option<u8> {
     is_letter.then(|| small.start())
 }
 
-/// The longest word in a text that no demangler writes of its own.
+/// Returns the longest word in a text that no demangler adds itself.
 fn best_word(text: &[u8], whole_left: bool, whole_right: bool) -> Option<&[u8]> {
     let mut best: Option<&[u8]> = None;
     let mut start = 0;
@@ -215,7 +215,7 @@ const fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Whether a demangler may have written a word, or the part of one that is there.
+/// Returns true if a demangler may have added a word, or the word of which this is a part.
 fn is_generated(word: &[u8], whole_left: bool, whole_right: bool) -> bool {
     let digits = word.iter().take_while(|byte| byte.is_ascii_digit()).count();
     // Numbers, with the suffix of their type.
@@ -243,8 +243,8 @@ fn starts_with(text: &[u8], word: &[u8]) -> bool {
         .is_some_and(|start| start.eq_ignore_ascii_case(word))
 }
 
-/// Words in the strings of `cpp_demangle` 0.5 (`src/ast.rs`) and `rustc-demangle` 0.1 that a mangled
-/// name abbreviates. Numbered ones are here with their numbers.
+/// Words in the strings of `cpp_demangle` 0.5 (`src/ast.rs`) and `rustc-demangle` 0.1 that a mangled name abbreviates.
+/// Numbered words are listed with their numbers.
 #[rustfmt::skip]
 const GENERATED: &[&str] = &[
     // Names that Itanium abbreviates.
@@ -263,7 +263,7 @@ const GENERATED: &[&str] = &[
     "operator", "new", "delete", "co_await", "sizeof", "alignof", "typeid", "dynamic_cast",
     "static_cast", "const_cast", "reinterpret_cast", "this", "true", "false", "literal", "requires",
     "concept", "enable_if", "and", "or", "not", "compl",
-    // What is no function of the source.
+    // Names of things that are not functions in the source.
     "lambda", "unnamed", "type", "parm", "default", "arg", "clone", "vtable", "vtt", "VTT", "typeinfo",
     "name", "fn", "for", "guard", "variable", "reference", "temporary", "construction", "in", "virtual",
     "non", "override", "covariant", "return", "thunk", "to", "at", "offset", "TLS", "init", "wrapper",
@@ -320,7 +320,7 @@ mod tests {
         ] {
             assert_eq!(words(regex), [""; 0], "{regex}");
         }
-        // As a whole word it is another.
+        // As a whole word it is none of the generated words.
         assert_eq!(words("^tor$"), ["tor"]);
         assert_eq!(words(r"\bper::"), ["per"]);
         assert_eq!(words(r"per\b"), [""; 0]);

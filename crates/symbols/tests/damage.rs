@@ -9,7 +9,7 @@ use std::io;
 use common::{LIBRARY, Scratch, pattern};
 use tllmprof_symbols::{Error, Image, LIMIT, Nearest, Source, reach};
 
-/// A file in memory that knows the most that was asked of it at once.
+/// A file in memory that stores the size of the largest read.
 struct Watched<'a> {
     bytes: &'a [u8],
     most: Cell<usize>,
@@ -26,7 +26,7 @@ impl Source for Watched<'_> {
     }
 }
 
-/// Does all that can be done with a file.
+/// Uses a file in every way.
 fn use_all(bytes: &[u8]) -> bool {
     let source = Watched {
         bytes,
@@ -54,7 +54,7 @@ fn fixture() -> Vec<u8> {
     fs::read(scratch.compile("lib.so", LIBRARY, &flags)).unwrap()
 }
 
-/// xorshift64: the same damage in each run.
+/// Returns a pseudo-random number (xorshift64): the damage is the same in each run.
 fn random(state: &mut u64) -> usize {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -88,7 +88,7 @@ fn files_with_wrong_bytes() {
     for round in 0..600 {
         let mut damaged = bytes.clone();
         for _ in 0..=random(&mut state) % 8 {
-            // Half of them where it hurts: headers, section headers.
+            // Half of the damage is in the most sensitive places: headers, section headers.
             let at = match round % 4 {
                 0 => random(&mut state) % 0x240,
                 1 => sections + random(&mut state) % (bytes.len() - sections),

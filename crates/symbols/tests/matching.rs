@@ -1,4 +1,4 @@
-//! What patterns match, and that skipping names without demangling them loses none.
+//! Tests of matching, and a check that skipping names without demangling loses none.
 
 mod common;
 #[path = "../../../tests/common/skipped.rs"]
@@ -44,7 +44,7 @@ fn names_mangled_and_demangled() {
     ] {
         assert_eq!(matching(&image, regex), expected, "{regex}");
     }
-    // Constructors of one address are one function with two names.
+    // Constructors with one address are one function with two names.
     let found = image.matching(&pattern(r"^ns::Class<int>::Class\("), 64);
     assert_eq!(found.functions.len(), 1, "{found:?}");
     assert_eq!(found.functions[0].names.len(), 2);
@@ -172,7 +172,7 @@ fn no_match_is_skipped() {
         usize::try_from(state >> 1).unwrap() % below
     };
     for image in &images {
-        // All that each function is called.
+        // All names of each function.
         let called: Vec<Vec<String>> = image
             .functions()
             .iter()
@@ -186,7 +186,7 @@ fn no_match_is_skipped() {
             })
             .collect();
         for round in 0..40 {
-            // A piece of what some function is called, so that it matches that at least.
+            // A piece of some function's name, so that it matches that function at least.
             let text = called[random(called.len())].last().unwrap();
             let start = random(text.len());
             let piece = &text[start..(start + 1 + random(24)).min(text.len())];
@@ -207,7 +207,7 @@ fn no_match_is_skipped() {
             let wanted = called.iter().filter(|texts| texts.iter().any(holds));
             let wanted: Vec<_> = wanted.map(|texts| &texts[0]).collect();
             assert!(!wanted.is_empty(), "{regex}");
-            // With what a template returns it may match more.
+            // With the return type of a template it may match more.
             let lost: Vec<_> = wanted
                 .iter()
                 .filter(|name| !found.contains(**name))

@@ -1,23 +1,24 @@
-//! System calls without the C library: a library in front of this one may have functions of its own in the C
-//! library's place, and may not have been started yet when this one is.
+//! System calls without the C library: another preloaded library may replace the C library's functions, and
+//! may not be initialised yet when they are needed.
 
 use core::arch::asm;
 use core::ffi::c_long;
 use core::mem::MaybeUninit;
 
-/// Makes a system call of up to six arguments; what the kernel answers, an error as a negative number. `errno` is left
-/// alone.
+/// Makes a system call of up to six arguments. Returns the kernel's result, an error as a negative number.
+/// Does not change `errno`.
 ///
 /// # Safety
-/// As the system call's: whatever it reads or writes has to be the caller's for as long as the kernel uses it.
+/// That of the system call: the memory that it reads or writes has to belong to the caller for as long as the
+/// kernel uses it.
 #[inline(always)]
 pub unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> isize {
     const { assert!(N <= 6) };
     let [first, second, third, fourth, fifth, sixth] =
         core::array::from_fn(|index| arguments.get(index).copied().unwrap_or(0));
     let result: isize;
-    // SAFETY: the kernel takes the number and the arguments in these registers, and changes no others than those
-    // that are named as changed. What memory it uses the caller answers for.
+    // SAFETY: the kernel takes the number and the arguments in these registers, and changes only the
+    // registers that are declared as changed. The caller guarantees the memory.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         asm!(
@@ -34,8 +35,8 @@ pub unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> isi
             options(nostack),
         );
     }
-    // SAFETY: as on the other architecture: the number and the arguments in these registers, of which the first
-    // takes the result.
+    // SAFETY: as on the other architecture: the number and the arguments are in these registers, and the
+    // first one receives the result.
     #[cfg(target_arch = "aarch64")]
     unsafe {
         asm!(
@@ -53,39 +54,40 @@ pub unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> isi
     result
 }
 
-/// The process's number.
+/// Returns the process's number.
 pub fn process() -> i32 {
     // SAFETY: takes nothing.
     let process = unsafe { call(libc::SYS_getpid, [0; 4]) };
     i32::try_from(process).unwrap_or_default()
 }
 
-/// The calling thread's number; the main thread's is the process's.
+/// Returns the calling thread's number; the main thread's is the process's.
 pub fn this_thread() -> i32 {
     // SAFETY: takes nothing.
     let thread = unsafe { call(libc::SYS_gettid, [0; 4]) };
     i32::try_from(thread).unwrap_or_default()
 }
 
-/// What an open descriptor is; nothing for one that is closed.
+/// Returns the status of an open descriptor; `None` if it is closed.
 pub fn status(descriptor: i32) -> Option<libc::stat> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     let arguments = [descriptor as usize, status.as_mut_ptr() as usize, 0, 0];
-    // SAFETY: the kernel's structure is the C library's on these architectures, and it is filled, and read, where
-    // the call succeeds.
+    // SAFETY: the kernel's structure is the C library's on these architectures, and it is filled, and read,
+    // if the call succeeds.
     unsafe { (call(libc::SYS_fstat, arguments) == 0).then(|| status.assume_init()) }
 }
 
-/// What a clock shows; nothing where the process may not ask the kernel.
+/// Returns the time of a clock; `None` if the process may not make the system call.
 pub fn time(clock: libc::clockid_t) -> Option<libc::timespec> {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     let arguments = [clock as usize, time.as_mut_ptr() as usize, 0, 0];
-    // SAFETY: the kernel's structure is the C library's on these architectures, and it is filled, and read, where
-    // the call succeeds.
+    // SAFETY: the kernel's structure is the C library's on these architectures, and it is filled, and read,
+    // if the call succeeds.
     unsafe { (call(libc::SYS_clock_gettime, arguments) == 0).then(|| time.assume_init()) }
 }
 
-/// What the calling thread has used of the machine; nothing where the process may not ask the kernel.
+/// Returns the resources that the calling thread has used; `None` if the process may not make the system
+/// call.
 pub fn thread_usage() -> Option<libc::rusage> {
     let mut usage = MaybeUninit::<libc::rusage>::uninit();
     let arguments = [
@@ -94,8 +96,8 @@ pub fn thread_usage() -> Option<libc::rusage> {
         0,
         0,
     ];
-    // SAFETY: the kernel's structure is the C library's on these architectures, and it is filled, and read, where
-    // the call succeeds.
+    // SAFETY: the kernel's structure is the C library's on these architectures, and it is filled, and read,
+    // if the call succeeds.
     unsafe { (call(libc::SYS_getrusage, arguments) == 0).then(|| usage.assume_init()) }
 }
 

@@ -1,5 +1,5 @@
-//! Locks, hashes and state machines that can be used in the middle of a host's call: no allocation,
-//! no poisoning, bounded waits, and a defined state after `fork`.
+//! Locks, hashes and state machines that can be used in the middle of a call of the host: they do not
+//! allocate and are not poisoned, their waits are bounded, and their state after `fork` is defined.
 
 pub mod hash;
 pub mod kernel;

@@ -1,4 +1,4 @@
-//! A lock that a host can survive: it can be given up on, and broken in a forked child.
+//! A lock that is safe in a host process: waits for it can time out, and it can be broken in a forked child.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -11,14 +11,13 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// A mutual exclusion lock on a futex. Not reentrant: whoever may already hold it uses
-/// [`Lock::lock_for`].
+/// A mutual exclusion lock on a futex. Not reentrant: code that may already hold it uses [`Lock::lock_for`].
 ///
-/// In this order: who has the lock uses what is at the value's beginning, which lies in the same line.
+/// The fields are in this order so that the beginning of the value is in the lock's cache line.
 #[repr(C)]
 pub struct Lock<T> {
     word: AtomicU32,
-    /// The thread that holds the lock over its fork, 0 for none.
+    /// The thread that holds the lock during its fork; 0: none.
     forker: AtomicI32,
     value: UnsafeCell<T>,
 }
@@ -26,13 +25,13 @@ pub struct Lock<T> {
 // SAFETY: the value is reached only through a guard, and one guard exists at a time.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-/// Says that no other thread uses what is to be reset, as in the child of a fork, which has one
-/// thread, and that this thread holds no guard of it that it will use again.
+/// A proof that no other thread uses the values that are reset, as in the child of a fork, which has one
+/// thread, and that this thread holds no guard of them that it will use again.
 pub struct OnlyThread(());
 
 impl OnlyThread {
     /// # Safety
-    /// Both are so, as long as the value exists.
+    /// Both conditions hold as long as the value exists.
     pub const unsafe fn new() -> Self {
         Self(())
     }
@@ -51,7 +50,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// What it guards.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
@@ -73,7 +72,7 @@ impl<T> Lock<T> {
             .then(|| Guard(self))
     }
 
-    /// Waits for the lock until `patience` is used up.
+    /// Waits for the lock for at most `patience`.
     pub fn lock_for(&self, patience: Duration) -> Option<Guard<'_, T>> {
         if self
             .word
@@ -104,10 +103,9 @@ impl<T> Lock<T> {
         Some(Guard(self))
     }
 
-    /// Takes the lock for the duration of a fork, so that the child finds it free and its value
-    /// whole. Gives up after 20 ms: the fork may come from a signal handler that interrupted the
-    /// holder. [`Lock::release_after_fork`] undoes it in the parent, [`Lock::break_open`] in the
-    /// child.
+    /// Takes the lock for the duration of a fork, so that the child finds it free and its value whole. Gives
+    /// up after 20 ms: the fork may come from a signal handler that interrupted the holder.
+    /// [`Lock::release_after_fork`] undoes it in the parent, [`Lock::break_open`] in the child.
     pub fn hold_over_fork(&self) {
         if let Some(guard) = self.lock_for(Duration::from_millis(20)) {
             core::mem::forget(guard);
@@ -115,7 +113,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Unlocks what [`Lock::hold_over_fork`] has locked on this thread; otherwise does nothing.
+    /// Unlocks the lock if [`Lock::hold_over_fork`] has locked it on this thread.
     pub fn release_after_fork(&self) {
         let held =
             self.forker
@@ -125,14 +123,14 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Makes the lock free if [`Lock::hold_over_fork`] has held it, so that what it guards is whole.
+    /// Frees the lock if [`Lock::hold_over_fork`] holds it, so that the value is whole.
     pub fn break_open_if_held(&self, alone: &OnlyThread) {
         if self.forker.load(Ordering::Relaxed) != 0 {
             self.break_open(alone);
         }
     }
 
-    /// Makes the lock free whoever held it. What it guards may be half changed.
+    /// Frees the lock, whichever thread held it. The value may be half changed.
     pub fn break_open(&self, _: &OnlyThread) {
         self.forker.store(0, Ordering::Relaxed);
         self.word.store(FREE, Ordering::Release);
@@ -142,7 +140,7 @@ impl<T> Lock<T> {
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: this guard holds the lock, and lends the value mutably to nobody meanwhile.
+        // SAFETY: this guard holds the lock, and the value is not borrowed mutably at the same time.
         unsafe { &*self.0.value.get() }
     }
 }
@@ -162,7 +160,7 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
-/// Sleeps while `word` holds `value`, for `patience` at most. May return early.
+/// Sleeps while `word` holds `value`, for at most `patience`. May return early.
 pub fn wait(word: &AtomicU32, value: u32, patience: Duration) {
     let time = libc::timespec {
         tv_sec: patience.as_secs().cast_signed(),
@@ -179,7 +177,7 @@ pub fn wait(word: &AtomicU32, value: u32, patience: Duration) {
     unsafe { kernel::call(libc::SYS_futex, arguments) };
 }
 
-/// Sleeps while `word` holds `value`, until somebody wakes this thread: in one system call. May return early.
+/// Sleeps while `word` holds `value`, until this thread is woken, in one system call. May return early.
 pub fn wait_until_woken(word: &AtomicU32, value: u32) {
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     let arguments = [
@@ -286,7 +284,7 @@ mod tests {
                 wake(&word, i32::MAX);
             }
         });
-        // It does not sleep where the word is another already.
+        // It does not sleep if the word has another value already.
         wait_until_woken(&word, 0);
     }
 

@@ -1,22 +1,22 @@
-//! A state machine whose state lies in one word: read by one load, moved on by compare and exchange.
+//! A state machine whose state is in one word: it is read by one load and changed by compare and exchange.
 
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::OnlyThread;
 
-/// The states of a machine, and what moves it from one to the next.
+/// The states of a machine, and the events that change them.
 pub trait States: Copy {
-    /// What may happen.
+    /// An event.
     type Event: Copy;
 
-    /// The state after `event`; `None` where it changes nothing.
+    /// Returns the state after `event`; `None` if it changes nothing.
     fn next(self, event: Self::Event) -> Option<Self>;
 
-    /// The state as a word. The state that a process begins in is 0.
+    /// Returns the state as a word. The initial state is 0.
     fn to_bits(self) -> u32;
 
-    /// The state of a word that [`States::to_bits`] has made.
+    /// Returns the state of a word that [`States::to_bits`] has made.
     fn from_bits(bits: u32) -> Self;
 }
 
@@ -35,19 +35,20 @@ impl<S: States> Machine<S> {
         }
     }
 
-    /// The state, in one order with all events and with what threads announce before they look.
+    /// Returns the state. The load is sequentially consistent with all events and with what threads store
+    /// before they call this.
     #[inline]
     pub fn state(&self) -> S {
         S::from_bits(self.word.load(Ordering::SeqCst))
     }
 
-    /// The state as a hot path reads it: by one relaxed load, maybe a moment old.
+    /// Returns the state for a hot path: by one relaxed load, so it may be slightly old.
     #[inline]
     pub fn peek(&self) -> S {
         S::from_bits(self.word.load(Ordering::Relaxed))
     }
 
-    /// `event` happens. The states before and after it, unless it changes nothing.
+    /// Applies `event`. Returns the states before and after it, unless it changes nothing.
     pub fn on(&self, event: S::Event) -> Option<(S, S)> {
         let next = |bits| Some(S::from_bits(bits).next(event)?.to_bits());
         let before = self
@@ -58,7 +59,7 @@ impl<S: States> Machine<S> {
         Some((before, before.next(event)?))
     }
 
-    /// The first state again, in the child of a fork.
+    /// Resets to the initial state, in the child of a fork.
     pub fn in_child(&self, _: &OnlyThread) {
         self.word.store(0, Ordering::SeqCst);
     }
@@ -106,7 +107,7 @@ mod tests {
 
     #[test]
     fn the_child_of_a_fork_begins_in_the_first_state_wherever_its_parent_was() {
-        // SAFETY: nothing but this thread uses the machines.
+        // SAFETY: only this thread uses the machines.
         let alone = unsafe { OnlyThread::new() };
         for events in 0..4 {
             let machine = Machine::<UpTo3>::new();

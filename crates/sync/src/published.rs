@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 use core::ptr::{from_ref, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// Nothing, or a reference that lives as long as the process.
+/// A reference that lives as long as the process, or none.
 #[repr(transparent)]
 pub struct Published<T: 'static> {
     place: AtomicPtr<T>,
@@ -12,7 +12,7 @@ pub struct Published<T: 'static> {
 }
 
 impl<T: Sync> Published<T> {
-    /// Nothing yet.
+    /// A value without a reference.
     pub const fn none() -> Self {
         Self {
             place: AtomicPtr::new(null_mut()),
@@ -20,31 +20,31 @@ impl<T: Sync> Published<T> {
         }
     }
 
-    /// What was published last.
+    /// Returns the reference that was published last.
     #[inline]
     pub fn get(&self) -> Option<&'static T> {
         Self::reference(self.place.load(Ordering::Acquire))
     }
 
-    /// Publishes `value`, or nothing.
+    /// Publishes `value`, or removes the reference.
     pub fn set(&self, value: Option<&'static T>) {
         self.place.store(Self::address(value), Ordering::Release);
     }
 
-    /// Takes what was published last.
+    /// Removes and returns the reference that was published last.
     pub fn take(&self) -> Option<&'static T> {
         Self::reference(self.place.swap(null_mut(), Ordering::AcqRel))
     }
 
-    /// Publishes `value` where nothing is published; whether that was so.
+    /// Publishes `value` if nothing is published. Returns true if it did.
     pub fn set_if_none(&self, value: &'static T) -> bool {
         self.replace(None, Some(value)).is_ok()
     }
 
-    /// Publishes `new` in the place of `old`, which is compared by its address.
+    /// Publishes `new` in place of `old`, which is compared by its address.
     ///
     /// # Errors
-    /// What is published instead of `old`, and stays.
+    /// The reference that is published instead of `old`, which stays.
     pub fn replace(
         &self,
         old: Option<&'static T>,
@@ -57,11 +57,11 @@ impl<T: Sync> Published<T> {
         replaced.map(|_| ()).map_err(Self::reference)
     }
 
-    /// Publishes a new value in the place of `old`, and gives back what is published then: another thread's,
-    /// if that was first, and this one is dropped.
+    /// Publishes a new value in place of `old`. Returns the published reference: another thread's if that was
+    /// first, and then the new value is dropped.
     pub fn publish(&self, old: Option<&'static T>, new: T) -> Option<&'static T> {
         let new = Box::into_raw(Box::new(new));
-        // SAFETY: the value is never freed once it is published; where it is not, nobody else has it.
+        // SAFETY: a published value is never freed; one that was not published belongs only to this function.
         unsafe {
             match self.replace(old, Some(&*new)) {
                 Ok(()) => Some(&*new),
@@ -73,9 +73,9 @@ impl<T: Sync> Published<T> {
         }
     }
 
-    /// What is published; if there is nothing, what `make` makes is from now on.
+    /// Returns the published reference. If there is none, publishes the result of `make`.
     ///
-    /// Where several threads make one at a time, the first is published, and the others stay in memory.
+    /// If several threads make one at the same time, the first is published, and the others stay in memory.
     pub fn get_or(&self, make: impl FnOnce() -> T) -> &'static T {
         if let Some(known) = self.get() {
             return known;
@@ -93,8 +93,8 @@ impl<T: Sync> Published<T> {
 
     #[inline]
     fn reference(place: *mut T) -> Option<&'static T> {
-        // SAFETY: null, or from a reference that lives as long as the process; shared references of
-        // a `Sync` type may be used by any thread.
+        // SAFETY: null, or from a reference that lives as long as the process; shared references of a `Sync`
+        // type may be used by any thread.
         unsafe { place.as_ref() }
     }
 }

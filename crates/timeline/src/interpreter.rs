@@ -1,4 +1,4 @@
-//! What the events of a record are understood by.
+//! Interprets the events of a record as items.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,23 +12,23 @@ use crate::stretch::{Edges, Stretch};
 use crate::track::Track;
 use tllmprof_report::{Launch, Launches};
 
-/// What the events of a record are understood by: what of it there is little of.
+/// The small tables of a record that are needed to interpret its events.
 #[derive(Debug)]
 pub struct Interpreter {
     clock: Clock,
     strings: Strings,
-    /// By row of the table of calls.
+    /// The kind of each row of the table of calls.
     calls: Box<[CallKind; 256]>,
     launches: Launches,
     stretches: Vec<Stretch>,
 }
 
 impl Interpreter {
-    /// Goes through the record that a process was read from. `each` gets every event with what is known
-    /// by then: texts that come later and launches are not.
+    /// Reads the record that a process was read from. `each` gets every event, with the tables known by then:
+    /// without later texts, and without launches.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// Returns an error if the record cannot be read.
     pub fn read(
         process: &Process,
         recording: &impl Recording,
@@ -52,7 +52,7 @@ impl Interpreter {
         recording.read(|entry| match entry {
             Entry::String { id, bytes } => new.strings.add(id, bytes),
             Entry::Event { thread, event } => {
-                match GpuWork::of(&clock, &event) {
+                match GpuWork::from_event(&clock, &event) {
                     Some(work) => launches.add_work(&work),
                     None => launches.add(thread, &event),
                 }
@@ -67,11 +67,12 @@ impl Interpreter {
         Ok(new)
     }
 
-    /// Gives the items of the record to `each`, kernels with their scopes, in the order of the record but for kernels:
-    /// where layers were followed, these come when the next event of their thread says what is known of them.
+    /// Passes the items of the record to `each`, kernels with their scopes. They are in the order of the
+    /// record, except for kernels: if layers were followed, a kernel comes with the next event of its thread,
+    /// which may have its scope.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// Returns an error if the record cannot be read.
     pub fn items(
         &self,
         process: &Process,
@@ -92,7 +93,7 @@ impl Interpreter {
             scope: scopes.of_kernel(kernel.value as u32, kernel.start),
             ..kernel
         };
-        // By thread, with when it began in ticks.
+        // The latest kernel by thread, with its start in ticks.
         let mut latest: BTreeMap<u32, (u64, Item)> = BTreeMap::new();
         let damage = recording.read(|entry| {
             let Entry::Event { thread, event } = entry else {
@@ -133,14 +134,14 @@ impl Interpreter {
         Ok(damage)
     }
 
-    /// The item that an event of a thread is, if it is one.
+    /// Returns the item that an event of a thread is, if it is one.
     #[inline(always)]
     #[must_use]
     pub fn item(&self, thread: u32, event: &Event) -> Option<Item> {
         kinds::item(thread, event, &self.clock, &self.calls)
     }
 
-    /// How long an item is in nanoseconds; `None`: it is a moment.
+    /// Returns the duration of an item in nanoseconds; `None` for a moment.
     #[inline]
     #[must_use]
     pub fn duration(&self, item: &Item) -> Option<u64> {
@@ -154,7 +155,7 @@ impl Interpreter {
         }
     }
 
-    /// The launch that an item is an end of, where it is known.
+    /// Returns the launch that an item is an end of, if it is known.
     #[inline]
     #[must_use]
     pub fn launch(&self, item: &Item) -> Option<&Launch> {
@@ -164,7 +165,7 @@ impl Interpreter {
         }
     }
 
-    /// Windows, and the parts of them in which kernels were taken.
+    /// Returns the windows, and the parts of windows in which kernels were recorded.
     #[must_use]
     pub fn stretches(&self) -> &[Stretch] {
         &self.stretches
@@ -175,7 +176,7 @@ impl Interpreter {
         &self.strings
     }
 
-    /// What a kernel's scope is called; empty: nothing was open.
+    /// Returns the name of a kernel's scope. It is empty if no scope was open.
     #[must_use]
     pub fn scope(&self, process: &Process, scope: u32) -> String {
         let layers = process.layers.as_ref();
@@ -184,7 +185,7 @@ impl Interpreter {
         })
     }
 
-    /// What the names of the record's items are made of.
+    /// Returns the texts from which the names of the record's items are made.
     #[must_use]
     pub const fn texts<'a>(&'a self, process: &'a Process) -> Texts<'a> {
         Texts {

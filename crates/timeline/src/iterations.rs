@@ -1,4 +1,4 @@
-//! Which iteration a moment lies in.
+//! Finds the iteration that a moment is in.
 
 use tllmprof_report::{Process, Span, Spans};
 
@@ -11,7 +11,7 @@ pub struct Iterations {
 
 impl Iterations {
     #[must_use]
-    pub fn of(process: &Process) -> Self {
+    pub fn from_process(process: &Process) -> Self {
         let mut all: Vec<_> = process
             .windows
             .iter()
@@ -29,7 +29,7 @@ impl Iterations {
         }
     }
 
-    /// The number of the one that `moment` lies in, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Returns the number of the iteration that `moment` is in, in nanoseconds of `CLOCK_MONOTONIC`.
     pub fn at(&mut self, moment: u64) -> Option<u64> {
         let index = self.spans.at(moment)?;
         self.numbers.get(index).copied()

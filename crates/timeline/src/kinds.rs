@@ -1,5 +1,5 @@
-//! The tables of kinds: how each kind of item is shown and exported, and which item each kind of event
-//! of a record is.
+//! The tables of kinds: the presentation and export of each kind of item, and the item that each kind of
+//! event of a record is.
 
 use tllmprof_record::{CallKind, Clock, Event, NO_STRING, RangeKind, StringId, What};
 
@@ -20,7 +20,7 @@ macro_rules! words {
             /// All of them, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$word),*];
 
-            /// The word for it.
+            /// Returns its word.
             #[must_use]
             pub const fn text(self) -> &'static str {
                 match self {
@@ -32,7 +32,7 @@ macro_rules! words {
 }
 
 words! {
-    /// The category of a kind in trace formats: a word that queries ask for.
+    /// The category of a kind in trace formats: a word that queries use.
     Category:
     Window = "window",
     Iteration = "iteration",
@@ -52,28 +52,28 @@ words! {
 words! {
     /// The key of an argument.
     Key:
-    /// The iteration that an item lies in, or is.
+    /// The iteration that an item is in, or is.
     Iteration = "iteration",
     /// The `CUstream` of a call.
     Stream = "stream",
     Bytes = "bytes",
     /// The number of the launch.
     Correlation = "correlation",
-    /// Objects that a collection freed.
+    /// Number of objects that a collection freed.
     Collected = "collected",
-    /// Events that are missing.
+    /// Number of events that are missing.
     Events = "events",
     /// An NVTX domain.
     Domain = "domain",
     Failed = "failed",
     Cut = "cut",
-    /// The call was made while its thread captured a stream.
+    /// Set if the call was made while its thread captured a stream.
     Capturing = "capturing",
-    /// What was open where a kernel was launched.
+    /// The scope that was open when a kernel was launched.
     Scope = "scope",
 }
 
-/// Which end of a launch an item is.
+/// The end of a launch that an item is: the call or a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     Call,
@@ -83,12 +83,13 @@ pub enum End {
 /// A row of the table of kinds.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// In trace formats; `None`: no span or moment there.
+    /// Its category in trace formats. `None` if they have no span or moment for it.
     pub category: Option<Category>,
-    /// The Parquet table of these items, and the word in its column `kind`; empty: the name's word.
+    /// The Parquet table of these items, and the word in its column `kind`. If the word is empty, it is the
+    /// name's.
     pub table: Option<(&'static str, &'static str)>,
-    /// What the page calls it, and its colour there: a variable of `page.css`. `None`: the page's
-    /// timeline does not show it.
+    /// Its name on the page, and its colour there: a variable of `page.css`. `None` if the page's timeline
+    /// does not show it.
     pub page: Option<(&'static str, &'static str)>,
     /// The key of [`Item::value`].
     pub value: Option<Key>,
@@ -113,7 +114,7 @@ macro_rules! kinds {
         $(value $value:ident)?
         $(end $end:ident)?;
     )*) => {
-        /// What kind of item it is.
+        /// The kind of an item.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
         pub enum Kind {
@@ -124,7 +125,7 @@ macro_rules! kinds {
             /// All of them, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Its row.
+            /// Returns its row.
             #[inline]
             #[must_use]
             pub const fn row(self) -> &'static Row {
@@ -168,38 +169,39 @@ kinds! {
     ExpertLoad                   table "experts" "";
 }
 
-/// Something that happened: a span of time, a moment, or a value of a counter.
+/// An item of the timeline: a span of time, a moment, or a value of a counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Item {
     pub kind: Kind,
     pub track: Track,
     /// The thread that recorded it.
     pub thread: u32,
-    /// Nanoseconds of the machine's `CLOCK_MONOTONIC`.
+    /// The start in nanoseconds of the machine's `CLOCK_MONOTONIC`.
     pub start: u64,
     pub length: Length,
     pub name: Name,
-    /// What it is, the kind's row says; of a metric thousandths of its unit, of an expert's load tokens.
+    /// The value, whose meaning the kind's row has. For a metric, it is thousandths of its unit; for an
+    /// expert's load, tokens.
     pub value: u64,
-    /// Of NVTX; else `NO_STRING`, which is the default domain, too.
+    /// The domain of NVTX. `NO_STRING` is the default domain, and stands for none in other items.
     pub domain: StringId,
-    /// The call was made while its thread captured a stream.
+    /// True if the call was made while its thread captured a stream.
     pub capturing: bool,
-    /// The call returned an error, the function raised.
+    /// True if the call returned an error or the function raised an exception.
     pub failed: bool,
-    /// Something else than its own end ended it.
+    /// True if something other than its own end ended it.
     pub cut: bool,
-    /// Of a kernel: the scope that it was launched in, 0: none; `None`: not known.
+    /// The scope in which a kernel was launched; 0 for none, `None` if it is not known.
     pub scope: Option<u32>,
 }
 
-/// How long an item is.
+/// The duration of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Length {
     Moment,
     /// Nanoseconds.
     Ns(u64),
-    /// Ticks of the record's clock: [`Interpreter::duration`](crate::Interpreter::duration) has it in
+    /// Ticks of the record's clock. [`Interpreter::duration`](crate::Interpreter::duration) converts them to
     /// nanoseconds.
     Ticks {
         start: u64,
@@ -220,11 +222,11 @@ impl From<CallKind> for Kind {
     }
 }
 
-/// The item that an event of a thread is, if it is one. `calls` has the kind of each row of the table of
-/// calls.
+/// Returns the item that an event of a thread is, if it is one. `calls` has the kind of each row of the table
+/// of calls.
 ///
-/// This is a table, too, of the kinds of events: one that has no row does not compile.
-// Always: a reader that needs a part of the item makes no more of it.
+/// This is also a table of the kinds of events: a kind without a row here does not compile.
+// Always inlined, so that a reader that needs a part of the item does not make the rest.
 #[inline(always)]
 pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) -> Option<Item> {
     let on_host = Length::Ticks {
@@ -249,7 +251,7 @@ pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) 
         cut: event.cut,
         scope: None,
     };
-    if let Some(work) = GpuWork::of(clock, event) {
+    if let Some(work) = GpuWork::from_event(clock, event) {
         let (kind, name, value) = match work.what {
             GpuWorkKind::Kernel { name, correlation } => {
                 (Kind::Kernel, Name::Kernel(name), u64::from(correlation))
@@ -274,20 +276,24 @@ pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) 
         | What::String { .. }
         | What::Info { .. }
         | What::CallName { .. } => return None,
-        // An item is made of both edges: `Stretch`.
+        // An item is made from both edges: `Stretch`.
         What::Window { .. } | What::KernelWindow { .. } => return None,
-        // The report's layers are made of them.
+        // The report's layers are made from them.
         What::Scope { .. }
         | What::GraphNodes { .. }
         | What::GraphExec { .. }
         | What::KernelNode { .. }
         | What::InScope { .. } => return None,
-        // The report's iterations have it.
+        // These are in the report's iterations.
         What::Batch { .. } | What::Used { .. } | What::KernelSample { .. } | What::Past { .. } => {
             return None;
         }
-        // Samples are named by it.
+        // It concerns the whole process.
+        What::OutsideBefore { .. } => return None,
+        // Samples get their names from it.
         What::Frame { .. } => return None,
+        // The sample of the same moment is shown.
+        What::Asleep { .. } => return None,
         What::Sample {
             taken,
             state,
@@ -388,7 +394,7 @@ pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) 
                 Name::Iteration(iteration),
             )
         },
-        // Work of GPUs is above.
+        // The work of GPUs is handled above.
         What::GpuKernel { .. } | What::GpuCopy { .. } | What::GpuSet { .. } => return None,
         What::GpuMetric {
             device,

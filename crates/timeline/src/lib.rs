@@ -3,7 +3,7 @@
 //! An [`Interpreter`] turns each event of a record into an [`Item`]: something of a [`Kind`] that
 //! happened on a [`Track`], under a [`Name`]. The table of kinds ([`Kind`]) says for each kind how it is
 //! shown and which table it goes to, so a reader of items needs no list of kinds of its own, and a new
-//! kind of event is a row here. Items are made one by one: nothing is kept of what there is much of.
+//! kind of event is a row here. Items are made one by one, so memory does not grow with their number.
 
 #![forbid(unsafe_code)]
 

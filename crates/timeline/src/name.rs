@@ -1,4 +1,4 @@
-//! What items are called, in each kind of output.
+//! The names of items, in each kind of output.
 
 use std::fmt::{self, Write};
 
@@ -6,16 +6,16 @@ use tllmprof_config::printable;
 use tllmprof_record::{CopyKind, NO_STRING, StringId, Strings, Taken, ThreadState};
 use tllmprof_report::{Process, kernel_name, name, range_name, short_kernel_name};
 
-/// What an item is called.
+/// The name of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Name {
     Text(StringId),
-    /// A kernel's, as the linker has it.
+    /// A kernel's name, as the linker has it.
     Kernel(StringId),
     /// A row of the table of calls.
     Call(u8),
     Iteration(u64),
-    /// Its first and its last iteration, if that is known.
+    /// A window's first iteration, and its last if that is known.
     Window(u64, Option<u64>),
     /// A collection of Python's garbage, by its generation.
     Collection(u16),
@@ -30,7 +30,7 @@ pub enum Name {
     Fixed(&'static str),
 }
 
-/// What names are made of.
+/// The texts from which names are made.
 #[derive(Clone, Copy, Debug)]
 pub struct Texts<'a> {
     pub process: &'a Process,
@@ -38,7 +38,7 @@ pub struct Texts<'a> {
 }
 
 impl Name {
-    /// Writes it behind `to` as trace formats have it: names as they were recorded.
+    /// Appends it to `to` as trace formats have it: names as they were recorded.
     pub fn write(self, texts: Texts<'_>, to: &mut String) {
         let _: fmt::Result = match self {
             Self::Text(id) | Self::Kernel(id) => to.write_str(texts.strings.get(id)),
@@ -72,8 +72,9 @@ impl Name {
         };
     }
 
-    /// As the page has it, with the domain of a range: printable, cut where it is long, and demangled;
-    /// then the part of it that people know it by, empty where that is the whole.
+    /// Returns the name as the page has it, with the domain of a range: printable, shortened if it is long,
+    /// and demangled. The second text is the part of it that people know it by; it is empty if that is the
+    /// whole name.
     #[must_use]
     pub fn shown(self, domain: StringId, texts: Texts<'_>) -> (String, String) {
         let whole = match self {
@@ -95,7 +96,8 @@ impl Name {
         (whole, String::new())
     }
 
-    /// As tables have it, where a name is one of a few words; `None`: the item's kind says it all.
+    /// Returns the name as tables have it, if it is one of a few words. `None` if the item's kind says
+    /// everything.
     #[must_use]
     pub const fn word(self) -> Option<&'static str> {
         match self {

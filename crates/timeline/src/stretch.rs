@@ -1,4 +1,4 @@
-//! Windows, put together from their edges.
+//! Windows, assembled from their edges.
 
 use tllmprof_record::{Clock, Edge, Event, NO_STRING, What};
 
@@ -6,26 +6,26 @@ use crate::kinds::{Item, Kind, Length};
 use crate::name::Name;
 use crate::track::Track;
 
-/// How many edges of windows are kept.
-const EDGES: usize = 1 << 16;
+/// Maximum number of edges of windows that are kept.
+const MAX_EDGES: usize = 1 << 16;
 
-/// A window, or the part of one in which kernels were taken. Moments are in nanoseconds of
+/// A window, or the part of one in which kernels were recorded. Times are in nanoseconds of
 /// `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stretch {
     pub kernels: bool,
-    /// Its first and last iteration; of one that was not closed the last is not known.
+    /// Its first and last iteration. The last is not known if the window was not closed.
     pub first: u64,
     pub last: Option<u64>,
     pub start: u64,
-    /// Where it was not closed, when the last iteration ended.
+    /// Its end. If it was not closed, the end of the last iteration.
     pub end: u64,
-    /// Something else than its last iteration closed it.
+    /// True if something other than its last iteration closed it.
     pub cut: bool,
 }
 
 impl Stretch {
-    /// It as an item.
+    /// Returns it as an item.
     #[must_use]
     pub const fn item(&self) -> Item {
         Item {
@@ -49,8 +49,8 @@ impl Stretch {
     }
 }
 
-/// An edge: whether it is one of a window of kernels, when it came in ticks, which edge of which
-/// iteration, and whether something else than an iteration caused it.
+/// An edge: true if it is one of a window of kernels, its time in ticks, the edge and its iteration, and true
+/// if something other than an iteration caused it.
 type WindowEdge = (bool, u64, Edge, u64, bool);
 
 /// The edges of a record.
@@ -65,14 +65,14 @@ impl Edges {
             What::KernelWindow { edge, iteration } => (true, edge, iteration),
             _ => return,
         };
-        if self.0.len() < EDGES {
+        if self.0.len() < MAX_EDGES {
             self.0
                 .push((kernels, event.start, edge, iteration, event.cut));
         }
     }
 
-    /// Puts edges together, kind by kind, in the order of their times. `end` is when the last iteration
-    /// ended.
+    /// Assembles windows from edges, kind by kind, in the order of their times. `end` is the end of the last
+    /// iteration.
     pub fn stretches(mut self, clock: &Clock, end: u64) -> Vec<Stretch> {
         self.0
             .sort_by_key(|(kernels, ticks, ..)| (*kernels, *ticks));

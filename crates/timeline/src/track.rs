@@ -1,20 +1,20 @@
-//! Where items are drawn.
+//! The tracks on which items are drawn.
 
 use tllmprof_record::Metric;
 
 use crate::name::Texts;
 
-/// Where an item is drawn.
+/// The track on which an item is drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Track {
     Windows,
     KernelWindows,
     Iterations,
-    /// What a thread did: calls, functions and ranges, one inside the other.
+    /// The work of a thread: calls, functions and ranges, nested.
     Thread(u32),
-    /// What a thread had of the GIL, which does not nest with what it did.
+    /// A thread's waits for and holds of the GIL, which do not nest with its work.
     Gil(u32),
-    /// Ranges that were begun and ended anywhere, by the thread that ended them.
+    /// NVTX ranges that may begin and end on different threads, by the thread that ended them.
     Ranges(u32),
     /// Samples of a thread's stack.
     Samples(u32),
@@ -23,7 +23,7 @@ pub enum Track {
         device: u8,
         stream: u16,
     },
-    /// The time that a stream was at work for each iteration.
+    /// The time for which a stream was busy in each iteration.
     Spans {
         device: u8,
         stream: u16,
@@ -33,7 +33,7 @@ pub enum Track {
         device: u8,
         metric: Metric,
     },
-    /// What an expert was sent, in all: it has no place in time and is not drawn.
+    /// The total number of tokens of an expert. It has no place in time and is not drawn.
     Expert {
         layer: u16,
         expert: u16,
@@ -41,7 +41,7 @@ pub enum Track {
 }
 
 impl Track {
-    /// Whether it is one of a GPU.
+    /// Returns true if it is a track of a GPU.
     #[must_use]
     pub const fn is_of_gpu(self) -> bool {
         matches!(
@@ -50,7 +50,7 @@ impl Track {
         )
     }
 
-    /// The thread it belongs to.
+    /// Returns the thread that it belongs to.
     #[must_use]
     pub const fn thread(self) -> Option<u32> {
         match self {
@@ -61,7 +61,7 @@ impl Track {
         }
     }
 
-    /// What people see beside it.
+    /// Returns its label.
     #[must_use]
     pub fn name(self, texts: Texts<'_>) -> String {
         let thread = |tid| texts.process.facts.thread(tid);

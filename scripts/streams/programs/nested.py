@@ -1,4 +1,5 @@
 """Loops whose steps have parts that look alike, and loops that never wait: nested.py VARIANT."""
+import random
 import sys
 import time
 
@@ -127,11 +128,11 @@ def nowait():
     torch.cuda.synchronize()
 
 
-def passes(each):
+def passes(counts):
     """Denoising: nothing is waited for within an image."""
     net = torch.nn.Sequential(*(torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(6))).to(DEVICE).half()
     decoder = torch.nn.Conv2d(64, 3, 3, padding=1).to(DEVICE).half()
-    for _ in range(24):
+    for each in counts:
         x = torch.randn(2, 64, 32, 32).half().to(DEVICE)
         for step in range(each):
             mark()
@@ -140,11 +141,23 @@ def passes(each):
         kept.append(decoder(x).float().cpu())
 
 
+def varying_free():
+    """Eager decode: the launches of a step are not always the same number, and nothing is read back."""
+    token = torch.zeros(4, dtype=torch.long, device=DEVICE)
+    for _ in range(400):
+        mark()
+        x = table(token)
+        for _ in range(random.randrange(4, 13)):
+            x = block(x)
+        token = head(x).argmax(-1)
+
+
 VARIANTS = {
     "items8": lambda: items(8, 200), "items5": lambda: items(5, 20), "items_tail": items_tail,
     "graph_parts": graph_parts, "requests16": lambda: requests(16), "requests40": lambda: requests(40),
-    "tied": lambda: tied(1), "tied3": lambda: tied(3), "nowait": nowait, "passes20": lambda: passes(20),
-    "passes8": lambda: passes(8),
+    "tied": lambda: tied(1), "tied3": lambda: tied(3), "nowait": nowait, "passes20": lambda: passes([20] * 24),
+    "passes8": lambda: passes([8] * 24), "uneven": lambda: passes([random.randrange(4, 25) for _ in range(30)]),
+    "varying_free": varying_free,
 }
 if variant == "nowait":
     VARIANTS[variant]()

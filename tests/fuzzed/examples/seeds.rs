@@ -1,4 +1,4 @@
-//! Writes what the fuzzer starts from: `seeds FOLDER [RECORD…]`. Without records, those of a made-up server and of one
+//! Writes the seeds of the fuzzer: `seeds FOLDER [RECORD…]`. Without records, those of an artificial server and of one
 //! event of each kind, and exports of nsys.
 
 use std::error::Error;
@@ -56,7 +56,7 @@ fn write(folder: &Path, name: &Path, record: &[u8]) -> Result<(), Box<dyn Error>
     Ok(fs::write(folder.join(name), packed)?)
 }
 
-/// In small pages, so that a change is likely to be one of a row.
+/// Writes them in small pages, so that a change is likely to hit a row.
 fn exports(folder: &Path) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(folder)?;
     for (name, schema) in [("full", Schema::Full), ("sparse", Schema::Sparse)] {
@@ -241,6 +241,10 @@ fn every_kind(is_over: bool) -> Vec<u8> {
             node: 1,
         },
         What::InScope { scope: 1 },
+        What::OutsideBefore {
+            bucket: 700,
+            iterations: 2,
+        },
         What::Dropped { events: 3 },
         What::Iteration {
             n: 5,

@@ -1,8 +1,9 @@
-//! Lines of the control protocol, from whoever can connect.
+//! Lines of the control protocol, from any client.
 
 use tllmprof_control::{Event, Request};
 
-/// Any line is a request, an event, or refused with a line; what is read is written as it would be read again.
+/// Any line is a request, an event, or refused with a line. A parsed line that is written can be parsed
+/// again.
 pub fn control(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n') {
         match Request::from_line(line) {

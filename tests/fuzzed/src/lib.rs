@@ -1,8 +1,8 @@
-//! What reads foreign bytes, each as a function of bytes that panics where a promise is broken.
+//! The readers of foreign bytes, each as a function of bytes that panics if a promise is broken.
 //!
-//! `scripts/fuzz` runs these under cargo-fuzz, for as long as it is given; `tests/replay.rs` runs the seeds
-//! (`fuzz/corpus/seeds`) and a fixed number of changed ones. The platform layer's reading of loaded modules is
-//! tested in its own crate (`elf/damaged.rs`): it reads addresses, not files.
+//! `scripts/fuzz` runs these under cargo-fuzz, for a given time. `tests/replay.rs` runs the seeds
+//! (`fuzz/corpus/seeds`) and a fixed number of changed ones. The platform layer's reading of loaded modules
+//! is tested in its own crate (`elf/damaged.rs`): it reads addresses, not files.
 
 #![forbid(unsafe_code)]
 
@@ -39,7 +39,7 @@ const fn target(name: &'static str, seeds: &'static str, run: fn(&[u8])) -> Targ
     Target { name, seeds, run }
 }
 
-/// A folder for the files of one input: in memory, where there is such a place.
+/// Returns a folder for the files of one input, in memory if possible.
 fn scratch() -> &'static Path {
     static SCRATCH: LazyLock<PathBuf> = LazyLock::new(|| {
         let memory = PathBuf::from("/dev/shm");
@@ -51,8 +51,8 @@ fn scratch() -> &'static Path {
     &SCRATCH
 }
 
-/// All of them. Each has a file of its name in `fuzz/fuzz_targets`, which calls its function by name: so a fuzzer has no
-/// code but its own target's, and looks at no other's counters after each input.
+/// All readers. Each has a file of its name in `fuzz/fuzz_targets`, which calls its function by name. So a
+/// fuzzer only has its own target's code, and does not read the counters of others after each input.
 pub const TARGETS: &[Target] = &[
     target("reader", "records", reader),
     target("report", "records", report),

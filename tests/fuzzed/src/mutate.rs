@@ -8,13 +8,13 @@ pub struct Mutator(u64);
 const EDGES: [u64; 8] = [0, 1, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, u64::MAX];
 
 impl Mutator {
-    /// Others for each seed.
+    /// Returns a source with different changes for each seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// xorshift64, below a limit; 0 where there is nothing below it.
+    /// Returns a number below a limit, by xorshift64; 0 if the limit is 0.
     pub const fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -25,7 +25,7 @@ impl Mutator {
         }
     }
 
-    /// Changes some bytes in one to eight ways; `other` is what parts may come from.
+    /// Changes some bytes in one to eight ways. Parts of `other` may be inserted.
     pub fn change(&mut self, bytes: &mut Vec<u8>, other: &[u8]) {
         for _ in 0..=self.below(8) {
             self.change_once(bytes, other);

@@ -1,4 +1,4 @@
-//! What nsys exports: SQLite databases.
+//! Exports of nsys: SQLite databases.
 
 use std::fs;
 
@@ -7,13 +7,13 @@ use tllmprof_report::{Process, Report};
 use crate::records::fits;
 use crate::scratch;
 
-/// Whatever a database holds, it is refused or there is a report on it.
+/// A database with any content is refused or gets a report.
 pub fn nsys(bytes: &[u8]) {
-    // SQLite leaves files of its own beside one that says that it has a log.
+    // SQLite creates files next to a database that says that it has a log.
     let folder = tempfile::tempdir_in(scratch()).expect("a folder");
     let file = folder.path().join("export");
     fs::write(&file, bytes).expect("to write");
-    let Ok(processes) = tllmprof_nsys::open(&file) else {
+    let Ok(processes) = tllmprof_nsys::open(&file, None) else {
         return;
     };
     let read = processes

@@ -1,22 +1,23 @@
 //! Records as a fuzzer takes them: short.
 //!
-//! A record is blocks of 64 KiB that are mostly zeros. Packed, it is what differs from zeros: pieces of an offset (u32), a
-//! length (u16) and the bytes, the last of which has the record's length for its offset. A change of one piece leaves
-//! the others where they are, and any bytes can be unpacked.
+//! A record consists of blocks of 64 KiB that are mostly zeros. Packed, it is the parts that are not zeros: pieces of an
+//! offset (u32), a length (u16) and the bytes. The last piece has the record's length as its offset. A change of one
+//! piece leaves the others at their places, and any bytes can be unpacked.
 
-/// Bytes of an unpacked record, at most: the header and seven chunks, as a reader looks at each byte of them.
-const MOST: usize = 8 * 64 * 1024;
-/// As many zeros are worth a new piece.
-const GAP: usize = 8;
+/// Maximum size of an unpacked record, in bytes: the header and seven chunks. It is small, as a reader looks
+/// at each byte of them.
+const MAX_RECORD_BYTES: usize = 8 * 64 * 1024;
+/// Number of zeros in a row from which on a new piece is begun.
+const MIN_GAP: usize = 8;
 
-/// The record that some bytes stand for.
+/// Returns the record that the bytes encode.
 #[must_use]
 pub fn unpack(mut packed: &[u8]) -> Vec<u8> {
     let mut record = Vec::new();
     while let Some((&[a, b, c, d, e, f], rest)) = packed.split_first_chunk() {
-        let offset = u32::from_le_bytes([a, b, c, d]) as usize % (MOST + 1);
+        let offset = u32::from_le_bytes([a, b, c, d]) as usize % (MAX_RECORD_BYTES + 1);
         let length = usize::from(u16::from_le_bytes([e, f])).min(rest.len());
-        let (bytes, rest) = rest.split_at(length.min(MOST - offset));
+        let (bytes, rest) = rest.split_at(length.min(MAX_RECORD_BYTES - offset));
         packed = rest;
         let end = offset + bytes.len();
         if record.len() < end {
@@ -27,10 +28,10 @@ pub fn unpack(mut packed: &[u8]) -> Vec<u8> {
     record
 }
 
-/// A record, packed; one that is too long is cut.
+/// Returns a record, packed. One that is too long is cut.
 #[must_use]
 pub fn pack(record: &[u8]) -> Vec<u8> {
-    let record = &record[..record.len().min(MOST)];
+    let record = &record[..record.len().min(MAX_RECORD_BYTES)];
     let mut packed = Vec::new();
     let mut piece = |at: usize, bytes: &[u8]| {
         packed.extend_from_slice(&(at as u32).to_le_bytes());
@@ -42,7 +43,7 @@ pub fn pack(record: &[u8]) -> Vec<u8> {
         let start = at + start;
         let most = &record[start..record.len().min(start + usize::from(u16::MAX))];
         let is_gap = |zeros: &[u8]| zeros.iter().all(|byte| *byte == 0);
-        let length = most.windows(GAP).position(is_gap).unwrap_or(most.len());
+        let length = most.windows(MIN_GAP).position(is_gap).unwrap_or(most.len());
         piece(start, &record[start..start + length]);
         at = start + length;
     }
@@ -60,7 +61,13 @@ mod tests {
         (0..sparse.len())
             .step_by(70)
             .for_each(|at| sparse[at] = at as u8 | 1);
-        for record in [vec![], vec![0; 5], vec![9; 70_000], vec![1; MOST], sparse] {
+        for record in [
+            vec![],
+            vec![0; 5],
+            vec![9; 70_000],
+            vec![1; MAX_RECORD_BYTES],
+            sparse,
+        ] {
             assert!(unpack(&pack(&record)) == record);
         }
     }
@@ -68,7 +75,7 @@ mod tests {
     #[test]
     fn any_bytes_can_be_unpacked() {
         for bytes in [&[255; 100][..], &[0; 7], &[1, 2, 3]] {
-            assert!(unpack(bytes).len() <= MOST);
+            assert!(unpack(bytes).len() <= MAX_RECORD_BYTES);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Records: as the bytes say, and once more with the checks of what they say.
+//! Records: unchanged, and again with right checksums for their contents.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +19,7 @@ fn both(packed: &[u8], look: impl Fn(&[u8])) {
     look(&record);
 }
 
-/// A damaged record gives an error or what is left of it.
+/// A damaged record gives an error or its undamaged part.
 pub fn reader(packed: &[u8]) {
     both(packed, |record| {
         let Ok(reader) = Reader::new(record) else {
@@ -51,7 +51,7 @@ pub fn reader(packed: &[u8]) {
     });
 }
 
-/// Whatever a record says, there is a report on it that fits a screen and is JSON.
+/// A record with any content has a report that fits a screen and is JSON.
 pub fn report(packed: &[u8]) {
     both(packed, |record| {
         let Ok(reader) = Reader::new(record) else {
@@ -63,7 +63,7 @@ pub fn report(packed: &[u8]) {
         if packed.len().is_multiple_of(8) {
             let two = Report::new(process().into_iter().chain(process()).collect());
             fits(&two);
-            narrow(&Comparison::of(&two.processes, &two.processes).text());
+            narrow(&Comparison::compare(&two.processes, &two.processes).text());
         }
     });
 }
@@ -89,7 +89,7 @@ impl Source for Bytes {
     }
 }
 
-/// Whatever a record says, its exports are what they claim to be: JSON in which events that share a line nest, a Perfetto
+/// A record with any content has valid exports: JSON in which events that share a line nest, a Perfetto
 /// trace, Parquet tables.
 pub fn export(packed: &[u8]) {
     both(packed, |record| {
@@ -114,7 +114,8 @@ pub fn export(packed: &[u8]) {
     });
 }
 
-/// On each line of the trace. Times are compared as they are written, digit by digit: no float has room for them.
+/// Asserts that events nest on each line of the trace. Times are compared as they are written, digit by
+/// digit, as no float can hold them.
 fn nest(trace: &str) {
     let mut lines: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for event in trace.split("{\"ph\":\"X\",").skip(1) {
@@ -139,7 +140,7 @@ fn nest(trace: &str) {
     }
 }
 
-/// The number behind a key. No text has the key in it: its quotes would be escaped.
+/// Returns the number after a key. No text has the key in it: its quotes would be escaped.
 fn after<'a>(event: &'a str, key: &str) -> &'a str {
     let (_, rest) = event.split_once(key).expect("a complete event");
     let end = rest.find([',', '}']).expect("an end");

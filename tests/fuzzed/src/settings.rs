@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use tllmprof_config::Settings;
 
-/// Any environment gives settings, or one line that says what is wrong.
+/// Any environment gives settings, or one line with the error.
 pub fn settings(bytes: &[u8]) {
     let lines = bytes.split(|byte| *byte == b'\n').filter_map(|line| {
         let at = line.iter().position(|byte| *byte == b'=')?;

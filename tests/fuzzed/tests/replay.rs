@@ -1,5 +1,5 @@
-//! The seeds of the fuzzer and changed ones: as many as every change can afford, the same each time, and then others for as
-//! long as is asked for. scripts/fuzz runs more, by coverage.
+//! Runs the seeds of the fuzzer and changed ones: a number that every test run can afford, the same each
+//! time, and then others for the requested time. scripts/fuzz runs more, by coverage.
 
 use std::fs;
 use std::panic;
@@ -10,7 +10,8 @@ use tllmprof_fuzzed::mutate::Mutator;
 use tllmprof_fuzzed::{TARGETS, Target};
 use tllmprof_report::Process;
 
-/// Changed inputs for a target; `TLLMPROF_TEST_DAMAGE` is another number. Those that write files have fewer.
+/// Returns the number of changed inputs for a target; `TLLMPROF_TEST_DAMAGE` sets another. Targets that write
+/// files have fewer.
 fn changed(name: &str) -> u64 {
     let usual = match name {
         "export" => 20,
@@ -20,7 +21,7 @@ fn changed(name: &str) -> u64 {
     std::env::var("TLLMPROF_TEST_DAMAGE").map_or(usual, |n| n.parse().unwrap())
 }
 
-/// How long a target gets inputs that no run has had before: `TLLMPROF_TEST_FUZZ` seconds.
+/// Returns how long a target gets random inputs: `TLLMPROF_TEST_FUZZ` seconds.
 fn patience() -> Duration {
     Duration::from_secs(std::env::var("TLLMPROF_TEST_FUZZ").map_or(0, |n| n.parse().unwrap()))
 }
@@ -47,7 +48,7 @@ fn replay(name: &str) {
     let target = TARGETS.iter().find(|target| target.name == name).unwrap();
     let mut seeds = seeds(target);
     assert!(seeds.len() >= 2, "{name} has seeds");
-    // What reached code that no seed reaches.
+    // Inputs that reached code that no seed reaches.
     seeds.extend(files(&format!("found/{name}")));
     for (path, seed) in &seeds {
         let done = panic::catch_unwind(|| (target.run)(seed));
@@ -97,7 +98,7 @@ macro_rules! replays {
 
 replays! { reader report export settings symbols nsys streams control }
 
-/// Without it a fuzzer would test the checks alone.
+/// Otherwise a fuzzer would only test the checks.
 #[test]
 fn a_changed_event_is_read_by_a_target() {
     use tllmprof_fuzzed::packed::unpack;
@@ -128,17 +129,17 @@ fn a_changed_event_is_read_by_a_target() {
     );
 }
 
-/// Nor would it read more of a file than its first table, if that had no iterations in it.
+/// Otherwise it would read no more of a file than its first table, if that had no iterations.
 #[test]
 fn the_exports_have_iterations_and_all_that_is_read_of_them() {
     let found = TARGETS.iter().find(|target| target.name == "nsys").unwrap();
     for (path, _) in seeds(found) {
-        let processes = tllmprof_nsys::open(&path).unwrap();
+        let processes = tllmprof_nsys::open(&path, None).unwrap();
         let process = Process::read(path.clone(), &processes[0]).unwrap();
         let ranges = process.calls.ranges.len() + process.calls.functions.len();
         let iterations = process.sum.as_ref().map(|sum| sum.iterations);
         assert_eq!(iterations, Some(3), "{}", path.display());
-        assert!(process.others.outside.iterations > 0 && ranges >= 2);
+        assert!(process.others.outside.all.iterations > 0 && ranges >= 2);
         assert!(!process.python.gc.is_empty() && !process.kernels.totals.is_empty());
         if path.ends_with("full") {
             assert!(!process.calls.calls.is_empty() && !process.kernels.copies.is_empty());

@@ -5,9 +5,10 @@ use std::thread::scope;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A program with several threads, which runs until it is killed: this test's own, in another process. And what it says.
+/// A program with several threads, which runs until it is killed: this test binary in another process. It has the
+/// lines of its output.
 struct Program(Child, Lines<BufReader<ChildStdout>>);
 
 impl Program {
@@ -24,7 +25,7 @@ impl Program {
         Self(child, lines)
     }
 
-    /// How often it has said so until now.
+    /// Kills the program, and returns how often it has printed `said`.
     fn ended(mut self, said: &str) -> usize {
         self.0.kill().unwrap();
         let lines = self.1.by_ref();
@@ -35,12 +36,12 @@ impl Program {
         self.0.id().cast_signed()
     }
 
-    /// All threads run, soon: the kernel lets them go after their tracer has been waited for.
+    /// Asserts that all threads run soon: the kernel resumes them after their tracer was joined.
     #[track_caller]
     fn goes_on(&self) {
         let since = Instant::now();
         while self.states().contains(&'t') {
-            assert!(since.elapsed() < PATIENCE, "{:?}", self.states());
+            assert!(since.elapsed() < TIMEOUT, "{:?}", self.states());
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -58,7 +59,7 @@ impl Drop for Program {
     }
 }
 
-/// A word that lies on a thread's stack and nowhere else near.
+/// A word that is on a thread's stack and nowhere else near it.
 const MARK: u64 = 0x5471_5471_1234_0000;
 
 #[test]
@@ -72,7 +73,7 @@ fn sleepers() {
                 let words = std::hint::black_box([MARK + number; 4]);
                 std::hint::black_box(&words);
                 are_there.wait();
-                // For a minute, should nobody end it.
+                // They end after a minute even if nothing kills them.
                 for _ in 0..60_000 {
                     std::thread::sleep(Duration::from_millis(1));
                     std::hint::black_box(&words);
@@ -84,20 +85,20 @@ fn sleepers() {
     });
 }
 
-/// What is said where a wait ends before its time.
+/// The line that is printed when a wait ends too early.
 const CUT_SHORT: &str = "cut short";
 
-/// Threads that wait for nothing, and some whose children end all the time.
+/// A program with threads that wait for nothing, and some whose children end all the time.
 #[test]
 #[ignore = "the program that other tests start"]
 fn waiters() {
     let wait = || {
-        // SAFETY: takes a number.
+        // SAFETY: it has only a number as argument.
         let set = unsafe { libc::epoll_create1(0) };
         for _ in 0..12_000 {
             // SAFETY: a structure of integers.
             let mut event: libc::epoll_event = unsafe { core::mem::zeroed() };
-            // SAFETY: the place for one event is a local.
+            // SAFETY: the room for one event is a local.
             if unsafe { libc::epoll_wait(set, &raw mut event, 1, 5) } != 0 {
                 println!("{CUT_SHORT}");
             }
@@ -105,7 +106,7 @@ fn waiters() {
     };
     let have_children = || {
         loop {
-            // SAFETY: the child calls _exit alone, which may be called behind a fork.
+            // SAFETY: the child calls only _exit, which is allowed after a fork.
             unsafe {
                 match libc::fork() {
                     0 => libc::_exit(0),
@@ -125,12 +126,13 @@ fn waiters() {
     });
 }
 
-/// One thread is in uninterruptible sleep until standard input ends: its child has its memory lent, as by `vfork`.
+/// A program with a thread in uninterruptible sleep until standard input ends: its child shares its memory, as
+/// with `vfork`.
 #[test]
 #[ignore = "the program that other tests start"]
 fn lender() {
     println!("they run");
-    // SAFETY: takes numbers alone. The child has a copy of the memory, and calls read and _exit alone.
+    // SAFETY: the arguments are only numbers. The child has a copy of the memory, and calls only read and _exit.
     unsafe {
         let flags = libc::CLONE_VFORK | libc::SIGCHLD;
         if libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) == 0 {
@@ -157,7 +159,7 @@ fn threads_in_uninterruptible_sleep_are_waited_for() {
     assert!(waits.join().unwrap());
 }
 
-/// Acts as the tracer of a program, which is a thread of its own.
+/// Runs `act` as the tracer of a program, on a separate thread.
 fn traced<R: Send>(program: &Program, act: impl FnOnce() -> R + Send) -> R {
     let result = scope(|scope| scope.spawn(act).join().unwrap());
     process::await_untraced(program.pid());
@@ -169,7 +171,7 @@ fn all_threads_are_stopped_at_once_and_go_on() {
     let program = Program::start("sleepers");
     let memory = Memory::open(program.pid()).unwrap();
     traced(&program, || {
-        let everyone = Everyone::stop(program.pid(), &memory, PATIENCE).unwrap();
+        let everyone = Everyone::stop(program.pid(), &memory, TIMEOUT).unwrap();
         let states = program.states();
         assert!(states.len() >= 8, "{states:?}");
         assert!(states.iter().all(|state| *state == 't'), "{states:?}");
@@ -181,13 +183,13 @@ fn all_threads_are_stopped_at_once_and_go_on() {
                 "the stack of thread {number}"
             );
         }
-        assert!(everyone.one().is_some() && everyone.elapsed() < PATIENCE);
+        assert!(everyone.one().is_some() && everyone.elapsed() < TIMEOUT);
         everyone.release();
     });
     program.goes_on();
-    // Whoever stops them ends without letting them go.
+    // The tracer ends without resuming them.
     traced(&program, || {
-        std::mem::forget(Everyone::stop(program.pid(), &memory, PATIENCE).unwrap());
+        std::mem::forget(Everyone::stop(program.pid(), &memory, TIMEOUT).unwrap());
     });
     program.goes_on();
 }
@@ -198,8 +200,8 @@ fn a_process_of_which_another_traces_a_thread_is_not_stopped() {
     let memory = Memory::open(program.pid()).unwrap();
     let last = *process::threads(program.pid()).iter().max().unwrap();
     traced(&program, || {
-        let other = Stopped::stop(last, PATIENCE).unwrap();
-        let stop = || Everyone::stop(program.pid(), &memory, PATIENCE);
+        let other = Stopped::stop(last, TIMEOUT).unwrap();
+        let stop = || Everyone::stop(program.pid(), &memory, TIMEOUT);
         let refused = scope(|scope| scope.spawn(|| stop().err().map(|(why, _)| why)).join());
         let refused = refused.unwrap();
         assert_eq!(refused, Some(NotStopped::NotPermitted));
@@ -208,14 +210,15 @@ fn a_process_of_which_another_traces_a_thread_is_not_stopped() {
     program.goes_on();
 }
 
-/// But seldom: a thread may make a child just when it is stopped. Where all are stopped and go on one after the other, every tenth stop ends one.
+/// It happens rarely: a thread may make a child just when it is stopped. If all threads were stopped and resumed
+/// one after the other, every tenth stop would end a wait early.
 #[test]
 fn waits_do_not_end_because_a_child_does() {
     let program = Program::start("waiters");
     let memory = Memory::open(program.pid()).unwrap();
     for _ in 0..500 {
         traced(&program, || {
-            let everyone = Everyone::stop(program.pid(), &memory, PATIENCE).unwrap();
+            let everyone = Everyone::stop(program.pid(), &memory, TIMEOUT).unwrap();
             everyone.release();
         });
     }

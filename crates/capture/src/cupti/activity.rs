@@ -1,8 +1,8 @@
-//! What CUPTI writes of a piece of work.
+//! The records that CUPTI writes for a piece of GPU work.
 //!
-//! Its structures grow with every release, and only at their ends, so that what is read here lies in
-//! the same place from CUDA 11.8 to 13 (`CUpti_ActivityKernel9`, `CUpti_ActivityMemcpy5`,
-//! `CUpti_ActivityMemset4` and their successors in `cupti_activity.h`).
+//! CUPTI's structures grow with every release, but only at their ends, so that the fields read here have the same
+//! offsets from CUDA 11.8 to 13 (`CUpti_ActivityKernel9`, `CUpti_ActivityMemcpy5`, `CUpti_ActivityMemset4` and their
+//! successors in `cupti_activity.h`).
 
 use core::ffi::c_char;
 
@@ -12,11 +12,11 @@ use super::library::Kind;
 
 pub const MEMCPY: Kind = 1;
 pub const MEMSET: Kind = 2;
-/// Not `KERNEL` (3), which gives kernels of graphs no times.
+/// This kind is used instead of `KERNEL` (3), which has no times for kernels of graphs.
 pub const CONCURRENT_KERNEL: Kind = 10;
 pub const KINDS: [Kind; 3] = [CONCURRENT_KERNEL, MEMCPY, MEMSET];
 
-/// A piece of work. Times are CUPTI's, in nanoseconds.
+/// A piece of GPU work. Times are CUPTI's, in nanoseconds.
 pub struct Activity {
     pub start: u64,
     pub end: u64,
@@ -28,10 +28,10 @@ pub struct Activity {
 
 pub enum Work {
     Kernel {
-        /// Its name, mangled; may be null.
+        /// The mangled name; may be null.
         name: *const c_char,
         grid: [u32; 3],
-        /// The node that it is of an executable graph; 0 for none.
+        /// The node of the executable graph that ran the kernel; 0 for none.
         node: u64,
     },
     Copy {
@@ -47,10 +47,10 @@ impl Activity {
     /// Reads a record; `None` if it is of another kind.
     ///
     /// # Safety
-    /// `record` is one that CUPTI has handed over, in a buffer that is still in use.
+    /// CUPTI has handed `record` over, in a buffer that is still in use.
     pub unsafe fn read(record: *const u8) -> Option<Self> {
-        // SAFETY: CUPTI writes a whole record of its kind there, and the fields lie within the shortest of that kind
-        // (CUDA 11.8); the first word, which is the kind, every record has.
+        // SAFETY: CUPTI writes a whole record of its kind there, and the fields lie within the shortest record of that
+        // kind (CUDA 11.8); every record has the first word, which is the kind.
         let (word, long) = unsafe {
             (
                 |at: usize| record.add(at).cast::<u32>().read_unaligned(),
@@ -92,7 +92,7 @@ impl Activity {
         })
     }
 
-    /// Whether it has times: a flush while it runs gives it none.
+    /// Returns true if it has times. A flush while the work runs gives it none.
     pub const fn is_timed(&self) -> bool {
         self.start != 0 && self.end >= self.start
     }

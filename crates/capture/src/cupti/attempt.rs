@@ -1,5 +1,5 @@
-//! What a thread of the program has the worker try with CUPTI, and gives up where it takes too long.
-//! Both may come to it at once: either the worker goes through with it or the other gives it up.
+//! An attempt of the worker to do something with CUPTI. A thread of the program requests it, and abandons it if it
+//! takes too long. If both act at once, either the worker commits to the attempt or the thread abandons it.
 //!
 //! | state          | `Begins`      | `Abandons`     | `Commits(n)`   | `Commits(m)`, m ≠ n |
 //! |----------------|---------------|----------------|----------------|---------------------|
@@ -7,36 +7,36 @@
 //! | `Committed(n)` | `Wanted(n+1)` |                |                |                     |
 //! | `Abandoned(n)` | `Wanted(n+1)` |                |                |                     |
 //!
-//! An empty field: nothing changes. A worker that is late cannot take the next attempt for its own.
+//! In an empty field nothing changes. The number keeps a late worker from committing to the next attempt.
 
 use tllmprof_sync::States;
 
-/// The attempt of this number.
+/// The state of the attempt with this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// Whoever wants it waits for it.
+    /// A thread waits for it.
     Wanted(u32),
-    /// The worker goes through with it.
+    /// The worker has committed to it.
     Committed(u32),
-    /// Nobody waits for it: it must have no effect.
+    /// No thread waits for it any more: it must have no effect.
     Abandoned(u32),
 }
 
-/// What happens.
+/// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A thread wants another attempt.
+    /// A thread requests a new attempt.
     Begins,
-    /// It waits no longer.
+    /// The thread no longer waits.
     Abandons,
-    /// The worker is about to do what cannot be undone, of the attempt of this number.
+    /// The worker is about to do something that cannot be undone, for the attempt with this number.
     Commits(u32),
 }
 
-const MOST: u32 = u32::MAX >> 2;
+const MAX_NUMBER: u32 = u32::MAX >> 2;
 
 impl Attempt {
-    /// Which attempt it is.
+    /// Returns the number of the attempt.
     pub const fn number(self) -> u32 {
         match self {
             Self::Wanted(number) | Self::Committed(number) | Self::Abandoned(number) => number,
@@ -49,7 +49,7 @@ impl States for Attempt {
 
     fn next(self, event: Event) -> Option<Self> {
         match (self, event) {
-            (_, Event::Begins) => Some(Self::Wanted(self.number().wrapping_add(1) & MOST)),
+            (_, Event::Begins) => Some(Self::Wanted(self.number().wrapping_add(1) & MAX_NUMBER)),
             (Self::Wanted(number), Event::Abandons) => Some(Self::Abandoned(number)),
             (Self::Wanted(number), Event::Commits(of)) if number == of => {
                 Some(Self::Committed(number))
@@ -83,7 +83,7 @@ mod tests {
 
     use super::Attempt::{self, Abandoned, Committed, Wanted};
     use super::Event::{self, Abandons, Begins, Commits};
-    use super::MOST;
+    use super::MAX_NUMBER;
 
     fn after(events: &[Event]) -> Vec<Attempt> {
         let mut attempt = Wanted(0);
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_word_holds_each_state() {
-        for number in [0, 1, MOST] {
+        for number in [0, 1, MAX_NUMBER] {
             for attempt in [Wanted(number), Committed(number), Abandoned(number)] {
                 assert_eq!(Attempt::from_bits(attempt.to_bits()), attempt);
             }
@@ -130,6 +130,6 @@ mod tests {
 
     #[test]
     fn numbers_begin_again() {
-        assert_eq!(Committed(MOST).next(Begins), Some(Wanted(0)));
+        assert_eq!(Committed(MAX_NUMBER).next(Begins), Some(Wanted(0)));
     }
 }

@@ -1,19 +1,19 @@
-//! The memory that CUPTI writes into.
+//! The buffers that CUPTI writes its records to.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
-/// Bytes of a buffer.
+/// Size of a buffer in bytes.
 pub const SIZE: usize = 1 << 20;
-/// Buffers that are there from the start, so that no thread of the program has to make one.
-const AHEAD: usize = 8;
-/// Buffers that there can be; where that is not enough, CUPTI drops work and counts it.
-const MOST: usize = 256;
+/// Number of buffers that are prepared, so that no thread of the program has to make one.
+const PREPARED_BUFFERS: usize = 8;
+/// Largest number of buffers. If they are not enough, CUPTI drops records and counts them.
+const MAX_BUFFERS: usize = 256;
 
 struct Free {
-    places: [usize; MOST],
+    places: [usize; MAX_BUFFERS],
     count: usize,
 }
 
@@ -22,16 +22,16 @@ lifecycle::global! {
 
     #[fork(free)]
     static FREE: Lock<Free> = Lock::new(Free {
-        places: [0; MOST],
+        places: [0; MAX_BUFFERS],
         count: 0,
     });
     #[fork(keep = "buffers are inherited")]
     static MADE: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// Makes those that are to be there from the start.
+/// Makes the prepared buffers.
 pub fn prepare() {
-    while MADE.load(Ordering::Relaxed) < AHEAD {
+    while MADE.load(Ordering::Relaxed) < PREPARED_BUFFERS {
         match make() {
             Some(buffer) => give_back(buffer),
             None => break,
@@ -39,7 +39,7 @@ pub fn prepare() {
     }
 }
 
-/// A buffer that is not in use.
+/// Returns a buffer that is not in use.
 pub fn take() -> Option<*mut u8> {
     let mut free = FREE.lock();
     if let Some(last) = free.count.checked_sub(1) {
@@ -50,7 +50,7 @@ pub fn take() -> Option<*mut u8> {
     make()
 }
 
-/// Gives a buffer back.
+/// Returns a buffer to the list of free ones.
 pub fn give_back(buffer: *mut u8) {
     let mut free = FREE.lock();
     let count = free.count;
@@ -60,24 +60,24 @@ pub fn give_back(buffer: *mut u8) {
     }
 }
 
-/// Gives back to the system what a window has needed beyond the first.
+/// Unmaps the buffers that a window has needed in addition to the prepared ones.
 pub fn shrink() {
     let mut free = FREE.lock();
-    while free.count > AHEAD {
+    while free.count > PREPARED_BUFFERS {
         free.count -= 1;
         let place = free.places[free.count];
-        // SAFETY: one of our own mappings, which nobody uses any more.
+        // SAFETY: one of our own mappings, which no code uses any more.
         unsafe { libc::munmap(core::ptr::with_exposed_provenance_mut(place), SIZE) };
         MADE.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 fn make() -> Option<*mut u8> {
-    if MADE.fetch_add(1, Ordering::Relaxed) >= MOST {
+    if MADE.fetch_add(1, Ordering::Relaxed) >= MAX_BUFFERS {
         MADE.fetch_sub(1, Ordering::Relaxed);
         return None;
     }
-    // SAFETY: a new anonymous mapping, of pages that are there at once.
+    // SAFETY: a new anonymous mapping, whose pages are allocated at once.
     let place = unsafe {
         libc::mmap(
             core::ptr::null_mut(),

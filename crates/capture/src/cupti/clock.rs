@@ -1,7 +1,7 @@
-//! CUPTI's clock and the record's.
+//! Conversion between CUPTI's clock and the record's.
 //!
-//! CUPTI gives times of `CLOCK_REALTIME` in nanoseconds. The record's ticks pass evenly beside it
-//! between two readings of both.
+//! CUPTI gives times of `CLOCK_REALTIME` in nanoseconds. Between two readings of both clocks, the record's ticks are
+//! taken to pass at a constant rate.
 
 use tllmprof_platform::system::{Clock, nanoseconds};
 use tllmprof_recorder as recorder;
@@ -14,9 +14,9 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Reads both: of several tries the one that took least. `read` gives CUPTI's time.
+    /// Reads both clocks several times, and returns the reading that took least time. `read` returns CUPTI's time.
     pub fn new(mut read: impl FnMut() -> u64) -> Self {
-        const TRIES: usize = 8;
+        const MAX_TRIES: usize = 8;
         let mut once = || {
             let before = recorder::ticks();
             let ns = read();
@@ -25,7 +25,7 @@ impl Reading {
             (took, Self { ns, ticks })
         };
         let mut best = once();
-        for _ in 1..TRIES {
+        for _ in 1..MAX_TRIES {
             let next = once();
             if next.0 < best.0 {
                 best = next;
@@ -34,12 +34,12 @@ impl Reading {
         best.1
     }
 
-    /// Now, by the clock that CUPTI reads.
+    /// Returns the present moment, by the clock that CUPTI reads.
     pub fn now() -> Self {
         Self::new(|| nanoseconds(Clock::Realtime))
     }
 
-    /// The ticks at `ns`, by this reading and a later one.
+    /// Returns the ticks at time `ns`, interpolated between this reading and a later one.
     pub fn ticks_at(&self, later: &Self, ns: u64) -> u64 {
         let passed = later.ns.saturating_sub(self.ns);
         let ticks = later.ticks.saturating_sub(self.ticks);
@@ -51,7 +51,7 @@ impl Reading {
         u64::try_from(i128::from(self.ticks) + moved).unwrap_or(0)
     }
 
-    /// The nanoseconds at `ticks`, by this reading and a later one.
+    /// Returns the nanoseconds at `ticks`, interpolated between this reading and a later one.
     fn ns_at(&self, later: &Self, ticks: u64) -> u64 {
         let swapped = |reading: &Self| Self {
             ns: reading.ticks,
@@ -61,16 +61,16 @@ impl Reading {
     }
 }
 
-/// What the clock that `read` gives is ahead of `CLOCK_REALTIME`, in nanoseconds: 0 where they are one. This
-/// thread may have to wait for a processor between two readings: what passes then counts for nothing.
+/// Returns by how many nanoseconds the clock that `read` reads is ahead of `CLOCK_REALTIME`: 0 if they are the same
+/// clock. The thread may be descheduled between two readings; the result does not include that time.
 pub fn ahead(read: impl FnMut() -> u64) -> i64 {
-    const SAME: u64 = 100_000;
+    const MAX_SKEW_NS: u64 = 100_000;
     let before = Reading::now();
     let theirs = Reading::new(read);
     let after = Reading::now();
     let ours = before.ns_at(&after, theirs.ticks);
     let ahead = theirs.ns.wrapping_sub(ours).cast_signed();
-    if theirs.ns == 0 || ahead.unsigned_abs() < SAME {
+    if theirs.ns == 0 || ahead.unsigned_abs() < MAX_SKEW_NS {
         0
     } else {
         ahead

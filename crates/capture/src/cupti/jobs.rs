@@ -1,12 +1,11 @@
-//! What is done with CUPTI, on the worker's thread: it may take long, and it must not be what a thread
-//! of the program hangs in.
+//! The jobs for CUPTI, on the worker's thread: they may take long, and a thread of the program must not hang in them.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
-use super::LEAST_MEMORY;
+use super::MIN_FREE_MEMORY;
 use super::activity::KINDS;
 use super::attempt::{self, Attempt};
 use super::clock::{self, Reading};
@@ -26,98 +25,98 @@ use tllmprof_scopes as scopes;
 use tllmprof_sync::{Lock, Machine};
 
 /// `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`.
-const TAKEN: c_int = 39;
-/// How long the program's threads are kept out of the driver, if one is in it. Short: it may wait for
-/// what another is to launch.
-const CLOSING: Duration = Duration::from_millis(20);
+const MULTIPLE_SUBSCRIBERS: c_int = 39;
+/// Longest time that the program's threads are kept out of the driver if one is in it. Short, because that thread may
+/// wait for work that another thread has yet to launch.
+const GATE_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// How long a call may be under way in the driver that came there past the gate, through a link of a module that was loaded while
-/// CUPTI was in: some load and compile kernels.
-const SETTLING: Duration = Duration::from_secs(10);
+/// Longest time that a call may be in the driver which bypassed the gate, through a link of a module that was loaded
+/// while CUPTI was attached. Some calls load and compile kernels.
+const SETTLE_TIME: Duration = Duration::from_secs(10);
 
-/// What became of taking CUPTI out.
+/// Result of detaching CUPTI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
-    /// It is out.
+    /// CUPTI is detached.
     Yes,
-    /// A thread was in the driver all the while, or the device was busy.
+    /// A thread was in the driver all the time, or the device was busy.
     Busy,
-    /// Calls that no gate has seen may be under way: it is too early.
+    /// Calls that bypassed the gate may still be under way: it is too early.
     Early,
-    /// Not every call is seen.
+    /// Some calls bypass the gate, so that CUPTI cannot be detached safely.
     Unseen,
-    /// Another profiler has it.
+    /// Another profiler uses CUPTI.
     Shared,
-    /// It did not go.
+    /// CUPTI returned this error.
     Failed(c_int),
-    /// It is still going.
+    /// CUPTI is still detaching.
     Hangs,
 }
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// How far CUPTI is in the driver.
+    /// State of CUPTI in the driver.
     #[fork(in_child)]
     static PRESENCE: Machine<Presence> = Machine::new();
     #[fork(keep = "read only while CUPTI is in")]
     static SUBSCRIBER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// [`gate::passes`] where it was switched on, and off.
+    /// [`gate::passes`] when CUPTI was enabled, and when it was disabled.
     #[fork(keep = "stored where CUPTI is switched")]
     static PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-    /// A stream capture is under way where the process ends.
+    /// True if a stream capture is under way when the process ends.
     #[fork(keep = "stored where the process ends")]
     static IS_CAPTURING: AtomicBool = AtomicBool::new(false);
-    /// Why the last attempt to attach failed.
+    /// Reason why the last attempt to attach failed.
     #[fork(free)]
     static REFUSED: Lock<Option<Refusal>> = Lock::new(None);
     #[fork(free)]
     static LEFT: Lock<Left> = Lock::new(Left::Busy);
-    /// The attempt to attach or to leave that a thread waits for.
+    /// The attempt to attach or to detach that a thread waits for.
     #[fork(in_child)]
     static ATTEMPT: Machine<Attempt> = Machine::new();
-    /// How long the gate was closed last.
+    /// Duration of the gate's last closure, in microseconds.
     #[fork(keep = "stored where CUPTI leaves")]
     static CLOSED_US: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Whether CUPTI is in the driver.
+/// Returns true while CUPTI is attached to the driver.
 pub fn is_in() -> bool {
     PRESENCE.state() != Presence::Out
 }
 
-/// Whether it takes work down.
+/// Returns true while CUPTI records work.
 pub fn is_on() -> bool {
     PRESENCE.state() == Presence::On
 }
 
-/// Why the last attempt to attach failed.
+/// Returns the reason why the last attempt to attach failed.
 pub fn refused() -> Option<Refusal> {
     REFUSED.lock().take()
 }
 
-/// It is too late to attach: what comes of it is not used.
+/// Abandons an attempt to attach: it is too late, and its result is not used.
 pub fn forget_attach() {
     ATTEMPT.on(attempt::Event::Abandons);
 }
 
-/// What became of the last attempt to leave.
+/// Returns the result of the last attempt to detach.
 pub fn left() -> Left {
     *LEFT.lock()
 }
 
-/// Microseconds that the gate was closed last.
+/// Returns how long the gate was closed the last time, in microseconds.
 pub fn closed_us() -> u64 {
     CLOSED_US.load(Ordering::Relaxed)
 }
 
-/// An attempt to attach or to leave begins.
+/// Begins an attempt to attach or to detach.
 pub fn begin_attempt() {
     ATTEMPT.on(attempt::Event::Begins);
     *LEFT.lock() = Left::Busy;
 }
 
-/// Gives the attempt up, if CUPTI is not being taken out by now; whether it was given up.
+/// Abandons the attempt, unless CUPTI is already being detached. Returns true if it was abandoned.
 pub fn abandon_attempt() -> bool {
     let is_given_up = ATTEMPT.on(attempt::Event::Abandons).is_some();
     if is_given_up {
@@ -126,7 +125,7 @@ pub fn abandon_attempt() -> bool {
     is_given_up
 }
 
-/// Says whether the device may be waited for where the process ends.
+/// Sets whether a stream capture is under way when the process ends; if so, the device must not be waited for.
 pub fn set_capturing(is: bool) {
     IS_CAPTURING.store(is, Ordering::Relaxed);
 }
@@ -151,12 +150,12 @@ pub fn work(job: Job) {
     }
 }
 
-/// Goes through with the attempt of this number; false if nobody waits for it any more.
+/// Commits to the attempt with this number. Returns false if no thread waits for it any more.
 fn commit(number: u32) -> bool {
     ATTEMPT.on(attempt::Event::Commits(number)).is_some()
 }
 
-/// Has CUPTI take work down.
+/// Attaches CUPTI and enables it.
 fn attach() -> Result<(), Refusal> {
     if others::have_it() || others::are_coming() {
         return Err(Refusal::Taken);
@@ -172,19 +171,18 @@ fn attach() -> Result<(), Refusal> {
         gate::forget_new();
     }
     let _held = gate::hold();
-    // Without a context that is not known.
-    if let Some(free) = driver.free_memory().filter(|free| *free < LEAST_MEMORY) {
+    // Without a context the free memory is not known.
+    if let Some(free) = driver.free_memory().filter(|free| *free < MIN_FREE_MEMORY) {
         return Err(Refusal::Memory { free });
     }
     if !is_in() {
         let mut subscriber = core::ptr::null_mut();
-        // SAFETY: CUPTI writes the handle to the local. The callback does nothing, and this library is
-        // never unloaded.
+        // SAFETY: CUPTI writes the handle to the local. The callback does nothing, and this library is never unloaded.
         let status =
             unsafe { (cupti.subscribe)(&raw mut subscriber, ignore, core::ptr::null_mut()) };
         match status {
             0 => {}
-            TAKEN => return Err(Refusal::Taken),
+            MULTIPLE_SUBSCRIBERS => return Err(Refusal::Taken),
             status => {
                 return Err(Refusal::Failed {
                     function: "cuptiSubscribe",
@@ -201,7 +199,7 @@ fn attach() -> Result<(), Refusal> {
     }
     taking::begin(Reading::now(), ahead(cupti));
     PASSES[0].store(gate::passes(), Ordering::Relaxed);
-    // SAFETY: the functions have the types that CUPTI wants, and live as long as the process.
+    // SAFETY: the functions have the types that CUPTI requires, and live as long as the process.
     let status = unsafe { (cupti.register_callbacks)(taking::requested, taking::completed) };
     check("cuptiActivityRegisterCallbacks", status)?;
     PRESENCE.on(presence::Event::Enabled);
@@ -230,7 +228,7 @@ fn check(function: &'static str, status: c_int) -> Result<(), Refusal> {
     }
 }
 
-/// What CUPTI's clock is ahead of `CLOCK_REALTIME`, in nanoseconds: 0 where they are one.
+/// Returns by how many nanoseconds CUPTI's clock is ahead of `CLOCK_REALTIME`: 0 if they are the same clock.
 fn ahead(cupti: &Cupti) -> i64 {
     clock::ahead(|| {
         let mut ns = 0;
@@ -240,7 +238,7 @@ fn ahead(cupti: &Cupti) -> i64 {
     })
 }
 
-/// Finds out how CUPTI calls the program's executable graphs.
+/// Asks CUPTI for the numbers of the program's executable graphs.
 fn name_graphs(cupti: &Cupti) {
     let Some(graph_exec_id) = cupti.graph_exec_id else {
         log::once!(
@@ -252,26 +250,26 @@ fn name_graphs(cupti: &Cupti) {
     scopes::resolve(|exec| {
         let mut id = 0;
         let exec = core::ptr::with_exposed_provenance_mut(exec);
-        // SAFETY: the executable graph has not been destroyed, and is not meanwhile (`resolve`); CUPTI writes its number to
-        // the local.
+        // SAFETY: the executable graph has not been destroyed, and is not destroyed meanwhile (`resolve`); CUPTI writes
+        // its number to the local.
         let status = unsafe { graph_exec_id(exec, &raw mut id) };
         (status == 0 && id != 0).then_some(id)
     });
 }
 
-/// Has CUPTI take nothing any more, and hand over what it has.
+/// Disables CUPTI, and makes it hand over the records that it has.
 fn switch_off() {
     let Some(cupti) = Cupti::get() else { return };
     if PRESENCE.on(presence::Event::SwitchedOff).is_some() {
         if scopes::are_on() {
-            name_graphs(cupti); // those that were made meanwhile
+            name_graphs(cupti); // graphs that were made meanwhile
         }
-        // SAFETY: kinds of CUPTI's; what was not enabled is refused.
+        // SAFETY: kinds of CUPTI's; it refuses a kind that was not enabled.
         unsafe {
             for kind in KINDS {
                 let _ = (cupti.disable)(kind);
             }
-            // Work that still runs gets no times.
+            // Work that still runs has no times.
             let _ = (cupti.flush_all)(1);
         }
         if scopes::are_on() {
@@ -281,13 +279,13 @@ fn switch_off() {
     }
 }
 
-/// Whether there is nothing to do but to wait until it can be taken out.
+/// Returns true if CUPTI is disabled, and nothing can be done but wait until it can be detached.
 pub fn is_early() -> bool {
-    !is_on() && !gate::have_settled(SETTLING)
+    !is_on() && !gate::have_settled(SETTLE_TIME)
 }
 
-/// Takes CUPTI out of the driver: nothing else gives the program its speed back. It must find no
-/// thread in the driver, and the device idle.
+/// Detaches CUPTI from the driver: only that gives the program its speed back. No thread may be in the driver, and the
+/// device must be idle.
 fn leave() -> Left {
     let number = ATTEMPT.state().number();
     let (Some(cupti), Some(driver)) = (Cupti::get(), Driver::get()) else {
@@ -303,31 +301,31 @@ fn leave() -> Left {
         switch_off();
         return Left::Unseen;
     }
-    if !gate::have_settled(SETTLING) {
+    if !gate::have_settled(SETTLE_TIME) {
         switch_off();
         return Left::Early;
     }
     let closed = (links == Links::Led)
-        .then(|| gate::close(CLOSING))
+        .then(|| gate::close(GATE_TIMEOUT))
         .flatten();
     let Some(closed) = closed else {
         switch_off();
         return Left::Busy;
     };
-    // Whoever waited for this may have given it up before the gate was closed again.
+    // The thread that waited for this may have abandoned it before the gate was closed again.
     if ATTEMPT.state() != Attempt::Wanted(number) {
         return Left::Busy;
     }
     let since = Instant::now();
     driver.synchronize_all();
     if !commit(number) {
-        return Left::Busy; // whoever waited for this has opened the gate
+        return Left::Busy; // the thread that waited for this has opened the gate
     }
     switch_off();
     if is_passed_by(taking::totals()) {
         return Left::Unseen;
     }
-    // SAFETY: the handle is the subscription's; no thread is in the driver, nor comes in.
+    // SAFETY: the handle is the subscription's; no thread is in the driver, and none can enter.
     let status = unsafe {
         (cupti.unsubscribe)(SUBSCRIBER.load(Ordering::Acquire));
         (cupti.finalize)()
@@ -343,7 +341,7 @@ fn leave() -> Left {
     }
 }
 
-/// Gives CUPTI up to another profiler, and leaves it in the driver.
+/// Releases CUPTI for another profiler, and leaves it in the driver.
 fn release() {
     switch_off();
     if let Some(cupti) = Cupti::get()
@@ -354,16 +352,16 @@ fn release() {
     }
 }
 
-/// Whether calls gave the GPU work that came past the gate, as from a library that was opened with
-/// `RTLD_DEEPBIND`: such a one may be in the driver now.
+/// Returns true if calls bypassed the gate and submitted work, for example from a library that was opened with
+/// `RTLD_DEEPBIND`: such a call may be in the driver now.
 fn is_passed_by(totals: Totals) -> bool {
-    /// Calls that were under way where it began, and what one call may be that gives several.
-    const SLACK: u64 = 16;
+    /// Tolerance: calls that were under way at the beginning, and calls that count as several.
+    const CALL_TOLERANCE: u64 = 16;
     let [on, off] = PASSES
         .each_ref()
         .map(|passes| passes.load(Ordering::Relaxed));
     let passes = off.saturating_sub(on);
-    let is = totals.calls > passes + passes / 16 + SLACK;
+    let is = totals.calls > passes + passes / 16 + CALL_TOLERANCE;
     if is {
         log::say!(
             Debug,
@@ -374,7 +372,7 @@ fn is_passed_by(totals: Totals) -> bool {
     is
 }
 
-/// The process ends: what CUPTI has is taken down. It stays where it is.
+/// Makes CUPTI hand over its records at the end of the process. It stays attached.
 fn flush() {
     if is_on() {
         if let Some(driver) = Driver::get()
@@ -386,8 +384,8 @@ fn flush() {
     }
 }
 
-/// Has what CUPTI has taken down at the end of the process. CUPTI registers its own handler when it
-/// is loaded, which must come after this one.
+/// Registers an exit handler that flushes CUPTI. CUPTI registers its own handler when it is loaded, which must run
+/// after this one.
 fn mind_exit() {
     extern "C" fn at_exit() {
         if !lifecycle::is_filtered() {
@@ -409,7 +407,7 @@ mod tests {
     use super::*;
     use crate::made::record;
 
-    /// A window's events bring CUPTI in, on and out without a driver.
+    /// Checks that a window's events attach, enable and detach CUPTI without a driver.
     #[test]
     fn what_is_switched_off_hands_over_what_it_has_once() {
         let _record = record();

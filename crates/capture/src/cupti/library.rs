@@ -1,4 +1,4 @@
-//! CUPTI itself: one in a process, which stays loaded once it is.
+//! The CUPTI library: one per process, which stays loaded.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -30,17 +30,17 @@ const PREFIX: &[u8] = b"libcupti.so.";
 
 macro_rules! functions {
     ($($field:ident: fn($($arg:ty),*) = $name:literal;)*) => {
-        /// What is used of CUPTI.
+        /// The functions of CUPTI that are used.
         pub struct Cupti {
             pub path: String,
             pub version: u32,
-            /// Added by CUDA 12.
+            /// Present since CUDA 12.
             pub graph_exec_id: Option<GraphExecId>,
             $(pub $field: unsafe extern "C" fn($($arg),*) -> Status,)*
         }
 
         impl Cupti {
-            fn of(module: &elf::Module) -> Result<Self, Refusal> {
+            fn from_module(module: &elf::Module) -> Result<Self, Refusal> {
                 let path = module.path().to_string_lossy().into_owned();
                 Ok(Self {
                     version: 0,
@@ -86,14 +86,14 @@ lifecycle::global! {
 }
 
 impl Cupti {
-    /// The one that was loaded.
+    /// Returns the CUPTI that was loaded.
     pub fn get() -> Option<&'static Self> {
-        // SAFETY: null, or what `load` has leaked, which nobody changes or frees any more.
+        // SAFETY: null, or the value that `load` has leaked, which is never changed or freed.
         unsafe { LOADED.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The process's CUPTI: the one that it has mapped already, as by PyTorch; else the newest that a
-    /// driver of version `driver` serves. On the worker's thread: it may run constructors.
+    /// Returns the process's CUPTI: the one that it has loaded already, for example by PyTorch, otherwise the newest
+    /// that a driver of version `driver` supports. Runs on the worker's thread, because it may run constructors.
     pub fn load(driver: c_int) -> Result<&'static Self, Refusal> {
         if let Some(known) = Self::get() {
             return Ok(known);
@@ -102,7 +102,7 @@ impl Cupti {
             .unwrap_or(0)
             .clamp(OLDEST, NEWEST);
         let path = match mapped(newest) {
-            // One that is mapped must not go while it is used.
+            // A CUPTI that is loaded must not be unloaded while it is used.
             Some(path) => open(&path, libc::RTLD_NOLOAD).map(|()| path)?,
             None => open_newest(newest)?,
         };
@@ -111,7 +111,7 @@ impl Cupti {
             let is_it =
                 is_cupti(module) && (module.path() == path.as_c_str() || is_named(module, &path));
             if is_it {
-                found = Self::of(module);
+                found = Self::from_module(module);
             }
             is_it
         });
@@ -134,12 +134,12 @@ fn is_cupti(module: &elf::Module) -> bool {
         .is_some_and(|soname| soname.to_bytes().starts_with(PREFIX))
 }
 
-/// Whether it is what the loader has found by a bare name.
+/// Returns true if the module is the one that the loader found by a name without a path.
 fn is_named(module: &elf::Module, name: &CStr) -> bool {
     !name.to_bytes().contains(&b'/') && module.soname() == Some(name)
 }
 
-/// Of the CUPTIs that are mapped the newest one that the driver serves, or whichever there is.
+/// Returns the newest of the loaded CUPTIs that the driver supports, or any other if there is none.
 fn mapped(newest: u32) -> Option<CString> {
     let mut best: Option<(u32, CString)> = None;
     elf::walk(|module| {
@@ -181,7 +181,7 @@ fn open_newest(newest: u32) -> Result<CString, Refusal> {
         .ok_or(Refusal::NotFound { newest })
 }
 
-/// The path as the loader keeps it, which is as it was given.
+/// Returns the path in the loader's list, which is the path as it was given when the library was loaded.
 fn real(path: CString) -> CString {
     let mut found = None;
     elf::walk(|module| {
@@ -191,17 +191,17 @@ fn real(path: CString) -> CString {
         }
         is_it
     });
-    // Where it was mapped by another name before, that one is kept.
+    // If it was loaded by another name before, the loader has kept that name.
     found.or_else(|| mapped(NEWEST)).unwrap_or(path)
 }
 
 /// Loads the library, or with [`libc::RTLD_NOLOAD`] keeps one that is loaded.
 fn open(path: &CStr, flags: c_int) -> Result<(), Refusal> {
     let path = OsStr::from_bytes(path.to_bytes());
-    // SAFETY: CUPTI's constructors run, on a thread that nobody must wait for.
+    // SAFETY: CUPTI's constructors run, on a thread for which no other thread has to wait.
     let opened = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL | flags) };
     match opened {
-        // What it has handed out is used as long as the process lives: never closed.
+        // Never closed: the functions are used as long as the process lives.
         Ok(library) => core::mem::forget(library),
         Err(libloading::Error::DlOpenUnknown) => {
             return Err(Refusal::NotLoaded("no reason was given".to_owned()));
@@ -226,7 +226,7 @@ mod tests {
     }
 }
 
-/// A CUPTI that is made for tests.
+/// A stand-in for CUPTI, for tests.
 #[cfg(test)]
 pub mod made {
     use std::collections::BTreeSet;
@@ -234,18 +234,18 @@ pub mod made {
 
     use super::*;
 
-    /// Bytes of each of its records.
+    /// Size of each of its records in bytes.
     pub const RECORD: usize = 128;
 
-    /// The kinds that it takes down.
+    /// The kinds that it records.
     pub static ENABLED: Mutex<BTreeSet<Kind>> = Mutex::new(BTreeSet::new());
-    /// How often it was asked to hand over what it has.
+    /// Number of flushes that were requested.
     pub static FLUSHES: Mutex<u32> = Mutex::new(0);
-    /// Records that it says it dropped.
+    /// Number of records that it reports as dropped.
     pub static DROPPED: Mutex<usize> = Mutex::new(0);
 
     /// # Safety
-    /// The version may be written there.
+    /// `version` is valid for writing.
     unsafe extern "C" fn get_version(version: *mut u32) -> Status {
         // SAFETY: the caller has room for the version there.
         unsafe { *version = API_OF_12 };
@@ -283,13 +283,14 @@ pub mod made {
     }
 
     /// # Safety
-    /// `record` holds null or what this wrote there for the same buffer, of which `valid` bytes are records.
+    /// `record` holds null or the pointer that this wrote there for the same buffer, of which `valid` bytes are
+    /// records.
     unsafe extern "C" fn next_record(
         buffer: *mut u8,
         valid: usize,
         record: *mut *mut u8,
     ) -> Status {
-        // SAFETY: null or the last answer, which the caller keeps there.
+        // SAFETY: null or the last result, which the caller keeps there.
         let last = unsafe { *record };
         let at = match last.addr() {
             0 => 0,
@@ -298,13 +299,13 @@ pub mod made {
         if at + RECORD > valid {
             return 12;
         }
-        // SAFETY: the caller keeps the answer there; the record ends within the `valid` bytes of the buffer.
+        // SAFETY: the caller keeps the result there; the record ends within the `valid` bytes of the buffer.
         unsafe { *record = buffer.add(at) };
         0
     }
 
     /// # Safety
-    /// The number may be written there.
+    /// `dropped` is valid for writing.
     unsafe extern "C" fn dropped_records(_: *mut c_void, _: u32, dropped: *mut usize) -> Status {
         let now = core::mem::take(&mut *DROPPED.lock().unwrap());
         // SAFETY: the caller has room for the number there.
@@ -316,7 +317,7 @@ pub mod made {
         0
     }
 
-    /// Has the process's CUPTI be this one.
+    /// Makes this the process's CUPTI.
     pub fn load() {
         static ONCE: std::sync::Once = std::sync::Once::new();
         ONCE.call_once(|| {

@@ -1,18 +1,17 @@
 //! GPU kernels, in an inner window at the beginning of each window (`TLLMPROF_KERNELS`).
 //!
 //! ```text
-//! window opens ──▶ attach ──▶ so many iterations ──▶ leave ──▶ … window closes
-//!                  load, subscribe, enable           gate closed: flush, finalise
+//! window opens ──▶ attach ──▶ N iterations ──▶ detach ──▶ … window closes
+//!                  load, subscribe, enable     gate closed: flush, finalise
 //! ```
 //!
-//! CUPTI is in the process for no longer than that: while it is, each launch costs more, and only
-//! taking it out again gives the speed back. That must find no thread in the driver, which the
-//! [gate](tllmprof_platform::gate) makes sure of; where it cannot, CUPTI is only disabled, with a
-//! warning. Whoever has CUPTI already keeps it.
+//! CUPTI is attached only that long: while it is, each launch costs more, and only detaching gives the speed back. When
+//! it detaches, no thread may be in the driver, which the [gate](tllmprof_platform::gate) ensures. If the gate cannot,
+//! CUPTI is only disabled, with a warning. A profiler that already uses CUPTI keeps it.
 //!
-//! One thread at a time comes here, the one that switches; [`jobs`] are the worker's. The states lie
-//! apart, as they need neither CUPTI nor a lock: [`plan`] is what is to be done, [`presence`] how far
-//! CUPTI is in the driver, [`attempt`] what the worker was asked for.
+//! Only the thread that switches calls this, one at a time; the [`jobs`] run on the worker. The states are separate
+//! types, which need neither CUPTI nor a lock: [`plan`] says what to do next, [`presence`] is the state of CUPTI in the
+//! driver, and [`attempt`] is the request to the worker.
 
 mod activity;
 mod attempt;
@@ -48,37 +47,37 @@ use tllmprof_recorder::Edge;
 use tllmprof_recorder::What;
 use tllmprof_sync::Lock;
 
-/// Bytes of the GPU's memory that have to be free: CUPTI takes up to 14 MB of them.
-const LEAST_MEMORY: usize = 32 << 20;
-/// How long the program's thread waits for CUPTI to be loaded.
-const LOADING: Duration = Duration::from_secs(10);
-/// How long for the device to become idle before the gate is closed, and for what is done behind it.
-const DRAIN: Duration = Duration::from_secs(1);
-const LEAVING: Duration = Duration::from_millis(300);
-/// How long for CUPTI to go once it is being taken out, which cannot be undone.
-const FINALISING: Duration = Duration::from_secs(10);
-/// How long another profiler waits for its turn with CUPTI.
-const YIELDING: Duration = Duration::from_secs(1);
-/// How long the end of the process waits for what CUPTI has.
-const LAST: Duration = Duration::from_secs(3);
+/// Free GPU memory that is required, in bytes: CUPTI uses up to 14 MB of it.
+const MIN_FREE_MEMORY: usize = 32 << 20;
+/// Longest time that the program's thread waits for CUPTI to be loaded.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest times to wait for the device to become idle before the gate is closed, and for the work while it is closed.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+const LEAVE_TIMEOUT: Duration = Duration::from_millis(300);
+/// Longest time to wait for CUPTI to detach once that has begun, as it cannot be undone.
+const FINALISE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time that another profiler waits for CUPTI.
+const YIELD_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest time that the end of the process waits for CUPTI's records.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 lifecycle::global! {
     stage: Sinks;
 
-    /// The iteration at which there is something to do next, for the hot path; [`NEVER`] for none.
+    /// The iteration at which something must be done next, for the hot path; [`NEVER`] for none.
     #[fork(reset)]
     static NEXT: AtomicU64 = AtomicU64::new(NEVER);
-    /// In how many iterations of the window kernels are taken.
+    /// Number of the window's iterations in which kernels are recorded.
     #[fork(keep = "stored where a window opens")]
     static STEPS: AtomicU64 = AtomicU64::new(0);
     /// Refusals that were reported, one bit each.
     #[fork(keep = "the parent has said it")]
     static REPORTED: AtomicU32 = AtomicU32::new(0);
     #[fork(by = in_child)]
-    #[exit = "CUPTI is asked for what it has"]
+    #[exit = "CUPTI is flushed"]
     pub(crate) static PLAN: Lock<Plan> = Lock::new(Plan::Off);
 }
 
-/// Whether kernels are to be taken, as far as the variables say. Asked early and often.
+/// Returns true if the variables ask for kernels and allow them. Called early and often.
 pub fn is_wanted(settings: &Settings) -> bool {
     settings.kernels.is_some() && settings.may_open_windows() && settings.obstacle().is_none()
 }
@@ -88,12 +87,14 @@ trait Obstacle {
 }
 
 impl Obstacle for Settings {
-    /// What the variables have against it.
+    /// Returns the reason why the variables rule kernels out.
     fn obstacle(&self) -> Option<Refusal> {
         if !recorder::is_asked_for(self) {
             Some(Refusal::NoRecord)
         } else if self.torch_trace.is_some() {
             Some(Refusal::TorchProfiler)
+        } else if self.kernels == Some(Kernels::Auto) && is_part_of_a_gpu() {
+            Some(Refusal::Mig)
         } else if std::env::var_os("CUDA_INJECTION64_PATH").is_some_and(|path| !path.is_empty()) {
             Some(Refusal::Injected)
         } else {
@@ -102,17 +103,26 @@ impl Obstacle for Settings {
     }
 }
 
-/// Whether another profiler in this process has CUPTI.
+/// Returns true if the process uses an MIG instance, according to its variables.
+fn is_part_of_a_gpu() -> bool {
+    ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]
+        .into_iter()
+        .filter_map(std::env::var_os)
+        .any(|devices| devices.as_encoded_bytes().starts_with(b"MIG-"))
+}
+
+/// Returns true if another profiler in this process uses CUPTI.
 pub fn others_have_it() -> bool {
     others::have_it()
 }
 
-/// Whether there is something to do where `iteration` begins.
+/// Returns true if something must be done when `iteration` begins.
 pub fn has_edge_at(iteration: u64) -> bool {
     iteration >= NEXT.load(Ordering::Relaxed)
 }
 
-/// The process begins to use CUDA: why none are sampled, if that is asked for and cannot be.
+/// Reports why no kernels are sampled, if samples are requested and impossible. Called when the process begins to use
+/// CUDA.
 pub fn start(settings: &Settings) {
     let is_sampled = settings.kernels.and_then(Kernels::samples).is_some();
     if let Some(refusal) = settings.obstacle().filter(|_| is_sampled) {
@@ -120,8 +130,8 @@ pub fn start(settings: &Settings) {
     }
 }
 
-/// A window opens, with kernels in so many of its iterations.
-pub fn window_opens(kernels: Option<u64>) {
+/// Prepares to record kernels in `kernels` iterations of a window that opens, or of its part with kernels.
+pub fn may_take(kernels: Option<u64>) {
     let settings = tllmprof_session::activity::settings();
     let Some((settings, steps)) = settings.zip(kernels) else {
         return;
@@ -136,8 +146,8 @@ pub fn window_opens(kernels: Option<u64>) {
     }
 }
 
-/// `iteration` is about to begin, and what came before it is over. Whether kernels are taken from
-/// here on. `capturing`: a stream capture is under way, and the device must be left alone.
+/// Does what the plan requires before `iteration` begins, after the one before has ended. Returns true if kernels are
+/// recorded from here on. If `capturing`, a stream capture is under way, and the device must not be used.
 pub fn reach(iteration: u64, capturing: bool) -> bool {
     if !has_edge_at(iteration) {
         return false;
@@ -158,7 +168,7 @@ pub fn reach(iteration: u64, capturing: bool) -> bool {
     false
 }
 
-/// The window is about to close before iteration `over`: nothing more is taken.
+/// Ends the recording of kernels before the window closes, before iteration `over`.
 pub fn window_closes(over: u64) {
     let action = PLAN.lock().on(Event::Closes { over });
     write_stop(action, over);
@@ -170,33 +180,33 @@ pub fn window_closes(over: u64) {
     }
 }
 
-/// Another profiler in this process calls this function of CUPTI's.
+/// Releases CUPTI if another profiler in this process is about to take it with this call.
 pub fn is_called(call: CuptiCall) {
     if others::call(call) {
         yield_to_another();
     }
 }
 
-/// That call has returned.
+/// Notes that that call has returned.
 pub fn was_called(call: CuptiCall, succeeded: bool) {
     others::returned(call, succeeded);
 }
 
-/// Takes CUPTI out for another profiler, which comes first: it would be refused, or lose what it takes.
+/// Detaches CUPTI for another profiler, which has priority: otherwise it would be refused, or lose its records.
 fn yield_to_another() {
     if whereabouts() == Where::Out {
         return;
     }
-    let Some(mut plan) = PLAN.lock_for(YIELDING) else {
+    let Some(mut plan) = PLAN.lock_for(YIELD_TIMEOUT) else {
         log::say!(
             Warn,
-            "CUPTI could not be left to another profiler in this process within {YIELDING:?}"
+            "CUPTI could not be left to another profiler in this process within {YIELD_TIMEOUT:?}"
         );
         return;
     };
     if whereabouts() == Where::Coming {
         jobs::forget_attach();
-        worker::await_rest(YIELDING);
+        worker::await_rest(YIELD_TIMEOUT);
     }
     if !jobs::is_in() {
         return;
@@ -204,7 +214,7 @@ fn yield_to_another() {
     let was_on = jobs::is_on();
     plan.on(Event::Yields);
     if leave_once() != Left::Yes {
-        worker::run(worker::Job::Cupti(Job::Release), YIELDING);
+        worker::run(worker::Job::Cupti(Job::Release), YIELD_TIMEOUT);
     }
     if was_on {
         log_totals();
@@ -216,7 +226,7 @@ fn yield_to_another() {
     taking::end();
 }
 
-/// The window has closed, and the device was waited for unless it must be left alone.
+/// Detaches CUPTI, if that is due, after the window has closed. The device is idle, unless it must not be used.
 pub fn window_has_closed(over: u64, capturing: bool) {
     let mut plan = PLAN.lock();
     let cupti = whereabouts();
@@ -230,9 +240,9 @@ pub fn window_has_closed(over: u64, capturing: bool) {
     }
 }
 
-/// The process ends after `over` iterations.
+/// Writes the end of the recording, and flushes CUPTI, when the process ends after `over` iterations.
 pub fn finish(over: u64, capturing: bool) {
-    let Some(mut plan) = PLAN.lock_for(LAST) else {
+    let Some(mut plan) = PLAN.lock_for(EXIT_TIMEOUT) else {
         return;
     };
     write_stop(plan.on(Event::Ends), over);
@@ -241,7 +251,7 @@ pub fn finish(over: u64, capturing: bool) {
     flush_at_exit();
 }
 
-/// Where CUPTI is.
+/// Returns the state of CUPTI, including that the worker is attaching it.
 fn whereabouts() -> Where {
     if worker::is_about(worker::Job::Cupti(Job::Attach)) {
         Where::Coming
@@ -252,15 +262,21 @@ fn whereabouts() -> Where {
     }
 }
 
-/// Says why there are no kernels, each reason once.
+/// Reports why there are no kernels, each reason once.
 fn say_refusal(refusal: &Refusal) {
     let bit = 1 << refusal.number();
-    if REPORTED.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+    if REPORTED.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+        return;
+    }
+    let settings = tllmprof_session::activity::settings();
+    if settings.is_some_and(|settings| settings.kernels == Some(Kernels::Auto)) {
+        log::say!(Info, "the window has no kernels: {refusal}");
+    } else {
         log::say!(Warn, "no kernels: {refusal}");
     }
 }
 
-/// Writes that kernels were taken in the iterations before `over`, where `action` says so.
+/// Writes that kernels were recorded in the iterations before `over`, if `action` says so.
 fn write_stop(action: Action, over: u64) {
     let over = match action {
         Action::Stop | Action::StopAndLeave => over,
@@ -270,32 +286,32 @@ fn write_stop(action: Action, over: u64) {
     write_edge(Edge::Close, over.saturating_sub(1));
 }
 
-/// Has what CUPTI has taken down.
+/// Makes CUPTI hand over its records, at the end of the process.
 fn flush_at_exit() {
     lifecycle::global! {
         #[fork(keep = "the child has no worker to wait for")]
         static WAITED: AtomicBool = AtomicBool::new(false);
     }
     if worker::is_about(worker::Job::Cupti(Job::Attach)) {
-        // It has taken nothing that is wanted, but should not be in the middle of it when it ends.
+        // It has recorded nothing that is wanted, but the process should not end in the middle of the attempt.
         if !WAITED.swap(true, Ordering::Relaxed) {
-            worker::await_rest(LAST);
+            worker::await_rest(EXIT_TIMEOUT);
         }
     } else if jobs::is_on() && worker::is_there() {
-        let is_done = worker::run(worker::Job::Cupti(Job::Flush), LAST);
+        let is_done = worker::run(worker::Job::Cupti(Job::Flush), EXIT_TIMEOUT);
         if is_done {
             log_totals();
         } else {
             log::say!(
                 Warn,
-                "CUPTI did not hand over what it has within {LAST:?} at the end: kernels are missing"
+                "CUPTI did not hand over what it has within {EXIT_TIMEOUT:?} at the end: kernels are missing"
             );
         }
     }
 }
 
 impl Plan {
-    /// `event` happens; what is to be done about it.
+    /// Handles `event`, and returns what to do about it.
     pub fn on(&mut self, event: Event) -> Action {
         let (next, action) = self.next(event);
         *self = next;
@@ -303,10 +319,10 @@ impl Plan {
         action
     }
 
-    /// Begins to take kernels with `iteration`; whether that worked.
+    /// Begins to record kernels with `iteration`. Returns true on success.
     fn attach(&mut self, iteration: u64) -> bool {
         jobs::begin_attempt();
-        let is_done = worker::run(worker::Job::Cupti(Job::Attach), LOADING);
+        let is_done = worker::run(worker::Job::Cupti(Job::Attach), LOAD_TIMEOUT);
         let refusal = if is_done {
             jobs::refused()
         } else {
@@ -327,7 +343,7 @@ impl Plan {
         true
     }
 
-    /// Takes CUPTI out where `iteration` begins.
+    /// Detaches CUPTI when `iteration` begins.
     fn leave(&mut self, iteration: u64) {
         let since = Instant::now();
         let was_on = jobs::is_on();
@@ -365,7 +381,10 @@ impl Plan {
                 log::say!(Warn, "cuptiFinalize failed with error {status}");
             }
             Left::Hangs => {
-                log::say!(Warn, "cuptiFinalize did not end within {FINALISING:?}");
+                log::say!(
+                    Warn,
+                    "cuptiFinalize did not end within {FINALISE_TIMEOUT:?}"
+                );
             }
         }
         if !self.is_leaving() {
@@ -374,28 +393,28 @@ impl Plan {
     }
 }
 
-/// Tries to take CUPTI out, in a bounded time.
+/// Tries once to detach CUPTI, in a bounded time.
 fn leave_once() -> Left {
     if jobs::is_early() {
         return Left::Early;
     }
-    // The program may have another context by now than where the window opened.
+    // The program may have another context by now than when the window opened.
     if let Some(driver) = Driver::get() {
         driver.remember_context();
     }
-    // What was launched so far is waited for while others go on.
-    if !worker::run(worker::Job::Drain, DRAIN) {
+    // Wait for the work so far while other threads continue.
+    if !worker::run(worker::Job::Drain, DRAIN_TIMEOUT) {
         return Left::Busy;
     }
     jobs::begin_attempt();
-    if worker::run(worker::Job::Cupti(Job::Leave), LEAVING) {
+    if worker::run(worker::Job::Cupti(Job::Leave), LEAVE_TIMEOUT) {
         return jobs::left();
     }
-    // The device is busy with what needs another thread, maybe.
+    // The device may be busy with work that waits for another thread.
     if jobs::abandon_attempt() {
         return Left::Busy;
     }
-    if worker::await_rest(FINALISING) {
+    if worker::await_rest(FINALISE_TIMEOUT) {
         jobs::left()
     } else {
         Left::Hangs
@@ -431,13 +450,13 @@ fn log_totals() {
     }
 }
 
-/// Writes where the taking of kernels begins or ends.
+/// Writes that the recording of kernels begins or ends.
 pub fn write_edge(edge: Edge, iteration: u64) {
     let what = What::KernelWindow { edge, iteration };
     recorder::late(&recorder::Event::new(recorder::ticks(), 0, what));
 }
 
-/// Writes that the kernels taken from `iteration` on are a sample.
+/// Writes that the kernels recorded from `iteration` on are a sample.
 pub fn write_sample(samples: KernelSamples, iteration: u64) {
     let what = What::KernelSample {
         steps: u16::try_from(samples.steps).unwrap_or(u16::MAX),
@@ -447,9 +466,9 @@ pub fn write_sample(samples: KernelSamples, iteration: u64) {
     recorder::late(&recorder::Event::new(recorder::ticks(), 0, what));
 }
 
-/// The child of a fork has none of it.
+/// Resets the plan in the child of a fork.
 fn in_child(alone: &OnlyThread) {
     PLAN.break_open(alone);
-    // What its parent loaded knows of its parent's threads.
+    // The CUPTI that the parent loaded refers to the parent's threads.
     *PLAN.lock() = Plan::of_child(library::Cupti::get().is_some());
 }

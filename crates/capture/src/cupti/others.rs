@@ -1,6 +1,6 @@
 //! Other profilers that use CUPTI in this process, as far as their calls reach the library: the PyTorch profiler,
-//! JAX's, a tool's own. CUPTI serves one at a time, so it is theirs: this library takes its own away before their
-//! call, and does not attach while one of them has it.
+//! JAX's, a tool's own. CUPTI serves one at a time, and they have priority: this library detaches its own use before
+//! their call, and does not attach while one of them uses CUPTI.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -10,33 +10,33 @@ use tllmprof_platform::lifecycle;
 lifecycle::global! {
     stage: Sinks;
 
-    /// Calls that take CUPTI and have not returned.
+    /// Number of calls under way that need CUPTI for themselves.
     #[fork(reset)]
     static COMING: AtomicU32 = AtomicU32::new(0);
-    /// Subscriptions.
+    /// Number of subscriptions.
     #[fork(reset)]
     static SUBSCRIBED: AtomicU32 = AtomicU32::new(0);
-    /// One has registered functions for CUPTI's buffers, which it may do without a subscription.
+    /// True if a profiler has registered functions for CUPTI's buffers, which it may do without a subscription.
     #[fork(reset)]
     static HAS_REGISTERED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Whether one of them is about to take CUPTI.
+/// Returns true if another profiler is about to use CUPTI.
 pub fn are_coming() -> bool {
     COMING.load(Ordering::Acquire) > 0
 }
 
-/// Whether one of them has CUPTI.
+/// Returns true if another profiler uses CUPTI.
 pub fn have_it() -> bool {
     SUBSCRIBED.load(Ordering::Acquire) > 0 || HAS_REGISTERED.load(Ordering::Acquire)
 }
 
-/// Whether what one of them calls must find CUPTI without this library in it.
+/// Returns true if this library must have released CUPTI before another profiler makes this call.
 const fn takes(call: CuptiCall) -> bool {
     !matches!(call, CuptiCall::Unsubscribe)
 }
 
-/// One of them makes this call; whether CUPTI is to be left to it first.
+/// Handles a call of another profiler. Returns true if CUPTI must be released first.
 pub fn call(call: CuptiCall) -> bool {
     if takes(call) {
         COMING.fetch_add(1, Ordering::AcqRel);
@@ -44,7 +44,7 @@ pub fn call(call: CuptiCall) -> bool {
     takes(call)
 }
 
-/// The call has returned.
+/// Handles the return of the call.
 pub fn returned(call: CuptiCall, succeeded: bool) {
     if succeeded {
         match call {
@@ -64,7 +64,7 @@ pub fn returned(call: CuptiCall, succeeded: bool) {
     }
 }
 
-/// A subscription from before this library was loaded may end: the count stays at 0.
+/// Decrements a count, which stays at 0 if a subscription from before this library was loaded ends.
 fn one_less(count: &AtomicU32) {
     let _ = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
         count.checked_sub(1)

@@ -1,4 +1,4 @@
-//! What is to be done with CUPTI, and where: by the iterations and windows of the thread that switches.
+//! The plan for CUPTI: what the thread that switches must do at each iteration and window.
 //!
 //! | state             | `Opens`   | `Obstructed` | an iteration `Begins`         | `Closes`      | `Ends`     |
 //! |-------------------|-----------|--------------|-------------------------------|---------------|------------|
@@ -9,50 +9,51 @@
 //! | `Leaving(tries)`  | `Waiting` | `Hopeless`   | leave, where that is due      |               | `Off`      |
 //! | `Hopeless`        |           |              | leave, where that is due      |               | `Hopeless` |
 //!
-//! Attaching is answered by `Attached` (`Waiting` → `Taking`) or `NotAttached` (→ `Off`, `Leaving` or
-//! `Hopeless`), leaving by `Left` (→ `Off`), `Busy` (→ `Leaving` again later, or `Off`), `Early` (→ `Leaving`
-//! again later) or `Broken` (→ `Hopeless`). `Yields` makes `Cut` of `Taking`, and nothing is left to take out in any state.
-//! An empty field: nothing changes. `Closed` is a `Begins` that attaches nothing.
+//! Attaching results in `Attached` (`Waiting` → `Taking`) or `NotAttached` (→ `Off`, `Leaving` or `Hopeless`).
+//! Detaching results in `Left` (→ `Off`), `Busy` (→ `Leaving`, to try again later, or `Off`), `Early` (→ `Leaving`, to
+//! try again later) or `Broken` (→ `Hopeless`). `Yields` turns `Taking` into `Cut`; after it no state has anything to
+//! detach. In an empty field nothing changes. `Closed` is like a `Begins` that attaches nothing.
 
 #[cfg(test)]
 mod tests;
 
-/// How often it is tried to take CUPTI out, each time twice as many iterations after the last.
-const TRIES: u32 = 8;
-/// How many iterations later it is looked again whether it is early no more.
-const EARLY: u64 = 64;
-/// Iterations after which it is looked again whether CUPTI, which was waited for in vain, is in.
-const LATE: u64 = 16;
+/// Largest number of attempts to detach CUPTI. Each waits twice as many iterations as the one before.
+const MAX_TRIES: u32 = 8;
+/// Number of iterations after which `Early` is checked again.
+const EARLY_RETRY_ITERATIONS: u64 = 64;
+/// Number of iterations after which an attempt to attach that took too long is checked again.
+const LATE_RETRY_ITERATIONS: u64 = 16;
 
 pub const NEVER: u64 = u64::MAX;
 
-/// A state.
+/// The state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// Nothing is to be done.
+    /// Nothing must be done.
     Off,
-    /// A window is open; a stream capture is under way, maybe. CUPTI may be in since the last.
+    /// A window is open, and kernels are not recorded yet, maybe because of a stream capture. CUPTI may still be
+    /// attached from the window before.
     Waiting { leave: Option<Leave> },
-    /// Kernels are taken, to before this iteration.
+    /// Kernels are recorded until before this iteration.
     Taking { until: u64 },
-    /// Kernels were taken to the middle of an iteration: another profiler has CUPTI now.
+    /// Kernels were recorded until the middle of an iteration, when another profiler took CUPTI.
     Cut,
-    /// CUPTI is to be taken out.
+    /// CUPTI must be detached.
     Leaving(Leave),
-    /// It will never come to anything; CUPTI may still have to be taken out.
+    /// Kernels can never be recorded in this process. CUPTI may still have to be detached.
     Hopeless { leave: Option<Leave> },
 }
 
-/// CUPTI is to be taken out.
+/// A detachment that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leave {
-    /// How often that was tried.
+    /// Number of attempts so far.
     pub tries: u32,
-    /// The iteration at which it is tried next.
+    /// The iteration of the next attempt.
     pub at: u64,
 }
 
-/// Where CUPTI is, as far as the worker has got.
+/// State of CUPTI, as far as the worker has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Where {
     Out,
@@ -61,24 +62,24 @@ pub enum Where {
     In,
 }
 
-/// What happens.
+/// An event that changes the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A window opens.
     Opens,
     /// The variables, or another tool, rule kernels out.
     Obstructed,
-    /// `iteration` is about to begin. `capturing`: a stream capture is under way, and CUPTI neither
-    /// comes nor goes.
+    /// `iteration` is about to begin. If `capturing`, a stream capture is under way, and CUPTI is neither attached nor
+    /// detached.
     Begins {
         iteration: u64,
         capturing: bool,
         cupti: Where,
     },
-    /// Kernels are taken, to before `until`.
+    /// Kernels are recorded until before `until`.
     Attached { until: u64 },
-    /// They are not. `may_pass`: the reason may be gone at the next window; `may_be_in`: CUPTI is in
-    /// the driver, or coming.
+    /// Kernels are not recorded. `may_pass`: the reason may be gone at the next window. `may_be_in`: CUPTI is attached,
+    /// or is being attached.
     NotAttached {
         iteration: u64,
         may_pass: bool,
@@ -86,46 +87,46 @@ pub enum Event {
     },
     /// The window is about to close.
     Closes { over: u64 },
-    /// It has closed, before iteration `over`.
+    /// The window has closed, before iteration `over`.
     Closed {
         over: u64,
         capturing: bool,
         cupti: Where,
     },
-    /// CUPTI was taken out, or stays for good where it is, switched off.
+    /// CUPTI was detached, or stays attached until the process ends, but disabled.
     Left,
     /// Another profiler takes CUPTI.
     Yields,
-    /// It could not be taken out now.
+    /// CUPTI could not be detached now.
     Busy { iteration: u64 },
-    /// It is too early for that, which is no try.
+    /// It is too early to detach CUPTI. This does not count as an attempt.
     Early { iteration: u64 },
-    /// It did not go, and cannot be used any more.
+    /// CUPTI could not be detached, and cannot be used any more.
     Broken,
     /// The process ends.
     Ends,
 }
 
-/// What the thread that switches has to do.
+/// The next task of the thread that switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Nothing,
-    /// Attach CUPTI; answered by [`Event::Attached`] or [`Event::NotAttached`].
+    /// Attach CUPTI; results in [`Event::Attached`] or [`Event::NotAttached`].
     Attach,
-    /// Write that kernels were taken to here.
+    /// Write that kernels were recorded up to here.
     Stop,
-    /// Write that kernels were taken to before the iteration that has just ended.
+    /// Write that kernels were recorded until before the iteration that has just ended.
     StopBefore,
-    /// As [`Action::Stop`], and then as [`Action::Leave`].
+    /// Do the same as for [`Action::Stop`], then the same as for [`Action::Leave`].
     StopAndLeave,
-    /// Take CUPTI out; answered by [`Event::Left`], [`Event::Busy`], [`Event::Early`] or [`Event::Broken`].
+    /// Detach CUPTI; results in [`Event::Left`], [`Event::Busy`], [`Event::Early`] or [`Event::Broken`].
     Leave,
-    /// Say that a stream was captured during the whole window.
+    /// Log that a stream was captured during the whole window.
     SayCaptured,
 }
 
 impl Plan {
-    /// The iteration at which there is something to do next; [`NEVER`] for none.
+    /// Returns the iteration at which something must be done next; [`NEVER`] for none.
     pub const fn due(self) -> u64 {
         match self {
             Self::Waiting { .. } | Self::Cut => 0,
@@ -135,7 +136,8 @@ impl Plan {
         }
     }
 
-    /// The state in the child of a fork. `was_loaded`: its parent had loaded CUPTI, which knows of the
+    /// Returns the state in the child of a fork. `was_loaded` is true if its parent had loaded CUPTI, which refers to
+    /// the
     /// parent's threads.
     pub const fn of_child(was_loaded: bool) -> Self {
         if was_loaded {
@@ -145,7 +147,7 @@ impl Plan {
         }
     }
 
-    /// Whether CUPTI is still to be taken out.
+    /// Returns true if CUPTI must still be detached.
     pub const fn is_leaving(self) -> bool {
         self.pending().is_some()
     }
@@ -158,8 +160,8 @@ impl Plan {
         }
     }
 
-    /// The same with another end of CUPTI's, and no window.
-    const fn with(self, leave: Option<Leave>) -> Self {
+    /// Returns the state after this one with another pending detachment, and without a window.
+    const fn with_leave(self, leave: Option<Leave>) -> Self {
         match (self, leave) {
             (Self::Hopeless { .. }, leave) => Self::Hopeless { leave },
             (_, Some(leave)) => Self::Leaving(leave),
@@ -167,7 +169,7 @@ impl Plan {
         }
     }
 
-    /// `event` happens: the state after it, and what is to be done.
+    /// Returns the state after `event`, and what to do.
     pub fn next(self, event: Event) -> (Self, Action) {
         let leave = self.pending();
         match (self, event) {
@@ -190,7 +192,7 @@ impl Plan {
                 },
             ) if until <= iteration => {
                 if capturing {
-                    // It could not be switched off.
+                    // CUPTI cannot be disabled during a stream capture.
                     let until = iteration.saturating_add(1);
                     return (Self::Taking { until }, Action::Nothing);
                 }
@@ -227,7 +229,7 @@ impl Plan {
                 let at = iteration;
                 let leave = may_be_in.then_some(Leave { tries: 0, at });
                 let refused = if may_pass {
-                    self.with(leave)
+                    self.with_leave(leave)
                 } else {
                     Self::Hopeless { leave }
                 };
@@ -238,17 +240,17 @@ impl Plan {
                 (Self::Waiting { leave: None }, Action::Nothing)
             }
             (Self::Leaving(_) | Self::Hopeless { .. }, Event::Yields) => {
-                (self.with(None), Action::Nothing)
+                (self.with_leave(None), Action::Nothing)
             }
             (Self::Cut, Event::Begins { .. } | Event::Closes { .. } | Event::Ends) => {
                 (Self::Off, Action::StopBefore)
             }
             (Self::Waiting { leave }, Event::Closes { .. }) => {
-                (self.with(leave), Action::SayCaptured)
+                (self.with_leave(leave), Action::SayCaptured)
             }
             (Self::Taking { .. }, Event::Closes { over }) => (Self::stopped(over), Action::Stop),
             (Self::Leaving(_) | Self::Hopeless { leave: Some(_) }, Event::Left) => {
-                (self.with(None), Action::Nothing)
+                (self.with_leave(None), Action::Nothing)
             }
             (
                 Self::Leaving(leave) | Self::Hopeless { leave: Some(leave) },
@@ -256,43 +258,49 @@ impl Plan {
             ) => {
                 let tries = leave.tries + 1;
                 let at = iteration.saturating_add(1 << leave.tries);
-                let again = (tries < TRIES).then_some(Leave { tries, at });
-                (self.with(again), Action::Nothing)
+                let again = (tries < MAX_TRIES).then_some(Leave { tries, at });
+                (self.with_leave(again), Action::Nothing)
             }
             (
                 Self::Leaving(leave) | Self::Hopeless { leave: Some(leave) },
                 Event::Early { iteration },
             ) => {
-                let at = iteration.saturating_add(EARLY);
-                (self.with(Some(Leave { at, ..leave })), Action::Nothing)
+                let at = iteration.saturating_add(EARLY_RETRY_ITERATIONS);
+                (
+                    self.with_leave(Some(Leave { at, ..leave })),
+                    Action::Nothing,
+                )
             }
             (Self::Leaving(_) | Self::Hopeless { .. }, Event::Broken) => {
                 (Self::Hopeless { leave: None }, Action::Nothing)
             }
             (Self::Taking { .. }, Event::Ends) => (Self::Off, Action::Stop),
-            (_, Event::Ends) => (self.with(None), Action::Nothing),
+            (_, Event::Ends) => (self.with_leave(None), Action::Nothing),
             _ => (self, Action::Nothing),
         }
     }
 
-    /// Kernels were taken in the iterations before `over`.
+    /// Returns the state after kernels were recorded in the iterations before `over`.
     const fn stopped(over: u64) -> Self {
         Self::Leaving(Leave { tries: 0, at: over })
     }
 
-    /// Whether CUPTI is to be taken out where `iteration` begins.
+    /// Returns the state when `iteration` begins, and whether CUPTI must be detached there.
     fn look(self, iteration: u64, capturing: bool, cupti: Where) -> (Self, Action) {
         let Some(leave) = self.pending().filter(|leave| leave.at <= iteration) else {
             return (self, Action::Nothing);
         };
         let later = |iterations| {
             let at = iteration.saturating_add(iterations);
-            (self.with(Some(Leave { at, ..leave })), Action::Nothing)
+            (
+                self.with_leave(Some(Leave { at, ..leave })),
+                Action::Nothing,
+            )
         };
         match cupti {
-            // It comes too late, and goes as soon as it is in.
-            Where::Coming => later(LATE),
-            Where::Out => (self.with(None), Action::Nothing),
+            // It comes too late, and is detached as soon as it is attached.
+            Where::Coming => later(LATE_RETRY_ITERATIONS),
+            Where::Out => (self.with_leave(None), Action::Nothing),
             Where::In if capturing => later(1),
             Where::In => (self, Action::Leave),
         }

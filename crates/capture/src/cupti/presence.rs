@@ -1,4 +1,4 @@
-//! How far CUPTI is in the driver. The worker moves it, and everybody may look.
+//! The state of CUPTI in the driver. Only the worker changes it; any thread may read it.
 //!
 //! | state | `Subscribed` | `Enabled` | `SwitchedOff` | `Finalised`, `Released` |
 //! |-------|--------------|-----------|---------------|-------------------------|
@@ -6,31 +6,30 @@
 //! | `In`  |              | `On`      |               | `Out`                   |
 //! | `On`  |              |           | `In`          |                         |
 //!
-//! An empty field: nothing changes. The child of a fork begins as `Out`: its parent's CUPTI is of no
-//! use to it.
+//! In an empty field nothing changes. The child of a fork begins with `Out`: it cannot use its parent's CUPTI.
 
 use tllmprof_sync::States;
 
-/// A state.
+/// The state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Presence {
-    /// It is not in the driver, or another profiler's.
+    /// CUPTI is not attached, or belongs to another profiler.
     Out,
-    /// It has been subscribed to: each launch costs more.
+    /// CUPTI is subscribed to: each launch costs more.
     In,
-    /// It takes work down.
+    /// CUPTI records work.
     On,
 }
 
-/// What happens.
+/// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     Subscribed,
     Enabled,
     SwitchedOff,
     Finalised,
-    /// It was given up to another profiler.
+    /// CUPTI was released for another profiler.
     Released,
 }
 

@@ -1,4 +1,4 @@
-//! Why no kernels are taken.
+//! The reasons why no kernels are recorded.
 
 use core::fmt;
 
@@ -9,6 +9,8 @@ pub enum Refusal {
     TorchProfiler,
     /// `CUDA_INJECTION64_PATH` is set.
     Injected,
+    /// Kernels were not requested explicitly, and the GPU is an MIG instance.
+    Mig,
     NoDriver,
     NotFound {
         newest: u32,
@@ -34,7 +36,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether it may be otherwise at the next window.
+    /// Returns true if the reason may be gone at the next window.
     pub const fn may_pass(&self) -> bool {
         matches!(
             self,
@@ -42,7 +44,7 @@ impl Refusal {
         )
     }
 
-    /// Which reason it is: each is reported once.
+    /// Returns the number of the reason: each is reported once.
     pub const fn number(&self) -> u32 {
         match self {
             Self::NoRecord => 0,
@@ -57,6 +59,7 @@ impl Refusal {
             Self::Taken => 9,
             Self::Failed { .. } => 10,
             Self::Slow => 11,
+            Self::Mig => 12,
         }
     }
 }
@@ -73,6 +76,7 @@ impl fmt::Display for Refusal {
                 "another tool is to trace CUDA, as nsys does (CUDA_INJECTION64_PATH), and CUPTI \
                  serves one",
             ),
+            Self::Mig => f.write_str("the GPU is an instance of MIG (--kernels takes them there, too)"),
             Self::NoDriver => f.write_str("the CUDA driver was not found in this process"),
             Self::NotFound { newest } => write!(
                 f,
@@ -90,7 +94,7 @@ impl fmt::Display for Refusal {
                 f,
                 "the GPU has {} MiB of memory free, and CUPTI takes some (wanted: {} MiB)",
                 free >> 20,
-                super::LEAST_MEMORY >> 20
+                super::MIN_FREE_MEMORY >> 20
             ),
             Self::Taken => f.write_str(
                 "another profiler has CUPTI (nsys, or the PyTorch profiler, which keeps it once it \

@@ -1,4 +1,4 @@
-//! What is taken down of the work: on the thread that CUPTI hands a buffer over on, its own as a rule.
+//! Writes CUPTI's activity into the record, on the thread on which CUPTI hands a buffer over, usually its own.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,8 @@ lifecycle::global! {
 
     #[fork(reset)]
     static TAKING: Lock<Option<Taking>> = Lock::new(None);
-    /// What was taken, lost for want of a buffer, and given no times, since [`begin`].
+    /// Number of kernels, copies and memsets recorded, of records dropped without a buffer, and of records without
+    /// times, since [`begin`].
     #[fork(keep = "cleared where the taking begins")]
     static TOTALS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
 }
@@ -33,40 +34,40 @@ lifecycle::global! {
 struct Taking {
     /// Both clocks at the beginning.
     since: Reading,
-    /// What CUPTI's clock is ahead of `CLOCK_REALTIME`: nothing, as a rule.
+    /// By how many nanoseconds CUPTI's clock is ahead of `CLOCK_REALTIME`: usually 0.
     ahead: i64,
     names: HashMap<usize, Name>,
-    /// The era of their numbers.
+    /// The record's era in which the numbers of the names are valid.
     era: u32,
-    /// The calls that gave work.
+    /// Correlation numbers of the calls that submitted work.
     calls: HashSet<u32>,
     last: u32,
-    /// What graphs have run, where scopes are followed.
+    /// The graph nodes that have run, if scopes are followed.
     replayed: Replayed,
 }
 
-/// A kernel's name, by its address. Another may come to lie there when a module goes.
+/// A kernel's name, by its address. When a module is unloaded, another name may be loaded at the same address.
 struct Name {
     text: Box<[u8]>,
     id: StringId,
     hash: u64,
 }
 
-/// What was taken so far.
+/// Counts of what was recorded so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
     pub kernels: u64,
     pub copies: u64,
     pub sets: u64,
-    /// CUPTI had no buffer for it.
+    /// Records for which CUPTI had no buffer.
     pub dropped: u64,
-    /// It has no times.
+    /// Records without times.
     pub untimed: u64,
-    /// Calls that gave it.
+    /// Calls that submitted the work.
     pub calls: u64,
 }
 
-/// Begins, with both clocks as they are now.
+/// Begins to record, with both clocks as read now.
 pub fn begin(since: Reading, ahead: i64) {
     for total in &TOTALS {
         total.store(0, Ordering::Relaxed);
@@ -82,30 +83,30 @@ pub fn begin(since: Reading, ahead: i64) {
     });
 }
 
-/// How long a thread of the program's waits for CUPTI's, which may hang.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// Longest time that a thread of the program's waits for CUPTI's thread, which may hang.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// All that was taken so far has been handed over: what is known of its graphs goes into the record.
+/// Assigns the graph nodes of all records so far to scopes, and writes that into the record.
 pub fn judge() {
     let replayed = TAKING
-        .lock_for(PATIENCE)
+        .lock_for(LOCK_TIMEOUT)
         .and_then(|mut taking| Some(core::mem::take(&mut taking.as_mut()?.replayed)));
     if let Some(replayed) = replayed {
         scopes::judge(&replayed);
     }
 }
 
-/// CUPTI hands over nothing any more.
+/// Ends the recording: CUPTI hands nothing over any more.
 pub fn end() {
-    if let Some(mut taking) = TAKING.lock_for(PATIENCE) {
+    if let Some(mut taking) = TAKING.lock_for(LOCK_TIMEOUT) {
         *taking = None;
     }
 }
 
-/// What was taken since [`begin`].
+/// Returns the counts since [`begin`].
 pub fn totals() -> Totals {
     let calls = TAKING
-        .lock_for(PATIENCE)
+        .lock_for(LOCK_TIMEOUT)
         .and_then(|taking| Some(taking.as_ref()?.calls.len()))
         .unwrap_or(0);
     let [kernels, copies, sets, dropped, untimed] =
@@ -120,11 +121,11 @@ pub fn totals() -> Totals {
     }
 }
 
-/// CUPTI wants a buffer, on a thread of the program's.
+/// Gives CUPTI a buffer. CUPTI calls this on a thread of the program's.
 pub extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most: *mut usize) {
     let _errno = Kept::new();
     let taken = contained(None, buffers::take);
-    // SAFETY: CUPTI calls this with places for its three answers, which are on its stack.
+    // SAFETY: CUPTI calls this with places for its three results, which are on its stack.
     unsafe {
         *size = if taken.is_some() { buffers::SIZE } else { 0 };
         *buffer = taken.unwrap_or_default();
@@ -132,7 +133,7 @@ pub extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most: *mut u
     }
 }
 
-/// CUPTI has done with a buffer.
+/// Takes a buffer that CUPTI has filled.
 pub extern "C" fn completed(
     context: *mut c_void,
     stream: u32,
@@ -147,7 +148,7 @@ pub extern "C" fn completed(
     }
 }
 
-/// Takes what a buffer holds.
+/// Writes the content of a buffer into the record.
 fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
     if let Some(cupti) = Cupti::get()
         && let Some(taking) = TAKING.lock().as_mut()
@@ -156,7 +157,7 @@ fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
         let mut record = core::ptr::null_mut();
         let mut lost = 0;
         // SAFETY: CUPTI hands the buffer over with `valid` bytes of whole records and walks them itself: a record is
-        // read before the next one is asked for, and the last call fails.
+        // read before the next one is requested, and the last call fails.
         unsafe {
             while valid > 0 && (cupti.next_record)(buffer, valid, &raw mut record) == 0 {
                 if let Some(activity) = Activity::read(record)
@@ -168,7 +169,7 @@ fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
         }
         TOTALS[4].fetch_add(lost, Ordering::Relaxed);
         let mut dropped = 0;
-        // SAFETY: writes how many records were dropped since it was last asked.
+        // SAFETY: writes the number of records dropped since the last call.
         if unsafe { (cupti.dropped_records)(context, stream, &raw mut dropped) } == 0 {
             TOTALS[3].fetch_add(dropped as u64, Ordering::Relaxed);
             lost += dropped as u64;
@@ -181,7 +182,7 @@ fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
 }
 
 impl Taking {
-    /// Takes a piece of work down; false if it has no times.
+    /// Writes a piece of work into the record; returns false if it has no times.
     fn take(&mut self, activity: &Activity, now: &Reading) -> bool {
         if self.calls.is_empty() || self.last != activity.correlation {
             self.last = activity.correlation;
@@ -245,12 +246,12 @@ impl Taking {
         true
     }
 
-    /// The number of a name in the record, and its hash.
+    /// Returns the number of a name in the record, and its hash.
     fn name(&mut self, name: *const c_char) -> (StringId, u64) {
         if name.is_null() {
             return (recorder::id_of("?"), 0);
         }
-        // SAFETY: CUPTI's string, which lives at least as long as the record that has it.
+        // SAFETY: CUPTI's string, which lives at least as long as the record that refers to it.
         let text = unsafe { CStr::from_ptr(name) };
         let era = recorder::era();
         if core::mem::replace(&mut self.era, era) != era {

@@ -1,4 +1,4 @@
-//! Kernels of a CUPTI that is made up, in the record of this process.
+//! Tests with kernels of a stand-in for CUPTI, in the record of this process.
 
 use std::ffi::CString;
 
@@ -33,12 +33,12 @@ impl Bytes {
     }
 
     fn read(&self) -> Option<Activity> {
-        // SAFETY: as long as the longest that is read, with a null or a string's address for a name.
+        // SAFETY: as long as the longest record that is read, with a null or a string's address for a name.
         unsafe { Activity::read(self.0.as_ptr()) }
     }
 }
 
-/// A kernel on device 1, stream 7, as `CUpti_ActivityKernel9` has it.
+/// Returns a kernel on device 1, stream 7, in the layout of `CUpti_ActivityKernel9`.
 fn kernel(name: Option<&CString>, times: [u64; 2], correlation: u32) -> Bytes {
     let name = name.map_or(0, |name| name.as_ptr().expose_provenance() as u64);
     Bytes::new(CONCURRENT_KERNEL)
@@ -50,7 +50,7 @@ fn kernel(name: Option<&CString>, times: [u64; 2], correlation: u32) -> Bytes {
         .long(104, name)
 }
 
-/// A copy or a memset on the same stream, as `CUpti_ActivityMemcpy5` and `CUpti_ActivityMemset4` have it.
+/// Returns a copy or a memset on the same stream, in the layout of `CUpti_ActivityMemcpy5` and `CUpti_ActivityMemset4`.
 fn moved(kind: Kind, bytes: u64, times: [u64; 2], correlation: u32) -> Bytes {
     Bytes::new(kind)
         .word(4, CopyKind::DeviceToHost as u32)
@@ -62,13 +62,13 @@ fn moved(kind: Kind, bytes: u64, times: [u64; 2], correlation: u32) -> Bytes {
         .word(44, correlation)
 }
 
-/// Hands records over in a buffer of ours, as CUPTI does.
+/// Hands records over in a buffer, as CUPTI does.
 fn hand_over(records: &[Bytes]) {
     let (mut buffer, mut size, mut most) = (core::ptr::null_mut(), 0, 1);
     taking::requested(&raw mut buffer, &raw mut size, &raw mut most);
     assert_eq!((size, most), (buffers::SIZE, 0));
     for (index, record) in records.iter().enumerate() {
-        // SAFETY: the buffer is this test's now, and has room for many records.
+        // SAFETY: the buffer belongs to this test, and has room for many records.
         unsafe { buffer.cast::<[u8; RECORD]>().add(index).write(record.0) };
     }
     let valid = records.len() * RECORD;
@@ -132,10 +132,10 @@ fn what_cupti_hands_over_is_in_the_record() {
     assert_eq!((totals.dropped, totals.untimed, totals.calls), (2, 1, 6));
     log_totals();
     taking::end();
-    // Nothing is taken any more, and the buffer is free again all the same.
+    // Nothing is recorded any more, but the buffer becomes free again.
     hand_over(&[kernel(None, [1, 2], 9)]);
     let contents = record.read();
-    let events = contents.of(thread);
+    let events = contents.find_events(thread);
     let named: Vec<_> = events
         .iter()
         .filter_map(|event| match event.what {
@@ -182,7 +182,7 @@ fn times_of_a_clock_that_is_ahead_are_put_back() {
             hand_over(&[moved(MEMSET, 1, [start, start + 1], 1)]);
         });
         taking::end();
-        record.read().of(thread)[0].start
+        record.read().find_events(thread)[0].start
     });
     assert_eq!(starts, [now.ticks; 2]);
 }
@@ -242,12 +242,12 @@ fn buffers_are_used_again() {
     assert_eq!(buffers::take().unwrap(), first);
     let many: Vec<_> = (0..20).map(|_| buffers::take().unwrap()).collect();
     for buffer in many.into_iter().chain([first, second]) {
-        // SAFETY: the buffer is this test's, and that long.
+        // SAFETY: the buffer belongs to this test, and has that length.
         unsafe { buffer.add(buffers::SIZE - 1).write(1) };
         buffers::give_back(buffer);
     }
     buffers::shrink();
-    // What was more than is there from the start has gone back to the system; there are new ones.
+    // Buffers beyond the prepared ones were unmapped; new ones can be made.
     let again: Vec<_> = (0..20).map(|_| buffers::take().unwrap()).collect();
     again.into_iter().for_each(buffers::give_back);
     buffers::shrink();
@@ -260,7 +260,7 @@ fn an_attempt_is_given_up_once_and_a_late_worker_finds_that() {
     assert_eq!(jobs::left(), Left::Busy);
     assert!(jobs::abandon_attempt());
     assert!(!jobs::abandon_attempt());
-    // There is no driver in this process that CUPTI could be taken out of.
+    // There is no driver in this process from which CUPTI could be detached.
     work(Job::Leave);
     assert_eq!(jobs::left(), Left::Unseen);
 }
@@ -274,7 +274,7 @@ fn the_edges_of_what_is_taken_are_in_the_record() {
     });
     let what: Vec<_> = record
         .read()
-        .of(thread)
+        .find_events(thread)
         .iter()
         .map(|event| event.what)
         .collect();
@@ -292,7 +292,7 @@ fn the_variables_may_stand_against_kernels() {
     assert!(wanted(&[KERNELS, WINDOW, TRACE]));
     assert!(!wanted(&[WINDOW, TRACE]));
     assert!(!wanted(&[KERNELS, TRACE]));
-    // What opens windows by itself needs none that is planned.
+    // A window that opens by itself needs no planned window.
     assert!(wanted(&[("TLLMPROF_KERNELS", "2@5s"), TRACE]));
     assert!(wanted(&[
         KERNELS,

@@ -1,4 +1,4 @@
-//! How a program reaches CUDA, and by which door its calls are seen.
+//! The ways in which a program reaches CUDA, and where its calls are intercepted.
 
 use super::finding::Section;
 use super::search::{Closure, Loaded};
@@ -6,7 +6,7 @@ use super::search::{Closure, Loaded};
 const DRIVER: &str = "libcuda.so";
 const RUNTIME: &str = "libcudart.so";
 
-/// The ways to CUDA that the files show.
+/// Describes the ways to CUDA that the files show.
 pub fn describe(section: &mut Section, closure: &Closure) {
     let runtime = closure.find(RUNTIME);
     if let Some(runtime) = runtime {
@@ -66,7 +66,8 @@ pub fn describe(section: &mut Section, closure: &Closure) {
     );
 }
 
-/// Whether it does what a static runtime does: open the driver by name, and ask it for the rest.
+/// Returns whether the module looks like a static runtime, which opens the driver by name and asks it for all other
+/// functions.
 fn asks_the_driver(loaded: &Loaded) -> bool {
     const STRINGS: [&str; 2] = ["libcuda.so.1", "cuGetProcAddress"];
     !loaded.name.starts_with("libcuda")

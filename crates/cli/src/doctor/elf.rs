@@ -1,4 +1,4 @@
-//! What an ELF file says about how it is loaded.
+//! The parts of an ELF file that decide how it is loaded.
 
 use std::fs::File;
 use std::io;
@@ -16,34 +16,34 @@ use super::version::Version;
 pub struct Elf {
     pub is_64: bool,
     pub machine: u16,
-    /// The dynamic linker that it asks for. Without one nothing is preloaded into it.
+    /// The dynamic linker that the file requests. Without one, nothing is preloaded into it.
     pub interpreter: Option<String>,
     pub needed: Vec<String>,
     pub soname: Option<String>,
-    /// The address space that it is mapped into, in bytes.
+    /// Size of the address space that it is mapped into, in bytes.
     pub memory: u64,
     pub rpath: Option<String>,
     pub runpath: Option<String>,
-    /// The highest `GLIBC_x.y` that it requires.
+    /// The highest `GLIBC_x.y` version that it requires.
     pub glibc_demanded: Option<Version>,
-    /// The highest `GLIBC_x.y` that it has, if it is a C library.
+    /// The highest `GLIBC_x.y` version that it defines, if it is a C library.
     pub glibc_provided: Option<Version>,
-    /// Names in its symbol tables that begin with `cuda`, if it was not stripped.
+    /// `true` if its symbol tables have names that begin with `cuda`; `false` for a stripped file.
     pub has_cuda_symbols: bool,
-    /// What it is if it exports CPython's C API.
+    /// The kind of CPython, if it exports CPython's C API.
     pub python: Option<CPython>,
-    /// Its `.rodata` in the file: offset and size.
+    /// Offset and size of its `.rodata` in the file, in bytes.
     rodata: Option<(u64, u64)>,
 }
 
 /// A module that exports CPython's C API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CPython {
-    /// It has what the library comes in by.
+    /// It has audit hooks, and a GOT slot through which the library enters.
     Attachable,
-    /// It takes no audit hooks: 3.7 and earlier.
+    /// It has no audit hooks: Python 3.7 and earlier.
     TooOld,
-    /// It does not ask another module for `pthread_cond_init`, where the library comes in.
+    /// It does not import `pthread_cond_init`, through whose GOT slot the library enters.
     WithoutSlots,
 }
 
@@ -52,16 +52,16 @@ pub enum NotRead {
     Io(io::Error),
     /// Some other kind of file.
     NotElf,
-    /// Damaged, or a format of the future.
+    /// A damaged file, or one in an unknown version of the format.
     Malformed(object::Error),
 }
 
 impl Elf {
     /// # Errors
-    /// The file cannot be read, or is no ELF file, or a damaged one.
+    /// The file cannot be read, is not an ELF file, or is damaged.
     pub fn read(path: &Path) -> Result<Self, NotRead> {
         let file = File::open(path).map_err(NotRead::Io)?;
-        // Programs can be gigabytes; only the parts that are asked for are read.
+        // Programs can be gigabytes; only the parts that are needed are read.
         let cache = ReadCache::new(file);
         let parsed = match FileKind::parse(&cache) {
             Ok(FileKind::Elf64) => read_as::<elf::FileHeader64<Endianness>, _>(&cache),
@@ -75,7 +75,7 @@ impl Elf {
         self.is_64 == other.is_64 && self.machine == other.machine
     }
 
-    /// Whether it is a dynamic linker.
+    /// Returns whether it is a dynamic linker.
     pub fn is_loader(&self) -> bool {
         let name = self.soname.as_deref();
         name.is_some_and(|name| name.starts_with("ld-linux") || name.starts_with("ld64.so"))
@@ -94,7 +94,7 @@ impl Elf {
         }
     }
 
-    /// Whether all of these strings are among its constants.
+    /// Returns whether all of these strings are among its constants.
     pub fn has_strings(&self, path: &Path, strings: &[&str]) -> io::Result<bool> {
         let Some((start, size)) = self.rodata else {
             return Ok(false);
@@ -119,7 +119,7 @@ impl Elf {
     }
 }
 
-/// Whether one string of bytes is in another.
+/// Returns whether `needle` occurs in `haystack`.
 pub fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     let Some((&first, _)) = needle.split_first() else {
         return true;
@@ -173,12 +173,12 @@ where
             read_dynamic::<Header, _>(&mut found, segments, entries, endian, data)?;
         }
     }
-    // Section headers may be stripped away; what is above does not need them.
+    // Section headers may be stripped; the fields above do not need them.
     read_sections::<Header, _>(&mut found, header, endian, data)?;
     Ok(found)
 }
 
-/// The address space that segments take: addresses and sizes.
+/// The size of the address space that segments take, from their addresses and sizes.
 fn memory(segments: impl Iterator<Item = (u64, u64)>) -> u64 {
     const PAGE: u64 = 4096;
     let (mut first, mut end) = (u64::MAX, 0);
@@ -210,7 +210,7 @@ where
     let (Some(address), Some(size)) = (value(elf::DT_STRTAB), value(elf::DT_STRSZ)) else {
         return Ok(());
     };
-    // The table is given by address; the segment that is loaded there has it in the file.
+    // The table is given by its address; the segment that is loaded there holds it in the file.
     let offset = segments.iter().find_map(|segment| {
         let start: u64 = segment.p_vaddr(endian).into();
         let length: u64 = segment.p_filesz(endian).into();
@@ -265,7 +265,7 @@ where
         let strings = sections.strings(endian, data, link)?;
         while let Some((_, mut names)) = needs.next()? {
             while let Some(name) = names.next()? {
-                let version = Version::of_glibc(name.name(endian, strings)?);
+                let version = Version::parse_glibc(name.name(endian, strings)?);
                 found.glibc_demanded = found.glibc_demanded.max(version);
             }
         }
@@ -274,7 +274,7 @@ where
         let strings = sections.strings(endian, data, link)?;
         while let Some((_, mut names)) = definitions.next()? {
             if let Some(name) = names.next()? {
-                let version = Version::of_glibc(name.name(endian, strings)?);
+                let version = Version::parse_glibc(name.name(endian, strings)?);
                 found.glibc_provided = found.glibc_provided.max(version);
             }
         }

@@ -1,4 +1,4 @@
-//! What is found, and how it is shown.
+//! Findings, and how they are printed.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use tllmprof_config::printable;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mark {
     Good,
-    /// Worth knowing; it prevents nothing.
+    /// Worth knowing, but harmless.
     Note,
     /// Something will not be intercepted, or the program will not start.
     Bad,
@@ -60,7 +60,7 @@ impl Section {
                 Mark::Note => coloured("note  ", 33),
                 Mark::Bad => coloured("NO    ", 31),
             };
-            // File names may hold anything; a line stays a line.
+            // File names can hold any character; escaping keeps a line one line.
             lines += &format!("  {mark}{}\n", printable(text));
         }
         lines

@@ -1,4 +1,4 @@
-//! What this machine has: driver, devices, profilers.
+//! The machine: its driver, devices and profilers.
 
 use std::env;
 use std::fs;
@@ -12,7 +12,8 @@ use super::finding::Section;
 use super::search::Search;
 use crate::profiler::{NCU, NSYS, Profiler};
 
-/// `runtimes`: the folders of the CUDA runtimes that the program is linked to. Whether there is a driver.
+/// Describes the machine and returns whether it has a driver. `runtimes`: the folders of the CUDA runtimes that the
+/// program is linked to.
 pub fn describe(
     section: &mut Section,
     search: &Search,
@@ -47,7 +48,8 @@ pub fn describe(
     driver.is_some()
 }
 
-/// What `--kernels` would load. One that the program loads itself, as PyTorch does, comes before it.
+/// Describes the CUPTI that `--kernels` would load. If the program loads one itself, as PyTorch does, that one is
+/// used.
 fn cupti(section: &mut Section, search: &Search, program: &Elf, runtimes: &[PathBuf]) {
     let library_path = env::var_os("LD_LIBRARY_PATH");
     let folders =
@@ -79,7 +81,7 @@ fn taken(section: &mut Section, name: &str, meaning: &str) {
     }
 }
 
-/// Devices that have a file: `/dev/nvidia0` and so on, or WSL's one door to all of them.
+/// Number of devices that have a file: `/dev/nvidia0` and so on, or WSL's single file for all of them.
 pub fn devices() -> usize {
     let numbered = fs::read_dir("/dev")
         .into_iter()
@@ -119,7 +121,7 @@ fn profiler(section: &mut Section, profiler: &Profiler) {
     }
 }
 
-/// The line with the number in it.
+/// The line that holds the version number.
 fn version(path: &Path) -> Option<String> {
     let child = Command::new(path)
         .arg("--version")
@@ -136,7 +138,7 @@ fn version(path: &Path) -> Option<String> {
         .map(|line| line.trim().to_owned())
 }
 
-/// What a child prints, which has to be less than a pipe holds.
+/// The output of a child, which has to fit into a pipe's buffer.
 fn output_within(mut child: Child, limit: Duration) -> Option<String> {
     let started = Instant::now();
     loop {

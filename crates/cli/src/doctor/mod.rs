@@ -1,4 +1,4 @@
-//! `tllmprof doctor`: what would and would not be intercepted, and why.
+//! `tllmprof doctor`: the calls that would and would not be intercepted, and why.
 
 mod cuda;
 mod elf;
@@ -18,11 +18,12 @@ use std::process::ExitCode;
 use anyhow::Result;
 use tllmprof_config::Level;
 
-use crate::failure::usage;
+use crate::failure::{usage, with_status};
 use crate::{library, manners, output};
 use elf::{Elf, NotRead};
 use finding::Section;
 use program::Program;
+pub use program::{NOT_A_PROGRAM, NOT_EXECUTABLE, NOT_FOUND};
 use reach::Obstacle;
 use search::Search;
 
@@ -59,7 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Why a file cannot be the library, if it cannot.
+/// The reason why a file cannot be the library, if any.
 pub fn unfit(library: &Path) -> Option<String> {
     Elf::read(library).err().map(|error| reason(&error))
 }
@@ -70,13 +71,20 @@ pub fn required_glibc(library: &Path) -> Option<(u32, u32)> {
     demanded.map(version::Version::numbers)
 }
 
-/// Says that the library is left out of a program, where it is.
+/// Logs that the library is left out of a program, if so.
 ///
 /// # Errors
-/// With the library preloaded the program would not start.
+/// The program would not start, or would not start with the library preloaded.
 pub fn admit(command: &[OsString], library: &Path, log: Level) -> Result<()> {
-    // What is wrong with the two is said elsewhere.
-    let (Ok(program), Ok(library)) = (Program::of_command(command), Elf::read(library)) else {
+    let program = match Program::from_command(command) {
+        Ok(program) => program,
+        Err(refusal) => {
+            let failure = |status| Err(with_status(status, &refusal.why));
+            return refusal.status.map_or(Ok(()), failure);
+        }
+    };
+    // Faults of the library are reported elsewhere.
+    let Ok(library) = Elf::read(library) else {
         return Ok(());
     };
     let name = command.first().map_or(OsStr::new(""), OsString::as_os_str);
@@ -89,7 +97,7 @@ pub fn admit(command: &[OsString], library: &Path, log: Level) -> Result<()> {
         }
         _ => format!("{}: ", name.display()),
     };
-    match reach::obstacle(&program, &library, &Search::of(&program)) {
+    match reach::obstacle(&program, &library, &Search::from_program(&program)) {
         Some(Obstacle::Fatal(why)) => return Err(usage(format_args!("{subject}{why}"))),
         Some(Obstacle::LeftOut(why)) if log >= Level::Warn => {
             output::say(format_args!("{subject}{why}: nothing will be captured"));
@@ -99,7 +107,7 @@ pub fn admit(command: &[OsString], library: &Path, log: Level) -> Result<()> {
     Ok(())
 }
 
-/// What there is to say, and whether this machine has a driver.
+/// All findings, and whether this machine has a driver.
 fn examine(command: &[OsString], library_path: &Path) -> (Vec<Section>, bool) {
     let mut has_driver = false;
     let mut about_library = Section::new("Library");
@@ -126,10 +134,10 @@ fn examine(command: &[OsString], library_path: &Path) -> (Vec<Section>, bool) {
     let mut about_cuda = Section::new("CUDA");
     let mut about_python = Section::new("Python");
     let mut about_machine = Section::new("Machine");
-    match Program::of_command(command) {
-        Err(problem) => about_program.bad(problem),
+    match Program::from_command(command) {
+        Err(refusal) => about_program.bad(refusal.why),
         Ok(program) => {
-            let search = Search::of(&program);
+            let search = Search::from_program(&program);
             let closure = search.closure(&program);
             let obstacle = library
                 .as_ref()
@@ -215,7 +223,7 @@ fn describe_program(section: &mut Section, program: &Program, obstacle: Option<&
     describe_kind(section, program);
 }
 
-/// What is known of programs by their names.
+/// Adds what is known about programs with certain names.
 fn describe_kind(section: &mut Section, program: &Program) {
     let name = program.file_name();
     if name.starts_with("python") || name.starts_with("pypy") {

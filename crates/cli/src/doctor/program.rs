@@ -1,32 +1,59 @@
-//! The executable that a command comes down to, through scripts and their interpreters.
+//! The executable that a command finally runs, after following scripts and their interpreters.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::Read;
+use std::fmt;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::elf::{Elf, NotRead};
-use crate::which::{Found, which};
+use crate::which::{Found, line_of_script, which};
 
-/// Scripts whose interpreters are scripts: the kernel follows no more than this.
+/// Exit statuses of env(1) and timeout(1) for a program that cannot be started.
+pub const NOT_FOUND: u8 = 127;
+pub const NOT_EXECUTABLE: u8 = 126;
+
+/// Longest chain of scripts that are interpreters of scripts; the kernel follows no more.
 const DEPTH: usize = 5;
 
-/// The executable and how it was come by.
+/// The executable, and the scripts that lead to it.
 #[derive(Debug)]
 pub struct Program {
     /// The script and its interpreters, the executable last.
     pub chain: Vec<PathBuf>,
     pub elf: Elf,
-    /// The dynamic linker that the command names, which loads the executable whichever one that asks for.
+    /// The dynamic linker on the command line. It loads the executable, whichever linker the executable requests.
     pub loader: Option<Loader>,
+}
+
+/// The reason why a command cannot start or be examined.
+#[derive(Debug)]
+pub struct Refusal {
+    pub why: String,
+    /// The exit status of a shell that starts it, if it certainly does not start.
+    pub status: Option<u8>,
+}
+
+impl Refusal {
+    fn new(status: u8, name: impl fmt::Display, why: impl fmt::Display) -> Self {
+        Self {
+            why: format!("{name}: {why}"),
+            status: Some(status),
+        }
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self { why, status: None }
+    }
 }
 
 /// A dynamic linker on the command line.
 #[derive(Debug)]
 pub struct Loader {
     pub path: PathBuf,
-    /// `--library-path`, in the place of `LD_LIBRARY_PATH`.
+    /// The value of `--library-path`, which replaces `LD_LIBRARY_PATH`.
     pub library_path: Option<OsString>,
 }
 
@@ -43,19 +70,20 @@ impl Program {
     }
 
     /// # Errors
-    /// What keeps the command from starting, in words.
-    pub fn of_command(command: &[OsString]) -> Result<Self, String> {
+    /// The reason why the command cannot start.
+    pub fn from_command(command: &[OsString]) -> Result<Self, Refusal> {
         let arguments = command.get(1..).unwrap_or_default();
         let command = command.first().map_or(OsStr::new(""), OsString::as_os_str);
-        let first = match which(command) {
-            Found::Program(path) => path,
-            Found::NotExecutable(path) => {
-                return Err(format!("{} is not executable", path.display()));
-            }
-            Found::Nothing => {
-                return Err(format!("{}: there is no such program", command.display()));
-            }
+        let (status, why) = match which(command) {
+            Found::Program(path) => return Self::from_file(path, arguments),
+            Found::NotExecutable(_) => (NOT_EXECUTABLE, "it is not executable"),
+            Found::Folder(_) => (NOT_EXECUTABLE, "it is a folder (wanted: a program)"),
+            Found::Nothing => (NOT_FOUND, "there is no such program"),
         };
+        Err(Refusal::new(status, command.display(), why))
+    }
+
+    fn from_file(first: PathBuf, arguments: &[OsString]) -> Result<Self, Refusal> {
         let mut chain = vec![first.clone()];
         let mut path = first;
         while chain.len() <= DEPTH {
@@ -64,7 +92,7 @@ impl Program {
                     if let ([path], true) = (&chain[..], is_loader(&path, &elf))
                         && let Some(loaded) = loaded(path, arguments)
                     {
-                        return loaded;
+                        return Ok(loaded?);
                     }
                     return Ok(Self {
                         chain,
@@ -73,19 +101,21 @@ impl Program {
                     });
                 }
                 Err(NotRead::NotElf) => {}
-                Err(NotRead::Io(error)) => return Err(format!("{}: {error}", path.display())),
+                Err(NotRead::Io(error)) => {
+                    return Err(format!("{}: {error}", path.display()).into());
+                }
                 Err(NotRead::Malformed(error)) => {
-                    return Err(format!("{} is damaged: {error}", path.display()));
+                    return Err(format!("{} is damaged: {error}", path.display()).into());
                 }
             }
             path = interpreter(&path)?;
             chain.push(path.clone());
         }
-        Err(format!("{} has too many interpreters", chain[0].display()))
+        Err(format!("{} has too many interpreters", chain[0].display()).into())
     }
 }
 
-/// Whether a file is a dynamic linker that can be run: it asks for no other one.
+/// Returns whether a file is a dynamic linker that can be run: it requests no other linker.
 fn is_loader(path: &Path, elf: &Elf) -> bool {
     let name = path.file_name().unwrap_or_default().as_bytes();
     elf.interpreter.is_none() && (elf.is_loader() || name.starts_with(b"ld-musl"))
@@ -116,12 +146,12 @@ fn loaded(loader: &Path, arguments: &[OsString]) -> Option<Result<Program, Strin
             "--" => break Path::new(arguments.next()?),
             "--inhibit-cache" => {}
             "--library-path" => library_path = Some(arguments.next()?.clone()),
-            // musl's linker takes values in the same argument, too.
+            // musl's linker also takes values in the same argument.
             option if WITH_VALUE.contains(&option) => drop(arguments.next()?),
             option => match option.split_once('=') {
                 Some(("--library-path", value)) => library_path = Some(value.into()),
                 Some((name, _)) if WITH_VALUE.contains(&name) => {}
-                // It lists, checks or helps, and runs nothing.
+                // These options list, check or show help, and run nothing.
                 _ => return None,
             },
         }
@@ -149,40 +179,53 @@ fn loaded(loader: &Path, arguments: &[OsString]) -> Option<Result<Program, Strin
 }
 
 /// The program that runs a script.
-fn interpreter(script: &Path) -> Result<PathBuf, String> {
-    let mut start = Vec::new();
-    // The kernel looks no further than 256 bytes for the end of the line.
-    File::open(script)
-        .and_then(|file| file.take(256).read_to_end(&mut start))
-        .map_err(|error| format!("{}: {error}", script.display()))?;
-    let Some(line) = start.strip_prefix(b"#!") else {
-        // What a shell, and execvp(3), make of it.
-        return Ok(PathBuf::from("/bin/sh"));
+fn interpreter(script: &Path) -> Result<PathBuf, Refusal> {
+    let line = line_of_script(script).map_err(|error| format!("{}: {error}", script.display()))?;
+    let Some(line) = line else {
+        let mut refusal = Refusal::new(NOT_EXECUTABLE, script.display(), NOT_A_PROGRAM);
+        refusal.status = refusal.status.filter(|_| !has_other_formats());
+        return Err(refusal);
     };
-    let line = line
-        .split(|b| *b == b'\n')
-        .next()
-        .unwrap_or_default()
-        .trim_ascii();
+    let line = line.strip_prefix(b"#!").unwrap_or_default().trim_ascii();
+    if line.is_empty() {
+        // A shell, and execvp(3), run such a script with sh.
+        return Ok(PathBuf::from("/bin/sh"));
+    }
     let (name, argument) = match line.iter().position(|b| b" \t".contains(b)) {
         Some(at) => (&line[..at], line[at..].trim_ascii()),
         None => (line, &b""[..]),
     };
     let name = Path::new(OsStr::from_bytes(name));
     if name.file_name() == Some(OsStr::new("env")) && !argument.is_empty() {
-        return through_env(script, argument);
+        return Ok(through_env(script, argument)?);
     }
-    match which(name.as_os_str()) {
-        Found::Program(path) => Ok(path),
-        _ => Err(format!(
-            "{} asks for the interpreter {}, which is not there",
-            script.display(),
-            name.display()
-        )),
-    }
+    // The kernel does not search PATH.
+    let (status, why) = match which(Path::new(".").join(name).as_os_str()) {
+        Found::Program(path) => {
+            return Ok(path.strip_prefix("./").map_or(path.clone(), Path::to_owned));
+        }
+        Found::NotExecutable(_) | Found::Folder(_) => (NOT_EXECUTABLE, "cannot be executed"),
+        Found::Nothing => (NOT_FOUND, "is not there"),
+    };
+    let why = format!("the interpreter {}, which it names, {why}", name.display());
+    Err(Refusal::new(status, script.display(), why))
 }
 
-/// `#!/usr/bin/env python3`, with `-S` and assignments if there are any.
+/// Describes the fault of a file that neither the kernel nor a shell executes.
+pub const NOT_A_PROGRAM: &str = "it is neither an executable of this machine nor a script";
+
+/// Returns true if the kernel of this machine starts files of further formats.
+fn has_other_formats() -> bool {
+    let registered = fs::read_dir("/proc/sys/fs/binfmt_misc");
+    let mut names = registered
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name());
+    names.any(|name| name != "register" && name != "status")
+}
+
+/// The program of a line such as `#!/usr/bin/env python3`, which may also have `-S` and assignments.
 fn through_env(script: &Path, argument: &[u8]) -> Result<PathBuf, String> {
     let is_program = |word: &&[u8]| !word.starts_with(b"-") && !word.contains(&b'=');
     let mut words = argument

@@ -1,4 +1,4 @@
-//! Whether the program is a CPython that can be seen into: one that exports the C API of 3.8 or later.
+//! The check whether the program is a supported CPython: one that exports the C API of 3.8 or later.
 
 use super::elf::CPython;
 use super::finding::Section;

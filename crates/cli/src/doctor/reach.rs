@@ -1,7 +1,8 @@
-//! What comes of preloading the library into a program: whether the program starts, and whether the library is in it.
+//! The outcome of preloading the library into a program: whether the program starts, and whether the library is in it.
 //!
-//! The loader says nothing about a library that it leaves out, and ends the program for one that it cannot satisfy, as
-//! AddressSanitizer does for any. So all of that is said before the program starts. Whatever is not certain is no obstacle: the loader knows better.
+//! The loader does not report a library that it leaves out. It ends the program if it cannot satisfy the library's
+//! requirements, and AddressSanitizer ends it for any preloaded library. So both are reported before the program
+//! starts. Only certain failures count; in doubt the program is started.
 
 use std::env;
 use std::fs;
@@ -15,19 +16,21 @@ use super::program::Program;
 use super::search::Search;
 use super::version::Version;
 
-/// Where the C libraries of programs list the libraries that they find.
+/// The file in which C libraries look up the libraries of the system.
 const CACHE: &str = "/etc/ld.so.cache";
-/// What `scripts/build-portable` makes a library for.
+/// The glibc version that `scripts/build-portable` builds the library for.
 const OLDEST: Version = Version::new(2, 17);
-/// What the kernel reserves of a new process's stack, and so the least that one takes of its address space.
+/// Size that the kernel reserves for a new process's stack, in bytes; the stack takes at least this much address
+/// space.
 const STACK: u64 = 128 << 10;
-/// What may be mapped besides, before libraries are: arguments and variables, the vDSO, the loader's own memory.
+/// Size that may be mapped in addition before any library is, in bytes: arguments and variables, the vDSO, the
+/// loader's own memory.
 const UNKNOWN: u64 = 256 << 10;
 
-/// What keeps the library out of a program: why, as the rest of a sentence about the program.
+/// The reason why the library does not get into a program, as the rest of a sentence about the program.
 #[derive(Debug)]
 pub enum Obstacle {
-    /// The program runs as if the library were not there.
+    /// The program runs without the library.
     LeftOut(String),
     /// The loader, or a sanitizer, ends the program before it begins.
     Fatal(String),
@@ -41,10 +44,10 @@ impl Obstacle {
     }
 }
 
-/// What keeps the library out of the program, if anything is sure to.
+/// The certain obstacle for the library in this program, if any.
 pub fn obstacle(program: &Program, library: &Elf, search: &Search) -> Option<Obstacle> {
     let elf = &program.elf;
-    // The kernel looks at the file that it starts.
+    // The kernel checks the file that it starts.
     let started = program.loader.as_ref().map(|loader| &*loader.path);
     if let Some(why) = secure(started.unwrap_or(program.path())) {
         return Some(Obstacle::LeftOut(why));
@@ -57,7 +60,7 @@ pub fn obstacle(program: &Program, library: &Elf, search: &Search) -> Option<Obs
         )));
     }
     let Some(interpreter) = &elf.interpreter else {
-        // The loader itself can be run, and preloads into what it is given.
+        // The loader itself can be run, and preloads into the program that it is given.
         return (!elf.is_loader()).then(|| {
             Obstacle::LeftOut(
                 "it is statically linked, without a dynamic linker that would preload anything"
@@ -84,7 +87,8 @@ fn is_musl(interpreter: &str) -> bool {
         .is_some_and(|name| name.to_string_lossy().starts_with("ld-musl"))
 }
 
-/// Why the kernel starts it in secure mode, in which LD_PRELOAD with a path is ignored.
+/// The reason why the kernel starts the file in secure mode, in which LD_PRELOAD with a path is ignored; `None` if it
+/// does not.
 fn secure(path: &Path) -> Option<String> {
     const SETUID: u32 = 0o4000;
     const SETGID: u32 = 0o2000;
@@ -92,7 +96,7 @@ fn secure(path: &Path) -> Option<String> {
     let metadata = path.metadata().ok()?;
     let mode = metadata.mode();
     let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
-    // One's own identity is no gain, and is not secured against.
+    // A setuid file of the same user gains nothing, so the kernel does not treat it as secure.
     if mode & SETUID != 0 && metadata.uid() != user.as_raw() {
         return Some("it is setuid, and LD_PRELOAD is dropped".to_owned());
     }
@@ -106,20 +110,22 @@ fn secure(path: &Path) -> Option<String> {
         .then(|| "it has file capabilities, and LD_PRELOAD is dropped".to_owned())
 }
 
-/// The C library of a program, and the newest version of its symbols: that of the library itself, or the last before it
-/// that brought new ones.
+/// The C library of a program, and the newest version in its symbols. That is the version of the library itself, or
+/// the last one before it that added symbols.
 pub fn glibc(program: &Program, search: &Search) -> Option<(PathBuf, Version)> {
     let version = |path: PathBuf| {
         let provided = Elf::read(&path).ok()?.glibc_provided?;
         Some((path, provided))
     };
-    // A loader works with the one that it was built with alone, which lies beside it. Where there is none it may be any of
-    // several, and the newest of them is never too old where the right one is not.
+    // A loader only works with the C library of the same build, which lies in the same folder. If there is none, any
+    // of several may be loaded; the newest of them is never too old if the right one is not.
     search
         .beside_loader("libc.so.6", &program.elf)
         .and_then(version)
         .or_else(|| {
-            let found = search.of_program("libc.so.6", program).filter_map(version);
+            let found = search
+                .find_candidates("libc.so.6", program)
+                .filter_map(version);
             found.max_by_key(|(_, version)| *version)
         })
 }
@@ -142,14 +148,14 @@ fn too_old(program: &Program, library: &Elf, search: &Search) -> Option<String> 
 }
 
 fn not_there(program: &Program, library: &Elf, search: &Search) -> Option<String> {
-    // Other loaders look in other places.
+    // Other loaders search other folders.
     const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
     if !LOADERS.contains(&program.elf.interpreter.as_deref()?) {
         return None;
     }
     let is_there = |name: &&String| {
         search.beside_loader(name, &program.elf).is_some()
-            || search.of_program(name, program).next().is_some()
+            || search.find_candidates(name, program).next().is_some()
             || fs::read(CACHE).is_ok_and(|cache| contains(&cache, name.as_bytes()))
     };
     let missing = library.needed.iter().find(|name| !is_there(name))?;
@@ -159,13 +165,13 @@ fn not_there(program: &Program, library: &Elf, search: &Search) -> Option<String
     ))
 }
 
-/// The shared runtime of AddressSanitizer ends the program where another library is loaded before it.
+/// The shared runtime of AddressSanitizer ends the program if another library is loaded before it.
 fn has_to_come_first(program: &Program) -> Option<String> {
     const RUNTIMES: [&str; 2] = ["libasan.so", "libclang_rt.asan"]; // GCC's, clang's
     const OPTION: &str = "verify_asan_link_order";
     let is_runtime = |name: &&String| RUNTIMES.iter().any(|runtime| name.starts_with(runtime));
     let runtime = program.elf.needed.iter().find(is_runtime)?;
-    // Set there, or by the program itself (`__asan_default_options`).
+    // The option is set in the variable, or by the program itself (`__asan_default_options`).
     let is_set = env::var("ASAN_OPTIONS").is_ok_and(|options| options.contains(OPTION))
         || fs::read(program.path()).is_ok_and(|file| contains(&file, OPTION.as_bytes()));
     (!is_set).then(|| {
@@ -181,17 +187,17 @@ fn limit() -> Option<u64> {
     getrlimit(Resource::As).current
 }
 
-/// Adds up what is mapped before the program begins. It takes more than that.
+/// Adds up the mappings that exist before the program begins. The program needs more than that.
 fn no_space(program: &Program, library: &Elf, search: &Search, limit: u64) -> Option<Obstacle> {
     let loader = Elf::read(Path::new(program.elf.interpreter.as_ref()?)).ok()?;
     let others = search.closure(program).loaded.into_iter().skip(1);
-    // The C library needs the loader, too, which is there by then.
+    // The C library also needs the loader, which is already mapped.
     let others = others.filter(|loaded| !loaded.elf.is_loader());
     let others: u64 = others.map(|loaded| loaded.elf.memory).sum();
     let before = program.elf.memory + loader.memory + STACK;
     let without = before + others;
     let with = without + library.memory;
-    // What does not fit by itself fails by itself.
+    // A program that does not fit without the library fails by itself.
     if limit < without || with <= limit {
         return None;
     }
@@ -201,8 +207,8 @@ fn no_space(program: &Program, library: &Elf, search: &Search, limit: u64) -> Op
         with >> 10,
         without >> 10
     );
-    // The library is mapped first. The loader goes on without it where it does not fit, and ends the program where what
-    // comes then does not.
+    // The library is mapped first. If it does not fit, the loader continues without it; if a later library does not
+    // fit, the loader ends the program.
     if limit < before + library.memory {
         Some(Obstacle::LeftOut(why))
     } else if limit >= before + library.memory + UNKNOWN {
@@ -217,9 +223,9 @@ fn no_space(program: &Program, library: &Elf, search: &Search, limit: u64) -> Op
 mod tests {
     use super::*;
 
-    /// The program that runs this, as it is in the simplest case: loaded by this machine's loader.
+    /// The program that runs this test: the simplest case, loaded by this machine's loader.
     fn here() -> Program {
-        Program::of_command(&[std::env::current_exe().unwrap().into()]).unwrap()
+        Program::from_command(&[std::env::current_exe().unwrap().into()]).unwrap()
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Shared libraries as the dynamic linker would find them, without running it.
+//! Finds shared libraries as the dynamic linker would, without running it.
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -11,21 +11,21 @@ use std::process::Command;
 use super::elf::Elf;
 use super::program::Program;
 
-/// A file that is loaded.
+/// A file that would be loaded.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The name that it was asked for by.
+    /// The name by which it was requested.
     pub name: String,
     pub path: PathBuf,
     pub elf: Elf,
 }
 
-/// Everything that is loaded before `main`.
+/// All files that would be loaded before `main`.
 #[derive(Debug, Default)]
 pub struct Closure {
-    /// The executable first.
+    /// The executable comes first.
     pub loaded: Vec<Loaded>,
-    /// Names that lead nowhere, and who asks for them.
+    /// Names that were not found, each with the name of the file that needs it.
     pub missing: Vec<(String, String)>,
 }
 
@@ -37,11 +37,11 @@ impl Closure {
     }
 }
 
-/// Where libraries are looked for.
+/// The places where libraries are searched.
 #[derive(Debug)]
 pub struct Search {
     library_path: Vec<PathBuf>,
-    /// `/etc/ld.so.cache`: paths by name. Read when it is asked.
+    /// `/etc/ld.so.cache`: paths by name. It is read on first use.
     cache: OnceCell<HashMap<String, Vec<PathBuf>>>,
 }
 
@@ -54,8 +54,8 @@ impl Search {
         }
     }
 
-    /// Where those of a program are looked for.
-    pub fn of(program: &Program) -> Self {
+    /// The places where the libraries of a program are searched.
+    pub fn from_program(program: &Program) -> Self {
         let given = program
             .loader
             .as_ref()
@@ -81,7 +81,7 @@ impl Search {
         cache.get(name).into_iter().flatten().cloned()
     }
 
-    /// The libraries that the program needs, and those that these need.
+    /// The libraries that the program needs, directly and indirectly.
     pub fn closure(&self, program: &Program) -> Closure {
         let mut closure = Closure::default();
         closure.loaded.push(Loaded {
@@ -109,7 +109,7 @@ impl Search {
         closure
     }
 
-    /// A library that somebody opens by name, without a RUNPATH.
+    /// The library that a module would get by opening this name, if the module has no RUNPATH.
     pub fn by_name(&self, name: &str, like: &Elf) -> Option<PathBuf> {
         self.library_path
             .iter()
@@ -129,8 +129,8 @@ impl Search {
         fits(&path, like).then_some(path)
     }
 
-    /// Wherever the loader might find a library for a program, or for one that is preloaded into it.
-    pub fn of_program(&self, name: &str, program: &Program) -> impl Iterator<Item = PathBuf> {
+    /// All places in which the loader may find a library for a program, or for a library that is preloaded into it.
+    pub fn find_candidates(&self, name: &str, program: &Program) -> impl Iterator<Item = PathBuf> {
         let elf = &program.elf;
         let mut folders = run_path(elf.rpath.as_deref(), program.path());
         folders.extend(run_path(elf.runpath.as_deref(), program.path()));
@@ -149,7 +149,7 @@ impl Search {
         if name.contains('/') {
             return fits(PathBuf::from(name));
         }
-        // RPATH is the old kind: it comes before LD_LIBRARY_PATH, and goes where there is RUNPATH.
+        // RPATH is the older kind: it precedes LD_LIBRARY_PATH, and is ignored if there is a RUNPATH.
         let rpath = if asking.elf.runpath.is_some() {
             Vec::new()
         } else {
@@ -182,11 +182,11 @@ fn loader_folder(elf: &Elf) -> Option<PathBuf> {
     loader.parent().map(Path::to_owned)
 }
 
-/// Folders that are searched without being named. The dynamic linker's own is among them: that is
-/// where the C library of a toolchain elsewhere lies.
+/// Folders that are always searched. The dynamic linker's own folder is among them, because a toolchain that is
+/// installed elsewhere has its C library there.
 fn system_folders(elf: &Elf) -> Vec<PathBuf> {
     let mut folders = Vec::from_iter(loader_folder(elf));
-    // Debian's, whose loader may lie in one of two folders that are becoming one.
+    // On Debian the loader may lie in one of two folders that are being merged.
     folders.extend(
         folders
             .first()
@@ -216,7 +216,7 @@ fn folders(list: &[u8]) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The folders of a RPATH or RUNPATH, with the tokens that stand for places filled in.
+/// The folders of a RPATH or RUNPATH, with their tokens replaced.
 fn run_path(list: Option<&str>, of: &Path) -> Vec<PathBuf> {
     let Some(list) = list else {
         return Vec::new();
@@ -232,7 +232,7 @@ fn run_path(list: Option<&str>, of: &Path) -> Vec<PathBuf> {
             let folder = folder
                 .replace("${ORIGIN}", &origin)
                 .replace("$ORIGIN", &origin);
-            // What $LIB stands for differs between distributions.
+            // The value of $LIB differs between distributions.
             [
                 "lib",
                 "lib64",

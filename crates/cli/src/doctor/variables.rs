@@ -1,4 +1,4 @@
-//! The variables that are set here, and what the library makes of them.
+//! The tllmprof variables of this environment, and their effect.
 
 use std::env;
 use std::path::Path;
@@ -19,12 +19,13 @@ pub fn describe(section: &mut Section) {
         Ok(settings) => {
             if settings.windows.is_empty() {
                 section.note(
-                    "no window is set: tllmprof run takes 50 steady iterations; with the preload alone iterations \
+                    "no window is set: tllmprof run takes one of steady iterations; with the preload alone iterations \
                      are marked in NVTX, and no profiler is switched",
                 );
             } else {
                 let windows = match settings.windows.steady_iterations() {
                     Some(count) => format!("a window of {count} steady iterations"),
+                    None if settings.windows.is_auto() => "a window of steady iterations".into(),
                     None => format!("windows {} of iterations", settings.windows.listed()),
                 };
                 section.good(format_args!(
@@ -40,7 +41,7 @@ pub fn describe(section: &mut Section) {
     preloaded(section);
 }
 
-/// What prevents the recording of kernels, as far as the variables show. `tllmprof run` records by itself.
+/// Reports settings that prevent the recording of kernels. `tllmprof run` records by itself.
 fn kernels(section: &mut Section, settings: &Settings) {
     if settings.kernels.is_none() {
         return;
@@ -88,11 +89,11 @@ fn ranks(section: &mut Section, settings: &Settings) {
     }
 }
 
-/// Names that begin as ours do and are none of ours.
+/// Reports names that have our prefix but are unknown.
 fn misspelled(section: &mut Section) {
     let set = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for name in set {
-        if let Some(unknown) = Unknown::of(&name) {
+        if let Some(unknown) = Unknown::from_name(&name) {
             section.note(format_args!("{unknown}"));
         }
     }

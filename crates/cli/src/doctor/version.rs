@@ -18,12 +18,12 @@ impl Version {
     }
 
     /// The version in a symbol version such as `GLIBC_2.34`.
-    pub fn of_glibc(name: &[u8]) -> Option<Self> {
+    pub fn parse_glibc(name: &[u8]) -> Option<Self> {
         let mut numbers = str::from_utf8(name)
             .ok()?
             .strip_prefix("GLIBC_")?
             .split('.');
-        // GLIBC_PRIVATE and GLIBC_ABI_DT_RELR are no versions.
+        // GLIBC_PRIVATE and GLIBC_ABI_DT_RELR are not versions.
         let major = numbers.next()?.parse().ok()?;
         let minor = numbers.next()?.parse().ok()?;
         Some(Self { major, minor })
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn versions_are_compared_as_numbers() {
-        let version = |name: &str| Version::of_glibc(name.as_bytes());
+        let version = |name: &str| Version::parse_glibc(name.as_bytes());
         assert!(version("GLIBC_2.4") < version("GLIBC_2.34"));
         assert_eq!(version("GLIBC_2.2.5"), version("GLIBC_2.2"));
         for none in [

@@ -1,4 +1,4 @@
-//! Files that launchers read: YAML, JSON, and a part of a systemd unit.
+//! Files for launchers: YAML, JSON, and a drop-in for a systemd unit.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,24 +9,24 @@ use tllmprof_config::variable;
 
 use super::{Variables, text};
 use crate::failure::usage;
-use crate::output::json_string;
+use crate::output::json;
 
-/// Where records go in a container, if nothing else is said.
+/// The default folder of records in a container.
 pub const RECORDS: &str = "/tllmprof-records";
-/// The same for a systemd unit, which makes it (`LogsDirectory=`).
+/// The default folder of records for a systemd unit, which creates it (`LogsDirectory=`).
 pub const LOGS: &str = "/var/log/tllmprof";
-/// Where the init container puts the library.
+/// The folder into which the init container copies the library.
 const MOUNT: &str = "/tllmprof";
 
-/// Whether records go to this folder.
-fn is_recorded_in(folder: &str, variables: &Variables) -> bool {
+/// Returns whether records go to this folder.
+pub fn is_recorded_in(folder: &str, variables: &Variables) -> bool {
     let is_in = |value: &OsStr| Path::new(value).starts_with(folder);
     variables
         .iter()
         .any(|(name, value)| *name == variable::trace && is_in(value))
 }
 
-/// A strategic-merge patch for whatever has a template of pods.
+/// A strategic-merge patch for any Kubernetes object that has a pod template.
 pub fn k8s(container: &str, image: &str, variables: &Variables) -> Result<Vec<u8>> {
     let name = scalar(container);
     let image = scalar(image);
@@ -59,7 +59,7 @@ pub fn k8s(container: &str, image: &str, variables: &Variables) -> Result<Vec<u8
                    value: \"{MOUNT}/libtllmprof.so\"\n"
     );
     for (name, value) in variables {
-        // `$(NAME)` would be replaced, and `$$` stands for a single dollar.
+        // Kubernetes replaces `$(NAME)`, and `$$` stands for a single dollar.
         let value = scalar(text(name, value)?).replace('$', "$$");
         out.push_str(&format!(
             "        - name: {name}\n          value: {value}\n"
@@ -87,7 +87,7 @@ pub fn k8s(container: &str, image: &str, variables: &Variables) -> Result<Vec<u8
     Ok(out.into_bytes())
 }
 
-/// A file that docker compose lays over the one that describes the services.
+/// An override file for docker compose.
 pub fn compose(service: &str, library: &Path, variables: &Variables) -> Result<Vec<u8>> {
     let service = scalar(service);
     let library = scalar(text("LD_PRELOAD", library.as_os_str())?).replace('$', "$$");
@@ -116,7 +116,7 @@ pub fn compose(service: &str, library: &Path, variables: &Variables) -> Result<V
     Ok(out.into_bytes())
 }
 
-/// A drop-in for a unit of systemd.
+/// A drop-in for a systemd unit.
 pub fn systemd(library: &Path, variables: &Variables) -> Result<Vec<u8>> {
     let mut out = String::from(
         "# /etc/systemd/system/NAME.service.d/tllmprof.conf, then: systemctl daemon-reload && systemctl restart NAME\n\
@@ -131,14 +131,14 @@ pub fn systemd(library: &Path, variables: &Variables) -> Result<Vec<u8>> {
         .iter()
         .map(|(name, value)| (*name, value.as_os_str()));
     for (name, value) in std::iter::once(library).chain(variables) {
-        // Escapes are those of YAML. `%` begins what systemd replaces.
+        // The escapes are those of YAML. systemd replaces specifiers that begin with `%`.
         let both = scalar(&format!("{name}={}", text(name, value)?)).replace('%', "%%");
         out.push_str(&format!("Environment={both}\n"));
     }
     Ok(out.into_bytes())
 }
 
-/// What Ray gives the workers of a job or an actor.
+/// A runtime environment that Ray gives the workers of a job or an actor.
 pub fn ray(preload: &OsStr, variables: &Variables) -> Result<Vec<u8>> {
     let variables = variables
         .iter()
@@ -153,13 +153,13 @@ pub fn ray(preload: &OsStr, variables: &Variables) -> Result<Vec<u8>> {
                      without them)"
                 )));
             }
-            Ok(format!("\"{name}\": {}", json_string(value)))
+            Ok(format!("\"{name}\": {}", json(value)))
         })
         .collect::<Result<_>>()?;
     Ok(format!("{{\"env_vars\": {{{}}}}}\n", pairs.join(", ")).into_bytes())
 }
 
-/// Whether a shell, and what expands variables like one, would find a variable in it.
+/// Returns whether a shell, or a program that expands variables like one, would find a variable in the value.
 fn names_variable(value: &str) -> bool {
     let begins = |c: char| c == '{' || c == '_' || c.is_ascii_alphanumeric();
     value
@@ -205,7 +205,7 @@ mod tests {
             yaml.contains("          value: \"it's {n} $$(X) 5%\"\n"),
             "{yaml}"
         );
-        // Without records there is no folder for them.
+        // Without records no folder is mounted for them.
         assert!(!yaml.contains(RECORDS), "{yaml}");
         assert_eq!(scalar("a\"\\\n\u{1}"), "\"a\\\"\\\\\\u000a\\u0001\"");
         let bad = vec![("X", OsStr::from_bytes(b"\xff").to_owned())];

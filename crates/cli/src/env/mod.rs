@@ -1,21 +1,22 @@
-//! `tllmprof env`: the variables, written the way a launcher takes them.
+//! `tllmprof env`: the variables, in the syntax of a launcher.
 
 mod files;
 mod words;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use tllmprof_config::error::shown;
 use tllmprof_config::{Level, Settings, variable, variable_names};
 
-use crate::failure::usage;
-use crate::options::{self, Given, Options};
-use crate::which::{Found, which};
-use crate::{doctor, library, output, runs};
+use crate::failure::{usage, worded};
+use crate::options::{self, Given, Measures, Options};
+use crate::{doctor, library, output, records, runs};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -40,9 +41,9 @@ pub struct Arguments {
     /// The container (k8s) or service (compose) that gets the library; no other does
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// For k8s: the image that brings the library, as your registry names it
-    #[arg(long, value_name = "IMAGE", default_value = concat!("tllmprof:", env!("CARGO_PKG_VERSION")))]
-    image: String,
+    /// For k8s: the image that brings the library, as your registry names it [default: tllmprof:VERSION]
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
     /// Print the lines that remove the library and its variables from this shell
     #[arg(long, exclusive = true)]
     unset: bool,
@@ -73,6 +74,9 @@ enum Format {
     Systemd,
 }
 
+/// The name of the image with this version.
+const IMAGE: &str = concat!("tllmprof:", env!("CARGO_PKG_VERSION"));
+
 type Variables = Vec<(&'static str, OsString)>;
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -80,25 +84,33 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         output::print(&words::unset(&own_preload(), &set_here()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let settings = arguments.options.settings()?;
+    arguments.check_format()?;
+    let settings = arguments.options.settings(Measures::All)?;
     if arguments.options.gpu_metrics() && settings.log >= Level::Warn {
         output::say(format_args!(
             "--gpu-metrics: there is no variable for it, as tllmprof run takes them outside the program"
         ));
     }
     let library = arguments.library()?;
-    if let Some(name) = arguments.command.first() {
-        if which(name) == Found::Nothing {
-            let name = name.display();
-            return Err(usage(format_args!("{name}: there is no such program")));
-        }
-        doctor::admit(&arguments.command, &library, settings.log)?;
+    if !arguments.command.is_empty() {
+        doctor::admit(&arguments.command, &library, settings.log).map_err(usage)?;
     } else if arguments.format == Format::Shell {
-        // Programs of this machine get it, and no line of the shell would work after this one.
+        // Programs of this machine get the library; if it could not be loaded, no later line of the shell would work.
         doctor::admit(&["/bin/sh".into()], &library, Level::Off)?;
     }
     let variables = arguments.variables(&settings)?;
-    output::print(&arguments.text(&library, &variables)?)?;
+    let records = arguments.host_records(&variables)?;
+    let text = arguments.text(&library, records.as_deref(), &variables)?;
+    output::print(&text)?;
+    if let Some(folder) = records.filter(|folder| !folder.is_dir()) {
+        let folder = folder.display();
+        say_if(
+            settings.log >= Level::Warn,
+            format_args!(
+                "env: records go to {folder} (before that, as the user of the container writes there: mkdir -m 1777 {folder})"
+            ),
+        );
+    }
     if arguments.format == Format::Shell && settings.log >= Level::Warn {
         output::say(format_args!(
             "env: a shell that evaluates these lines preloads the library into every program that it starts \
@@ -109,23 +121,58 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 impl Arguments {
-    fn text(&self, library: &Path, variables: &Variables) -> Result<Vec<u8>> {
+    fn text(
+        &self,
+        library: &Path,
+        records: Option<&Path>,
+        variables: &Variables,
+    ) -> Result<Vec<u8>> {
         let preload = || library::preload(library, env::var_os("LD_PRELOAD"));
         Ok(match self.format {
             Format::Shell => words::shell(library, variables),
-            Format::Docker => words::docker(library, variables),
+            Format::Docker => words::docker(library, records, variables),
             Format::Mpirun => words::mpirun(&preload(), variables),
-            // Its own lists of variables are split at commas.
+            // srun splits its own lists of variables at commas.
             Format::Slurm => words::by_env("--export=ALL", &preload(), variables),
             Format::Torchrun => words::by_env("--no-python", &preload(), variables),
             Format::Ray => files::ray(&preload(), variables)?,
             Format::Systemd => files::systemd(library, variables)?,
             Format::Compose => files::compose(self.receiver("service")?, library, variables)?,
-            Format::K8s => files::k8s(self.receiver("container")?, &self.image, variables)?,
+            Format::K8s => files::k8s(
+                self.receiver("container")?,
+                self.image.as_deref().unwrap_or(IMAGE),
+                variables,
+            )?,
         })
     }
 
-    /// The library on this machine, where it is used from here.
+    /// # Errors
+    /// An option that the format does not use.
+    fn check_format(&self) -> Result<()> {
+        let is_named = matches!(self.format, Format::K8s | Format::Compose);
+        if self.name.is_some() && !is_named {
+            return Err(usage(
+                "--name: the format has no container or service (wanted: --format k8s or compose as well)",
+            ));
+        }
+        if self.image.is_some() && self.format != Format::K8s {
+            return Err(usage(
+                "--image: the format has no image (wanted: --format k8s as well)",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The folder on this machine into which a container's records go, if they go there.
+    fn host_records(&self, variables: &Variables) -> Result<Option<PathBuf>> {
+        if self.format != Format::Docker || !files::is_recorded_in(files::RECORDS, variables) {
+            return Ok(None);
+        }
+        let folder = env::current_dir()?.join(files::RECORDS.trim_start_matches('/'));
+        Ok(Some(folder))
+    }
+
+    /// The path of the library on this machine; empty for a format that does not use it.
     fn library(&self) -> Result<PathBuf> {
         if self.format == Format::K8s && self.command.is_empty() {
             return Ok(PathBuf::new());
@@ -145,16 +192,16 @@ impl Arguments {
         })
     }
 
-    /// The variables of the options and of this environment, in the order of the table, with what every process of
-    /// the run has in common.
+    /// The variables of the options and of this environment, in the order of the table, together with the values that
+    /// all processes of the run share.
     fn variables(&self, settings: &Settings) -> Result<Variables> {
-        let mut given = self.options.given();
+        let mut given = self.options.given(Measures::All);
         let is_given = |name: &str, given: &[Given]| {
             env::var_os(name).is_some_and(|value| !value.is_empty())
                 || given.iter().any(|given| given.variable == name)
         };
         if !is_given(variable::run, &given) {
-            // Launchers do not pass on what names their job.
+            // Launchers do not pass on the variables that name their job.
             let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
             given.push(Given {
                 option: "--run",
@@ -162,25 +209,63 @@ impl Arguments {
                 value: run.as_str().into(),
             });
         }
-        if let Some(records) = self.records()
-            && !is_given(variable::trace, &given)
-        {
-            given.push(Given {
+        let is_set = env::var_os(variable::trace).is_some();
+        if !is_set && !is_given(variable::trace, &given) {
+            given.extend(self.records(settings.log)?.map(|value| Given {
                 option: "--trace",
                 variable: variable::trace,
-                value: format!("{records}/%h-%r-%p.tllmprof").into(),
-            });
+                value,
+            }));
         }
+        self.check_text(&given)?;
         Ok(variables(&given))
     }
 
-    /// The folder for records that the format brings along.
-    const fn records(&self) -> Option<&'static str> {
-        match self.format {
-            Format::K8s | Format::Compose => Some(files::RECORDS),
-            Format::Systemd => Some(files::LOGS),
-            _ => None,
+    /// The default path of records: in the folder that the format mounts, else in the current one.
+    fn records(&self, log: Level) -> Result<Option<OsString>> {
+        let folder = match self.format {
+            Format::K8s | Format::Compose | Format::Docker => files::RECORDS,
+            Format::Systemd => files::LOGS,
+            _ => {
+                let here = env::current_dir()?;
+                if let Err(error) = records::may_create_in(&here) {
+                    say_if(
+                        log >= Level::Warn,
+                        format_args!(
+                            "env: no record will be written, as this folder cannot be written to: {} (--trace PATH names \
+                         another place)",
+                            worded(&error.to_string())
+                        ),
+                    );
+                    return Ok(None);
+                }
+                return Ok(Some(records::make_absolute(records::DEFAULT.into())?));
+            }
+        };
+        Ok(Some(format!("{folder}/%h-%r-%p.tllmprof").into()))
+    }
+
+    /// # Errors
+    /// A typed value is not UTF-8, but the format is text.
+    fn check_text(&self, given: &[Given]) -> Result<()> {
+        let is_text = matches!(
+            self.format,
+            Format::K8s | Format::Compose | Format::Systemd | Format::Ray
+        );
+        let bad = given.iter().find(|given| given.value.to_str().is_none());
+        match bad.filter(|_| is_text) {
+            None => Ok(()),
+            Some(Given { option, value, .. }) => Err(usage(format_args!(
+                "{option} \"{}\": it is not UTF-8 (wanted: plain text)",
+                shown(value)
+            ))),
         }
+    }
+}
+
+fn say_if(is_wanted: bool, message: fmt::Arguments<'_>) {
+    if is_wanted {
+        output::say(message);
     }
 }
 
@@ -193,7 +278,7 @@ fn variables(given: &[Given]) -> Variables {
         .collect()
 }
 
-/// What is preloaded in this environment besides the library.
+/// The value of LD_PRELOAD in this environment, without our library.
 fn own_preload() -> OsString {
     let existing = env::var_os("LD_PRELOAD").unwrap_or_default();
     library::without(&existing)
@@ -205,10 +290,10 @@ fn set_here() -> Vec<&'static str> {
         .collect()
 }
 
-/// A value for a format that is text.
+/// The value as text, for a format that is text.
 fn text<'a>(name: &str, value: &'a OsStr) -> Result<&'a str> {
     value.to_str().ok_or_else(|| {
-        let shown = value.display();
+        let shown = shown(value);
         usage(format_args!(
             "{name}=\"{shown}\": it is not UTF-8 (wanted: plain text)"
         ))

@@ -1,10 +1,11 @@
-//! Lines and words for shells.
+//! Output for shells: lines and words.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::Variables;
+use super::files::RECORDS;
 use crate::quote;
 
 fn assignment(name: &str, value: &OsStr) -> Vec<u8> {
@@ -28,7 +29,7 @@ pub fn shell(library: &Path, variables: &Variables) -> Vec<u8> {
     out
 }
 
-/// The way back: `preload` stays, and these variables go.
+/// The lines that undo the setting: LD_PRELOAD becomes `preload`, and these variables are unset.
 pub fn unset(preload: &OsStr, names: &[&str]) -> Vec<u8> {
     let mut out = Vec::new();
     if preload.is_empty() {
@@ -44,7 +45,9 @@ pub fn unset(preload: &OsStr, names: &[&str]) -> Vec<u8> {
     out
 }
 
-pub fn docker(library: &Path, variables: &Variables) -> Vec<u8> {
+/// Arguments of `docker run`. `records`: the folder on this machine that records go to; it has another path in the
+/// container.
+pub fn docker(library: &Path, records: Option<&Path>, variables: &Variables) -> Vec<u8> {
     let library = library.as_os_str();
     let mount = [library.as_bytes(), b":", library.as_bytes(), b":ro"].concat();
     let mut words = vec![
@@ -53,6 +56,10 @@ pub fn docker(library: &Path, variables: &Variables) -> Vec<u8> {
         b"-e".to_vec(),
         assignment("LD_PRELOAD", library),
     ];
+    if let Some(folder) = records {
+        let mount = [folder.as_os_str().as_bytes(), b":", RECORDS.as_bytes()].concat();
+        words.extend([b"-v".to_vec(), mount]);
+    }
     for (name, value) in variables {
         words.extend([b"-e".to_vec(), assignment(name, value)]);
     }
@@ -67,8 +74,8 @@ pub fn mpirun(preload: &OsStr, variables: &Variables) -> Vec<u8> {
     line(&words)
 }
 
-/// For launchers that start any program: they start env(1), which starts the program. What the launcher itself runs
-/// does not get the library.
+/// Arguments for launchers that can start any program: they start env(1), which starts the program. Programs that the
+/// launcher itself runs do not get the library.
 pub fn by_env(option: &str, preload: &OsStr, variables: &Variables) -> Vec<u8> {
     let mut words = vec![
         option.into(),
@@ -95,9 +102,18 @@ mod tests {
     #[test]
     fn docker_mounts_the_library() {
         assert_eq!(
-            text(docker(Path::new(LIBRARY), &some())),
+            text(docker(Path::new(LIBRARY), None, &some())),
             "-v /opt/t/libtllmprof.so:/opt/t/libtllmprof.so:ro -e LD_PRELOAD=/opt/t/libtllmprof.so \
              -e TLLMPROF_START_STOP=2-3,7,30- -e 'TLLMPROF_NVTX_NAME=it'\\''s {n} $(X) 5%'\n"
+        );
+        let words = text(docker(
+            Path::new(LIBRARY),
+            Some(Path::new("/a b/r")),
+            &Variables::new(),
+        ));
+        assert!(
+            words.ends_with(" -v '/a b/r:/tllmprof-records'\n"),
+            "{words}"
         );
     }
 

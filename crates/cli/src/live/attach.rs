@@ -1,12 +1,11 @@
-//! `tllmprof attach`: the library in a process that was started without it.
+//! `tllmprof attach`: loads the library into a process that was started without it.
 
 use std::collections::HashSet;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::{self, Path};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,14 +23,14 @@ use crate::failure::usage;
 use crate::options::{Given, Options};
 use crate::{doctor, library, manners, output};
 
-/// Rules of iterations that can begin in a process that runs.
+/// Step rules that can begin in a running process.
 const STEP: &str = "auto, a CUDA call, sym:REGEX, or py:MODULE:QUALNAME";
 
-/// How long a process may take to listen, which it does with its first call that is seen.
+/// Time within which a process has to listen; it does so at the first call that is intercepted.
 const LISTENING: Duration = Duration::from_secs(5);
-/// How long it may take to answer.
+/// Time within which a process has to answer.
 const ANSWERING: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -52,6 +51,9 @@ pub struct Arguments {
     /// Capture so many iterations of each at once, and print their report
     #[arg(long, value_name = "N", value_parser = count)]
     steps: Option<u64>,
+    /// With --steps: give up when no call of CUDA is seen and no iteration has begun for this long [default: 60s]
+    #[arg(long, value_name = "TIME", requires = "steps", value_parser = capture::duration)]
+    wait: Option<Duration>,
     #[command(flatten)]
     options: Options<true>,
 }
@@ -71,26 +73,31 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let attached = each(&all, |pid| attach_one(pid, arguments, &library, &variables))?;
     let mut failed = attached.len() < all.len();
-    let mut listening = Vec::new();
-    for pid in attached {
-        match await_process(pid) {
-            Some(process) => listening.push(process),
-            None if !is_there(pid) => {
+    let patience = match arguments.steps {
+        Some(_) => arguments.wait.unwrap_or(capture::GIVE_UP_AFTER),
+        None => LISTENING,
+    };
+    let interrupts = capture::interrupts()?;
+    let (listening, silent) = await_processes(attached, patience, &interrupts);
+    for pid in silent {
+        match is_there(pid) {
+            false => {
                 output::say(format_args!("{pid}: the process has ended meanwhile"));
                 failed = true;
             }
-            None => {
+            true => {
                 output::say(format_args!(
                     "{pid}: none of its CUDA calls has been seen yet: it listens from the first one on (docs/attach.md says \
                      which are seen)"
                 ));
-                // Of an engine it may be one that drives no GPU.
+                // A process of an engine may be one that drives no GPU.
                 failed |= arguments.steps.is_some() && !arguments.engine;
             }
         }
     }
     if let Some(steps) = arguments.steps {
-        failed |= listening.is_empty() || !take(listening, steps)?;
+        let wanted = capture::Wanted::from_steps(steps, arguments.wait);
+        failed |= listening.is_empty() || !take(listening, &wanted, &interrupts)?;
     }
     Ok(match failed {
         true => ExitCode::FAILURE,
@@ -98,7 +105,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// The processes that are meant, each once.
+/// The processes that the command line names, each once.
 fn processes(arguments: &Arguments) -> Result<Vec<u32>> {
     let named = &arguments.processes;
     if !arguments.engine {
@@ -116,7 +123,7 @@ fn processes(arguments: &Arguments) -> Result<Vec<u32>> {
     Ok(pids.filter_map(Result::ok).collect())
 }
 
-/// Has the library in a process, whether it is there already or not.
+/// Attaches the library to a process, or attaches it again after it was detached.
 fn attach_one(pid: u32, arguments: &Arguments, library: &Path, variables: &[String]) -> Result<()> {
     let number = i32::try_from(pid)
         .map_err(|_| usage(format_args!("{pid}: no process has such a number")))?;
@@ -124,7 +131,7 @@ fn attach_one(pid: u32, arguments: &Arguments, library: &Path, variables: &[Stri
         Ok(turn) => turn,
         Err(refusal) => bail!("{pid}: {refusal}"),
     };
-    match sockets::of(pid.into()) {
+    match sockets::find(pid.into()) {
         Some(process) if process.status.phase == Phase::Detached => {
             attach_again(process, arguments, library)
         }
@@ -141,14 +148,14 @@ fn attach_one(pid: u32, arguments: &Arguments, library: &Path, variables: &[Stri
     }
 }
 
-/// What the library is given in place of its environment.
+/// The variables that the library is given instead of its environment.
 fn variables(arguments: &Arguments) -> Result<Vec<String>> {
     let control = env::var("TLLMPROF_CONTROL").ok();
     let control = control.filter(|folder| folder.starts_with('/'));
     let mut variables = vec![
         format!("TLLMPROF_CONTROL={}", control.as_deref().unwrap_or("1")),
         "TLLMPROF_START_STOP=none".to_owned(),
-        // Its standard error is read by people who have not asked for it.
+        // The standard error of the process is read by people who did not ask for our messages.
         format!(
             "TLLMPROF_LOG={}",
             if manners::is_verbose() {
@@ -197,7 +204,7 @@ fn variables(arguments: &Arguments) -> Result<Vec<String>> {
     }
 }
 
-/// What is wrong with a variable, as it is said of the option that was typed for it.
+/// The fault of a variable, worded for the option that was typed for it.
 fn in_option(options: &Options<true>, bad: &BadValue) -> String {
     let Some(given) = options.typed().find(|given| given.variable == bad.name) else {
         return bad.to_string();
@@ -210,7 +217,7 @@ fn in_option(options: &Options<true>, bad: &BadValue) -> String {
     format!("{option} \"{typed}\": {problem} (wanted: {wanted})")
 }
 
-/// The first of the options that take a CPython in the process.
+/// The first of the options that require a CPython in the process.
 fn asks_python(options: &Options<true>) -> Option<&'static str> {
     let step = options.value("--step").map(OsStr::as_encoded_bytes);
     if step.is_some_and(|step| step.starts_with(b"py:")) {
@@ -220,7 +227,8 @@ fn asks_python(options: &Options<true>) -> Option<&'static str> {
     of_python.into_iter().find(|option| options.has(option))
 }
 
-/// Has a thread of the process give these to the library: what that answered, and the thread that was stopped for it.
+/// Makes a thread of the process pass these variables to the library. Returns the library's answer, and the thread
+/// that was stopped for it.
 pub(super) fn enter(pid: i32, library: &Path, variables: &[String]) -> Result<(Answer, String)> {
     let wanted = Library {
         path: library,
@@ -238,7 +246,7 @@ pub(super) fn enter(pid: i32, library: &Path, variables: &[String]) -> Result<(A
     let stopped = Time(u64::try_from(stopped.as_nanos()).unwrap_or(u64::MAX));
     let s = if tries == 1 { "" } else { "s" };
     Ok((
-        Answer::of(answer),
+        Answer::from_number(answer),
         format!("{tries} thread{s} stopped, for {stopped} at most"),
     ))
 }
@@ -274,7 +282,9 @@ fn attach(pid: i32, arguments: &Arguments, library: &Path, variables: &[String])
         }
         _ => {}
     }
-    if hook_driver(pid, library) == 0 && answer == Answer::DoneBefore {
+    let hooked = hook_driver(pid, library);
+    // A capture waits for the first call.
+    if hooked == 0 && answer == Answer::DoneBefore && arguments.steps.is_none() {
         bail!(
             "{pid}: the library is attached already, and none of its CUDA calls has been seen yet (docs/attach.md says \
              which are)"
@@ -283,8 +293,8 @@ fn attach(pid: i32, arguments: &Arguments, library: &Path, variables: &[String])
     Ok(())
 }
 
-/// Has the functions of the driver lead to the library that do not yet, and says how many do; how often all threads were
-/// stopped.
+/// Patches the functions of the driver that do not lead to the library yet, and logs how many are patched. Returns how
+/// often all threads were stopped.
 fn hook_driver(pid: i32, library: &Path) -> u32 {
     let hooked = match tllmprof_attach::write_jumps(pid, library) {
         Ok(hooked) => hooked,
@@ -324,7 +334,7 @@ fn hook_driver(pid: i32, library: &Path) -> u32 {
 
 const KEEPS: &str = "the library keeps what it was first attached with (wanted: only --steps)";
 
-/// Where the library is loaded already.
+/// Attaches the library again in a process that it was detached from.
 fn attach_again(mut process: Process, arguments: &Arguments, library: &Path) -> Result<()> {
     let pid = process.status.pid;
     if let Some(option) = arguments.options.first() {
@@ -354,26 +364,45 @@ fn is_there(pid: u32) -> bool {
     i32::try_from(pid).is_ok_and(tllmprof_attach::is_there)
 }
 
-/// The process, once it listens.
-fn await_process(pid: u32) -> Option<Process> {
-    let deadline = Instant::now() + LISTENING;
+/// Splits these processes into those that listen and the others. They are waited for up to `patience`; once one
+/// listens, only as long as the others of an engine need.
+fn await_processes(
+    pids: Vec<u32>,
+    patience: Duration,
+    interrupts: &AtomicUsize,
+) -> (Vec<Process>, Vec<u32>) {
+    let mut deadline = Instant::now() + patience;
+    let (mut listening, mut silent) = (Vec::new(), pids);
     loop {
-        let found = sockets::of(pid.into());
-        if found.is_some() || Instant::now() > deadline || !is_there(pid) {
-            return found;
+        let before = listening.len();
+        silent.retain(|pid| {
+            let found = sockets::find((*pid).into());
+            let is_silent = found.is_none();
+            listening.extend(found);
+            is_silent
+        });
+        let now = Instant::now();
+        if listening.len() > before {
+            deadline = deadline.min(now + LISTENING);
         }
-        thread::sleep(LOOK);
+        let may_come = silent.iter().any(|pid| is_there(*pid));
+        if !may_come || now > deadline || interrupts.load(Ordering::Relaxed) > 0 {
+            return (listening, silent);
+        }
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Captures, and prints the report; whether all was captured.
-fn take(processes: Vec<Process>, steps: u64) -> Result<bool> {
-    let interrupts: Arc<AtomicUsize> = capture::interrupts()?;
+/// Captures, and prints the report. Returns whether everything was captured.
+fn take(
+    processes: Vec<Process>,
+    wanted: &capture::Wanted,
+    interrupts: &AtomicUsize,
+) -> Result<bool> {
     let mut windows = Windows::default();
-    let wanted = capture::Wanted::of_steps(steps);
-    let (read, succeeded) = capture::take(processes, &wanted, &interrupts, &mut windows)?;
+    let (read, succeeded) = capture::take(processes, wanted, interrupts, &mut windows)?;
     if !read.is_empty() {
-        output::print(Report::new(read).text().as_bytes())?;
+        output::print(Report::new(read).styled(manners::stdout()).as_bytes())?;
     }
     Ok(succeeded)
 }

@@ -1,4 +1,4 @@
-//! Processes in other containers: the numbers that they have here, and their files.
+//! Processes in other containers: their process numbers on this side, and their files.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -12,24 +12,24 @@ use tllmprof_control::place;
 /// A folder of sockets in another container.
 pub struct Folder {
     pub path: PathBuf,
-    /// Whether it is of another user namespace, in which who connects must be a user that is known there.
+    /// `true` in another user namespace, in which the connecting user must be known.
     pub is_other_users: bool,
 }
 
-fn of_process(pid: u64, name: &str) -> PathBuf {
+fn proc_file(pid: u64, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/{name}"))
 }
 
-/// The number that a process has for itself; `pid` is the one that it has here.
+/// The process's number in its own namespace; `pid` is its number in ours.
 pub fn own_number(pid: u64) -> Option<u64> {
-    let status = fs::read_to_string(of_process(pid, "status")).ok()?;
+    let status = fs::read_to_string(proc_file(pid, "status")).ok()?;
     let numbers = status
         .lines()
         .find_map(|line| line.strip_prefix("NSpid:"))?;
     numbers.split_whitespace().last()?.parse().ok()
 }
 
-/// Whether a process has other files than this one has by the same paths. Where that cannot be known it has the same.
+/// Returns whether the process sees other files than this one by the same paths; `false` if that is unknown.
 pub fn has_other_files(pid: u64) -> bool {
     let root = |process: &str| {
         let status = fs::metadata(format!("/proc/{process}/root/")).ok()?;
@@ -47,15 +47,16 @@ fn has_other_users(pid: u64) -> bool {
     namespace(&pid.to_string()) != namespace("self")
 }
 
-/// The path here of a file that a process has by `path`. Links within the process's root do not lead out of it.
+/// The path by which this process can open the file that the other process calls `path`. Symbolic links are resolved
+/// inside the process's root and do not lead out of it.
 pub fn path_of(pid: u64, path: &Path) -> PathBuf {
     match has_other_files(pid) {
-        true => below(&of_process(pid, "root"), path),
+        true => below(&proc_file(pid, "root"), path),
         false => path.to_owned(),
     }
 }
 
-/// `path` below a root, without links.
+/// The path below a root, with all symbolic links resolved.
 fn below(root: &Path, path: &Path) -> PathBuf {
     const MOST_LINKS: u32 = 40;
     let parts = |path: &Path| -> Vec<OsString> {
@@ -66,7 +67,7 @@ fn below(root: &Path, path: &Path) -> PathBuf {
         })
         .collect()
     };
-    // The rest, the next part last.
+    // The remaining parts, the next one last.
     let mut rest = parts(path);
     let mut inside = PathBuf::new();
     let mut links = 0;
@@ -90,8 +91,8 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(inside)
 }
 
-/// The folders in other containers in which processes with the library may have their sockets. `control`: a folder that the user
-/// has named, by its path there; `only`: the process, where one is meant.
+/// The folders in other containers in which processes with the library may have their sockets. `control`: the folder
+/// that the user named, as a path inside the container. `only`: restricts the search to one process.
 pub fn folders(control: Option<&Path>, only: Option<u64>) -> Vec<Folder> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
@@ -121,27 +122,27 @@ pub fn folders(control: Option<&Path>, only: Option<u64>) -> Vec<Folder> {
     found
 }
 
-/// The processes here.
+/// Numbers of all processes.
 pub fn numbers() -> impl Iterator<Item = u64> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 pub fn has_library(pid: u64) -> bool {
-    let maps = fs::read(of_process(pid, "maps")).unwrap_or_default();
+    let maps = fs::read(proc_file(pid, "maps")).unwrap_or_default();
     let name = b"libtllmprof.so";
     maps.windows(name.len()).any(|part| part == name)
 }
 
-/// A variable of the environment that a process was started with.
+/// A variable of the environment with which a process was started.
 pub fn variable(pid: u64, name: &str) -> Option<OsString> {
-    let environment = fs::read(of_process(pid, "environ")).ok()?;
+    let environment = fs::read(proc_file(pid, "environ")).ok()?;
     let mut all = environment.split(|byte| *byte == 0);
     all.find_map(|one| one.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
         .map(|value| OsStr::from_bytes(value).to_owned())
 }
 
-/// Where a process may have its socket, by its own paths.
+/// Folders in which a process may have its socket, as paths that it uses itself.
 fn places(pid: u64, control: Option<&Path>) -> Vec<PathBuf> {
     let mut all: Vec<_> = control.map(Path::to_owned).into_iter().collect();
     let named = variable(pid, "TLLMPROF_CONTROL").map(PathBuf::from);

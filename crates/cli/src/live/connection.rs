@@ -14,26 +14,26 @@ use tllmprof_control::{Event, LONGEST, Request, Status};
 
 use super::beyond;
 
-/// How long a process may take to answer what it can answer at once.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time within which a process has to answer a request that needs no waiting.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub struct Connection {
     reader: BufReader<UnixStream>,
-    /// The beginning of a line whose rest had not come in time.
+    /// The beginning of a line whose rest has not arrived yet.
     begun: Vec<u8>,
-    /// The number that the process has here.
+    /// The process's number in this namespace.
     peer: Option<u64>,
 }
 
-/// Who may listen, and who connects.
+/// The users who may own the socket, and the user who connects.
 pub struct Who {
-    /// The users who may.
+    /// Users whose processes are trusted.
     pub allowed: [u32; 3],
-    /// The user as whom root connects, as its own number is unknown in the process's user namespace.
+    /// The user as whom root connects, because root's own number is unknown in the process's user namespace.
     pub connect_as: Option<u32>,
 }
 
-/// Whoever may listen there.
+/// The result of connecting to a socket.
 pub enum Reached {
     Listens(Connection),
     /// The process is gone.
@@ -42,8 +42,8 @@ pub enum Reached {
 
 impl Connection {
     /// # Errors
-    /// Where it cannot be reached, or is another user's.
-    pub fn to(socket: &Path, who: &Who) -> Result<Reached> {
+    /// The socket cannot be reached, or belongs to another user.
+    pub fn open(socket: &Path, who: &Who) -> Result<Reached> {
         let stream = match connect(socket, who.connect_as) {
             Ok(stream) => stream,
             Err(error) if is_nobody(&error) => return Ok(Reached::Nobody),
@@ -53,20 +53,20 @@ impl Connection {
         if !who.allowed.contains(&peer.uid) {
             bail!("user {} listens there", peer.uid);
         }
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let mut connection = Self::over(stream);
-        // 0: it has no number here.
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+        let mut connection = Self::from_stream(stream);
+        // 0: the process has no number in this namespace.
         connection.peer = u64::try_from(peer.pid).ok().filter(|pid| *pid != 0);
         Ok(Reached::Listens(connection))
     }
 
-    /// Whether the kernel gives the process this number here.
+    /// Returns whether the kernel knows the process by this number in this namespace.
     pub fn is_seen_as(&self, pid: u64) -> bool {
         self.peer == Some(pid)
     }
 
-    pub(super) fn over(stream: UnixStream) -> Self {
+    pub(super) fn from_stream(stream: UnixStream) -> Self {
         Self {
             reader: BufReader::new(stream),
             begun: Vec::new(),
@@ -74,10 +74,10 @@ impl Connection {
         }
     }
 
-    /// Another handle, to write by.
+    /// Another handle, for writing.
     ///
     /// # Errors
-    /// Where there is none to be had.
+    /// The descriptor cannot be duplicated.
     pub fn writer(&self) -> io::Result<Writer> {
         Ok(Writer(self.reader.get_ref().try_clone()?))
     }
@@ -85,15 +85,15 @@ impl Connection {
     /// Sets how long [`Connection::next`] waits.
     ///
     /// # Errors
-    /// The system's.
+    /// The system refuses the timeout.
     pub fn wait_for(&self, patience: Option<Duration>) -> io::Result<()> {
         self.reader.get_ref().set_read_timeout(patience)
     }
 
-    /// The next event. The number of the process is the one that it has here, if it has any.
+    /// The next event. The process number in it is the one in this namespace, if there is one.
     ///
     /// # Errors
-    /// Where none comes in time, the other side is gone, or it says something else.
+    /// No event arrives in time, the other side is gone, or its line is not an event.
     pub fn next(&mut self) -> io::Result<Event> {
         let longest = 4 * LONGEST as u64;
         let read = self
@@ -123,7 +123,7 @@ impl Connection {
     }
 
     /// # Errors
-    /// As of [`Connection::next`].
+    /// Those of [`Connection::next`].
     pub fn status(&mut self) -> io::Result<Status> {
         self.ask(&Request::Status)?;
         loop {
@@ -133,15 +133,15 @@ impl Connection {
         }
     }
 
-    /// Gives up the window that was accepted, and waits until it is over, at most for so long.
+    /// Gives up the accepted window, and waits up to `patience` until it is over.
     ///
     /// # Errors
-    /// As of [`Connection::next`].
+    /// Those of [`Connection::next`].
     pub fn release(&mut self, patience: Duration) -> io::Result<()> {
         self.wait_for(Some(patience))?;
         self.ask(&Request::Stop)?;
-        // The window may be over by itself, before the request or behind it, which is refused then. What is said of this
-        // one is behind the refusal.
+        // The window may close by itself, before or after the request, which is then refused. Events of this window
+        // come before the answer to the status request.
         self.ask(&Request::Status)?;
         let (mut is_over, mut is_answered) = (false, false);
         while !(is_over && is_answered) {
@@ -151,11 +151,11 @@ impl Connection {
                 _ => {}
             }
         }
-        self.wait_for(Some(PATIENCE))
+        self.wait_for(Some(ANSWER_TIMEOUT))
     }
 
     /// # Errors
-    /// Where the other side is gone.
+    /// The other side is gone.
     pub fn ask(&mut self, request: &Request) -> io::Result<()> {
         self.reader
             .get_mut()
@@ -163,7 +163,7 @@ impl Connection {
     }
 }
 
-/// Connects to a socket whose path may be longer than an address.
+/// Connects to a socket whose path may be longer than a socket address.
 fn connect(socket: &Path, user: Option<u32>) -> io::Result<UnixStream> {
     let (Some(folder), Some(name)) = (socket.parent(), socket.file_name()) else {
         return Err(io::ErrorKind::NotFound.into());
@@ -182,9 +182,10 @@ fn connect(socket: &Path, user: Option<u32>) -> io::Result<UnixStream> {
     let Some(user) = user else {
         return knock(&path);
     };
-    // The kernel takes the user from the thread that connects. This one ends then.
+    // The kernel takes the user from the thread that connects. This thread ends afterwards.
     let as_user = || {
-        // SAFETY: the call takes numbers, and by this way it changes the effective user of the calling thread alone.
+        // SAFETY: the call only takes numbers, and made directly it changes the effective user of only the calling
+        // thread.
         let set = unsafe { libc::syscall(libc::SYS_setresuid, -1, user, -1) };
         match set {
             0 => knock(&path),
@@ -195,7 +196,8 @@ fn connect(socket: &Path, user: Option<u32>) -> io::Result<UnixStream> {
     connected.unwrap_or_else(|_| Err(io::Error::other("an internal error")))
 }
 
-/// Connects within [`PATIENCE`]: where a process is stopped, the kernel has so many wait and holds up all others.
+/// Connects within [`ANSWER_TIMEOUT`]: if a process is stopped, the kernel queues a few connections and blocks all
+/// others.
 fn knock(socket: &Path) -> io::Result<UnixStream> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
     let stream = rustix::net::socket_with(
@@ -204,7 +206,7 @@ fn knock(socket: &Path) -> io::Result<UnixStream> {
         SocketFlags::CLOEXEC,
         None,
     )?;
-    sockopt::set_socket_timeout(&stream, sockopt::Timeout::Send, Some(PATIENCE))?;
+    sockopt::set_socket_timeout(&stream, sockopt::Timeout::Send, Some(ANSWER_TIMEOUT))?;
     match rustix::net::connect(&stream, &SocketAddrUnix::new(socket)?) {
         Err(rustix::io::Errno::AGAIN) => Err(io::ErrorKind::TimedOut.into()),
         Err(error) => Err(error.into()),
@@ -212,7 +214,7 @@ fn knock(socket: &Path) -> io::Result<UnixStream> {
     }
 }
 
-/// Who listens at the other end, as the kernel says.
+/// The process at the other end, as the kernel reports it.
 fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred {
         pid: 0,
@@ -220,7 +222,7 @@ fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
         gid: 0,
     };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes into the structure, which is of numbers alone.
+    // SAFETY: the kernel writes at most `length` bytes into the structure, which consists only of numbers.
     let failed = unsafe {
         libc::getsockopt(
             stream.as_raw_fd(),
@@ -236,24 +238,24 @@ fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
     }
 }
 
-/// Writes to a process while another thread reads of it.
+/// Writes to a process while another thread reads from it.
 pub struct Writer(UnixStream);
 
 impl Writer {
     /// # Errors
-    /// Where the other side is gone.
+    /// The other side is gone.
     pub fn ask(&mut self, request: &Request) -> io::Result<()> {
         self.0.write_all(request.to_line().as_bytes())
     }
 }
 
-/// Whether an error of a connection says that the process has ended.
+/// Returns whether an error of a connection means that the process has ended.
 pub fn has_ended(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-/// Whether nobody listens at a socket.
+/// Returns whether no process listens at a socket.
 pub fn is_nobodys(socket: &Path) -> bool {
     connect(socket, None).is_err_and(|error| is_nobody(&error))
 }
@@ -275,7 +277,7 @@ mod tests {
         stream
             .set_read_timeout(Some(Duration::from_millis(10)))
             .unwrap();
-        let mut connection = Connection::over(stream);
+        let mut connection = Connection::from_stream(stream);
         let line = Event::Status(Box::default()).to_line();
         let (begin, end) = line.split_at(line.len() / 2);
         process.write_all(begin.as_bytes()).unwrap();

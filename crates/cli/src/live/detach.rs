@@ -1,4 +1,4 @@
-//! `tllmprof detach`: takes the patches out of processes again.
+//! `tllmprof detach`: removes the patches from processes.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::sockets::{self, Process};
 use super::{attach, beyond, each, engine, missing, pid, stop};
 use crate::{library, output};
 
-/// How long a process may take to answer.
+/// Time within which a process has to answer.
 const ANSWERING: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args)]
@@ -41,7 +41,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// The processes of the engine that can be detached: those that listen, and those of whose CUDA calls none has been seen.
+/// The processes of the engine that can be detached: those that listen, and those of which no CUDA call was
+/// intercepted yet.
 fn attached(tops: &[u64]) -> Result<Vec<u64>> {
     let here = sockets::all_here();
     let knows = |pid: u64| here.iter().any(|process| process.status.pid == pid);
@@ -60,7 +61,7 @@ fn attached(tops: &[u64]) -> Result<Vec<u64>> {
     Ok(all)
 }
 
-/// What was `found` of a process, if the library is attached to it.
+/// The process that was found, if the library is attached to it.
 fn listening(pid: u64, found: Option<Process>) -> Result<Process> {
     match found {
         Some(process) if process.status.phase == Phase::Detached => {
@@ -72,13 +73,13 @@ fn listening(pid: u64, found: Option<Process>) -> Result<Process> {
 }
 
 fn detach(pid: u64) -> Result<()> {
-    let mut process = match sockets::of(pid) {
+    let mut process = match sockets::find(pid) {
         None if missing::was_attached(pid) => return detach_unused(pid),
         found => listening(pid, found)?,
     };
     if process.status.phase != Phase::Armed || process.status.first.is_some() {
         stop::stop(vec![process], false);
-        process = listening(pid, sockets::of(pid))?;
+        process = listening(pid, sockets::find(pid))?;
     }
     process.connection.wait_for(Some(ANSWERING))?;
     process.connection.ask(&Request::Detach)?;
@@ -91,10 +92,10 @@ fn detach(pid: u64) -> Result<()> {
     Ok(())
 }
 
-/// Where none of its CUDA calls has been seen, the process does not listen: the library is detached as it was attached, by a
-/// thread that is stopped for it.
+/// Detaches a process that does not listen because none of its CUDA calls was intercepted. Like attaching, this uses a
+/// thread of the process that is stopped for it.
 fn detach_unused(pid: u64) -> Result<()> {
-    // There is a process of this number.
+    // A process with this number exists, so the number fits.
     let number = i32::try_from(pid)?;
     let _turn = match Turn::take(number) {
         Ok(turn) => turn,

@@ -1,4 +1,4 @@
-//! Which of the processes here drive a GPU, and which of these are of one engine: by `/proc` alone.
+//! Finds the processes that drive a GPU, and groups them by engine; uses only `/proc`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,14 +12,15 @@ use tllmprof_config::printable;
 use super::beyond;
 use crate::failure::usage;
 use crate::output;
+use crate::process_status::ProcessStatus;
 
-/// How long processor time is measured.
+/// Time over which processor time is measured.
 const MEASURED: Duration = Duration::from_millis(300);
-/// Ticks of the processor's time in that, from which on a process is busy: of 30.
+/// Processor ticks within that time from which a process counts as busy; a full core makes 30.
 const BUSY: u64 = 5;
 
-/// Processes that start programs which have nothing to do with each other: their children are not of one engine. As the kernel cuts
-/// their names.
+/// Programs that start unrelated programs, so their children do not belong to one engine. Names are cut as the kernel
+/// cuts them.
 const STARTERS: [&str; 30] = [
     "systemd",
     "init",
@@ -59,42 +60,35 @@ struct One {
     parent: u64,
     name: String,
     state: char,
-    /// Processor time since its start.
+    /// Processor time since its start, in ticks.
     ticks: u64,
 }
 
 impl One {
-    /// Of `/proc/PID/stat`.
-    fn parse(stat: &str) -> Option<Self> {
-        let (begin, rest) = stat.rsplit_once(") ")?;
-        let mut words = rest.split_whitespace();
-        let state = words.next()?.chars().next()?;
-        let parent = words.next()?.parse().ok()?;
-        let mut number = |index| words.nth(index)?.parse::<u64>().ok();
-        // After the first two: nine others, then the time of the program and of the kernel for it.
-        let ticks = number(9)? + number(0)?;
+    fn new(status: ProcessStatus) -> Option<Self> {
         Some(Self {
-            parent,
-            name: begin.split_once('(')?.1.to_owned(),
-            state,
-            ticks,
+            state: status.state()?,
+            parent: status.parent()?,
+            // User and system time.
+            ticks: status.field::<u64>(14)? + status.field::<u64>(15)?,
+            name: status.name,
         })
     }
 
     fn read(pid: u64) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+        Self::new(ProcessStatus::read(pid)?)
     }
 }
 
-/// A process that has the driver.
+/// A process that has mapped the driver.
 #[derive(Clone, Debug)]
 pub struct Driver {
     pub pid: u64,
     title: String,
-    /// The devices that it has open.
+    /// Numbers of the GPUs whose devices it has open.
     gpus: Vec<u32>,
     ticks: u64,
-    /// Of `ticks`, those that were measured.
+    /// Ticks of the measurement, a part of `ticks`.
     lately: u64,
 }
 
@@ -116,8 +110,8 @@ struct Processes(BTreeMap<u64, One>);
 
 impl Processes {
     /// # Errors
-    /// One of these is not there.
-    fn with(tops: &[u64]) -> Result<Self> {
+    /// One of `tops` does not exist.
+    fn read(tops: &[u64]) -> Result<Self> {
         let all = beyond::numbers().filter_map(|pid| Some((pid, One::read(pid)?)));
         let all: BTreeMap<_, _> = all.collect();
         match tops.iter().find(|pid| !all.contains_key(pid)) {
@@ -126,7 +120,7 @@ impl Processes {
         }
     }
 
-    /// A process and those that have led to it, up to one that starts anything.
+    /// A process and its ancestors.
     fn line(&self, pid: u64) -> impl Iterator<Item = u64> + '_ {
         std::iter::successors(Some(pid), |pid| {
             let parent = self.0.get(pid)?.parent;
@@ -138,21 +132,21 @@ impl Processes {
         tops.is_empty() || self.line(pid).any(|one| tops.contains(&one))
     }
 
-    /// The process that has started the engine of this one.
+    /// The process that started the engine of this one.
     fn top(&self, pid: u64) -> u64 {
         let is_starter = |pid: &u64| {
             let one = self.0.get(pid);
             one.is_some_and(|one| STARTERS.contains(&one.name.as_str()))
         };
-        // It may be one itself, as a program of a shell's name.
+        // The process itself may have the name of a starter, such as a program that is called `sh`.
         let above = self.line(pid).skip(1).take_while(|pid| !is_starter(pid));
         above.last().unwrap_or(pid)
     }
 
-    /// Of the only engine those that `choose` takes.
+    /// The processes of the only engine, filtered by `choose`.
     ///
     /// # Errors
-    /// There are several engines, and none of the `tops` was named to choose among them.
+    /// There are several engines, and no `tops` were named to choose among them.
     fn engines(
         &self,
         drivers: Vec<Driver>,
@@ -161,7 +155,7 @@ impl Processes {
     ) -> Result<Vec<Driver>> {
         let mut engines: BTreeMap<u64, Vec<Driver>> = BTreeMap::new();
         for driver in drivers {
-            // Who names a process means what it has started as one engine.
+            // A user who names a process means everything that it started as one engine.
             let top = if tops.is_empty() {
                 self.top(driver.pid)
             } else {
@@ -184,7 +178,7 @@ impl Processes {
     }
 }
 
-/// Those of one engine that drive the GPU: by their names, else those that take most of the processor's time.
+/// The processes of one engine that drive the GPU: by their names, else those that use most of the processor time.
 fn chosen(all: Vec<Driver>) -> Vec<Driver> {
     let titles: Vec<_> = all.iter().map(|driver| driver.title.as_str()).collect();
     let named = tllmprof_engines::drivers(&titles);
@@ -204,7 +198,7 @@ fn title(pid: u64, one: &One) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
     let first = String::from_utf8_lossy(first);
-    // A title has replaced the arguments; of a path the last part says what it is.
+    // A title has replaced the arguments; the last part of a path is the program's name.
     let shown = match first.starts_with('/') {
         true => first.rsplit('/').next().unwrap_or_default(),
         false => first.trim(),
@@ -215,7 +209,7 @@ fn title(pid: u64, one: &One) -> String {
     }
 }
 
-/// The GPUs whose devices a process has open, by their numbers.
+/// Numbers of the GPUs whose devices a process has open.
 fn gpus(pid: u64) -> Vec<u32> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd"));
     let links = descriptors
@@ -231,7 +225,7 @@ fn gpus(pid: u64) -> Vec<u32> {
     numbers
 }
 
-/// Whether a process has mapped the driver's library. One that may not be traced cannot be read.
+/// Returns whether a process has mapped the driver's library; `false` for one that this user may not trace.
 fn has_driver(pid: u64) -> bool {
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     maps.split(|byte| *byte == b'\n').any(|line| {
@@ -242,12 +236,13 @@ fn has_driver(pid: u64) -> bool {
     })
 }
 
-/// The processes of the only engine here that drive its GPUs; with `tops`, those among these processes and their descendants.
+/// The processes of the only engine on this machine that drive its GPUs. With `tops`, only these processes and their
+/// descendants are searched.
 ///
 /// # Errors
-/// Where there is none, or it is not clear which engine is meant.
+/// No process drives a GPU, or it is not clear which engine is meant.
 pub fn find(tops: &[u64]) -> Result<Vec<Driver>> {
-    let processes = Processes::with(tops)?;
+    let processes = Processes::read(tops)?;
     let own = u64::from(std::process::id());
     let mut drivers: Vec<_> = processes
         .0
@@ -262,7 +257,7 @@ pub fn find(tops: &[u64]) -> Result<Vec<Driver>> {
             lately: 0,
         })
         .collect();
-    // Where nobody has such a device open, the driver reaches the GPU by another way, as in WSL.
+    // If no process has such a device open, the driver reaches the GPU in another way, as in WSL.
     if drivers.iter().any(|driver| !driver.gpus.is_empty()) {
         drivers.retain(|driver| !driver.gpus.is_empty());
     }
@@ -281,12 +276,13 @@ pub fn find(tops: &[u64]) -> Result<Vec<Driver>> {
     processes.engines(drivers, tops, chosen)
 }
 
-/// Of these processes those of the only engine; with `tops`, those among these and their descendants.
+/// Filters these processes to those of the only engine. With `tops`, only these processes and their descendants are
+/// kept.
 ///
 /// # Errors
-/// As of [`find`].
+/// Those of [`find`].
 pub fn among(all: &[u64], tops: &[u64]) -> Result<Vec<u64>> {
-    let processes = Processes::with(tops)?;
+    let processes = Processes::read(tops)?;
     let all = all.iter().filter(|pid| processes.is_below(**pid, tops));
     let driver = |pid: u64| {
         Some(Driver {
@@ -328,11 +324,12 @@ mod tests {
     #[test]
     fn a_process_is_read_whatever_its_name() {
         let stat = "7 (a) b (c) S 3 7 7 0 -1 4194560 100 0 0 0 40 2 0 0 20 0 1 0 5 1 2 3";
-        let one = One::parse(stat).unwrap();
+        let parse = |stat| One::new(ProcessStatus::parse(stat)?);
+        let one = parse(stat).unwrap();
         assert_eq!((one.parent, one.state, one.ticks), (3, 'S', 42));
         assert_eq!(one.name, "a) b (c");
         assert!(One::read(std::process::id().into()).is_some());
-        assert!(One::parse("").is_none());
+        assert!(parse("").is_none());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the library is given in a container, where paths are other ones and much may be read-only.
+//! Settings for a process in a container, where paths differ and much may be read-only.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,11 +10,11 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use super::beyond;
 use crate::failure::usage;
 
-/// Adapts the variables of the library to a process that has other files than this one; those for others stay as they are.
-/// `trace`: the record, as it was named.
+/// Adapts the variables of the library to a process that sees other files than this one; other processes keep theirs.
+/// `trace`: the record, as the user named it.
 ///
 /// # Errors
-/// The record is named by a path that means nothing there, or there is no place for a socket.
+/// The user's path of the record cannot be used in the container, or there is no place for a socket.
 pub fn adapt(pid: u64, trace: Option<&Path>, variables: &mut Vec<String>) -> Result<()> {
     if !beyond::has_other_files(pid) {
         return Ok(());

@@ -1,31 +1,32 @@
-//! Which processes make the same steps at the same time, and the step with which a window opens in all of them.
+//! Detects processes that make the same steps at the same time, and chooses the step with which a window opens in all
+//! of them.
 
 use std::time::Duration;
 
 use tllmprof_control::Status;
 
-/// Steps by which the counts of processes in lockstep differ at one time, at most.
+/// Largest difference in steps between processes in lockstep at one time.
 const APART: u64 = 2;
 
-/// Counts of all processes, read as nearly at one time as can be.
+/// Counts of all processes, read at nearly the same time.
 pub struct Sample {
     pub counts: Vec<Status>,
-    /// From the first question to the last answer.
+    /// Time from the first request to the last answer.
     pub took: Duration,
 }
 
-/// What is to open where.
+/// The steps with which the windows open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The step of those in lockstep.
+    /// The step of the processes in lockstep.
     pub first: u64,
-    /// Which are; the others open at their own step.
+    /// `true` for each process in lockstep; the others open at their own step.
     pub members: Vec<bool>,
 }
 
 impl Plan {
-    /// By samples one after another: steps are counted between the first two, and the third follows the second at once.
-    /// `trips`: how many times the time of a sample may pass until all have confirmed.
+    /// Makes a plan from three successive samples: steps are counted between the first two, and the third follows the
+    /// second at once. `trips`: number of sample durations that may pass until all have confirmed.
     pub fn new(samples: &[Sample; 3], trips: u32) -> Self {
         let [before, now, latest] = samples;
         let advanced = |(before, now): (&Status, &Status)| {
@@ -40,15 +41,16 @@ impl Plan {
             .map(advanced)
             .fold(0.0, f64::max);
         let count = |sample: &Sample, process: usize| sample.counts[process].iterations;
-        // How long an answer takes is the machine's, so that counts of one sample are of different times. But whatever was
-        // read in a later sample is of a later time, by when a process in lockstep has made the steps of the others.
+        // The time of an answer depends on the machine's load, so counts of one sample are from different times. But
+        // every count in a later sample is from a later time, and by then a process in lockstep has made the steps of
+        // the others.
         let has_reached = |process: usize, other: usize| {
             samples
                 .windows(2)
                 .all(|two| count(&two[0], other) <= count(&two[1], process) + APART)
         };
         let near = |one: usize, other: usize| has_reached(one, other) && has_reached(other, one);
-        // The largest group whose counts lie together; the one that is ahead, of two.
+        // The largest group with similar counts; of two equal groups, the one that is ahead.
         let all = 0..latest.counts.len();
         let members_of = |one: usize| all.clone().filter(|other| near(one, *other)).count();
         let Some(ahead) = all
@@ -84,7 +86,7 @@ mod tests {
         }
     }
 
-    /// 1000 steps a second, read within 4 ms.
+    /// Samples at 1000 steps per second, read within 4 ms.
     fn samples(before: &[u64], now: &[u64], latest: &[u64]) -> [Sample; 3] {
         [
             sample(0, 4, before),
@@ -113,7 +115,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_takes_long_on_a_busy_machine_does_not_tell_apart() {
-        // The second has answered late, 40 steps after the first; and all stood still before.
+        // The second process answered late, 40 steps after the first; both stood still before.
         let samples = samples(&[1000, 1000], &[1000, 1040], &[1041, 1080]);
         assert_eq!(Plan::new(&samples, 2).members, [true, true]);
     }
@@ -129,7 +131,7 @@ mod tests {
             Plan::new(&samples(&before, &now, &latest), 2).members,
             [true, false, true, false]
         );
-        // Who is alone is in lockstep with itself.
+        // A single process is in lockstep with itself.
         assert_eq!(
             Plan::new(&samples(&[7], &[7], &[7]), 2),
             Plan {

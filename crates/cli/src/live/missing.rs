@@ -1,4 +1,4 @@
-//! Why a process that was named does not listen.
+//! The reason why a named process does not listen.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,10 +10,12 @@ use tllmprof_attach::{Refusal, Status};
 
 use super::{beyond, sockets};
 
-/// In words, for a message that begins with the number.
+/// The reason in words, for a message that begins with the process's number.
 pub fn why(pid: u64) -> String {
     let process = PathBuf::from(format!("/proc/{pid}"));
-    let about = i32::try_from(pid).ok().and_then(|pid| Status::of(pid).ok());
+    let about = i32::try_from(pid)
+        .ok()
+        .and_then(|pid| Status::from_pid(pid).ok());
     let (Ok(status), Some(about)) = (fs::metadata(&process), about) else {
         return "there is no such process here".to_owned();
     };
@@ -35,7 +37,7 @@ pub fn why(pid: u64) -> String {
     if matches!(about.state, 'T' | 't') {
         return "it is stopped, and cannot answer (SIGCONT lets it go on)".to_owned();
     }
-    if sockets::of(pid).is_some() {
+    if sockets::find(pid).is_some() {
         return format!("the library is detached: tllmprof attach {pid} attaches it again");
     }
     if was_attached(pid) {
@@ -57,7 +59,7 @@ pub fn why(pid: u64) -> String {
     }
 }
 
-/// Whether the library was attached to the process, and not preloaded.
+/// Returns whether the library was attached to the process instead of preloaded.
 pub fn was_attached(pid: u64) -> bool {
     let preloaded = beyond::variable(pid, "LD_PRELOAD").unwrap_or_default();
     beyond::has_library(pid) && !has(preloaded.as_bytes(), b"tllmprof")

@@ -1,4 +1,4 @@
-//! Processes that run under the library and listen: who they are, and windows on demand.
+//! Commands for running processes that have the library and listen: listing them, and windows on demand.
 
 pub mod attach;
 mod beyond;
@@ -15,20 +15,21 @@ mod record;
 mod shown;
 mod sockets;
 pub mod stop;
-mod targets;
+pub mod targets;
 pub mod top;
 
 use std::num::IntErrorKind;
 
 use anyhow::Result;
+pub use beyond::numbers as process_numbers;
 pub use sockets::sweep;
 
 use crate::{failure, output};
 
-/// Does something with each process, and says what fails; those with which it succeeded.
+/// Runs an action for each process and logs failures. Returns the processes for which it succeeded.
 ///
 /// # Errors
-/// That of the only one.
+/// The error of the only process.
 fn each<T: Copy>(all: &[T], act: impl Fn(T) -> Result<()>) -> Result<Vec<T>> {
     let mut succeeded = Vec::new();
     for one in all {
@@ -41,15 +42,15 @@ fn each<T: Copy>(all: &[T], act: impl Fn(T) -> Result<()>) -> Result<Vec<T>> {
     Ok(succeeded)
 }
 
-/// Of what is counted: no process comes to more.
-const MOST: u64 = 1_000_000_000_000;
+/// Largest count that an option accepts; no process reaches it.
+const MAX_COUNT: u64 = 1_000_000_000_000;
 
-/// How many of something, as an option says: at least one.
-fn count(text: &str) -> Result<u64, String> {
+/// Parses a count of at least 1.
+pub fn count(text: &str) -> Result<u64, String> {
     counted(text, 1, "wanted: a whole number, at least 1")
 }
 
-/// As [`count`], or none.
+/// Parses a count that may be 0.
 fn count_or_none(text: &str) -> Result<u64, String> {
     counted(text, 0, "wanted: a whole number")
 }
@@ -57,17 +58,17 @@ fn count_or_none(text: &str) -> Result<u64, String> {
 fn counted(text: &str, least: u64, wanted: &str) -> Result<u64, String> {
     let count = text.parse::<u64>();
     let is_too_large = match &count {
-        Ok(count) => *count > MOST,
+        Ok(count) => *count > MAX_COUNT,
         Err(error) => *error.kind() == IntErrorKind::PosOverflow,
     };
     match count {
-        _ if is_too_large => Err(format!("wanted: at most {MOST}")),
+        _ if is_too_large => Err(format!("wanted: at most {MAX_COUNT}")),
         Ok(count) if count >= least => Ok(count),
         _ => Err(wanted.to_owned()),
     }
 }
 
-/// A process, by its number.
+/// Parses the number of a process.
 fn pid(text: &str) -> Result<u32, &'static str> {
     text.parse().map_err(|_| "wanted: the number of a process")
 }

@@ -1,4 +1,4 @@
-//! `tllmprof ps`: what runs under the library here.
+//! `tllmprof ps`: lists the processes on this machine that run with the library.
 
 use std::process::ExitCode;
 use std::thread;
@@ -15,8 +15,11 @@ use super::shown::{self, or_dash};
 use super::sockets;
 use crate::output;
 
-/// How long steps are counted for their rate.
+/// Time over which steps are counted for their rate.
 const BETWEEN: Duration = Duration::from_millis(300);
+
+/// The message if no process listens.
+pub const NONE: &str = "no process listens: one does that was started by tllmprof run, or with TLLMPROF_CONTROL=1, and uses CUDA";
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -25,28 +28,33 @@ pub struct Arguments {
     json: bool,
 }
 
-/// A process, twice.
-struct Seen {
+/// A process that listens, with what it did between two looks.
+pub struct Seen {
     status: Status,
     rate: Option<f64>,
     p50: Option<u64>,
 }
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+/// Looks twice at all processes that can be captured.
+pub fn look() -> Vec<Seen> {
     let listening = sockets::listening();
     if !listening.is_empty() {
         thread::sleep(BETWEEN);
     }
     let again = |mut process: sockets::Process| {
-        // One that ends meanwhile is not there.
+        // A process that ends meanwhile is left out.
         let status = process.connection.status().ok()?;
         let rate = rate(&process.status, &status);
         let p50 = status
             .p50_ns
-            .or_else(|| Figures::of(&status)?.quantile(0.5));
+            .or_else(|| Figures::from_status(&status)?.p50());
         Some(Seen { status, rate, p50 })
     };
-    let seen: Vec<_> = listening.into_iter().filter_map(again).collect();
+    listening.into_iter().filter_map(again).collect()
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let seen = look();
     if arguments.json {
         let lines: Vec<_> = seen
             .iter()
@@ -58,16 +66,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         };
         output::print(list.as_bytes())?;
     } else if seen.is_empty() {
-        output::say(format_args!(
-            "no process listens: one does that was started by tllmprof run, or with TLLMPROF_CONTROL=1, and uses CUDA"
-        ));
+        output::say(format_args!("{NONE}"));
     } else {
         output::text(&table(&seen))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Steps a second.
+/// Steps per second.
 pub fn rate(before: &Status, now: &Status) -> Option<f64> {
     let nanoseconds = now
         .at_ns
@@ -77,7 +83,8 @@ pub fn rate(before: &Status, now: &Status) -> Option<f64> {
     Some(steps as f64 * 1e9 / nanoseconds as f64)
 }
 
-fn json(seen: &Seen) -> Object {
+/// Returns a process as an object of JSON.
+pub fn json(seen: &Seen) -> Object {
     let Seen { status, rate, p50 } = seen;
     Object::default()
         .with("pid", status.pid)
@@ -116,7 +123,7 @@ fn table(all: &[Seen]) -> String {
             text(&status.record),
         ]);
     }
-    // Numbers end, and words begin, below each other.
+    // Numbers are aligned to the right, words to the left.
     shown::table(&rows, &[0, 1, 4, 5, 6])
 }
 

@@ -1,4 +1,4 @@
-//! What the record of a process that runs says of it: the header of its file, which the process keeps up to date.
+//! The record of a running process: the header of its file, which the process keeps up to date.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use tllmprof_calls::{CALLS, Kind};
 use tllmprof_control::Status;
 use tllmprof_record::{Clock, Counter, Header, Histogram, Reader};
+use tllmprof_report::has_enough_for_percentile;
 
 use super::beyond;
 
-/// The record where it can be read here: the process may be in a container.
+/// The path by which the record can be read here; the process may be in a container.
 pub fn reachable(record: &Path, pid: u64) -> PathBuf {
     let beyond = beyond::path_of(pid, record);
     match beyond.exists() {
@@ -18,19 +19,19 @@ pub fn reachable(record: &Path, pid: u64) -> PathBuf {
     }
 }
 
-/// Figures of a process since its start. What the process does not count is nothing.
+/// Figures of a process since its start. A figure that the process does not count is `None`.
 pub struct Figures {
     header: Header,
     ns_per_tick: f64,
 }
 
 impl Figures {
-    /// Those of a process that makes a record which can be read here.
-    pub fn of(status: &Status) -> Option<Self> {
+    /// Reads the figures of a process whose record can be read here.
+    pub fn from_status(status: &Status) -> Option<Self> {
         let record = reachable(Path::new(status.record.as_ref()?), status.pid);
         let reader = Reader::new(File::open(record).ok()?).ok()?;
         let header = reader.header().clone();
-        // Another process may have the name since. In a container it has a number of its own.
+        // Another process may have reused the name. In a container, a process has a different number of its own.
         let writer = u64::from(header.pid);
         let is_it = writer == status.pid || beyond::own_number(status.pid) == Some(writer);
         is_it.then(|| Self {
@@ -44,16 +45,22 @@ impl Figures {
         &self.header.outside
     }
 
-    pub fn ns(&self, ticks: u64) -> u64 {
-        (ticks as f64 * self.ns_per_tick) as u64
+    /// The median duration of the iterations outside windows, in nanoseconds.
+    pub fn p50(&self) -> Option<u64> {
+        self.quantile_of(self.durations(), 0.5)
     }
 
-    /// The duration in nanoseconds that this share of the iterations does not exceed.
-    pub fn quantile(&self, share: f64) -> Option<u64> {
-        Some(self.ns(self.durations().quantile(share)?))
+    /// The quantile `share` of some durations, in nanoseconds; `None` if there are too few iterations for it.
+    pub fn quantile_of(&self, durations: &Histogram, share: f64) -> Option<u64> {
+        let is_median = share <= 0.5;
+        if !is_median && !has_enough_for_percentile(share, durations.count()) {
+            return None;
+        }
+        let ticks = durations.quantile(share)?;
+        Some((ticks as f64 * self.ns_per_tick) as u64)
     }
 
-    /// Calls that waited for the GPU, inside windows and outside.
+    /// Number of calls that waited for the GPU, inside and outside windows.
     pub fn waits(&self) -> u64 {
         let of_row = |counter: fn(u8) -> Counter, row| self.header.counter(counter(row));
         let waits = (0..)
@@ -64,27 +71,28 @@ impl Figures {
             .sum()
     }
 
-    /// Collections of Python's garbage; nothing where there was none, or they are not counted.
+    /// Number of Python's garbage collections; `None` if there were none, or they are not counted.
     pub fn collections(&self) -> Option<u64> {
         self.counter(Counter::Collections)
     }
 
-    /// Hand-overs of the GIL, likewise.
+    /// Number of hand-overs of the GIL; `None` if there were none, or they are not counted.
     pub fn handoffs(&self) -> Option<u64> {
         self.counter(Counter::GilHandoffs)
     }
 
-    /// Nanoseconds of GPU work inside windows, of all streams; nothing where there were windows and none was measured.
+    /// GPU work inside windows, in nanoseconds, summed over all streams; `None` if there were windows but nothing was
+    /// measured.
     pub fn gpu_ns(&self) -> Option<u64> {
         Some(self.header.counter(Counter::GpuNs)).filter(|ns| *ns > 0 || self.windows() == 0)
     }
 
-    /// Nanoseconds that the iterations inside windows took.
+    /// Duration of the iterations inside windows, in nanoseconds.
     pub const fn inside_ns(&self) -> u64 {
         self.header.counter(Counter::NsInside)
     }
 
-    /// GPU work as a share of the time of the iterations inside windows, since `before`; nothing where there was none.
+    /// GPU work since `before`, as a share of the time of the iterations inside windows; `None` if there were none.
     pub fn gpu_share(&self, before: Option<&Self>) -> Option<f64> {
         let since = |of: fn(&Self) -> Option<u64>| {
             let old = before.and_then(of).unwrap_or(0);
@@ -94,12 +102,12 @@ impl Figures {
         Some(since(Self::gpu_ns)? as f64 / inside as f64)
     }
 
-    /// Windows that were opened.
+    /// Number of windows that were opened.
     pub const fn windows(&self) -> u64 {
         self.header.counter(Counter::Windows)
     }
 
-    /// Events that were not kept, as the record or its disk was full.
+    /// Number of events that were dropped because the record or its disk was full.
     pub const fn dropped(&self) -> u64 {
         self.header.counter(Counter::EventsDropped)
     }

@@ -1,8 +1,8 @@
-//! How figures of processes are shown in tables.
+//! Formats tables of processes.
 
 use std::fmt::Display;
 
-/// Rows of cells as lines: cells of the columns in `right` end, the others begin, below each other.
+/// Formats rows of cells as lines: the columns in `right` are aligned to the right, the others to the left.
 pub fn table<const N: usize>(rows: &[[String; N]], right: &[usize]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());

@@ -1,4 +1,4 @@
-//! The sockets that there are, and the processes behind them.
+//! The sockets of listening processes, and the processes that own them.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -18,38 +18,38 @@ use super::connection::{self, Connection, Reached, Who};
 use crate::failure::worded;
 use crate::output;
 
-/// When a socket is tried again.
+/// Delay before a socket is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How long a process in another container may take to make its socket.
+/// Time within which a process in another container creates its socket.
 const MAKING: Duration = Duration::from_secs(60);
 
-/// A process that listens, and what it was at when it was asked.
+/// A listening process, and its status when it was asked.
 pub struct Process {
     pub socket: PathBuf,
     pub connection: Connection,
     pub status: Status,
 }
 
-/// A folder of sockets, and whose it is.
+/// A folder of sockets, and its owner.
 struct Folder {
     path: PathBuf,
     owner: u32,
-    /// In another container, and of another user namespace.
+    /// `Some` for a folder in another container; `true` if that has another user namespace.
     beyond: Option<bool>,
 }
 
-/// All that listen to this user and can be captured, in the order of their runs, ranks and numbers. Files of dead processes
-/// are removed.
+/// All processes that listen to this user and can be captured, ordered by run, rank and number. Files of dead
+/// processes are removed.
 pub fn listening() -> Vec<Process> {
     listening_but(&[])
 }
 
-/// As [`listening`], without those behind sockets that are known.
+/// Same as [`listening`], without the processes whose sockets are known already.
 pub fn listening_but(known: &[&Path]) -> Vec<Process> {
     can_be_captured(all_but(known, None, true))
 }
 
-/// As [`listening`], for a command that names its processes: why one of those does not answer is said of it.
+/// Same as [`listening`], for a command that names its processes and reports itself why one of them does not answer.
 pub fn listening_to_named() -> Vec<Process> {
     can_be_captured(all_but(&[], None, false))
 }
@@ -59,18 +59,18 @@ fn can_be_captured(mut processes: Vec<Process>) -> Vec<Process> {
     processes
 }
 
-/// The process of this number, on this machine, whether it can be captured or not.
-pub fn of(pid: u64) -> Option<Process> {
-    let mut all = here(all_but(&[], Some(pid), false)).into_iter();
+/// The process with this number on this machine, whether it can be captured or not.
+pub fn find(pid: u64) -> Option<Process> {
+    let mut all = keep_local(all_but(&[], Some(pid), false)).into_iter();
     all.find(|process| process.status.pid == pid)
 }
 
 /// All processes on this machine, whether they can be captured or not.
 pub fn all_here() -> Vec<Process> {
-    here(all_but(&[], None, true))
+    keep_local(all_but(&[], None, true))
 }
 
-fn here(mut all: Vec<Process>) -> Vec<Process> {
+fn keep_local(mut all: Vec<Process>) -> Vec<Process> {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();
     all.retain(|process| {
@@ -79,12 +79,13 @@ fn here(mut all: Vec<Process>) -> Vec<Process> {
     all
 }
 
-/// `only`: the process that is meant, where that is in another container. `says`: which do not answer.
+/// All processes except those with known sockets. `only`: the process that is meant, for searching other containers.
+/// `says`: log the processes that do not answer.
 fn all_but(known: &[&Path], only: Option<u64>, says: bool) -> Vec<Process> {
     let user = rustix::process::geteuid().as_raw();
     let mut sockets = Vec::new();
     for folder in folders(user, only) {
-        // Root might remove what somebody has put in the folder's place.
+        // Root might otherwise remove a file that another user put in the folder's place.
         let is_ours = folder.owner == user && folder.beyond.is_none();
         for entry in entries(&folder.path) {
             let path = entry.path();
@@ -118,8 +119,7 @@ fn entries(folder: &Path) -> impl Iterator<Item = fs::DirEntry> {
     fs::read_dir(folder).into_iter().flatten().flatten()
 }
 
-/// Removes the files of sockets that processes of this user have left here and that are gone. No process that runs is
-/// asked.
+/// Removes socket files of this user's processes on this machine that have ended. Running processes are not contacted.
 pub fn sweep() {
     let user = rustix::process::geteuid().as_raw();
     let is_ours = |path: &PathBuf| {
@@ -142,7 +142,7 @@ pub fn sweep() {
     }
 }
 
-/// The process that has made a file in a folder of sockets, if it is one of this container.
+/// The process that created a file in a folder of sockets, if it is in this container.
 fn process_here(entry: &fs::DirEntry) -> Option<u32> {
     let host = rustix::system::uname();
     let host = OsStr::from_bytes(host.nodename().to_bytes());
@@ -150,8 +150,8 @@ fn process_here(entry: &fs::DirEntry) -> Option<u32> {
     place::process_here(&entry.file_name(), host, place::namespace(&namespace)?)
 }
 
-/// Whether the process that has begun to make a socket is gone. Of one of another container that is not known: it takes
-/// no minute.
+/// Returns whether the process that began to create a socket is gone. For a process of another container this is
+/// unknown, but creating one takes less than a minute.
 fn is_left(entry: &fs::DirEntry) -> bool {
     match process_here(entry) {
         Some(pid) => !beyond::has_library(pid.into()),
@@ -163,14 +163,14 @@ fn is_left(entry: &fs::DirEntry) -> bool {
     }
 }
 
-/// In which order processes are listed.
+/// The sort key of processes.
 pub fn order(status: &Status) -> (&Option<String>, &str, Option<u64>, u64) {
     (&status.run, &status.host, status.rank, status.pid)
 }
 
-/// Reaches the process behind a socket, if one is there.
+/// Connects to the process of a socket, if there is one.
 fn reach(socket: &Path, who: &Who) -> anyhow::Result<Option<(Connection, Status)>> {
-    match Connection::to(socket, who)? {
+    match Connection::open(socket, who)? {
         Reached::Listens(mut connection) => {
             let status = connection.status()?;
             Ok(Some((connection, status)))
@@ -179,10 +179,10 @@ fn reach(socket: &Path, who: &Who) -> anyhow::Result<Option<(Connection, Status)
     }
 }
 
-/// The process behind a socket, if one is there; else the socket is removed if it is this user's.
+/// The process of a socket, if there is one; otherwise the socket file is removed if it belongs to this user.
 fn process(socket: &Path, who: &Who, is_ours: bool, says: bool) -> Option<Process> {
     let reached = reach(socket, who).or_else(|_| {
-        // One that the host has closed is made anew when somebody knocks.
+        // The host may have closed the listening socket; the library opens a new one on a connection attempt.
         thread::sleep(AGAIN);
         reach(socket, who)
     });
@@ -219,8 +219,8 @@ fn named() -> Option<PathBuf> {
     }
 }
 
-/// Where the sockets of this container may lie that this user can use: in the folder that the variable names, and in the
-/// users' own. Who logs in, or comes by `kubectl exec`, has not the variables that the server has.
+/// Folders in which sockets of this container may be that this user can use: the folder that the variable names, and
+/// the users' own folders. A user who logs in, or comes by `kubectl exec`, does not have the server's variables.
 fn own_places(user: u32) -> BTreeSet<PathBuf> {
     let mut paths = BTreeSet::new();
     paths.extend(named());
@@ -236,7 +236,7 @@ fn own_places(user: u32) -> BTreeSet<PathBuf> {
     paths
 }
 
-/// As [`own_places`], those that are fit, and those of other containers.
+/// Folders of sockets that are safe to use: those of [`own_places`], and those in other containers.
 fn folders(user: u32, only: Option<u64>) -> Vec<Folder> {
     let mut folders: Vec<_> = own_places(user)
         .into_iter()
@@ -266,7 +266,7 @@ fn folders(user: u32, only: Option<u64>) -> Vec<Folder> {
     folders
 }
 
-/// The folder, if it is there and nobody else's.
+/// The folder, if it exists and belongs to no other user.
 fn folder(path: PathBuf, user: u32) -> Option<Folder> {
     let status = fs::symlink_metadata(&path).ok()?;
     let owner = status.uid();

@@ -1,4 +1,4 @@
-//! `tllmprof stop`: closes what is open.
+//! `tllmprof stop`: closes open windows.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use super::targets::Targets;
 use crate::failure::worded;
 use crate::output;
 
-/// How long a window may take to close: its iteration ends, or the process closes it without, and the device becomes
+/// Time within which a window has to close: its iteration ends, or the process closes it early, and the device becomes
 /// idle.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -29,14 +29,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Closes what is open in these processes, and logs what becomes of it; whether that succeeded. `is_needed`: it has not
-/// where nothing is open.
+/// Closes the windows of these processes and logs the results. Returns whether that succeeded. `is_needed`: no open
+/// window counts as a failure.
 pub fn stop(mut processes: Vec<Process>, is_needed: bool) -> bool {
     let mut failed = false;
-    // All are asked before any is waited for.
+    // All processes are asked before any is waited for.
     for process in &mut processes {
         let _ = process.connection.ask(&Request::Stop);
-        let _ = process.connection.wait_for(Some(PATIENCE));
+        let _ = process.connection.wait_for(Some(CLOSE_TIMEOUT));
     }
     for mut process in processes {
         let pid = process.status.pid;

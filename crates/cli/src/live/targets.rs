@@ -1,4 +1,4 @@
-//! Which of the processes that listen a command means.
+//! The listening processes that a command line selects.
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -21,10 +21,10 @@ pub struct Targets {
 }
 
 impl Targets {
-    /// The processes. With none named: the only one, or the only run.
+    /// The selected processes. Without a selection: the only process, or the processes of the only run.
     ///
     /// # Errors
-    /// Where one that is named does not listen, or it is not clear which is meant.
+    /// A named process does not listen, or the selection is ambiguous.
     pub fn find(&self) -> Result<Vec<Process>> {
         let mut listening = match self.processes.is_empty() {
             true => sockets::listening(),

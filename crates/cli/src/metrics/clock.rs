@@ -1,14 +1,14 @@
-//! The clocks that records are held against.
+//! The clocks of GPU metrics records.
 
 use rustix::time::{ClockId, clock_gettime};
 use tllmprof_record::Anchor;
 
-/// Nanoseconds of `CLOCK_MONOTONIC`.
+/// The time of `CLOCK_MONOTONIC`, in nanoseconds.
 pub fn monotonic() -> u64 {
     read(ClockId::Monotonic)
 }
 
-/// Now, in a record whose ticks are those nanoseconds.
+/// An anchor for the current time, in a record whose ticks are nanoseconds of `CLOCK_MONOTONIC`.
 pub fn anchor() -> Anchor {
     let monotonic_ns = monotonic();
     Anchor {

@@ -1,4 +1,4 @@
-//! The record of GPU metrics: its file, and the facts that are written to it once.
+//! The record of GPU metrics: its file, and the facts that it begins with.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -10,14 +10,14 @@ use tllmprof_record::{ClockKind, Event, Info, Reader, StreamWriter, What, keep_e
 
 use super::clock;
 
-/// The record of a run, by the number of the command's process.
+/// The record of a run, named by the number of the command's process.
 pub fn path(folder: &Path, pid: u32) -> PathBuf {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().replace('/', "_");
     folder.join(format!("tllmprof-{host}-gpu-{pid}.tllmprof"))
 }
 
-/// Makes the file. An earlier record by that name is kept under another.
+/// Creates the file. An earlier record with that name is renamed.
 pub fn create(path: &Path) -> io::Result<File> {
     let new = || {
         OpenOptions::new()
@@ -30,12 +30,12 @@ pub fn create(path: &Path) -> io::Result<File> {
         Err(error) if error.kind() == ErrorKind::AlreadyExists && is_kept(path) => new(),
         result => result,
     }?;
-    // Others see by the lock that the record is in use; where there are no locks, they do not.
+    // The lock shows others that the record is in use. On file systems without locks they cannot see that.
     let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
     Ok(file)
 }
 
-/// Keeps a record that nobody writes to under another name; false where there is none.
+/// Renames a record that no process writes to; returns `false` if there is none.
 fn is_kept(path: &Path) -> bool {
     let is_record = fs::symlink_metadata(path).is_ok_and(|status| status.is_file())
         && Reader::open(path).is_ok();
@@ -46,7 +46,7 @@ fn is_kept(path: &Path) -> bool {
     is_free && keep_earlier(path).is_some()
 }
 
-/// Begins the record with what is known of the machine.
+/// Begins the record with the known facts about the machine.
 pub fn begin(
     file: File,
     pid: u32,

@@ -1,4 +1,4 @@
-//! What NVML says of one GPU.
+//! Metrics of one GPU, from NVML.
 
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::gpm::GpmMetricId;
@@ -9,8 +9,8 @@ use tllmprof_record::Metric;
 
 use super::clock;
 
-/// What GPM counts between two samples. NVML gives shares in % and rates in MiB/s, as records have them;
-/// "transmitted" is what the GPU sends.
+/// Metrics that GPM counts between two samples. NVML gives shares in % and rates in MiB/s, as records store them;
+/// "transmitted" data is sent by the GPU.
 const COUNTED: [(GpmMetricId, Metric); 8] = [
     (GpmMetricId::SmUtil, Metric::SmUtil),
     (GpmMetricId::SmOccupancy, Metric::SmOccupancy),
@@ -22,21 +22,21 @@ const COUNTED: [(GpmMetricId, Metric); 8] = [
     (GpmMetricId::NvlinkTotalTxPerSec, Metric::NvlinkSent),
 ];
 
-/// A metric and its value in thousandths of its unit.
+/// A metric and its value, in thousandths of its unit.
 pub type Value = (Metric, u64);
 
 /// A GPU that is sampled.
 pub struct Gpu<'nvml> {
-    /// As CUDA numbers it for the program.
+    /// The GPU's number in CUDA, as the program sees it.
     pub ordinal: u8,
     device: Device<'nvml>,
-    /// The last sample, where the GPU counts (Hopper and later) and we may know.
+    /// The last GPM sample, if the GPU supports GPM (Hopper and later) and this user may read it.
     counts: Option<GpmSample<'nvml>>,
-    /// When the last sample was taken.
+    /// The time of the last sample, in nanoseconds of `CLOCK_MONOTONIC`.
     since: u64,
 }
 
-/// From when to when values are a mean, in nanoseconds of `CLOCK_MONOTONIC`.
+/// Values, and the interval of which they are means, in nanoseconds of `CLOCK_MONOTONIC`.
 pub struct Taken {
     pub start: u64,
     pub end: u64,
@@ -44,7 +44,7 @@ pub struct Taken {
 }
 
 impl<'nvml> Gpu<'nvml> {
-    /// Takes the first sample. Also says why there is less of it than of others.
+    /// Takes the first sample. If GPM metrics are missing, the reason is returned too.
     pub fn new(ordinal: u8, device: Device<'nvml>) -> (Self, Option<String>) {
         let (counts, why) = match first_sample(&device) {
             Ok(sample) => (Some(sample), None),
@@ -64,7 +64,7 @@ impl<'nvml> Gpu<'nvml> {
         (new, why)
     }
 
-    /// What the GPU did since the last time. An error is the counters', which are left alone from here on.
+    /// The metrics since the last call. An error comes from the GPM counters, which are not read again after it.
     pub fn take(&mut self, nvml: &'nvml Nvml) -> (Taken, Result<(), NvmlError>) {
         let mut values = Vec::new();
         let start = self.since;
@@ -91,7 +91,7 @@ impl<'nvml> Gpu<'nvml> {
         let sample = self.device.gpm_sample()?;
         self.since = clock::monotonic();
         let results = gpm_metrics_get(nvml, last, &sample, &COUNTED.map(|(id, _)| id))?;
-        // What this GPU does not have, as NVLink, is an error of its own.
+        // Metrics that this GPU does not have, such as NVLink, are errors of their own.
         for ((_, metric), result) in COUNTED.iter().zip(results) {
             if let Some(value) = result.ok().and_then(|result| thousandths(result.value)) {
                 values.push((*metric, value));
@@ -101,7 +101,7 @@ impl<'nvml> Gpu<'nvml> {
         Ok(())
     }
 
-    /// What every GPU reports. NVML's utilisation is a mean over its own last 1/6 to 1 s.
+    /// Adds the metrics that every GPU reports. NVML's utilization is a mean over its own last 1/6 to 1 s.
     fn plain(&self, values: &mut Vec<Value>) {
         if let Ok(rates) = self.device.utilization_rates() {
             values.push((Metric::GpuUtil, u64::from(rates.gpu) * 1000));
@@ -122,7 +122,7 @@ impl<'nvml> Gpu<'nvml> {
     }
 }
 
-/// Why there is none, in words, where there is none.
+/// The first GPM sample, or the reason in words why there is none.
 fn first_sample<'nvml>(device: &Device<'nvml>) -> Result<GpmSample<'nvml>, String> {
     match device.gpm_support() {
         Ok(true) => device.gpm_sample().map_err(|error| match error {
@@ -140,7 +140,7 @@ fn first_sample<'nvml>(device: &Device<'nvml>) -> Result<GpmSample<'nvml>, Strin
     }
 }
 
-/// Thousandths, of what is a number.
+/// The value in thousandths; `None` if it is negative or not finite.
 fn thousandths(value: f64) -> Option<u64> {
     (value.is_finite() && value >= 0.0).then(|| (value * 1000.0).round() as u64)
 }

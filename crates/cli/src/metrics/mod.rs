@@ -1,9 +1,8 @@
-//! GPU metrics: what the GPUs as a whole do while the program runs, sampled by NVML into a record of
-//! their own.
+//! GPU metrics: the activity of whole GPUs while the program runs, sampled with NVML into a separate record.
 //!
-//! The sampling process is a child of the command, not a thread of it: whatever becomes of NVML, the
-//! program runs on, and it is neither the program's child nor in its way. It ends when its end of a
-//! socket is closed, be it that the program ended or the command.
+//! The sampling process is a child of the command and not a thread, so that the program keeps running whatever NVML
+//! does. It is not a child of the program. It ends when its end of a socket is closed, because either the program or
+//! the command has ended.
 
 mod clock;
 mod file;
@@ -25,17 +24,17 @@ use tllmprof_config::{Level, RunId};
 use crate::supervised::Held;
 use crate::{inherited, output};
 
-/// How long the last words of the sampling process are waited for. It may still be loading NVML.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time to wait for the last message of the sampling process, which may still be loading NVML.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the sampling process is to do.
+/// The settings of the sampling process.
 struct Plan {
     path: PathBuf,
     /// The number of the command's process.
     pid: u32,
     run: RunId,
     log: Level,
-    /// The largest size of the record, in bytes.
+    /// Largest size of the record, in bytes.
     limit: u64,
 }
 
@@ -48,8 +47,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Begins to sample, with a record in `folder` of at most `limit` bytes. What cannot be sampled is
-    /// logged and left out. For a process with one thread.
+    /// Starts sampling into a record in `folder` of at most `limit` bytes. GPUs and metrics that cannot be sampled are
+    /// logged and left out. Requires a process with one thread.
     pub fn start(folder: &Path, run: &RunId, limit: u64, log: Level) -> Option<Self> {
         let pid = std::process::id();
         let path = file::path(folder, pid);
@@ -74,16 +73,16 @@ impl Sampler {
         }
     }
 
-    /// Ends the sampling; where the record is, if it holds anything.
+    /// Ends the sampling. Returns the path of the record, if it holds anything.
     pub fn finish(mut self) -> Option<PathBuf> {
         let mut said = String::new();
         let answered = self
             .orders
             .shutdown(Shutdown::Write)
-            .and_then(|()| self.orders.set_read_timeout(Some(PATIENCE)))
+            .and_then(|()| self.orders.set_read_timeout(Some(FINISH_TIMEOUT)))
             .and_then(|()| self.orders.read_to_string(&mut said));
-        // SAFETY: a child that has not been waited for has its number still; if it has been, with the orphans, the first
-        // call fails. One that hangs in the driver is left to it.
+        // SAFETY: a child that was not waited for still has its number; if it was reaped with the orphans, the first
+        // call fails. A child that hangs in the driver is left there.
         unsafe {
             let status = std::ptr::null_mut();
             if libc::waitpid(self.number, status, libc::WNOHANG) == 0 && answered.is_err() {
@@ -104,24 +103,24 @@ impl Sampler {
             }
             _ => (),
         }
-        // What was sampled until it went wrong is there, too.
+        // Samples that were taken before an error are kept.
         self.path.is_file().then_some(self.path)
     }
 }
 
-/// The sampling process, and the socket whose other end it has.
+/// Forks the sampling process. Returns its number, and our end of the socket.
 fn fork(plan: Plan) -> Result<(libc::pid_t, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
-    // The terminal's signals are for the program; this child ends after it.
+    // The terminal's signals are meant for the program; this child ends after it.
     let _held = Held::now();
-    // SAFETY: the process has one thread, so that nothing in the child is half done.
+    // SAFETY: the process has one thread, so no other thread can leave anything half done in the child.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()).context("fork"),
         0 => {
             drop(ours);
-            // A panic must not come back to what the parent does.
+            // A panic must not return into the parent's code.
             let _ = catch_unwind(AssertUnwindSafe(|| in_child(&plan, theirs)));
-            // SAFETY: ends this process, with nothing of the parent's to be done.
+            // SAFETY: this ends the process without running any of the parent's clean-up.
             unsafe { libc::_exit(0) }
         }
         number => Ok((number, ours)),
@@ -130,19 +129,19 @@ fn fork(plan: Plan) -> Result<(libc::pid_t, UnixStream)> {
 
 fn in_child(plan: &Plan, mut orders: UnixStream) {
     inherited::release();
-    // The program's output is not for us to hold open, or for NVML to write to.
+    // This process must not hold the program's output open, and NVML must not write to it.
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);
         let _ = rustix::stdio::dup2_stdout(&null);
     }
     match sampling::sample(plan, &mut orders) {
-        // If the command is gone, nobody reads this.
+        // If the command is gone, nothing reads this.
         Ok(rounds) => drop(writeln!(orders, "{rounds}")),
         Err(error) => say(plan.log, &error),
     }
 }
 
-/// Says why there are no metrics, or no more.
+/// Logs why there are no metrics, or no further ones.
 fn say(log: Level, error: &anyhow::Error) {
     if log >= Level::Warn {
         let text = format!("{error:#}");

@@ -1,4 +1,4 @@
-//! What the sampling process does: it samples the GPUs until it is asked to stop.
+//! The work of the sampling process: it samples the GPUs until it is asked to stop.
 
 use std::env;
 use std::fs;
@@ -17,18 +17,18 @@ use super::visible::{Asked, Listed, visible};
 use super::{Plan, clock, file};
 use crate::output;
 
-/// From one sample to the next: no less, says NVML of GPM.
+/// Interval between samples: the shortest that NVML allows for GPM.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// How often the record's clock is held against the time of day.
+/// Interval between anchors, which relate the record's clock to the time of day.
 const ANCHOR: Duration = Duration::from_secs(60);
 
-/// A GPU and what it is called.
+/// A GPU and its name.
 type Named<'nvml> = (Device<'nvml>, String);
 
-/// Samples until the other end is closed or says something. How often that was.
+/// Samples until the other end is closed or sends something. Returns the number of rounds.
 ///
 /// # Errors
-/// Why there are no metrics, or no more.
+/// The reason why there are no metrics, or no further ones.
 pub fn sample(plan: &Plan, orders: &mut UnixStream) -> Result<u64> {
     let nvml = Nvml::init().map_err(plainly)?;
     let (devices, notes) = devices(&nvml)?;
@@ -43,7 +43,7 @@ pub fn sample(plan: &Plan, orders: &mut UnixStream) -> Result<u64> {
         gpus.push(gpu);
         less.extend(why);
     }
-    // Of GPUs of one kind the first says it for all.
+    // One warning is enough for GPUs of one kind.
     if let Some(why) = less.first() {
         warn(plan, why);
     }
@@ -60,7 +60,7 @@ pub fn sample(plan: &Plan, orders: &mut UnixStream) -> Result<u64> {
     let mut rounds = 0;
     let ended = look(plan, &nvml, &mut gpus, &mut record, orders, &mut rounds);
     if rounds == 0 {
-        // Nobody misses what holds nothing.
+        // An empty record is removed.
         let _ = fs::remove_file(&plan.path);
         return ended.map(|()| 0);
     }
@@ -132,7 +132,7 @@ fn keep(record: &mut StreamWriter, device: u8, taken: &Taken) -> Result<()> {
     Ok(())
 }
 
-/// Waits for an order to stop, or that whoever gives it is gone.
+/// Waits for an order to stop, or until the sender of orders is gone.
 fn is_over(orders: &mut UnixStream, wait: Duration) -> bool {
     if orders.set_read_timeout(Some(wait)).is_err() {
         return true;
@@ -143,12 +143,12 @@ fn is_over(orders: &mut UnixStream, wait: Duration) -> bool {
     }
 }
 
-/// The GPUs that the program sees, by its own numbers, with their names, and what is to be said of them.
+/// The GPUs that the program sees, in the order of its own numbers, with their names, and notes for the user.
 fn devices(nvml: &Nvml) -> Result<(Vec<Named<'_>>, Vec<String>)> {
     let mut found = Vec::new();
     let mut listed = Vec::new();
     for index in 0..nvml.device_count().map_err(plainly)? {
-        // One that this user or container may not use is not there for CUDA either.
+        // A GPU that this user or container may not use is not visible to CUDA either.
         let Ok(device) = nvml.device_by_index(index) else {
             continue;
         };
@@ -178,7 +178,7 @@ fn devices(nvml: &Nvml) -> Result<(Vec<Named<'_>>, Vec<String>)> {
     }
 }
 
-/// NVML's errors in a line; the loader's own words where the library is not there.
+/// NVML's errors in one line; the loader's own words if the library is missing.
 fn plainly(error: NvmlError) -> anyhow::Error {
     match error {
         NvmlError::LibloadingError(error) => error.into(),

@@ -1,21 +1,21 @@
-//! Which GPUs a program sees, and by which numbers.
+//! The GPUs that a program sees, and their numbers in CUDA.
 //!
 //! Source: CUDA's environment variables, in the CUDA programming guide.
 
-/// How many devices a record distinguishes.
+/// Number of devices that a record can distinguish.
 const DEVICES: usize = 16;
 
 /// A GPU of the machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listed {
-    /// As `nvidia-smi -L` has it.
+    /// The UUID as `nvidia-smi -L` prints it.
     pub uuid: String,
     pub name: String,
-    /// Domain, bus and device.
+    /// PCI domain, bus and device.
     pub pci: [u32; 3],
 }
 
-/// The environment that CUDA's numbers depend on.
+/// The environment variables that decide CUDA's numbering.
 #[derive(Clone, Default, Debug)]
 pub struct Asked {
     /// `CUDA_VISIBLE_DEVICES`
@@ -24,10 +24,10 @@ pub struct Asked {
     pub order: Option<String>,
 }
 
-/// Places in `gpus` in the order of CUDA's ordinals, and what a reader of those must know.
+/// Indices into `gpus` in the order of CUDA's ordinals, and notes for the user.
 pub fn visible(gpus: &[Listed], asked: &Asked) -> (Vec<usize>, Vec<String>) {
     let mut notes = Vec::new();
-    // The fastest come first, but of GPUs of one kind CUDA takes the one with the lowest address.
+    // CUDA puts the fastest GPU first. Among GPUs of one kind it starts with the lowest address.
     let mut by_bus: Vec<usize> = (0..gpus.len()).collect();
     by_bus.sort_by_key(|place| gpus[*place].pci);
     let is_sure = asked.order.as_deref() == Some("PCI_BUS_ID")
@@ -44,7 +44,7 @@ pub fn visible(gpus: &[Listed], asked: &Asked) -> (Vec<usize>, Vec<String>) {
                         "GPU metrics: {item} is a part of a GPU, which is not sampled"
                     ));
                 }
-                // As CUDA does: what is behind something wrong is not visible.
+                // Like CUDA: items after an invalid one are not visible.
                 match place(gpus, &by_bus, item) {
                     Some(place) if !order.contains(&place) => order.push(place),
                     _ => break,
@@ -69,7 +69,7 @@ pub fn visible(gpus: &[Listed], asked: &Asked) -> (Vec<usize>, Vec<String>) {
     (order, notes)
 }
 
-/// The GPU that an item of `CUDA_VISIBLE_DEVICES` means: a number, or the start of one UUID.
+/// The GPU for an item of `CUDA_VISIBLE_DEVICES`: a number, or the start of one UUID.
 fn place(gpus: &[Listed], by_bus: &[usize], item: &str) -> Option<usize> {
     if let Ok(number) = item.parse::<usize>() {
         return by_bus.get(number).copied();
@@ -89,7 +89,7 @@ mod tests {
         let listed = |(at, name): (usize, &&str)| Listed {
             uuid: ["GPU-aa11", "GPU-ab22", "GPU-cc33"][at].to_owned(),
             name: (*name).to_owned(),
-            // Not in the order of the list.
+            // The addresses are not in the order of the list.
             pci: [0, [0x40, 0x10, 0x20][at], 0],
         };
         names.iter().enumerate().map(listed).collect()

@@ -1,39 +1,63 @@
-//! A stream's lines, through the learner.
+//! Replays a stream's lines through the learner.
 
 use std::io::BufRead;
 
 use anyhow::{Context, Result, bail};
-use tllmprof_learn::{Call, Learner, State, Trails};
+use tllmprof_learn::{Call, Learner, Rule, State, Trails};
 
-/// True iterations in which the learner may still be learning.
+/// Number of true iterations at the start that are not judged, because the learner is still learning.
 const LEARNING: usize = 32;
 
-/// What the learner made of one stream.
+/// The learner's result for one stream.
 #[derive(Debug)]
 pub struct Replay {
     pub rule: String,
     pub detected: u64,
-    /// Boundaries in each true iteration.
-    pub boundaries: Vec<u32>,
+    pub boundaries: Boundaries,
+    /// The inner level, if there are two.
+    pub inner: Option<Level>,
 }
 
-/// Replays a stream.
-///
-/// # Errors
-/// Where it cannot be read, or a line is none of a stream.
-pub fn replay(lines: impl BufRead) -> Result<Replay> {
-    let trails = Trails::new();
-    let mut learner = Box::new(Learner::new());
-    let mut boundaries = Vec::new();
-    for (number, line) in lines.lines().enumerate() {
-        let line = line?;
-        if line.is_empty() || line.starts_with("t_ns,") {
-            continue;
+/// A level's rule, and the boundaries that it produces.
+#[derive(Debug)]
+pub struct Level {
+    pub rule: String,
+    pub boundaries: Boundaries,
+}
+
+/// Number of boundaries in each true iteration.
+#[derive(Debug, Default)]
+pub struct Boundaries(Vec<u32>);
+
+/// A learner and its results.
+struct Judged {
+    trails: Trails,
+    learner: Box<Learner>,
+    boundaries: Boundaries,
+}
+
+impl Judged {
+    fn new(counts_inner: bool) -> Self {
+        let trails = Trails::new();
+        let mut learner = Box::new(Learner::new());
+        learner.begin(&trails, counts_inner);
+        Self {
+            trails,
+            learner,
+            boundaries: Boundaries::default(),
         }
-        match record(&line).with_context(|| format!("line {}: \"{line}\"", number + 1))? {
+    }
+
+    fn see(&mut self, record: &Record) {
+        let Self {
+            trails,
+            learner,
+            boundaries: Boundaries(boundaries),
+        } = self;
+        match *record {
             Record::Mark => boundaries.push(0),
             Record::Call(thread, call, time) => {
-                if learner.event(&trails, thread, call, &|| time).is_some()
+                if learner.event(trails, thread, call, &|| time).is_some()
                     && let Some(count) = boundaries.last_mut()
                 {
                     *count += 1;
@@ -42,38 +66,64 @@ pub fn replay(lines: impl BufRead) -> Result<Replay> {
             Record::Other => {}
         }
     }
+}
+
+/// Replays a stream, once for each level.
+///
+/// # Errors
+/// The stream cannot be read, or a line is not valid.
+pub fn replay(lines: impl BufRead) -> Result<Replay> {
+    let (mut steps, mut parts) = (Judged::new(false), Judged::new(true));
+    for (number, line) in lines.lines().enumerate() {
+        let line = line?;
+        if line.is_empty() || line.starts_with("t_ns,") {
+            continue;
+        }
+        let record = record(&line).with_context(|| format!("line {}: \"{line}\"", number + 1))?;
+        steps.see(&record);
+        parts.see(&record);
+    }
     Ok(Replay {
-        rule: described(&learner),
-        detected: learner.detected(),
-        boundaries,
+        rule: rule(&steps.learner),
+        detected: steps.learner.detected(),
+        boundaries: steps.boundaries,
+        inner: parts.learner.inner().map(|inner| Level {
+            rule: described(&inner.rule),
+            boundaries: parts.boundaries,
+        }),
     })
 }
 
-fn described(learner: &Learner) -> String {
+fn rule(learner: &Learner) -> String {
     let Some(rule) = learner.rule() else {
-        return "none: no host wait recurs".to_owned();
+        return "none: no host wait recurs, nor do the launches".to_owned();
     };
-    let mut text = String::new();
-    // Writing to a string does not fail.
-    let _ = rule.describe(&mut text, |out, kernel| {
-        write!(out, "f{:x}", kernel - KERNELS)
-    });
+    let mut text = described(&rule);
     if learner.state() == State::Lost {
         text.push_str(", then lost");
     }
     text
 }
 
+fn described(rule: &Rule) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = rule.describe(&mut text, |out, kernel| {
+        write!(out, "f{:x}", kernel.wrapping_sub(KERNELS))
+    });
+    text
+}
+
 enum Record {
-    /// A true iteration begins. The learner never sees this.
+    /// A true iteration begins. The learner does not see this.
     Mark,
-    /// By this thread, at this time in nanoseconds.
+    /// A call with its thread, and its time in nanoseconds.
     Call(u32, Call, u64),
-    /// A call that the learner has no use for.
+    /// A call that the learner does not use.
     Other,
 }
 
-/// Kernels are numbered; real handles are pointers, and never small.
+/// Kernels are numbered from here, because real handles are pointers and never small.
 const KERNELS: u64 = 1 << 32;
 
 fn record(line: &str) -> Result<Record> {
@@ -102,12 +152,18 @@ fn record(line: &str) -> Result<Record> {
     Ok(call.map_or(Record::Other, |call| Record::Call(thread, call, time)))
 }
 
-impl Replay {
-    /// The part of the true iterations after the first that hold exactly one boundary. A stream
-    /// with no more than those has none.
+impl Boundaries {
+    /// Number of true iterations.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The share of true iterations with exactly one boundary, ignoring the first [`LEARNING`]; `None` if there are no
+    /// others.
     #[must_use]
     pub fn share(&self) -> Option<f64> {
-        let judged = self.boundaries.get(LEARNING..).filter(|j| !j.is_empty())?;
+        let judged = self.0.get(LEARNING..).filter(|j| !j.is_empty())?;
         let right = judged.iter().filter(|&&count| count == 1).count();
         Some(right as f64 / judged.len() as f64)
     }

@@ -1,4 +1,4 @@
-//! A folder of its own for each test, a library to preload, and children that cannot hang.
+//! A separate folder for each test, a library to preload, and children that cannot hang.
 
 #![allow(dead_code)] // each test file uses its part
 
@@ -19,7 +19,7 @@ mod terminal;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a child left behind.
+/// The result of a child.
 #[derive(Debug)]
 pub struct Ended {
     pub status: ExitStatus,
@@ -59,7 +59,7 @@ fn reader(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     })
 }
 
-/// How a child ends; one that takes too long is killed.
+/// The exit status of a child; a child that takes too long is killed.
 pub fn wait(child: &mut Child) -> Option<ExitStatus> {
     let started = Instant::now();
     while started.elapsed() < LIMIT {
@@ -73,12 +73,12 @@ pub fn wait(child: &mut Child) -> Option<ExitStatus> {
     None
 }
 
-/// A folder that goes when the test ends.
+/// A folder that is removed when the test ends.
 pub struct Scratch(TempDir);
 
 impl Scratch {
     pub fn new() -> Self {
-        // As the dynamic linker and readlink will show it.
+        // The canonical path, as the dynamic linker and readlink show it.
         let parent = std::env::temp_dir().canonicalize().unwrap();
         Self(TempDir::with_prefix_in("tllmprof-", parent).unwrap())
     }
@@ -87,8 +87,8 @@ impl Scratch {
         self.0.path().join(name)
     }
 
-    /// A copy of the command. Another process makes it: a child that some test forks meanwhile would have a file of ours open
-    /// to write, and then it cannot be run.
+    /// A copy of the command. Another process makes it: a child that another test forks meanwhile would inherit our
+    /// file, open for writing, and then the copy could not be executed.
     pub fn copy_of_the_command(&self, name: &str) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -128,7 +128,7 @@ impl Scratch {
         output
     }
 
-    /// A library that says on standard error that it was loaded.
+    /// A library that reports on standard error that it was loaded.
     pub fn library(&self) -> PathBuf {
         self.compile(
             "libtllmprof.so",
@@ -155,7 +155,7 @@ impl Scratch {
     }
 }
 
-/// A command with default signals, whose environment is a path and nothing else.
+/// A command with default signals, and only PATH in its environment.
 pub fn plain(program: &Path) -> Command {
     let mut command = Command::new(program);
     command
@@ -165,7 +165,7 @@ pub fn plain(program: &Path) -> Command {
     command
 }
 
-/// What a command writes to a terminal that is its standard output, and how it ends.
+/// Runs a command whose standard output is a terminal, and returns what it wrote there.
 pub fn on_terminal(command: &mut Command) -> Ended {
     let (mut terminal, slave) = terminal::open(None);
     let mut child = command
@@ -174,12 +174,12 @@ pub fn on_terminal(command: &mut Command) -> Ended {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The command has another of the slave, which would keep the terminal open.
+    // The command holds another descriptor of the slave, which would keep the terminal open.
     command.stdout(Stdio::null());
     let stderr = reader(child.stderr.take().unwrap());
     let shown = thread::spawn(move || {
         let mut bytes = Vec::new();
-        // A terminal ends by an error.
+        // Reading from a closed terminal ends with an error.
         let _ = terminal.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     });

@@ -1,4 +1,4 @@
-//! Commands of README.md and docs/ are run by `scripts/doc-commands`, on the stand-in for CUDA.
+//! The commands in README.md and docs/, run by `scripts/doc-commands` on the stand-in for CUDA.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Links of README.md and docs/ to files of the repository and to headings in them.
+//! Links in README.md and docs/ to files of the repository and to headings in them.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -21,7 +21,7 @@ fn prose(text: &str) -> String {
     out
 }
 
-/// What links to a heading end in, as GitHub and mdBook make it.
+/// The anchors of a page's headings, as GitHub and mdBook make them.
 fn anchors(text: &str) -> HashSet<String> {
     let mut seen = HashMap::<String, usize>::new();
     let mut is_code = false;
@@ -48,14 +48,14 @@ fn anchors(text: &str) -> HashSet<String> {
     found
 }
 
-/// Targets of links and images: `(…)` behind `]`.
+/// Targets of links and images: the text in parentheses after `]`.
 fn targets(prose: &str) -> Vec<&str> {
     let ends = prose.split("](").skip(1);
     ends.filter_map(|rest| rest.split([')', ' ']).next())
         .collect()
 }
 
-/// What is wrong with the links of a page.
+/// The dead links of a page.
 fn dead(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).unwrap();
     let folder = page.parent().unwrap();
@@ -110,7 +110,7 @@ fn a_dead_link_is_found() {
     assert!(wrong[0].ends_with("a.md#no") && wrong[1].ends_with("z.png"));
 }
 
-/// Pages that the book lacks are pages that nobody finds.
+/// Readers do not find pages that the book lacks.
 #[test]
 fn the_book_has_all_pages() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -130,4 +130,21 @@ fn the_readme_is_short() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let readme = fs::metadata(root.join("README.md")).unwrap();
     assert!(readme.len() <= 8192, "README.md has {} bytes", readme.len());
+}
+
+/// Each crate has a README, and the files that it names exist.
+#[test]
+fn every_crate_says_where_to_start_reading() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for entry in fs::read_dir(crates).unwrap() {
+        let folder = entry.unwrap().path();
+        let readme = folder.join("README.md");
+        let text = fs::read_to_string(&readme).unwrap_or_default();
+        let quoted = text.split('`').skip(1).step_by(2);
+        let paths: Vec<_> = quoted.filter(|path| path.starts_with("src/")).collect();
+        assert!(!paths.is_empty(), "{} names no file", readme.display());
+        for path in paths {
+            assert!(folder.join(path).exists(), "{}: {path}", readme.display());
+        }
+    }
 }

@@ -20,7 +20,7 @@ const CRATES: [&str; 12] = [
     "intercept",
 ];
 
-/// Files with lines whose text is made elsewhere, and how many.
+/// Files with lines whose text is made elsewhere, and their number.
 const MADE_ELSEWHERE: [(&str, usize); 10] = [
     ("capture/src/lib.rs", 1),
     ("intercept/src/bypass.rs", 1),
@@ -34,7 +34,7 @@ const MADE_ELSEWHERE: [(&str, usize); 10] = [
     ("session/src/filtered.rs", 1),
 ];
 
-/// Files all of whose texts are lines, or parts of lines.
+/// Files whose texts are all lines, or parts of lines.
 const TEXTS: [&str; 19] = [
     "capture/src/cupti/mod.rs",
     "capture/src/cupti/refusal.rs",
@@ -57,7 +57,7 @@ const TEXTS: [&str; 19] = [
     "stacks/src/native.rs",
 ];
 
-/// Texts with fewer words are no lines: names, and what joins texts.
+/// Texts with fewer words are not lines, but names or separators.
 const LEAST_WORDS: usize = 3;
 
 #[test]
@@ -107,7 +107,7 @@ fn the_page_has_no_line_that_the_library_cannot_print() {
         };
         texts.extend(all.iter().flat_map(|text| [text, "\n"]));
     }
-    // What a variable means is in a crate of data.
+    // The meaning of variables is in a crate of data.
     for name in ["unknown.rs", "error.rs"] {
         let path = repo().join("crates/config/src").join(name);
         let text = fs::read_to_string(path).expect("a source");
@@ -136,7 +136,7 @@ fn rows(page: &str) -> BTreeSet<(String, String)> {
     rows.collect()
 }
 
-/// What the page quotes as a line, or as a part of one: the first cells of its tables, and its lists.
+/// The lines, or parts of lines, that the page quotes: the first cells of its tables, and its lists.
 fn quoted(page: &str) -> impl Iterator<Item = &str> {
     page.lines().filter_map(|line| {
         let begun = line
@@ -171,7 +171,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
         let path = entry.path();
         let name = entry.file_name();
-        // The log itself has tests alone that print lines.
+        // The log itself is printed to only by tests.
         if ["tests", "tests.rs", "log.rs"]
             .iter()
             .any(|left| name == *left)
@@ -198,7 +198,7 @@ fn said(source: &str) -> Vec<(String, String)> {
             let rest = rest.trim_start();
             let rest = rest.strip_prefix("format_args!(").unwrap_or(rest);
             let text = rest.strip_prefix('"').map(|rest| literal(rest).0);
-            // A level that is computed is that of the text's own rows.
+            // A computed level is the one of the row that holds the text.
             if call == "log::line(" {
                 said.push((String::new(), "…".to_owned()));
             } else {
@@ -216,7 +216,7 @@ fn said_in_python(source: &str) -> Vec<String> {
     for call in [" warn(", " info(", " say("] {
         for (at, _) in source.match_indices(call) {
             let mut rest = source[at + call.len()..].trim_start();
-            // What is put before a text is made elsewhere.
+            // A text with a computed beginning is made elsewhere.
             if let Some((before, _)) = rest.split_once('"')
                 && !before.contains([')', '\n'])
             {
@@ -235,7 +235,7 @@ fn said_in_python(source: &str) -> Vec<String> {
     said
 }
 
-/// The string literals of a source, but those of comments and of attributes.
+/// The string literals of a source, except those in comments and attributes.
 fn literals(source: &str) -> Vec<String> {
     let mut found = Vec::new();
     let lines = source.split_inclusive('\n');
@@ -244,7 +244,7 @@ fn literals(source: &str) -> Vec<String> {
         .collect();
     let mut rest = code.as_str();
     while let Some(at) = rest.find('"') {
-        // C's strings are code of Python's, or names.
+        // C strings are Python code, or names.
         let before = &rest[..at];
         let is_other = [" c", "(c"].iter().any(|end| before.ends_with(end));
         let is_char = before.ends_with('\'') || before.ends_with("'\\");
@@ -261,7 +261,7 @@ fn literals(source: &str) -> Vec<String> {
     found
 }
 
-/// The value of the string literal that has begun, and its length with the closing quote.
+/// The value of a string literal whose opening quote was read, and its length including the closing quote.
 fn literal(begun: &str) -> (String, usize) {
     let mut text = String::new();
     let mut chars = begun.char_indices().peekable();
@@ -279,7 +279,7 @@ fn literal(begun: &str) -> (String, usize) {
     (text, begun.len())
 }
 
-/// A format with `…` in place of what is filled in.
+/// A format string with `…` in place of each placeholder.
 fn shape(format: &str) -> String {
     let mut out = String::new();
     let mut depth = 0;

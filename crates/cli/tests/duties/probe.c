@@ -1,4 +1,4 @@
-// What a program sees of the place that it was started in, one part at a time, and what happens to it there.
+// Prints one part of the environment in which a program starts, or reacts to signals there.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -85,7 +85,7 @@ static void note(int number, siginfo_t *info, void *context) {
     if (number == SIGUSR2) _exit(0);
 }
 
-// Says what it gets, until SIGUSR2 ends it.
+// Prints the signals that it gets, until SIGUSR2 ends it.
 static void listen_to_signals(void) {
     struct sigaction action = {.sa_sigaction = note, .sa_flags = SA_SIGINFO | SA_RESTART};
     int numbers[] = {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGRTMIN + 2, SIGRTMIN + 3};

@@ -1,4 +1,4 @@
-//! A record of GPU metrics, read, and what the stand-in for NVML must have given.
+//! Reads a record of GPU metrics, and checks the values of the stand-in for NVML.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ const GPM: [(u32, Metric); 8] = [
     (61, Metric::NvlinkSent),
 ];
 
-/// Of GPU 0, and what GPU 1 has more.
+/// The value for GPU 0, and the difference to GPU 1.
 const PLAIN: [(Metric, u64, u64); 6] = [
     (Metric::GpuUtil, 71_000, 1000),
     (Metric::MemoryUtil, 31_000, 1000),

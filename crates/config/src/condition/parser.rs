@@ -1,4 +1,4 @@
-//! From a text to a condition.
+//! Parser of conditions.
 
 use std::fmt;
 
@@ -7,19 +7,19 @@ use crate::comparison::Comparison;
 use crate::error::{Problem, quoted};
 use crate::time;
 
-/// Brackets and `not` within each other.
+/// Largest nesting depth of brackets and `not`.
 const DEPTH: usize = 32;
 
-/// Which names a condition may have.
+/// The set of names that a condition can use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Names {
     Batch,
-    /// Times, too.
+    /// Facts of the batch, and times.
     All,
 }
 
 impl Names {
-    const fn all(self) -> &'static [&'static str] {
+    const fn list(self) -> &'static [&'static str] {
         match self {
             Self::Batch => NAMES.split_at(FIRST_TIME).0,
             Self::All => &NAMES,
@@ -44,7 +44,7 @@ impl Names {
 pub struct Parser<'a> {
     text: &'a str,
     names: Names,
-    /// In bytes.
+    /// Position in the text, in bytes.
     at: usize,
     depth: usize,
     parts: Vec<Part>,
@@ -61,7 +61,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The comparisons, and how they are joined.
+    /// Parses the whole text into its comparisons and the tree that joins them.
     pub fn parse(mut self) -> Result<(Vec<Part>, Node), Problem> {
         let node = self.either()?;
         if !self.rest().is_empty() {
@@ -89,7 +89,7 @@ impl<'a> Parser<'a> {
         has
     }
 
-    /// The word that comes next; it is not passed.
+    /// The next word, without consuming it.
     fn word(&mut self) -> &'a str {
         let rest = self.rest();
         let is_part = |c: char| c.is_alphanumeric() || c == '_';
@@ -142,7 +142,7 @@ impl<'a> Parser<'a> {
 
     fn comparison(&mut self) -> Result<Node, Problem> {
         let word = self.word();
-        let mut names = self.names.all().iter();
+        let mut names = self.names.list().iter();
         let Some(name) = names.position(|name| *name == word) else {
             return Err(match word {
                 "gpu" if self.names == Names::All => {
@@ -182,7 +182,7 @@ impl<'a> Parser<'a> {
         Ok(Node::Part(self.parts.len() - 1))
     }
 
-    /// The number or the phase that `name` is compared with; it is not passed.
+    /// The number or phase that `name` is compared with, without consuming it.
     fn number(&mut self, name: usize) -> Result<(&'a str, With), Problem> {
         let word = self.word();
         let (with, kind) = if name == PHASE {
@@ -197,7 +197,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The time that comes next; it is not passed.
+    /// The next time, without consuming it.
     fn time(&mut self) -> Result<(&'a str, With), Problem> {
         let rest = self.rest();
         let is_part = |c: char| c.is_alphanumeric() || c == '.';

@@ -1,4 +1,4 @@
-//! What conditions hold for, and what is none.
+//! Tests of parsing and evaluating conditions.
 
 use super::*;
 

@@ -79,7 +79,7 @@ fn a_window_opens_by_itself_where_a_condition_says_so() {
     let trigger = settings.when.unwrap();
     assert_eq!(trigger.condition.to_string(), when.1);
     assert_eq!((trigger.steps, trigger.at_most), (50, AtMost::default()));
-    // What it names is measured, and what it opens is recorded.
+    // The settings that the condition names are measured, and the windows that it opens are recorded.
     assert!(settings.gil && !settings.record_gc);
     assert!(settings.trace.is_some() && settings.trace_on_demand);
     let none = from(&[when, ("TLLMPROF_TRACE", "")]).unwrap();
@@ -182,7 +182,7 @@ fn the_variable_that_was_set_is_named() {
     assert_eq!(
         error.to_string(),
         "TLLM_GPTM_PROFILE_START_STOP=\"9-5\": \"9-5\" ends before it starts \
-             (wanted: A-B, N, A- or all, or a comma list of them; or steady, steady:N or none)"
+             (wanted: A-B, N, A- or all, or a comma list of them; or auto, steady, steady:N or none)"
     );
 }
 
@@ -213,7 +213,7 @@ fn stacks_are_off_by_default_and_native_ones_switch_them_on() {
     let bad = from(&[("TLLMPROF_STACKS", "1001")]).unwrap_err();
     assert_eq!(
         bad.to_string(),
-        "TLLMPROF_STACKS=\"1001\": 1001 Hz is over 1000 Hz (wanted: 1 for 200 Hz, 0, or a number of Hz up to 1000)"
+        "TLLMPROF_STACKS=\"1001\": 1001 Hz is over 1000 Hz (wanted: 1 for 200 Hz, 0, a number of Hz up to 1000, or auto)"
     );
 }
 
@@ -223,7 +223,7 @@ fn kernels_and_router() {
         from(&[("TLLMPROF_KERNELS", v)])
             .unwrap()
             .kernels?
-            .of_window()
+            .steps_of_window()
     };
     assert_eq!(
         [
@@ -236,14 +236,14 @@ fn kernels_and_router() {
         ],
         [Some(20), Some(20), Some(7), None, None, None]
     );
-    // What is sampled has a record, and begins it by itself.
+    // Samples need a record, which begins by itself.
     let sampled = from(&[("TLLMPROF_KERNELS", "20@60s")]).unwrap();
     assert!(sampled.trace_on_demand && sampled.kernels.unwrap().samples().is_some());
     assert!(from(&[("TLLMPROF_KERNELS", "20")]).unwrap().trace.is_none());
     let bad = from(&[("TLLMPROF_KERNELS", "20@60")]).unwrap_err();
     assert_eq!(
         bad.to_string(),
-        "TLLMPROF_KERNELS=\"20@60\": \"60\" is no time (wanted: 1, 0, a number of steps, or STEPS@TIME, such as 20@60s, \
+        "TLLMPROF_KERNELS=\"20@60\": \"60\" is no time (wanted: 1, 0, a number of steps, auto, or STEPS@TIME, such as 20@60s, \
          with a TIME of 1s or more)"
     );
     let router = from(&[
@@ -288,7 +288,7 @@ fn a_value_that_is_not_text_is_reported() {
 fn the_table_lists_exactly_what_is_read() {
     let read = RefCell::new(BTreeSet::new());
     Settings::from_env(|name| {
-        // Launchers' names are in a table of their own.
+        // Names of launchers' variables are in a table of their own.
         if JOB_VARIABLES
             .iter()
             .all(|(_, names)| !names.contains(&name))
@@ -304,19 +304,19 @@ fn the_table_lists_exactly_what_is_read() {
     assert_eq!(all().count(), all().collect::<BTreeSet<_>>().len());
 }
 
-/// What some rows need beside them.
+/// Variables that some rows require.
 const BESIDE: [(&str, &str); 2] = [
     (variable::condition, "tokens>1"),
     (variable::when, "wait > 1s"),
 ];
 
-/// The settings where a variable has this value, or none, but for whether it was given at all.
+/// The settings with this value of a variable, or without it, ignoring the facts about what was given.
 fn with(name: &str, value: Option<&str>) -> Result<String, BadValue> {
     let beside = BESIDE.into_iter().filter(|(beside, _)| *beside != name);
     let set: Vec<_> = beside.chain(value.map(|value| (name, value))).collect();
     let mut settings = from(&set)?;
     (settings.windows_from, settings.warmup_given) = (None, false);
-    // What they are of use for is in `when`.
+    // These only matter together with `when`.
     (settings.when_at_most, settings.when_steps) = (None, None);
     Ok(format!("{settings:?}"))
 }
@@ -366,7 +366,7 @@ fn each_row_says_what_it_is_for_and_in_the_same_form() {
             !row.variables.is_empty() || !row.option.is_empty(),
             "{row:?}"
         );
-        // An option that switches off what is on says so.
+        // An option that switches off a default says so.
         let is_off = row.value == Value::Flag && row.default == "1";
         assert_eq!(
             (is_off, is_off),
@@ -400,7 +400,7 @@ fn a_run_that_is_named_wins_over_the_launchers_job() {
     );
 }
 
-/// Bytes that are random, or nearly a value: most of them from the grammar's own alphabet.
+/// Random bytes, or nearly a valid value: most come from the grammar's own alphabet.
 fn any_value(seed: &mut u64) -> Vec<u8> {
     let mut next = || {
         // xorshift64

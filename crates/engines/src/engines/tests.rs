@@ -4,7 +4,7 @@ use std::fmt::Write;
 use super::*;
 use tllmprof_config::Step;
 
-/// What a process has: libraries, symbols and Python modules.
+/// Returns a function that recognizes the process's libraries, symbols and Python modules.
 fn process<'a>(has: &'a [Seen]) -> impl Fn(&Seen) -> bool + 'a {
     move |wanted| {
         has.iter().any(|is| match (wanted, is) {
@@ -32,7 +32,7 @@ fn every_row_is_whole() {
     let mut signs = HashSet::new();
     for engine in ENGINES {
         assert!(names.insert(engine.name), "{} twice", engine.name);
-        // One module of Python may have several functions that can be the step.
+        // One Python module may have several functions that can be the step.
         let step = engine.python_step().unwrap_or_default();
         assert!(
             signs.insert((engine.seen_by, step)),
@@ -90,7 +90,7 @@ fn rules_match_the_names_that_were_read() {
     ] {
         assert!(!turbomind.is_match(other.as_bytes()), "{other}");
     }
-    // With and without a namespace for the version of the ABI.
+    // With and without a namespace for the ABI version.
     let trtllm = symbol_rule("TensorRT-LLM C++ executor");
     for namespace in ["batch_manager", "_v1::batch_manager"] {
         let step = format!(
@@ -115,7 +115,7 @@ fn rules_match_the_names_that_were_read() {
 #[test]
 fn the_more_specific_row_wins() {
     use Seen::{Module, Python, Symbol};
-    // A server of the C++ executor inside Triton.
+    // A server with the C++ executor inside Triton.
     let triton = Module("libtritonserver.so");
     let trtllm = Module("libtensorrt_llm.so");
     let backend = Module("libtriton_tensorrtllm.so");
@@ -123,7 +123,7 @@ fn the_more_specific_row_wins() {
         named(&[triton, trtllm, backend]),
         Some("TensorRT-LLM C++ executor in Triton")
     );
-    // A Python process, before and after the Python layer knows its modules.
+    // A Python process, before and after its modules are known.
     let torch_ops = Module("libth_common.so");
     assert_eq!(
         named(&[trtllm, torch_ops]),
@@ -150,7 +150,7 @@ fn the_more_specific_row_wins() {
         let engine = known(process(&[generate, Python(module)])).unwrap();
         assert_eq!(engine.seen_by, Python(module));
     }
-    // Ollama's Go program holds llama.cpp too; its runner does not call llama_decode.
+    // Ollama's Go program also contains llama.cpp; its runner does not call llama_decode.
     let ollama = Symbol("github.com/ollama/ollama/runner/ollamarunner.Execute");
     assert_eq!(
         named(&[Symbol("llama_decode"), ollama]),
@@ -188,7 +188,7 @@ fn tensorrt_llm_is_recognized_by_its_library() {
     let both = "TLLM_PROFILE_START_STOP";
     let gates = |file| tensorrt_llm_gates_itself(both, process(&[Seen::Module(file)]));
     assert!(gates("libtensorrt_llm.so"));
-    // The plugins are loaded alone by programs that run TensorRT by themselves.
+    // Programs that run TensorRT themselves load only the plugins.
     assert!(!gates("libnvinfer_plugin_tensorrt_llm.so"));
     assert!(!gates("libtensorrt_llm_nixl_wrapper.so"));
     assert!(!gates("libnvinfer.so.10"));
@@ -201,7 +201,7 @@ fn tensorrt_llm_is_recognized_by_its_library() {
     assert!(!reads("TLLM_GPTM_PROFILE_START_STOP", &python));
     assert!(reads("TLLM_GPTM_PROFILE_START_STOP", &python[..1]));
     assert!(!reads("TLLMPROF_START_STOP", &python));
-    // Each row of it is an engine that gates itself.
+    // Each of its rows is an engine that gates itself.
     for engine in ENGINES.iter().filter(|e| e.name.starts_with("TensorRT")) {
         assert!(engine.source.starts_with("NVIDIA/TensorRT-LLM at "));
     }
@@ -298,7 +298,7 @@ fn python_steps_are_the_python_rows_in_their_order() {
             engine.name
         );
     }
-    // What the module of another row imports comes behind it.
+    // A module that another row's module imports comes after it.
     let place = |name| steps.iter().position(|step| *step == name).expect(name);
     assert!(place("vLLM, model runner V2") < place("vLLM, engine V0"));
     assert!(place("TensorRT-LLM PyExecutor") < place("transformers generate"));

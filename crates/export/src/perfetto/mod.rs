@@ -1,8 +1,8 @@
 //! Perfetto's protobuf, which its UI and its trace processor read.
 //!
-//! Each record is a sequence of packets of its own, with its own table of names. A span is a packet
-//! where it begins and one where it ends; the trace processor puts packets in the order of their times,
-//! and those of one time in the order that they have in the file.
+//! Each record is a separate sequence of packets, with its own table of names. A span is a packet at its
+//! start and one at its end. The trace processor sorts packets by their times, and those of one time by
+//! their order in the file.
 
 mod proto;
 mod wire;
@@ -28,7 +28,7 @@ pub struct Perfetto<'a> {
     sink: &'a mut Sink,
     sequence: u32,
     names: Names,
-    /// How many names a sequence keeps.
+    /// Maximum number of names of a sequence.
     limit: usize,
 }
 
@@ -38,7 +38,7 @@ impl<'a> Perfetto<'a> {
             sink,
             sequence: 0,
             names: Names::default(),
-            limit: LIMIT,
+            limit: MAX_NAMES,
         }
     }
 
@@ -47,7 +47,7 @@ impl<'a> Perfetto<'a> {
         self.sink.ready()
     }
 
-    /// Forgets all names, on both sides.
+    /// Clears all names, here and in the reader.
     fn restart(&mut self) -> io::Result<()> {
         self.names = Names::begin();
         self.packet(&TracePacket {
@@ -60,7 +60,7 @@ impl<'a> Perfetto<'a> {
         })
     }
 
-    /// Begins the packet of an event: what is being written, the packet and its event.
+    /// Begins the packet of an event. Returns the bytes, the open packet and its open event.
     fn event(&self, line: Id, at: u64, kind: u32) -> (Wire, Open, Open) {
         let mut wire = Wire::new();
         let packet = wire.begin(proto::TRACE_PACKET as u8);
@@ -82,21 +82,22 @@ impl<'a> Perfetto<'a> {
     }
 }
 
-/// More names than that are forgotten and written again: memory does not grow with the record.
-const LIMIT: usize = 1 << 20;
+/// Maximum number of names. They are then cleared and written again, so that memory does not grow with the
+/// record.
+const MAX_NAMES: usize = 1 << 20;
 
 /// The names that a sequence has written, each with its number.
 #[derive(Default)]
 struct Names {
     names: HashMap<Name, u64>,
     texts: HashMap<Text, u64>,
-    /// What the next packet defines.
+    /// The names that the next packet defines.
     new: InternedData,
     is_new: bool,
 }
 
 impl Names {
-    /// Those of a sequence that begins.
+    /// Returns the names of a new sequence.
     fn begin() -> Self {
         let all = |texts: &mut dyn Iterator<Item = &'static str>| {
             let entries = (1..).zip(texts);
@@ -134,13 +135,13 @@ impl Names {
         let next = self.texts.len() as u64 + 1;
         *self.texts.entry(text).or_insert_with(|| {
             let values = &mut self.new.debug_annotation_string_values;
-            values.push(interned(next, text.of(record)));
+            values.push(interned(next, text.resolve(record)));
             self.is_new = true;
             next
         })
     }
 
-    /// What has not been written yet.
+    /// Returns the names that have not been written yet.
     fn take_new(&mut self) -> Option<InternedData> {
         std::mem::take(&mut self.is_new).then(|| std::mem::take(&mut self.new))
     }
@@ -148,7 +149,7 @@ impl Names {
 
 impl Format for Perfetto<'_> {
     fn begin(&mut self, clocks: &Clocks) -> io::Result<()> {
-        // The time of day, where it is later than the clock's zero.
+        // The time of day, if it is later than the clock's zero.
         let clock = |clock_id, timestamp| Clock {
             clock_id: Some(clock_id),
             timestamp: Some(timestamp),
@@ -287,7 +288,7 @@ impl Format for Perfetto<'_> {
     }
 }
 
-/// A packet as a field of the trace.
+/// Appends a packet as a field of the trace.
 fn put(to: &mut Vec<u8>, packet: &TracePacket) {
     prost::encoding::message::encode(proto::TRACE_PACKET, packet, to);
 }

@@ -1,7 +1,7 @@
 //! The part of Perfetto's trace format that is written here.
 //!
-//! Source: protos/perfetto/trace in Perfetto's repository; names and numbers are those there. Fields of
-//! one place that exclude each other are not written as such: only one of them is ever set.
+//! Source: protos/perfetto/trace in Perfetto's repository, with the same names and numbers. The fields of a
+//! `oneof` are written as plain fields: only one of them is ever set.
 
 use prost::Message;
 
@@ -110,7 +110,7 @@ pub struct TrackEvent {
     pub name_iid: Option<u64>,
     #[prost(uint64, optional, tag = "11")]
     pub track_uuid: Option<u64>,
-    /// Slices that have one in common are tied by arrows, in the order of their times.
+    /// Slices that have a flow in common are connected by arrows, in the order of their times.
     #[prost(fixed64, repeated, packed = "false", tag = "47")]
     pub flow_ids: Vec<u64>,
     #[prost(double, optional, tag = "44")]
@@ -142,12 +142,12 @@ pub struct InternedData {
     pub event_names: Vec<Interned>,
     #[prost(message, repeated, tag = "3")]
     pub debug_annotation_names: Vec<Interned>,
-    /// Of type bytes, which are written as strings are.
+    /// Values of type bytes, which are encoded like strings.
     #[prost(message, repeated, tag = "29")]
     pub debug_annotation_string_values: Vec<Interned>,
 }
 
-/// `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString`: all have these two.
+/// `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString`: all have these two fields.
 #[derive(Clone, PartialEq, Message)]
 pub struct Interned {
     #[prost(uint64, optional, tag = "1")]

@@ -1,25 +1,25 @@
-//! The packets that there are millions of, written field by field: by way of a message's structure they
-//! take three times as long. Fields and their numbers as in `proto`.
+//! Writes the most frequent packets field by field: by way of a message's structure, they take three times
+//! as long. Fields have the same numbers as in `proto`.
 
-/// What a packet of an event takes at most: with five annotations, each of 64 bits, it is 118 bytes, and
-/// with a flow and the three that what is launched or launches has 100. So the length of every message in
-/// it is one byte.
-const LONGEST: usize = 127;
+/// Maximum size of a packet of an event, in bytes. With five annotations, each of 64 bits, it has 118 bytes.
+/// With a flow and the three annotations of a launch or of launched work, it has 100. So the length of every
+/// message in it is one byte.
+const MAX_BYTES: usize = 127;
 
-/// A packet in the making.
+/// A packet that is being written.
 pub struct Wire {
-    bytes: [u8; LONGEST],
+    bytes: [u8; MAX_BYTES],
     length: usize,
 }
 
-/// A message that is not ended: where its length goes.
+/// A message that has not ended: the place of its length.
 #[must_use]
 pub struct Open(usize);
 
 impl Wire {
     pub const fn new() -> Self {
         Self {
-            bytes: [0; LONGEST],
+            bytes: [0; MAX_BYTES],
             length: 0,
         }
     }
@@ -28,14 +28,14 @@ impl Wire {
         &self.bytes[..self.length]
     }
 
-    /// A field that is a number.
+    /// Writes a field that is a number.
     #[inline]
     pub const fn number(&mut self, field: u8, value: u64) {
         self.varint((field as u64) << 3);
         self.varint(value);
     }
 
-    /// A field that is a number of always eight bytes.
+    /// Writes a field that is a number of eight bytes.
     #[inline]
     pub fn fixed(&mut self, field: u8, value: u64) {
         self.varint((field as u64) << 3 | 1);
@@ -44,7 +44,7 @@ impl Wire {
         }
     }
 
-    /// A field that is a message: what comes next is in it.
+    /// Begins a field that is a message. The next fields are in it.
     #[inline]
     pub const fn begin(&mut self, field: u8) -> Open {
         self.varint((field as u64) << 3 | 2);
@@ -69,8 +69,8 @@ impl Wire {
 
     #[inline]
     const fn byte(&mut self, byte: u8) {
-        debug_assert!(self.length < LONGEST);
-        if self.length < LONGEST {
+        debug_assert!(self.length < MAX_BYTES);
+        if self.length < MAX_BYTES {
             self.bytes[self.length] = byte;
             self.length += 1;
         }

@@ -1,4 +1,4 @@
-//! Rows, column by column, as Parquet takes them.
+//! Rows, stored column by column as Parquet requires.
 
 use std::io::Write;
 
@@ -14,13 +14,13 @@ pub enum Cell {
     Int(i64),
     Real(f64),
     Flag(bool),
-    /// A place in a list of texts.
+    /// An index into a list of texts.
     Text(usize),
     Null,
 }
 
 impl From<u64> for Cell {
-    /// What needs 64 bits is the largest number there is.
+    /// A value that needs all 64 bits becomes the largest number.
     fn from(value: u64) -> Self {
         Self::Int(i64::try_from(value).unwrap_or(i64::MAX))
     }
@@ -67,7 +67,7 @@ enum Values {
 #[derive(Debug)]
 struct Column {
     values: Values,
-    /// Of each row whether it has a value, where it need not.
+    /// For each row, 1 if it has a value and 0 if not; `None` if all must have one.
     levels: Option<Vec<i16>>,
 }
 

@@ -1,7 +1,7 @@
-//! Parquet tables, partitioned by run, host, rank and process as Hive does it:
+//! Parquet tables, partitioned by run, host, rank and process in Hive's way:
 //! `calls/run=20260102-030405-99-ab12/host=gpu7/rank=0/pid=4000/part-0.parquet`.
 //!
-//! One thread reads the record and gathers rows, another one encodes and writes them.
+//! One thread reads the record and gathers rows. Another thread encodes and writes them.
 
 mod columns;
 mod rows;
@@ -30,19 +30,20 @@ use crate::exported::Exported;
 use crate::private::private_file;
 use crate::record::Record;
 
-/// Rows that are encoded together, and how many of these packets may wait for it.
-const GROUP: usize = 1 << 17;
-const WAITING: usize = 2;
+/// Number of rows that are encoded together.
+const GROUP_ROWS: usize = 1 << 17;
+/// Maximum number of groups of rows that wait to be encoded.
+const MAX_WAITING_GROUPS: usize = 2;
 
 /// Writes the tables of records into `folder`.
 ///
 /// # Errors
-/// Where a record cannot be read or a file not be written.
+/// Returns an error if a record cannot be read or a file cannot be written.
 pub fn parquet(records: &[Record], folder: &Path) -> io::Result<Exported> {
     let mut exported = Exported::default();
     let mut taken = HashSet::new();
     for record in records {
-        let mut partition = Partition::of(record);
+        let mut partition = Partition::new(record);
         while !taken.insert(partition.clone()) {
             partition.part += 1;
         }
@@ -51,7 +52,7 @@ pub fn parquet(records: &[Record], folder: &Path) -> io::Result<Exported> {
     Ok(exported)
 }
 
-/// Where the rows of a record go, in each table.
+/// The part of each table to which the rows of a record are written.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Partition {
     folder: PathBuf,
@@ -59,7 +60,7 @@ struct Partition {
 }
 
 impl Partition {
-    fn of(record: &Record) -> Self {
+    fn new(record: &Record) -> Self {
         let facts = &record.process.facts;
         // Tables are joined by it, so it is never null.
         let run = match &*facts.run {
@@ -74,14 +75,15 @@ impl Partition {
     }
 }
 
-/// A value as a part of a path: what a path or a pattern for paths could take for something else is
-/// written as its number. That is what Hive does, and Spark and DuckDB undo, for ASCII alone.
+/// Returns a value as a part of a path. Characters that have a meaning in a path or in a pattern for paths
+/// are written as their number. Hive does so, and Spark and DuckDB decode it, only for ASCII.
 fn hive(value: &str) -> String {
-    /// Longest name of a host or run in bytes, with room for `host=` in what a file system takes.
-    const LIMIT: usize = 240;
+    /// Maximum length of the name of a host or run in bytes, with room for `host=` within a file system's
+    /// limit.
+    const MAX_VALUE_BYTES: usize = 240;
     let mut text = String::new();
     for c in value.chars() {
-        if text.len() + c.len_utf8().max(3) > LIMIT {
+        if text.len() + c.len_utf8().max(3) > MAX_VALUE_BYTES {
             break;
         }
         if c.is_ascii_alphanumeric() || "-_.".contains(c) || !c.is_ascii() {
@@ -105,7 +107,7 @@ fn tables(record: &Record, folder: &Path, partition: &Partition) -> io::Result<u
         files.push(create(table, &file).map_err(failed)?);
     }
     thread::scope(|scope| {
-        let (writer, packets) = sync_channel::<(usize, Rows)>(WAITING);
+        let (writer, packets) = sync_channel::<(usize, Rows)>(MAX_WAITING_GROUPS);
         let encoding = scope.spawn(move || {
             for (table, rows) in packets {
                 rows.write(&mut files[table])?;
@@ -145,7 +147,7 @@ fn create(table: &Table, file: &Path) -> Result<SerializedFileWriter<File>, Parq
 
 fn failed(error: ParquetError) -> io::Error {
     match error {
-        // Those of the disk say what they are.
+        // Errors of the disk describe themselves.
         ParquetError::External(inner) => match inner.downcast::<io::Error>() {
             Ok(error) => *error,
             Err(error) => io::Error::other(error),
@@ -154,7 +156,7 @@ fn failed(error: ParquetError) -> io::Error {
     }
 }
 
-/// Rows that wait until there are enough of them.
+/// Rows that wait until there are enough for a group.
 struct Gathered {
     rows: Vec<Rows>,
     writer: SyncSender<(usize, Rows)>,
@@ -166,7 +168,7 @@ impl Tables for Gathered {
         let rows = &mut self.rows[table];
         rows.push(cells, &texts.all);
         self.count += 1;
-        if rows.count() < GROUP {
+        if rows.count() < GROUP_ROWS {
             return Ok(());
         }
         let rows = std::mem::replace(rows, Rows::new(&TABLES[table]));
@@ -176,7 +178,7 @@ impl Tables for Gathered {
 
 impl Gathered {
     fn send(&self, table: usize, rows: Rows) -> io::Result<()> {
-        // Where the writer has failed it knows why.
+        // If the writer has failed, it returns the reason.
         let sent = self.writer.send((table, rows));
         sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }

@@ -1,4 +1,4 @@
-//! Which rows a record comes to.
+//! The rows of a record.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,13 +12,13 @@ use super::columns::Cell;
 use super::schema::{Field, Kind as Column, TABLES, Which};
 use crate::record::Record;
 
-/// Texts by their places.
+/// Texts, with their indices in `all`.
 #[derive(Default)]
 pub struct Texts {
     pub all: Vec<ByteArray>,
     strings: HashMap<StringId, usize>,
     fixed: HashMap<&'static str, usize>,
-    /// Of sampled frames: the function alone, or the whole stack.
+    /// Texts of sampled frames: only the function (false), or the whole stack (true).
     frames: HashMap<(u32, bool), usize>,
     scopes: HashMap<u32, usize>,
 }
@@ -74,13 +74,13 @@ impl Texts {
     }
 }
 
-/// Where rows go.
+/// A consumer of rows.
 pub trait Tables {
-    /// Adds a row, a cell for each of the columns of the table at this place of [`TABLES`].
+    /// Adds a row, with a cell for each of the columns of the table with this index in [`TABLES`].
     fn row(&mut self, table: usize, cells: &[Cell], texts: &Texts) -> io::Result<()>;
 }
 
-/// Gives all rows of a record to `tables`.
+/// Passes all rows of a record to `tables`.
 pub fn rows(record: &Record, tables: &mut impl Tables) -> io::Result<()> {
     let mut texts = Texts::default();
     process(record, &mut texts, tables)?;
@@ -122,7 +122,7 @@ fn process(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Resu
         facts.software.cuda_driver.into(),
         texts.add(&facts.boot),
         Cell::Int(process.record.unix_minus_monotonic),
-        process.others.outside.iterations.into(),
+        process.others.outside.all.iterations.into(),
         process.record.events.into(),
         process.record.dropped.into(),
         texts.fixed(process.state().name()),
@@ -193,7 +193,7 @@ fn iterations(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::R
 
 fn ledger(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Result<()> {
     let process = &record.process;
-    for (window, ledger) in process.windows.iter().zip(&process.details.windows) {
+    for (window, ledger) in process.windows.iter().zip(&process.ledger.details.windows) {
         let sides = [
             ("host", &ledger.host, ledger.host_iterations),
             ("gpu", &ledger.gpu, ledger.gpu_iterations),
@@ -217,7 +217,7 @@ fn ledger(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Resul
     Ok(())
 }
 
-/// Where a cell of an item comes from.
+/// The source of a cell of an item.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Start,
@@ -240,7 +240,7 @@ enum Source {
     Domain,
     Scope,
     Value,
-    /// [`Source::Value`] is thousandths of it.
+    /// A thousandth of [`Source::Value`].
     Real,
     Iteration,
     Capturing,
@@ -250,8 +250,9 @@ enum Source {
 }
 
 impl Source {
-    /// Of a kind's column: what its value is has a column of that name, or `value`.
-    fn of(kind: Kind, field: &Field, texts: &mut Texts) -> Self {
+    /// Returns the source of a kind's column. The value is in the column with the name of its key, or in
+    /// `value`.
+    fn for_column(kind: Kind, field: &Field, texts: &mut Texts) -> Self {
         let value = kind.row().value;
         let word = kind.row().table.map_or("", |(_, word)| word);
         match field.name {
@@ -285,25 +286,25 @@ impl Source {
     }
 }
 
-/// The table of a kind, and where each cell of its rows comes from.
+/// The table of a kind, and the source of each cell of its rows.
 type Plan = Option<(usize, Vec<Source>)>;
 
 fn plan(kind: Kind, texts: &mut Texts) -> Plan {
     let (name, _) = kind.row().table?;
     let place = TABLES.iter().position(|table| table.name == name)?;
     let fields = TABLES[place].fields.iter();
-    let sources = fields.map(|field| Source::of(kind, field, texts));
+    let sources = fields.map(|field| Source::for_column(kind, field, texts));
     Some((place, sources.collect()))
 }
 
-/// Rows of items, one by one.
+/// Makes the rows of items, one by one.
 struct Items<'a> {
     record: &'a Record,
     iterations: Iterations,
     texts: Texts,
     /// The name of each row of the table of calls.
     calls: Vec<Cell>,
-    /// By kind.
+    /// The plans, by kind.
     plans: Vec<Plan>,
     /// Kept for its memory.
     row: Vec<Cell>,
@@ -314,7 +315,7 @@ impl<'a> Items<'a> {
         let facts = &record.process.facts;
         Self {
             record,
-            iterations: Iterations::of(&record.process),
+            iterations: Iterations::from_process(&record.process),
             calls: (0..=u8::MAX)
                 .map(|row| texts.add(&facts.call(row)))
                 .collect(),
@@ -328,7 +329,7 @@ impl<'a> Items<'a> {
     }
 
     fn add(&mut self, item: &Item, to: &mut impl Tables) -> io::Result<()> {
-        // Taken out and put back: cells are made with what else there is.
+        // The plan is taken out and put back, as `cell` borrows all of `self`.
         let Some((table, sources)) = self.plans[item.kind as usize].take() else {
             return Ok(());
         };

@@ -6,7 +6,7 @@ use ::parquet::basic::{LogicalType, Repetition, Type as Physical};
 use ::parquet::errors::Result;
 use ::parquet::schema::types::{Type, TypePtr};
 
-/// What a column holds.
+/// The type of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Nanoseconds, which grow from row to row or are near each other.
@@ -22,7 +22,7 @@ pub enum Kind {
 pub struct Field {
     pub name: &'static str,
     pub kind: Kind,
-    /// Whether it may be null.
+    /// True if it may be null.
     pub optional: bool,
 }
 
@@ -64,7 +64,7 @@ const fn optional(field: Field) -> Field {
     }
 }
 
-/// The place in [`TABLES`] of a table whose rows are no items.
+/// The index in [`TABLES`] of a table whose rows are not items.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Which {
@@ -255,7 +255,7 @@ pub const TABLES: &[Table] = &[
 ];
 
 impl Table {
-    /// Its schema, as Parquet has it.
+    /// Returns its schema, as Parquet has it.
     pub fn schema(&self) -> Result<TypePtr> {
         let fields: Result<Vec<_>> = self.fields.iter().map(Field::schema).collect();
         let schema = Type::group_type_builder(self.name).with_fields(fields?);

@@ -1,6 +1,6 @@
-//! Records with an event of every kind, and what happened in them.
+//! Records with an event of every kind, and the events that must be found in an export of them.
 
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code)] // each test file uses only a part
 
 pub mod scene;
 #[path = "../../../../tests/common/skipped.rs"]
@@ -36,7 +36,7 @@ pub fn record(name: &str, bytes: Vec<u8>) -> Record {
     Record::new(name.into(), Box::new(Bytes(bytes)), Arc::new(|_| Ok(()))).unwrap()
 }
 
-/// Something that happened, as it is to be found in an export.
+/// An item, as it must be found in an export.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Seen {
     pub host: String,
@@ -44,7 +44,7 @@ pub struct Seen {
     pub name: String,
     pub category: String,
     pub start: u64,
-    /// `None`: a moment.
+    /// The duration in nanoseconds; `None` for a moment.
     pub duration: Option<u64>,
     /// `key=value`, in the order of the keys.
     pub args: String,
@@ -69,7 +69,7 @@ pub fn assert_same(mut found: Vec<Seen>, mut expected: Vec<Seen>) {
     assert_eq!(found.len(), expected.len());
 }
 
-/// A folder that goes when the test ends.
+/// Returns a folder that is removed when the test ends.
 pub fn scratch() -> TempDir {
     TempDir::with_prefix("tllmprof-").unwrap()
 }
@@ -78,8 +78,8 @@ fn here(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// What a command writes to standard output; what it says else where it fails. It is ended where it
-/// takes too long.
+/// Returns what a command writes to standard output, or if it fails, what it writes to standard error. It is
+/// killed if it takes longer than `limit`.
 fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
     let mut child = signals::end_with_test(command)
         .stdin(Stdio::null())
@@ -113,8 +113,8 @@ fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
     if status.success() { Ok(out) } else { Err(err) }
 }
 
-/// What one of the scripts in `readers` says of an export; `None` where what it needs cannot be had,
-/// which is said.
+/// Returns the answer of one of the scripts in `readers` about an export. Returns `None`, and logs the
+/// reason, if what the script needs is not available.
 pub fn read_by(script: &str, export: &Path) -> Option<Value> {
     let python = match script {
         _ if script.starts_with("spark") => with_spark(),
@@ -142,8 +142,8 @@ pub fn read_by(script: &str, export: &Path) -> Option<Value> {
     }
 }
 
-/// A Python that has Spark: `TLLMPROF_SPARK_PYTHON`, else the usual one. `scripts/test-spark` installs it, and nothing
-/// else does: with the Java that it needs it is 900 MB.
+/// Returns a Python that has Spark: `TLLMPROF_SPARK_PYTHON`, or else the usual one. Only `scripts/test-spark`
+/// installs Spark: with the Java that it needs, it is 900 MB.
 fn with_spark() -> Result<String, String> {
     let python = std::env::var("TLLMPROF_SPARK_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     for mut command in [Command::new(&python), Command::new("java")] {

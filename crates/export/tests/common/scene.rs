@@ -1,4 +1,4 @@
-//! Two processes on two machines and the metrics of a GPU, recorded: what happened is known.
+//! Records of two processes on two machines and of a GPU's metrics, with known contents.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,19 @@ use super::{Seen, args};
 
 const US: u64 = 1000;
 
-/// Nanoseconds since 1970 less `CLOCK_MONOTONIC`: the second machine was started five seconds before
-/// the first.
+/// Nanoseconds since 1970 minus `CLOCK_MONOTONIC`: the second machine was started five seconds before the
+/// first.
 pub const UNIX: [u64; 2] = [1_700_000_005_000_000_000, 1_700_000_000_000_000_000];
 
-/// What the first machine's times are later by on the clock of both.
+/// Nanoseconds by which the first machine's times are later on the common clock.
 pub const SHIFT: u64 = UNIX[0] - UNIX[1];
 
-/// Names that have to come through as they are; the last byte of one is none of UTF-8's.
+/// Names that must be exported unchanged. The last byte of one is not valid UTF-8.
 pub const ODD: &str = "void \"f\\g\"<{int}>(\n\t\u{1}\u{7f}é漢)";
 const BROKEN: &[u8] = b"broken \xff\xfe\xc3\xf0";
 pub const REPAIRED: &str = "broken \u{fffd}\u{fffd}\u{fffd}\u{fffd}";
 
-/// Names that are to do harm where they are shown: to a terminal, to who reads them, to a page, to a spreadsheet, to
+/// Names that try to do harm where they are shown: to a terminal, a reader, a page, a spreadsheet, or to
 /// lines of text.
 pub const HOSTILE: [&str; 6] = [
     "\u{1b}]0;owned\u{7}\u{1b}[31m\u{9b}2J",
@@ -35,25 +35,25 @@ pub const HOSTILE: [&str; 6] = [
     "../../etc/passwd%2F%00\\",
 ];
 
-/// The longest that a record holds, in bytes.
+/// The longest name that a record holds, in bytes.
 pub const LONGEST: usize = 4096;
 
-/// Arrows from launches to kernels, from when to when on the first machine.
+/// Arrows from launches to kernels: their start and end times on the first machine.
 pub const FLOWS: [(u64, u64); 3] = [
     (2_100 * US, 2_200 * US + 1),
     (2_160 * US, 2_400 * US + 1),
-    // What one call launched is tied one after the other.
+    // The kernels that one call launched are connected one to the next.
     (2_200 * US + 1, 2_250 * US + 1),
 ];
 
-/// A record in the making.
+/// A record that is being made.
 pub struct Scene {
     pub builder: Builder,
     pub host: &'static str,
     pub pid: u32,
     ticks: u64,
     offset: u64,
-    /// All that is drawn.
+    /// All items that are drawn.
     pub seen: Vec<Seen>,
     iteration: Option<u64>,
 }
@@ -142,7 +142,7 @@ impl Scene {
         self.write(self.pid, 1000 * US, 0, What::CallName { row, kind, name });
     }
 
-    /// Notes what is to be seen. `more`: arguments besides the iteration.
+    /// Notes an item that must be found. `more` has its arguments besides the iteration.
     fn note(
         &mut self,
         (track, name, category): (&str, &str, &str),
@@ -190,7 +190,7 @@ impl Scene {
             end - start,
             What::Iteration { n, excluded: false },
         );
-        // As many requests as its number says, each with a token, and a prompt of three.
+        // `n` requests with a token each, and one with a prompt of three tokens.
         let batch = Batch::new(n as i64 + 1, n as i64 + 3, 3).unwrap();
         let iteration = n as u16;
         self.write(self.pid, start, 0, What::Batch { iteration, batch });
@@ -218,7 +218,7 @@ impl Scene {
     }
 }
 
-/// The records: name, bytes; and what is in them.
+/// Returns the records with their names and bytes, and the items in them.
 pub fn all() -> (Vec<(&'static str, Vec<u8>)>, Vec<Seen>) {
     let (server, other, metrics) = (server(), other(), metrics());
     let records = vec![
@@ -229,7 +229,7 @@ pub fn all() -> (Vec<(&'static str, Vec<u8>)>, Vec<Seen>) {
     (records, [server.seen, other.seen].concat())
 }
 
-/// What the metrics show: GPU and metric, unit, moment, value.
+/// The values of the metrics: GPU and metric, unit, moment, value.
 pub const METRICS: [(&str, &str, u64, f64); 3] = [
     ("GPU 0 SM busy", "%", 1_000_000, 57.25),
     ("GPU 0 SM busy", "%", 2_000_000, 60.0),
@@ -254,7 +254,7 @@ fn metrics() -> Scene {
     scene
 }
 
-/// A process with the same number on another machine.
+/// Returns a process with the same number on another machine.
 fn other() -> Scene {
     let mut scene = Scene::new("beta/β", 100, 1, ClockKind::Monotonic, UNIX[1]);
     scene.thread(100, "main");
@@ -312,7 +312,7 @@ fn server() -> Scene {
         let track = ("NVTX start/end, main", name, "nvtx");
         scene.note(track, start, Some(long), &[("domain", "requests")]);
     }
-    // Some thousand calls, so that they do not all wait together, in a function that comes last.
+    // Thousands of calls, more than one batch, in a function that comes last.
     for n in 0..6000_u64 {
         let start = 7_000 * US + n * 100;
         scene.call(main, (0, "cuGraphLaunch"), start, start + 50 + n % 50, 0);
@@ -320,7 +320,7 @@ fn server() -> Scene {
     let (start, long) = (6_990 * US, 700 * US);
     function(&mut scene, main, "Engine.step", start, long);
     samples(&mut scene, main);
-    // What has no place in time.
+    // An item that has no place in time.
     let (layer, expert, tokens) = (3, 200, 17);
     let what = What::ExpertLoad {
         layer,
@@ -337,7 +337,7 @@ fn function(scene: &mut Scene, (tid, track): (u32, &str), name: &str, start: u64
     scene.note((track, name, "python"), start, Some(long), &[]);
 }
 
-/// A function in a range, which begin together, and a mark.
+/// Adds a function in a range that begins with it, and a mark.
 fn nested(scene: &mut Scene, (tid, track): (u32, &str)) {
     let inner = (ODD, 3_910 * US, 20 * US);
     function(scene, (tid, track), inner.0, inner.1, inner.2);
@@ -364,7 +364,7 @@ fn nested(scene: &mut Scene, (tid, track): (u32, &str)) {
     }
 }
 
-/// Calls that fail, that a capture takes, that are cut, that have no name.
+/// Adds calls that fail, are captured, are cut, or have no name.
 fn odd_calls(scene: &mut Scene, (tid, track): (u32, &str)) {
     type Change = fn(&mut Event);
     let changes: [(&str, bool, Change); 3] = [
@@ -410,10 +410,10 @@ fn python(scene: &mut Scene, (tid, track): (u32, &str)) {
     scene.note(dropped, 2_900 * US, None, &[("events", "41")]);
 }
 
-/// Functions of sampled stacks, the outermost first; a separator of folded stacks is in one.
+/// Functions of sampled stacks, the outermost first. One contains a separator of folded stacks.
 pub const STACK: [&str; 2] = ["Engine.step (core.py:10)", "odd; name (sched.py:7)"];
 
-/// Samples of a thread's stack, which the thread beside it takes.
+/// Adds samples of a thread's stack, which another thread takes.
 fn samples(scene: &mut Scene, (tid, track): (u32, &str)) {
     let (sampler, track) = (tid + 1, format!("samples, {track}"));
     let asleep = format!("{}, asleep", STACK[1]);
@@ -454,7 +454,7 @@ fn samples(scene: &mut Scene, (tid, track): (u32, &str)) {
     }
 }
 
-/// In what the graph's first node was captured, and the second call was made.
+/// Adds the scopes in which the graph's first node was captured and the second call was made.
 fn scopes(scene: &mut Scene) {
     for (id, name) in [(1, "model.layers.3"), (2, "sample")] {
         let name = scene.builder.string(scene.pid, name);

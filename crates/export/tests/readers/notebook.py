@@ -1,4 +1,4 @@
-"""What the cells of examples/queries/questions.ipynb show, run by Jupyter's client: notebook.py FOLDER"""
+"""Prints the output of the cells of examples/queries/questions.ipynb, run by Jupyter's client: notebook.py FOLDER"""
 
 import json
 import os
@@ -6,7 +6,7 @@ import shutil
 import sys
 
 queries = os.path.join(os.path.dirname(os.path.abspath(__file__)), *[".."] * 4, "examples", "queries")
-# The tables lie beside it, as its first cell says.
+# The tables are in the folder of the notebook, as its first cell says.
 folder = os.path.dirname(sys.argv[1])
 for name in ("tables.sql", "questions.ipynb"):
     shutil.copy(os.path.join(queries, name), folder)

@@ -1,4 +1,4 @@
-"""What DuckDB answers to the questions of examples/queries, as JSON by the name of the query: queries.py FOLDER"""
+"""Prints DuckDB's answers to the questions of examples/queries, as JSON by the name of the query: queries.py FOLDER"""
 
 import json
 import os
@@ -12,7 +12,7 @@ scripts = {}
 for name in ("tables.sql", *names):
     with open(os.path.join(queries, name)) as file:
         scripts[name] = file.read()
-# They lie in `tables`, as the queries have them.
+# The queries expect the tables in `tables`.
 os.chdir(os.path.dirname(sys.argv[1]))
 database = duckdb.connect()
 database.execute(scripts["tables.sql"])

@@ -1,4 +1,4 @@
-"""What Spark, in this process alone, finds in the tables of an export, as JSON: spark.py FOLDER"""
+"""Prints the contents of the tables of an export as Spark, only in this process, reads them, as JSON: spark.py FOLDER"""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-# Java decodes the names of folders as the locale says.
+# Java decodes the names of folders by the locale.
 os.environ["LC_ALL"] = "C.UTF-8"
 
 folder = sys.argv[1]

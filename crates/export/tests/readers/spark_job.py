@@ -1,4 +1,4 @@
-"""What examples/queries/spark_job.py answers on Spark, in this process alone, as JSON: spark_job.py FOLDER"""
+"""Prints the answers of examples/queries/spark_job.py on Spark, only in this process, as JSON: spark_job.py FOLDER"""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-# Java decodes the names of folders as the locale says.
+# Java decodes the names of folders by the locale.
 os.environ["LC_ALL"] = "C.UTF-8"
 
 folder = sys.argv[1]

@@ -1,4 +1,4 @@
-"""What DuckDB finds in the tables of an export, as JSON: tables.py FOLDER
+"""Prints the contents of the tables of an export as DuckDB reads them, as JSON: tables.py FOLDER
 
 The queries are those that docs/export.md recommends.
 """

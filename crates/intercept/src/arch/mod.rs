@@ -1,6 +1,6 @@
-//! The assembler, and the exported functions that are made of it.
+//! The assembler, and the exported functions built from it.
 //!
-//! It is on top: it calls the other modules, and none of them names it. They find its handlers in
+//! This is the top module: it calls the other modules, and none of them names it. They find its handlers in
 //! [`HANDLERS`] and its stubs by their symbols.
 
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
@@ -38,13 +38,13 @@ static OURS: Handlers = Handlers {
     named_scope: named::scope,
 };
 
-/// Defines the exported functions of these names. For the preloaded library alone: whatever else holds
-/// them intercepts itself.
+/// Defines the exported functions of these names. Only the preloaded library may use it: in any other module, these
+/// symbols would intercept that module's calls.
 #[macro_export]
 macro_rules! export_functions {
     ($($name:ident)*) => {
         $(
-            #[allow(non_snake_case)] // a module for each symbol, called as the symbol is
+            #[allow(non_snake_case)] // a module for each symbol, named like the symbol
             mod $name {
                 $crate::lifecycle::global! {
                     #[fork(keep = "as the bindings")]
@@ -57,8 +57,8 @@ macro_rules! export_functions {
                         },
                     );
                 }
-                // SAFETY: the symbol is meant to take the place of the real one. The stub keeps
-                // all arguments and goes on to the real function of the caller.
+                // SAFETY: the symbol is meant to replace the real one. The stub keeps all arguments and jumps to the
+                // real function of the caller.
                 #[unsafe(no_mangle)]
                 #[unsafe(naked)]
                 unsafe extern "C" fn $name() {

@@ -1,33 +1,33 @@
 //! The assembler for functions that a rule names, for AArch64 (AAPCS64, little endian).
 //!
-//! Nothing is known of such a function but that it is called through a GOT slot or by an address
-//! that `dlsym` gave, and keeps to the base calling convention as far as that says which registers
-//! may be lost on the way: `x16`, `x17` and the flags, to a linker's veneer. Vector and SVE calls,
-//! which lose less, are marked in the symbol tables and not followed. So a stub changes these alone,
-//! counts in the thread's cell for what the rule names, and leaves no frame behind.
+//! The signature of such a function is unknown. It is called through a GOT slot, or by an address that `dlsym`
+//! returned. It follows the base calling convention in which registers a call may lose to a linker's veneer: `x16`,
+//! `x17` and the flags. Vector and SVE functions, which may lose fewer, are marked in the symbol tables and are not
+//! hooked. So a stub changes only these registers. It counts in the thread's cell for the rule's functions, and leaves
+//! no frame on the stack.
 //!
-//! [`slow`] is where it goes when the count is past the cell's limit. It saves all that a call may
-//! change, not only what carries arguments: a caller that knows the function may keep values in
-//! other registers (`preserve_most`).
+//! A stub jumps to [`slow`] when the count is past the cell's limit. It saves all registers that a call may change, not
+//! only those that carry arguments: a caller that knows the function may keep values in other registers
+//! (`preserve_most`).
 //!
-//! Where a call's end matters, the function is entered with a return stub in `x30`, which it signs
-//! and saves as it would the original; that is in a word of the stub's own ([`Return`]). A C++
-//! exception, a `longjmp` or a backtrace passes such a frame by its call frame information alone:
-//! the frame is empty, and its return address is what that word holds, less one. To find the word,
-//! an unwinder reads `x30` as the function saved it, takes a signature off, which lies in the upper
-//! 16 bits, and gets to a distance that lies behind the stub's code, so that nothing in `.eh_frame`
-//! needs a relocation. Why it is a signal frame and one less: see `named_x86_64.rs`.
+//! If the end of a call matters, the function is entered with a return stub in `x30`, which the function signs and
+//! saves like any return address; the original is in a word that belongs to the stub ([`Return`]). A C++ exception, a
+//! `longjmp` or a backtrace passes such a frame using only its call frame information: the frame is empty, and its
+//! return address is the value of that word minus one. To find the word, an unwinder reads `x30` as the function saved
+//! it and removes the signature, which lies in the upper 16 bits. It then reads the distance to the word, which lies
+//! after the stub's code, so that nothing in `.eh_frame` needs a relocation. `named_x86_64.rs` explains why the frame
+//! is a signal frame and why one is subtracted.
 //!
-//! The real address behind a stub is stored before the stub is given out, but a slot's readers have
-//! no barrier: one that finds no address there waits for its loads.
+//! A stub's real address is stored before the stub is given out, but the threads that read the slot have no barrier: a
+//! thread that loads null waits for its loads to complete.
 
 use core::arch::{global_asm, naked_asm};
 use tllmprof_platform::thread::Block;
 
 use crate::named::pool::{AWAITED, COUNT, LIMIT, REALS, RETURNS, Return, STUBS};
 
-/// Bytes of the frame of [`slow`] and [`returned`]: the frame record, the stub's word and `x18`,
-/// `x0` to `x15`, the floating-point status, and `q0` to `q31`.
+/// Size in bytes of the frame of [`slow`] and [`returned`]: the frame record, the stub's word and `x18`, `x0` to `x15`,
+/// the floating-point status, and `q0` to `q31`.
 const FRAME: usize = 0x2b0;
 
 /// Enters a frame below the caller's and saves every register that a call may change, and `x16`.
@@ -70,7 +70,7 @@ macro_rules! save_all {
     };
 }
 
-/// Puts back what `save_all` saved, and leaves its frame.
+/// Restores what `save_all` saved, and leaves its frame.
 macro_rules! restore_all {
     () => {
         "ldr x9, [x29, #0xa0]
@@ -152,8 +152,8 @@ global_asm!(
     "tllmprof_named_stubs_end:",
     ".cfi_endproc",
     ".size tllmprof_named_stubs, . - tllmprof_named_stubs",
-    // What a call returns to whose end is awaited: the original address is put back, and `returned`
-    // goes there. Unwinders look one byte before a return address.
+    // A call whose end is awaited returns to one of these stubs: the stub loads the original address, and `returned`
+    // goes there. Unwinders look up the byte before a return address.
     ".p2align 5",
     ".hidden tllmprof_return_stubs",
     ".globl tllmprof_return_stubs",
@@ -169,7 +169,7 @@ global_asm!(
     ".cfi_escape 0x16, 0x1e, 0x14, 0x8e, 0, 0x0e, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x1a",
     ".cfi_escape 0x23, 0x14, 0x12, 0x06, 0x22, 0x06, 0x31, 0x1c",
     "nop",
-    // Returned to, 20 bytes before the distance.
+    // The return address of the call, 20 bytes before the distance.
     "mov x16, #tllmprof_i",
     "adrp x17, {awaited} + tllmprof_i * {return_size} + {address}",
     "ldr x30, [x17, :lo12:{awaited} + tllmprof_i * {return_size} + {address}]",
@@ -195,9 +195,9 @@ global_asm!(
     cells = const Block::CELLS,
 );
 
-/// A call goes on to the function only after Rust has been asked.
+/// Calls Rust before the function runs.
 ///
-/// In `x16` is where the stub's real address lies.
+/// `x16` holds the address of the word with the stub's real address.
 #[unsafe(naked)]
 unsafe extern "C" fn slow() {
     naked_asm!(
@@ -216,8 +216,8 @@ unsafe extern "C" fn slow() {
     )
 }
 
-/// A call has returned whose end was awaited. In `x16` is its place in [`AWAITED`], in `x30` where it
-/// goes on; everything that a call returns, or its caller trusts it to leave alone, stays.
+/// Handles the return of a call whose end was awaited. `x16` holds its index in [`AWAITED`], and `x30` the address at
+/// which the caller continues. Every register that carries a result, or that a call must preserve, is preserved.
 #[unsafe(naked)]
 unsafe extern "C" fn returned() {
     naked_asm!(

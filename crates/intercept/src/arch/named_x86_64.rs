@@ -1,24 +1,24 @@
 //! The assembler for functions that a rule names, for x86-64 (System V ABI).
 //!
-//! Nothing is known of such a function: any register may carry an argument, and the callers of one
-//! that its compiler saw whole may keep values in registers that a function is free to change
-//! (GCC's `-fipa-ra`). So a stub, which a GOT slot leads to, changes only `r11`, as the dynamic
-//! linker does, and the flags, and a patched entry only the flags. Both count in the thread's cell
-//! for what the rule names and leave no frame behind.
+//! The signature of such a function is unknown: any register may carry an argument, and if the compiler saw both
+//! function and caller, the caller may keep values in registers that a function is free to change (GCC's `-fipa-ra`).
+//! So a stub, which is reached through a GOT slot, changes only `r11`, as the dynamic linker does, and the flags. A
+//! patched entry changes only the flags. Both count in the thread's cell for the rule's functions, and leave no frame
+//! on the stack.
 //!
-//! [`slow`] is where both go when the count is past the cell's limit: it saves every register, the
-//! vector ones whole, and asks Rust.
+//! Both jump to [`slow`] when the count is past the cell's limit: it saves every register, including the complete
+//! vector registers, and calls Rust.
 //!
-//! Where a call's end matters, its return address is replaced by one of the return stubs, which
-//! has the original in a word of its own. A C++ exception, a `longjmp` or a backtrace passes such a
-//! frame by its call frame information alone: the frame is empty, and its return address is what
-//! that word holds, less one. The word is found by the displacement in the stub's first
-//! instruction, so that nothing in `.eh_frame` needs a relocation. It is marked as a signal frame:
-//! libgcc distinguishes two frames of one stack pointer by that, and looks the address behind it up
-//! as it is, which is why it is one less: within the call, as without us.
+//! If the end of a call matters, its return address is replaced by one of the return stubs. The original is in a word
+//! that belongs to the stub. A C++ exception, a `longjmp` or a backtrace passes such a frame using only its call frame
+//! information: the frame is empty, and its return address is the value of that word minus one. The word is found by
+//! the displacement in the stub's first instruction, so that nothing in `.eh_frame` needs a relocation. The frame is
+//! marked as a signal frame for two reasons: libgcc distinguishes two frames with one stack pointer by that mark, and
+//! it looks up the return address of such a frame without subtracting one. So one is subtracted here: the address then
+//! lies within the call, as it does without this library.
 //!
-//! The stubs for calls that are scopes have a personality each, which an unwinder calls when an exception leaves the frame:
-//! it says which call is over, and has nothing cleaned up.
+//! Each stub for a call that is a scope has a personality of its own. An unwinder calls it when an exception leaves the
+//! frame: it reports which call has ended, and requests no clean-up.
 
 use core::arch::{global_asm, naked_asm};
 use tllmprof_platform::thread::Block;
@@ -62,7 +62,7 @@ macro_rules! save_all {
     };
 }
 
-/// Puts back what `save_all` saved; the stack pointer is the one that it left.
+/// Restores what `save_all` saved. The stack pointer must be the one that `save_all` left.
 macro_rules! restore_all {
     () => {
         "mov rax, qword ptr [rip + {mask}]
@@ -126,12 +126,12 @@ global_asm!(
     "tllmprof_named_stubs_end:",
     ".cfi_endproc",
     ".size tllmprof_named_stubs, . - tllmprof_named_stubs",
-    // The stub of number `tllmprof_i`, which lies at `place` from `stubs` on.
+    // The stub of number `tllmprof_i`, at the offset `place` from `stubs`.
     ".macro tllmprof_return_stub stubs, place",
     ".cfi_def_cfa rsp, 0",
     // DW_CFA_val_expression, register 16, 9 bytes: breg16 23, deref, breg16 23, plus, deref, lit1, minus.
-    // What is returned to lies 23 bytes before the distance. valgrind knows these operations; of others it
-    // prints a line in each process.
+    // The return address of the call lies 23 bytes before the distance. valgrind knows these operations; for other
+    // operations it prints a line in each process.
     ".cfi_escape 0x16, 0x10, 0x09, 0x80, 0x17, 0x06, 0x80, 0x17, 0x22, 0x06, 0x31, 0x1c",
     "nop",
     "push qword ptr [rip + {awaited} + tllmprof_i * {return_size} + {address}]",
@@ -143,8 +143,8 @@ global_asm!(
     ".org \\stubs + \\place + 24",
     ".quad {awaited} + tllmprof_i * {return_size} + {address} - .",
     ".endm",
-    // What a call returns to whose end is awaited: the original address is put back, and `returned`
-    // goes there. Unwinders look one byte before a return address.
+    // A call whose end is awaited returns to one of these stubs: the stub pushes the original address, and `returned`
+    // goes there. Unwinders look up the byte before a return address.
     ".p2align 5",
     ".hidden tllmprof_return_stubs",
     ".globl tllmprof_return_stubs",
@@ -160,15 +160,15 @@ global_asm!(
     ".endr",
     ".cfi_endproc",
     ".size tllmprof_return_stubs, . - tllmprof_return_stubs",
-    // As these, for calls that are scopes, each with a table of its own for unwinders.
+    // The same for calls that are scopes. Each has its own table for unwinders.
     ".macro tllmprof_scope_stub",
     ".p2align 6",
     ".cfi_startproc",
     ".cfi_personality 0x1b, tllmprof_scope_passes\\@",
     ".cfi_signal_frame",
     "tllmprof_return_stub tllmprof_scope_stubs, 64 * (tllmprof_i - {returns})",
-    // The sixth argument, behind the five of a personality.
-    // A symbol: GNU's linker takes personalities without names for one.
+    // The sixth argument, after the five of a personality. It needs a symbol: GNU's linker merges personalities that
+    // have no name.
     ".hidden tllmprof_scope_passes\\@",
     ".globl tllmprof_scope_passes\\@",
     "tllmprof_scope_passes\\@:",
@@ -204,11 +204,10 @@ global_asm!(
     cells = const Block::CELLS,
 );
 
-/// Defines a way to the function on which Rust is asked first.
+/// Defines paths to the function that call Rust first.
 ///
-/// It is called with, from the top of the stack, where to return to in the stub, `r11`, and the
-/// return address of the intercepted call; it changes nothing but the flags. To an unwinder its
-/// caller is the caller of the intercepted call.
+/// The stack holds, from the top: the return address in the stub, `r11`, and the return address of the intercepted
+/// call. Only the flags are changed. To an unwinder, the caller is the caller of the intercepted call.
 macro_rules! ways {
     ($($(#[$attribute:meta])* $name:ident: $before:path;)*) => {$(
         $(#[$attribute])*
@@ -241,14 +240,14 @@ macro_rules! ways {
 }
 
 ways! {
-    /// A call that is past its thread's credit.
+    /// Path of a call that is past its thread's credit.
     slow: crate::named::before;
-    /// A call that is a scope.
+    /// Path of a call that is a scope.
     scope: crate::named::scope_begins;
 }
 
-/// A call has returned whose end was awaited. On the stack lie its place in [`AWAITED`] and where it
-/// goes on; everything that a call returns, or its caller trusts it to leave alone, stays.
+/// Handles the return of a call whose end was awaited. The stack holds its index in [`AWAITED`] and the address at
+/// which the caller continues. Every register that carries a result, or that a call must preserve, is preserved.
 #[unsafe(naked)]
 unsafe extern "C" fn returned() {
     naked_asm!(
@@ -260,7 +259,7 @@ unsafe extern "C" fn returned() {
         "mov rbp, rsp",
         ".cfi_def_cfa_register rbp",
         save_all!(),
-        // A result may lie on the x87 stack, which a function expects to be empty.
+        // A result may be on the x87 stack, which must be empty when a function is called.
         "emms",
         "mov rdi, qword ptr [rbp + 8]",
         "call {after}",

@@ -1,4 +1,4 @@
-//! The handlers that note a call in the thread's trail, for each kind of call that is noted.
+//! Handlers that note a call in the thread's trail, one for each kind of call that is noted.
 
 use tllmprof_calls::Wait;
 use tllmprof_learn::Trail;
@@ -7,9 +7,9 @@ use crate::handlers::Noting;
 
 use super::doors::noting;
 
-/// Defines handlers of which each notes a call, as [`Trail`] wants it, and goes on to
-/// [`super::doors::count`] or [`super::doors::record`]. What is noted is an argument of the call or a
-/// number; `counts`: the trail's counter of such launches.
+/// Defines handlers that note a call in the format of [`Trail`] and jump to [`super::doors::count`] or
+/// [`super::doors::record`]. The note is an argument of the call or a number. `counts` names the trail's counter of
+/// such launches.
 macro_rules! handlers {
     ($($both:ident: $name:ident, $recorded:ident = $what:ident($($value:tt)+) $(, counts $counter:ident)?;)*) => {
         $(

@@ -1,5 +1,5 @@
-//! The assembler, called as a program would call it: whatever way a call goes, the function must get
-//! what its caller passed, and the caller what the function returned.
+//! Tests that call the assembler as a program would: by every path of a call, the function must get the arguments that
+//! its caller passed, and the caller the result that the function returned.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::mem::transmute;
@@ -16,11 +16,11 @@ use crate::made::{Seen, alone, call_by, real_address, record_of, recorded};
 use crate::named::pool;
 use crate::thunk::{Role, Thunk};
 
-/// Results of a function: success, failure, and successes with something in the upper half of the
-/// register, which an enumeration does not use.
+/// Results of a function: success, failure, and a success with bits in the upper half of the register, which an
+/// enumeration does not use.
 const RESULTS: [usize; 3] = [0, 700, 0x1234_5678_0000_0000];
 
-/// Has the calling thread count in a slot of its own, without limits, and returns that.
+/// Lets the calling thread count in a slot of its own, without limits, and returns the slot.
 fn count_here() -> &'static Slot {
     let slot: &Slot = Box::leak(Box::new(Slot::new(0, |_| UNLIMITED)));
     thread::set_counting(from_ref(slot.cells(false)).cast(), core::ptr::null());
@@ -28,7 +28,7 @@ fn count_here() -> &'static Slot {
 }
 
 fn thunk_of(role: Role) -> &'static Thunk {
-    Thunk::of(real_address(), role).unwrap()
+    Thunk::for_function(real_address(), role).unwrap()
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_call_that_has_to_ask_keeps_its_arguments() {
         ("TLLMPROF_START_STOP", "0,2,4,6,8"),
     ];
     alone(&windows, || {
-        // Some of these are followed until they return, others are not.
+        // Some of these calls are watched until they return, others are not.
         let (captures, others): (Vec<_>, Vec<_>) =
             CALLS.iter().partition(|row| row.kind.captures());
         for row in others {
@@ -84,7 +84,7 @@ fn a_call_that_has_to_ask_keeps_its_arguments() {
                 call_by(stub, result, true);
             }
         }
-        // Without a driver in the process these are passed through.
+        // If there is no driver in the process, these are passed through.
         for row in CALLS {
             call_by(thunk_of(Role::Runtime(row.call)).stub(), 0, true);
         }
@@ -97,7 +97,7 @@ fn a_call_that_is_noted_is_counted_as_well() {
     alone(&[("TLLMPROF_STEP", "auto")], || {
         let slot = count_here();
         let trails: &Trails = Box::leak(Box::new(Trails::new()));
-        let trail: *const Trail = trails.of(0);
+        let trail: *const Trail = trails.get(0);
         let cells = from_ref(slot.cells(false)).cast();
         thread::set_counting(cells, trail.cast());
         let word = |offset: usize| {
@@ -117,7 +117,7 @@ fn a_call_that_is_noted_is_counted_as_well() {
             assert_eq!(slot.live(row.call).count(), 1, "{}", row.call);
             let noted = word(Trail::CALLS) - before;
             let (expected, counted) = match row.kind {
-                // The first argument is where the made function notes what it gets.
+                // The first argument is the address at which the test's function stores its arguments.
                 Kind::KernelLaunch { handle: 0 } => (None, [launches + 1, graphs]),
                 Kind::KernelLaunch { .. } => (Some(101), [launches + 1, graphs]),
                 Kind::GraphLaunch => (Some(Trail::GRAPH), [launches, graphs + 1]),
@@ -158,7 +158,7 @@ fn a_call_that_is_recorded_keeps_its_arguments_and_its_record() {
             for row in CALLS {
                 let stub = thunk_of(Role::Driver(row.call)).stub();
                 for result in RESULTS {
-                    // Floating-point registers are not kept here, as no function of CUDA's uses them.
+                    // Floating-point registers are not preserved here, as no CUDA function uses them.
                     call_by(stub, result, false);
                 }
                 assert_eq!(slot.live(row.call).count(), 3, "{}", row.call);
@@ -209,7 +209,7 @@ fn a_named_function_keeps_its_arguments_counted_or_asked_about() {
     });
 }
 
-/// `dlsym` and `dlvsym`, as the exported functions jump to them.
+/// Type of `dlsym` and `dlvsym` as the exported functions jump to them.
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
@@ -239,7 +239,7 @@ fn a_look_up_of_something_else_is_the_loaders() {
         }
         assert!(!look(libc::RTLD_DEFAULT, c"getppid").0.is_null());
 
-        // One of CUDA's that is not there: nothing is found, and the message is about it.
+        // A function of CUDA that is not there: nothing is found, and the error message names it.
         let (found, _) = look(libc::RTLD_DEFAULT, c"cuGraphLaunch");
         assert!(found.is_null());
         // SAFETY: takes nothing; the message is null or a terminated string.
@@ -263,7 +263,7 @@ fn a_look_up_of_something_else_is_the_loaders() {
     });
 }
 
-/// Exported functions: one that the C library has, and one that nobody has.
+/// Exported functions: one that the C library defines, and one that no module defines.
 mod exported {
     crate::export_functions!(ffsll cuGraphLaunch_ptsz);
 
@@ -280,12 +280,12 @@ mod exported {
 fn an_exported_function_is_the_callers_or_says_that_there_is_none() {
     let said = alone(&[], || {
         for bit in 0..40 {
-            // SAFETY: takes a number alone.
+            // SAFETY: takes only a number.
             assert_eq!(unsafe { exported::first_set(1 << bit) }, bit + 1);
         }
         let mut seen = Seen::default();
         for _ in 0..3 {
-            // SAFETY: there is no such function, and what stands in for it reads nothing.
+            // SAFETY: there is no such function, and its stand-in reads nothing.
             assert_eq!(unsafe { exported::launch(&mut seen) }, 3, "not initialised");
         }
         assert_eq!(seen, Seen::default());
@@ -333,7 +333,7 @@ mod registers {
         });
     }
 
-    /// Returns in every register that may carry a result, and has its end awaited.
+    /// Returns values in every register that may carry a result. Its end is awaited.
     #[unsafe(naked)]
     extern "C" fn ends() {
         naked_asm!(
@@ -375,7 +375,7 @@ mod registers {
                     after.floating,
                     [core::f64::consts::LOG2_E, core::f64::consts::PI]
                 );
-                // What a function leaves alone: `rbx`, `rbp`, `r12` to `r15`.
+                // The registers that a function must preserve: `rbx`, `rbp`, `r12` to `r15`.
                 let made = Registers::made();
                 for kept in [1, 6, 10, 11, 12, 13] {
                     assert_eq!(after.general[kept], made.general[kept], "{kept}");

@@ -1,11 +1,10 @@
 //! The assembler of the doors, for x86-64 (System V ABI).
 //!
-//! Everything that runs on every intercepted call is here, a dozen instructions: the stubs, which
-//! name the thunk, and [`count`], which adds one to the calling thread's cell and jumps to the real
-//! function. It touches only `rax`, `r10`, `r11` and the flags, none of which carries an argument
-//! of a C function, so it serves functions of any signature and leaves no frame behind: return
-//! addresses, exceptions and stack traces are the caller's own. Whatever needs thought goes
-//! through [`slow`], which saves the arguments and asks Rust.
+//! The code that runs on every intercepted call is here, about twelve instructions: the stubs and [`count`]. A stub
+//! loads the thunk's address. [`count`] adds one to the calling thread's cell and jumps to the real function. It
+//! changes only `rax`, `r10`, `r11` and the flags. None of these carries an argument of a C function, so it serves
+//! functions of any signature, and no frame stays on the stack: return addresses, exceptions and stack traces are the
+//! caller's own. Every call that needs a decision goes through [`slow`], which saves the arguments and calls Rust.
 
 use core::arch::{global_asm, naked_asm};
 
@@ -17,7 +16,7 @@ use crate::frame::{Frame, STACK_WORDS};
 use crate::stubs;
 use crate::thunk::{THUNK_SIZE, Thunk};
 
-/// Saves the argument registers and the thunk below `rbp`, as [`Frame`] lays them out.
+/// Saves the argument registers and the thunk below `rbp`, with the layout of [`Frame`].
 macro_rules! save {
     () => {
         "mov qword ptr [rbp - {frame} + {thunk}], r11
@@ -38,7 +37,7 @@ macro_rules! save {
     };
 }
 
-/// Puts the argument registers back; leaves `rax` and `r11`.
+/// Restores the argument registers. It does not change `rax` and `r11`.
 macro_rules! restore {
     () => {
         "mov rdi, qword ptr [rbp - {frame} + {args} + 0]
@@ -58,8 +57,8 @@ macro_rules! restore {
     };
 }
 
-/// Counts in the thread's cells, whose address is in `rax`, and goes on to the real function of the
-/// thunk in `r11`; past the limit to `slow`.
+/// Counts in the thread's cells, whose address is in `rax`, and jumps to the real function of the thunk in `r11`, or to
+/// `slow` when the count is past the limit.
 macro_rules! count_and_go {
     () => {
         "add rax, qword ptr [r11 + {cell}]
@@ -84,7 +83,7 @@ macro_rules! push {
     };
 }
 
-/// Puts the arguments of a look-up back.
+/// Restores the arguments of a look-up.
 macro_rules! pop {
     () => {
         "pop rdx
@@ -114,7 +113,7 @@ global_asm!(
     ".endr",
     ".cfi_endproc",
     ".size tllmprof_stubs, . - tllmprof_stubs",
-    // The same for functions of the driver, with what `count` does in place: a jump less.
+    // The same for functions of the driver. They do the work of `count` in place, which saves a jump.
     ".p2align 6",
     ".hidden tllmprof_counting_stubs",
     ".globl tllmprof_counting_stubs",
@@ -141,7 +140,7 @@ global_asm!(
     "tllmprof_counting_stubs_end:",
     ".cfi_endproc",
     ".size tllmprof_counting_stubs, . - tllmprof_counting_stubs",
-    // What each recorded call runs begins with a cache line, and the handler `record` comes first.
+    // The code that runs on each recorded call begins at a cache line, with the handler `record` first.
     ".section .text.hot.tllmprof,\"ax\",@progbits",
     ".p2align 6",
     ".text",
@@ -159,10 +158,10 @@ global_asm!(
     limit = const Cell::LIMIT,
 );
 
-/// Handler: counts the call in the thread's cell, then jumps to the real function.
+/// Handler that counts the call in the thread's cell and jumps to the real function.
 ///
-/// A count past the cell's limit, a thread without cells, or a call that may be nested in another
-/// go the slow way.
+/// A count past the cell's limit, or a thread without cells, takes the slow path. A call that is nested in another is
+/// not counted.
 #[unsafe(naked)]
 pub unsafe extern "C" fn count() {
     naked_asm!(
@@ -174,8 +173,8 @@ pub unsafe extern "C" fn count() {
         "test rax, rax",
         "jz {slow}",
         count_and_go!(),
-        // Below the mark of an outer call: nested in it, unless that was left by longjmp, in which
-        // case its return address no longer lies there.
+        // The stack pointer is below the mark of an outer call: the call is nested in it, unless the outer call was
+        // left by longjmp. In that case its return address no longer lies there.
         "2:",
         "mov rax, qword ptr fs:[r10 + {outer}]",
         "mov rax, qword ptr [rax]",
@@ -193,7 +192,7 @@ pub unsafe extern "C" fn count() {
     )
 }
 
-/// A handler that notes a call and goes on to `count` or `record`: see [`super::noting`].
+/// Defines a handler that notes a call and jumps to `count` or `record`: see [`super::noting`].
 macro_rules! noting {
     ($name:ident, $go:ident, argument(first) $(, counts $counter:ident)?) => {
         noting!(@ $name, $go, "rdi" $(, counts $counter)?);
@@ -231,13 +230,13 @@ macro_rules! noting {
 }
 pub(crate) use noting;
 
-/// Handler: as [`count`], and has the call recorded, from the moment when it goes on to the real
-/// function to when that returns, by [`crate::returned::recorded`]. What [`slow`] sees it records.
-/// None of the table's functions takes a floating-point number: those registers may be used meanwhile.
+/// Handler that counts as [`count`] does, and records the call with [`crate::returned::recorded`], from the moment
+/// before the real function is called until it returns. Calls that take the path of [`slow`] are recorded there. None
+/// of the table's functions takes a floating-point number, so those registers may be used meanwhile.
 ///
-/// A call that is nested in another of the program's is recorded, though not counted; one that our
-/// own code makes is not. The frame is as in [`slow`].
-// SAFETY: a section of code, where what each recorded call runs lies together.
+/// A call that is nested in another of the program's calls is recorded, but not counted. A call that this library makes
+/// is not recorded. The frame is as in [`slow`].
+// SAFETY: the attribute only names a section of code, in which the code that each recorded call runs lies together.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn record() {
@@ -278,7 +277,7 @@ pub unsafe extern "C" fn record() {
         "mov qword ptr [rbp - {frame} + {args} + 32], r8",
         "mov qword ptr [rbp - {frame} + {args} + 40], r9",
         "mov qword ptr [rbp - {frame} + {work}], 0",
-        // Nobody has to look at it before it goes on, as is so with most.
+        // Most calls need no look before they are passed on.
         "cmp byte ptr [r11 + {does}], 0",
         "je 6f",
         "cmp dword ptr [rip + {looks}], 0",
@@ -318,7 +317,7 @@ pub unsafe extern "C" fn record() {
         "mov r8, qword ptr [rbp - {frame} + {args} + 32]",
         "mov r9, qword ptr [rbp - {frame} + {args} + 40]",
         "jmp 7b",
-        // The clock is not the processor's counter.
+        // The record's clock is not the processor's counter.
         "8:",
         "leave",
         ".cfi_def_cfa rsp, 8",
@@ -356,11 +355,11 @@ pub unsafe extern "C" fn record() {
     )
 }
 
-/// Handler: asks [`crate::entered::before`], then either jumps to the real function or calls it
-/// and asks [`crate::returned::after`].
+/// Handler that calls [`crate::entered::before`], then either jumps to the real function, or calls it and then calls
+/// [`crate::returned::after`].
 ///
-/// Saves what may carry arguments: six integer and eight vector registers. The frame has call
-/// frame information and no personality, so that an exception passes through it.
+/// It saves the registers that may carry arguments: six integer and eight vector registers. The frame has call frame
+/// information and no personality, so that an exception passes through it.
 #[unsafe(naked)]
 pub unsafe extern "C" fn slow() {
     naked_asm!(
@@ -414,8 +413,7 @@ pub unsafe extern "C" fn slow() {
     )
 }
 
-/// The stub of an exported function: looks its caller up in the first binding of the
-/// [`crate::export::Export`].
+/// The stub of an exported function: compares its caller with the first binding of the [`crate::export::Export`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export_stub {
@@ -440,10 +438,10 @@ macro_rules! __export_stub {
     };
 }
 
-/// Where an exported function arrives, with its [`crate::export::Export`] in `r11`.
+/// Second step of an exported function, with its [`crate::export::Export`] in `r11`.
 ///
-/// The caller's module decides which real function it means. Four modules are remembered for each
-/// export, of which its stub has looked at the first; another goes to [`crate::export::bind`].
+/// The caller's module decides which real function is meant. Each export remembers four modules. Its stub has compared
+/// the first; for a module that is not among the four it calls [`crate::export::bind`].
 #[unsafe(naked)]
 pub unsafe extern "C" fn exported() {
     naked_asm!(
@@ -467,7 +465,7 @@ pub unsafe extern "C" fn exported() {
     )
 }
 
-/// Asks [`crate::export::bind`] for the thunk of this caller and goes on to it.
+/// Calls [`crate::export::bind`] for the thunk of this caller and jumps to its handler.
 #[unsafe(naked)]
 unsafe extern "C" fn bind() {
     naked_asm!(
@@ -497,18 +495,18 @@ unsafe extern "C" fn bind() {
     )
 }
 
-/// Handler of a function that is nowhere to be found: says `not initialised`, which is error 3 of
-/// both the driver and the runtime.
+/// Handler of a function that no module defines: returns 3, the code of `not initialised` in both the driver and the
+/// runtime.
 #[unsafe(naked)]
 pub unsafe extern "C" fn missing() {
     naked_asm!("mov eax, 3", "ret")
 }
 
-/// A look-up function that examines its return address to learn who asks: whatever is not about
-/// CUDA or NCCL is passed on by a jump that leaves that address in place.
+/// Defines a look-up function that finds its caller by the return address. A look-up that is not about CUDA or NCCL is
+/// passed on by a jump, so that the real function sees the same return address.
 macro_rules! door {
     ($name:ident, caller in $caller:literal, version: $version:literal, $lookup:path, $real:path) => {
-        /// What the exported look-up function of this name jumps to.
+        /// Target of the exported look-up function's jump.
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
             naked_asm!(
@@ -526,7 +524,7 @@ macro_rules! door {
                 push!(),
                 "call {wanted}",
                 pop!(),
-                "test al, al", // a bool: the rest of eax may hold anything
+                "test al, al", // a bool: the upper bits of eax are undefined
                 "jz 2f",
                 concat!("mov ", $caller, ", qword ptr [rsp]"),
                 "jmp {lookup}",
@@ -535,7 +533,7 @@ macro_rules! door {
                 "test rax, rax",
                 "jz 3f",
                 "jmp rax",
-                // Called before our constructor ran.
+                // Called before this library's constructor ran.
                 "3:",
                 push!(),
                 "call {find}",
@@ -544,10 +542,10 @@ macro_rules! door {
                 "test rax, rax",
                 "jz 4f",
                 "jmp rax",
-                // An old glibc without libdl: nothing can be looked up.
+                // An old glibc without libdl: there is no look-up function to call.
                 "4:",
                 "ret",
-                // A rule names functions: this may be one of them, or one of a new module.
+                // A rule names functions: this may be one of them, or a function of a new module.
                 "5:",
                 push!(),
                 $version,
@@ -580,8 +578,8 @@ door!(dlsym_door, caller in "rdx", version: "xor edx, edx", crate::dlsym::lookup
 door!(front_dlsym_door, caller in "rdx", version: "xor edx, edx", crate::dlsym::lookup_by_front, crate::dlsym::FRONT_DLSYM);
 door!(dlvsym_of_cuda, caller in "rcx", version: "nop", crate::dlsym::lookup_version, crate::dlsym::REAL_DLVSYM);
 
-/// What the exported `dlvsym` jumps to. A library that defines `dlsym` looks for the next one by this function, with
-/// a version that ours has not.
+/// Target of the exported `dlvsym`'s jump. A library that defines `dlsym` looks up the next one with this function, by
+/// a version that this library's `dlsym` does not have.
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlvsym_door() {
     naked_asm!(

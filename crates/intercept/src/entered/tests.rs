@@ -18,7 +18,7 @@ fn made(role: Role, words: &[usize]) -> Made {
     Made::new(thunk, words, 0x4000)
 }
 
-/// How often the calling thread's calls were counted.
+/// Returns how often the calling thread's calls were counted.
 fn count(call: Call) -> u64 {
     session::slot().map_or(0, |slot| slot.live(call).count())
 }
@@ -118,12 +118,12 @@ fn a_runtime_without_a_driver_is_passed_through() {
     });
 }
 
-/// Has the process load a driver without functions.
+/// Loads a driver without functions into the process.
 fn load_driver() {
     open(&library("libcuda.so.1", ""));
 }
 
-/// A call, and one that it leads to, whose frame lies below its own.
+/// A call and one that it leads to, whose frame lies below the first one's.
 #[repr(C)]
 struct Nested {
     inner: Made,
@@ -182,7 +182,7 @@ fn what_stands_in_for_the_driver_is_transparent_where_the_drivers_counts() {
         let us = before as *const () as usize;
         let real = core::ptr::with_exposed_provenance_mut(us);
         let thunk = Thunk::made(real, Role::Front(Call::MemcpyDtoH));
-        // The third argument is a size, and no direction.
+        // The third argument is a size, not a direction.
         let call = Made::new(thunk, &[1, 2, 3, 4], 0x4000);
         assert_eq!((before(&call.frame), count(Call::MemcpyDtoH)), (1, 1));
         assert_ne!(thread::outer().place, 0, "what it calls is part of it");
@@ -239,7 +239,7 @@ fn a_call_within_another_is_the_programs_or_our_own() {
     assert!(outer(0x4000) && !outer(0));
 }
 
-/// Arguments of which each says its place.
+/// Arguments of different values, so that each identifies its position.
 const WORDS: [usize; 14] = [
     100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113,
 ];

@@ -23,7 +23,7 @@ type CallBy = extern "C" fn(*mut c_void) -> i32;
 fn count(call: Call) -> u64 {
     tllmprof_session::slot().map_or(0, |slot| slot.live(call).count())
 }
-/// Writes as the command does: all at once, whatever may be written there.
+/// Writes all jumps at once, as the command does, including those that need stopped threads.
 fn write_all() {
     let memory = std::fs::OpenOptions::new()
         .write(true)
@@ -39,7 +39,7 @@ fn write_all() {
     JUMPS.rounds.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The address of a function of a library that is open.
+/// Returns the address of a function of an open library.
 fn function(handle: *mut c_void, name: &std::ffi::CStr) -> *mut c_void {
     // SAFETY: a handle that dlopen has returned, and a terminated string.
     let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
@@ -75,7 +75,7 @@ fn calls_through_pointers_are_counted_once() {
         let launches = || count(Call::GraphLaunch);
         prepare();
         assert!(attach(Vec::new(), Entries { lead, release }));
-        // The driver's function is its own original no more, and no jump is needed for a slot's calls to be counted once.
+        // The driver's function is no longer its own original, and a slot's calls are counted once without a jump.
         assert_ne!(original(launch), launch);
         assert_eq!((call(), launches()), (42, 1));
         assert!(!are_seen(Call::GraphLaunch) || JUMPS.rounds.load(Ordering::Relaxed) > 0);
@@ -90,10 +90,10 @@ fn calls_through_pointers_are_counted_once() {
         assert_eq!((call(), launches()), (42, 2), "by the slot, and once");
         assert_eq!((call_by(launch), launches()), (42, 3), "by a pointer");
         assert_eq!((call_by(per_thread), launches()), (44, 4));
-        // What the driver calls itself is part of the call.
+        // A call that the driver makes itself is part of the call.
         assert_eq!((call_by(wait), launches()), (43, 4));
         assert_eq!(count(Call::StreamSynchronize), 1);
-        // SAFETY: the original is a function of this type as the function itself is.
+        // SAFETY: the original has the same type as the function.
         let ours = unsafe {
             core::mem::transmute::<*mut c_void, extern "C" fn(usize, usize) -> i32>(original(
                 launch,
@@ -117,17 +117,20 @@ fn a_process_without_the_driver_gets_no_jumps() {
     });
 }
 
-/// Leaves no page free within reach of the driver, but for as many as are asked for.
+/// Maps every free page within reach of the driver, except for `but` pages.
 fn fill_around(driver: &Module, but: usize) {
     let maps = Maps::read().unwrap();
     let reach = i32::MAX as usize;
     let mut left = but;
     for gap in maps.free_near(driver.start, reach) {
-        let spared = left.min(gap.len() / PAGE);
+        let spared = left.min(gap.len() / PAGE_SIZE);
         left -= spared;
-        let (place, size) = (gap.start + spared * PAGE, gap.len() - spared * PAGE);
+        let (place, size) = (
+            gap.start + spared * PAGE_SIZE,
+            gap.len() - spared * PAGE_SIZE,
+        );
         if size > 0 {
-            // SAFETY: a new mapping where nothing lies, or none.
+            // SAFETY: a new mapping at an address where nothing is mapped, or no mapping.
             let got = unsafe {
                 libc::mmap(
                     core::ptr::with_exposed_provenance_mut(place),
@@ -146,7 +149,7 @@ fn fill_around(driver: &Module, but: usize) {
     }
 }
 
-/// How many functions are known and get jumps where so many pages are free near the driver.
+/// Returns how many functions are known, and how many get jumps if `pages` pages are free near the driver.
 fn jumps_with_room_for(pages: usize) -> (u64, u64) {
     let path = library("libcuda.so.1", DRIVER);
     let path = CString::new(path.as_str()).unwrap();

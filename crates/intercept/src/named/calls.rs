@@ -1,4 +1,4 @@
-//! A call of a function that the rule names, past its thread's credit.
+//! A call of a function that the rule names, once the thread's credit is used up.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,12 +14,12 @@ use tllmprof_session as session;
 use tllmprof_steps::step::counted::Counted;
 
 lifecycle::global! {
-    /// Where the loader lies, and its size.
+    /// The loader's start address and its size in bytes.
     #[fork(keep = "the child's modules are its parent's")]
     static LOADER: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 }
 
-/// Remembers where the loader lies.
+/// Stores the address range of the loader.
 pub fn remember_loader() {
     elf::walk(|module| {
         let is_it = module
@@ -33,23 +33,23 @@ pub fn remember_loader() {
     });
 }
 
-/// Whether the code at `address` is the loader's.
+/// Returns true if the code at `address` is the loader's.
 fn is_loader(address: usize) -> bool {
     let [start, size] = LOADER.each_ref().map(|part| part.load(Ordering::Relaxed));
     address.wrapping_sub(start) < size
 }
 
-/// Whether a signal handler is running on a stack of its own, with hardly any room: profilers need
-/// more. The kernel is asked where the call's return address lies elsewhere than in the thread's call before.
+/// Returns true if a signal handler is running on a small stack of its own: profilers need more room. The kernel is
+/// asked only if the call's return address is not where that of the thread's last call outside signal stacks was.
 fn is_on_small_signal_stack(return_place: &AtomicUsize) -> bool {
-    const ROOM: usize = 64 * 1024;
+    const MIN_STACK_BYTES: usize = 64 * 1024;
     let place = core::ptr::from_ref(return_place).addr();
     let record = thread::current();
     if record.is_some_and(|record| record.is_on_own_stack(place)) {
         return false;
     }
     match stack::of_signal_handler() {
-        Some(size) => size < ROOM,
+        Some(size) => size < MIN_STACK_BYTES,
         None => {
             if let Some(record) = record {
                 record.set_on_own_stack(place);
@@ -59,10 +59,10 @@ fn is_on_small_signal_stack(return_place: &AtomicUsize) -> bool {
     }
 }
 
-/// A function has been entered, and goes on when this returns.
+/// Handles the entry into a function, which runs when this returns.
 ///
-/// `return_place` is where the call's return address lies, and `from` an address in the stub or
-/// trampoline that it came through; on AArch64, which has no trampolines, where the stub leads to.
+/// `return_place` is the address of the call's return address, and `from` an address in the stub or trampoline that led
+/// here. On AArch64, which has no trampolines, `from` is the address that the stub leads to.
 pub extern "C" fn before(return_place: &AtomicUsize, from: usize) {
     contained((), || entered(return_place, from));
 }
@@ -80,8 +80,7 @@ fn entered(return_place: &AtomicUsize, from: usize) {
         session::new_thread(false);
         session::count(Counted::Named);
     }
-    // The loader, which may call a program's own allocator, is in the middle of something: the next
-    // call asks.
+    // The loader, which may call a program's own allocator, is in the middle of its work: the next call decides.
     if is_loader(return_place.load(Ordering::Relaxed)) {
         return;
     }
@@ -94,7 +93,7 @@ fn entered(return_place: &AtomicUsize, from: usize) {
     session::goes_on();
 }
 
-/// A function whose calls are scopes has been entered: as [`before`].
+/// Handles the entry into a function whose calls are scopes. The arguments are those of [`before`].
 #[cfg_attr(
     not(target_arch = "x86_64"),
     allow(dead_code, reason = "no entry is patched")
@@ -108,21 +107,21 @@ pub extern "C" fn scope_begins(return_place: &AtomicUsize, from: usize) {
             let _errno = Kept::new();
             open(function, return_place);
         }
-        // What a trampoline does for the rule of steps.
+        // The work of a trampoline for the rule of steps.
         if function.is_step() && (thread::cells().is_null() || session::count(Counted::Named)) {
             entered(return_place, from);
         }
     });
 }
 
-/// Opens a scope, until the call ends.
+/// Opens a scope until the call ends.
 fn open(function: &scopes::Function, return_place: &AtomicUsize) {
     let place = core::ptr::from_ref(return_place).addr();
     let Some(name) = function.name().filter(|_| session::activity::is_active()) else {
         return;
     };
     let has_room = native::has_room(place);
-    // Of a thread that has ended, too, whose state this one has taken over just now.
+    // Marks may also be left from a thread that has ended, whose state this thread has just taken over.
     native::take_left(place, |mark| _ = ends::ended(mark as usize));
     if !has_room {
         return;
@@ -143,7 +142,7 @@ fn open(function: &scopes::Function, return_place: &AtomicUsize) {
     }
 }
 
-/// A call has returned whose end was awaited at place `index`.
+/// Handles the return of a call whose end was awaited at `index` in `AWAITED`.
 pub extern "C" fn after(index: usize) {
     contained((), || {
         let _errno = Kept::new();

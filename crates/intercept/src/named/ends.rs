@@ -1,10 +1,10 @@
 //! The end of a call that ends a window, or that is a scope.
 //!
-//! Only then is a call's return address replaced, by one of a few
-//! return stubs. A call that never comes back by its return address, because an exception or
-//! `longjmp` leaves it, leaves the window open until the next call, as do all calls when the stubs are
-//! used up, where the processor guards return addresses, and of functions that may look at theirs.
-//! Of a call that is a scope an exception says that it leaves it ([`passes`]).
+//! Only for these calls is the return address replaced, by one of a few return stubs. A call that an exception or a
+//! `longjmp` leaves never returns to its stub: the window then stays open until the next call. The same holds for a
+//! call whose return address is not replaced: when all stubs are in use, when the processor guards return addresses,
+//! and for functions that may read their return address. If an exception leaves a call that is a scope, [`passes`] ends
+//! the scope.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -16,26 +16,28 @@ use tllmprof_scopes::native;
 use super::pool::{self, AWAITED, RETURNS, Return};
 use super::processor;
 
-/// Awaits the end of the call whose return address lies at `place`, and with it of `iteration`. The
-/// call has been entered and has not touched the place.
+/// Awaits the end of the call whose return address lies at `place`, and with it the end of `iteration`. The call has
+/// been entered and has not changed `place`.
 pub fn await_end(place: &AtomicUsize, iteration: u64) {
     if processor::has_shadow_stack() {
         return;
     }
     if let Some(index) = pool::index_of(place.load(Ordering::Relaxed)) {
-        // Of one that ends in this one, or of this one as a scope.
+        // A call that ends in a jump to this function has a stub already, or this call has one as a scope.
         AWAITED[index].iteration.store(iteration, Ordering::Relaxed);
     } else {
         take(place, iteration, 0..RETURNS);
     }
 }
 
-/// Awaits the end of a call that is a scope, as [`await_end`]: the place in [`AWAITED`]; none where all are in use.
+/// Awaits the end of a call that is a scope, as [`await_end`] does. Returns the index in [`AWAITED`]; `None` if all are
+/// in use.
 pub fn await_scope(place: &AtomicUsize) -> Option<usize> {
     let known = pool::index_of(place.load(Ordering::Relaxed));
     known.or_else(|| {
         let count = AWAITED.len() - RETURNS;
-        // Where a thread begins to look, so that it need not pass those of others: blocks of threads lie far apart.
+        // Start the search at an index that depends on the thread, to skip entries of other threads: blocks of threads
+        // lie far apart.
         let first = (thread::address() >> 12).wrapping_mul(17) % count.max(1);
         let take = |range| take(place, Return::NO_ITERATION, range);
         take(RETURNS + first..AWAITED.len()).or_else(|| take(RETURNS..RETURNS + first))
@@ -52,7 +54,7 @@ fn take(place: &AtomicUsize, iteration: u64, range: core::ops::Range<usize>) -> 
                 .compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed);
         if taken.is_ok() {
             awaited.iteration.store(iteration, Ordering::Relaxed);
-            // The stub goes on to the address that it has kept.
+            // The stub jumps to the stored address.
             place.store(pool::return_stub(start + index), Ordering::Relaxed);
             return Some(start + index);
         }
@@ -60,8 +62,8 @@ fn take(place: &AtomicUsize, iteration: u64, range: core::ops::Range<usize>) -> 
     None
 }
 
-/// The call at place `index` has returned, and the stub does not need its address any more: the
-/// iteration that is over.
+/// Frees the stub of a call that has returned, and returns the iteration that has ended. The stub does not need its
+/// address any more.
 pub fn ended(index: usize) -> Option<u64> {
     let awaited = AWAITED.get(index)?;
     let iteration = awaited.iteration.load(Ordering::Relaxed);
@@ -69,8 +71,8 @@ pub fn ended(index: usize) -> Option<u64> {
     (iteration != Return::NO_ITERATION).then_some(iteration)
 }
 
-/// What an unwinder asks of the frame of a call that is a scope, `index` being its place in [`AWAITED`]: that it is passed.
-/// What the arguments are says the Itanium C++ ABI (`_Unwind_Personality_Fn`).
+/// Answers an unwinder at the frame of a call that is a scope: the frame is passed. `index` is its index in
+/// [`AWAITED`]. The Itanium C++ ABI defines the other arguments (`_Unwind_Personality_Fn`).
 #[cfg_attr(
     not(target_arch = "x86_64"),
     allow(dead_code, reason = "there are no such frames")
@@ -84,15 +86,15 @@ pub extern "C" fn passes(
     index: u32,
 ) -> c_int {
     /// `_UA_CLEANUP_PHASE` and `_URC_CONTINUE_UNWIND`.
-    const LEAVES: c_int = 2;
-    const GO_ON: c_int = 8;
-    if actions & LEAVES != 0 {
+    const CLEANUP_PHASE: c_int = 2;
+    const CONTINUE_UNWIND: c_int = 8;
+    if actions & CLEANUP_PHASE != 0 {
         contained((), || {
             let _inside = thread::Inside::enter();
             native::is_passed(index);
         });
     }
-    GO_ON
+    CONTINUE_UNWIND
 }
 
 #[cfg(test)]

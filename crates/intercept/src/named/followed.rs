@@ -1,4 +1,4 @@
-//! What is followed by the rule, in the modules that there are.
+//! The functions that the rules select, in the modules that are loaded.
 
 use core::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ use super::slots::{self, ByName};
 use super::trampoline::Region;
 use super::{functions, processor, report, scopes};
 
-/// Which functions of which modules.
+/// A rule that selects functions by name, and modules by path.
 pub struct Rule {
     pub pattern: Pattern,
     library: Option<Regex>,
@@ -43,33 +43,33 @@ impl Rule {
     }
 }
 
-/// What is followed by the rules.
+/// The state of all rules: modules, functions and patches.
 #[derive(Default)]
 pub struct Followed {
     /// The rule of steps, if it is one for native functions.
     pub step: Option<Rule>,
-    /// Modules that are known are still to be searched by it.
+    /// True if known modules must still be searched by it.
     step_is_new: bool,
-    /// Functions whose calls are scopes.
+    /// Rules for functions whose calls are scopes.
     pub scopes: Vec<Rule>,
     pub loaded: Vec<Loaded>,
     pub functions: Vec<Named>,
     pub by_name: Vec<ByName>,
     pub regions: Vec<Region>,
-    /// Functions that have matched the rule of steps so far, in modules that are gone, too.
+    /// Number of functions that have matched the rule of steps so far, including those in unloaded modules.
     pub matched: usize,
-    /// More functions match it than can be followed.
+    /// True if more functions match it than can be hooked.
     pub too_many: bool,
-    /// Modules whose functions were looked at by it.
+    /// Number of modules whose functions were compared with it.
     pub searched: usize,
-    /// Modules whose functions no rule could look at.
+    /// Modules whose functions could not be searched by any rule.
     pub unsearched: Unsearched,
-    /// The mappings could not be read, so that no module was looked at.
+    /// Set if the mappings could not be read, so that no module was searched.
     pub unreadable: Option<Unreadable>,
-    /// Functions that have matched a rule of scopes so far, and in how many modules they were looked for.
+    /// Number of functions that have matched a rule of scopes so far, and the number of modules that were searched.
     pub matched_scopes: usize,
     pub searched_for_scopes: usize,
-    /// So many at once: more than can be followed.
+    /// Number of functions that match the rules of scopes, if that is more than can be hooked at once.
     pub too_many_scopes: Option<usize>,
 }
 
@@ -79,7 +79,7 @@ impl Followed {
         self.step_is_new = true;
     }
 
-    /// Looks at what has changed; false if something is to be looked at again.
+    /// Handles modules that have changed. Returns false if it must be called again.
     pub fn look(&mut self) -> bool {
         let maps = match Maps::read() {
             Ok(maps) => maps,
@@ -120,7 +120,7 @@ impl Followed {
         }
         lifecycle::register();
         elf::with_modules(|modules| {
-            // The map from before may list modules that are gone.
+            // The map that was read before may list modules that are gone.
             let Ok(maps) = Maps::read() else { return };
             let ready: Vec<Module> = modules
                 .iter()
@@ -140,7 +140,7 @@ impl Followed {
         is_complete
     }
 
-    /// Whether a rule is to look at the module's functions.
+    /// Returns true if any rule applies to the module.
     fn is_for(&self, loaded: &Loaded) -> bool {
         let mut rules = self.step.iter().chain(&self.scopes);
         rules.any(|rule| rule.is_for(loaded))
@@ -171,9 +171,10 @@ impl Followed {
             if self.too_many_scopes.is_some() || !rule.is_for(loaded) {
                 continue;
             }
-            // One that matches far too much is counted up to there.
-            const COUNTED: usize = 10_000;
-            let Ok((found, _)) = functions::matching(&loaded.path, &rule.pattern, COUNTED) else {
+            // The number of matches is counted up to this limit.
+            const MAX_COUNTED: usize = 10_000;
+            let Ok((found, _)) = functions::matching(&loaded.path, &rule.pattern, MAX_COUNTED)
+            else {
                 self.unsearched.add(loaded, Why::Unreadable);
                 continue;
             };
@@ -196,7 +197,7 @@ impl Followed {
         }
     }
 
-    /// Takes those out that are too many.
+    /// Removes the candidates that exceed the limits.
     fn limit(&mut self, candidates: &mut Vec<Candidate>) {
         let steps = self.functions.iter().filter(|known| known.is_step).count()
             + candidates.iter().filter(|new| new.is_step).count();
@@ -204,7 +205,7 @@ impl Followed {
         let known = self.functions.iter().filter(|known| known.scope.is_some());
         let new = candidates.iter().filter(|new| new.is_scope).count();
         let scopes = known.count() + new;
-        if scopes > scopes::MOST && new > 0 {
+        if scopes > scopes::MAX_FUNCTIONS && new > 0 {
             self.too_many_scopes = Some(scopes);
             report::too_many_scopes(self.too_many_scopes, self.matched_scopes > 0);
         }
@@ -215,7 +216,7 @@ impl Followed {
         });
     }
 
-    /// The names that are nearest to the rule's, at most `count`.
+    /// Returns the names that are most similar to the rule's, at most `count`.
     pub fn nearest(&self, rule: &Rule, count: usize) -> Vec<String> {
         let mut nearest = Nearest::new(&rule.pattern);
         for loaded in self.loaded.iter().filter(|loaded| rule.is_for(loaded)) {
@@ -226,7 +227,7 @@ impl Followed {
         nearest.names(count)
     }
 
-    /// Forgets what lay in modules that are gone.
+    /// Forgets everything in modules that are gone.
     pub fn forget(&mut self, present: &[Loaded]) {
         let mut gone = Vec::new();
         self.loaded.retain(|known| {
@@ -250,7 +251,7 @@ impl Followed {
             .partition(|region| is_gone(region.of));
         self.regions = kept;
         for region in old {
-            // SAFETY: only the module that is gone led there.
+            // SAFETY: only the module that is gone led into the region.
             unsafe { Region::free(region) };
         }
     }
@@ -314,8 +315,8 @@ impl Followed {
                 if let Some((_, why)) = unfinished.find(|(of, _)| *of == module.start) {
                     return Err(*why);
                 }
-                // SAFETY: the module stays loaded meanwhile, the trampoline is executable, and
-                // `prepare` has refused what other threads forbid.
+                // SAFETY: the module stays loaded meanwhile, the trampoline is executable, and `prepare` has refused
+                // entries that cannot be patched while other threads run.
                 unsafe { entry::write(&entry, jump, alone) }?;
                 Ok(Means::Entry {
                     at: entry.at(),
@@ -365,8 +366,8 @@ impl Followed {
         self.regions.append(&mut regions);
     }
 
-    /// Whether a function that a rule of steps names, which came later, is patched already, as its calls are scopes: it
-    /// counts from now on. One that could not be is looked at anew.
+    /// Returns true if a function that a later rule of steps names is patched already, because its calls are scopes: it
+    /// is counted from now on. A function that could not be patched is forgotten, and is tried again.
     fn is_patched_for_scope(&mut self, candidate: &Candidate, module: &Module) -> bool {
         let address = module.base.wrapping_add(candidate.function.address);
         let Some(at) = self
@@ -389,13 +390,13 @@ impl Followed {
     }
 }
 
-/// Whether the module's file is another one by now.
+/// Returns true if the module's file was replaced after it was loaded.
 fn is_replaced(loaded: &Loaded, maps: &Maps) -> bool {
     let module = elf::containing(loaded.start);
     module.is_some_and(|module| modules::is_replaced(&module, maps, &loaded.path))
 }
 
-/// Why the functions of a module are not known.
+/// Reason why the functions of a module are not known.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Why {
     /// Its file was replaced after it was loaded.
@@ -404,7 +405,7 @@ pub enum Why {
     Unreadable,
 }
 
-/// Modules whose functions are not known, by the names of their files, each once.
+/// Modules whose functions are not known, by file name, each once.
 #[derive(Default)]
 pub struct Unsearched(Vec<(String, Why)>);
 
@@ -419,11 +420,11 @@ impl Unsearched {
     }
 }
 
-/// As `; libengine.so was replaced …, so its functions are not known`.
+/// Writes, for example, `; libengine.so was replaced …, so its functions are not known`.
 impl fmt::Display for Unsearched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// Files that are named.
-        const NAMED: usize = 3;
+        /// Largest number of files that are named.
+        const MAX_NAMED: usize = 3;
         for (why, what) in [
             (
                 Why::Replaced,
@@ -434,22 +435,22 @@ impl fmt::Display for Unsearched {
             let names = self.0.iter().filter(|(_, is)| *is == why);
             let count = names.clone().count();
             let mut before = "; ";
-            for (name, _) in names.take(NAMED) {
+            for (name, _) in names.take(MAX_NAMED) {
                 write!(f, "{before}{name}")?;
                 before = ", ";
             }
             match count {
                 0 => {}
                 1 => write!(f, " was {what}")?,
-                2..=NAMED => write!(f, " were {what}")?,
-                _ => write!(f, " and {} more were {what}", count - NAMED)?,
+                2..=MAX_NAMED => write!(f, " were {what}")?,
+                _ => write!(f, " and {} more were {what}", count - MAX_NAMED)?,
             }
         }
         Ok(())
     }
 }
 
-/// The number of a function whose calls can be scopes.
+/// Returns the number of a function whose calls can be scopes.
 fn may_be_scope(candidate: &Candidate, entry: Result<&Entry, &Refusal>) -> Result<usize, Refusal> {
     let entry = entry.map_err(|why| *why)?;
     if entry.looks_back() {

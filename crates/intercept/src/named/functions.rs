@@ -1,4 +1,4 @@
-//! Which functions of a module's file a rule names.
+//! The functions of a module's file that a rule names.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -8,22 +8,22 @@ use tllmprof_symbols::{Image, Pattern, demangle};
 /// A function that the rule names, as its file describes it.
 #[cfg_attr(test, derive(Clone))]
 pub struct Function {
-    /// As in the file.
+    /// Address as the file has it, without the module's base.
     pub address: usize,
     pub size: usize,
-    /// As a user would call it.
+    /// The demangled name.
     pub name: String,
-    /// The names that other modules may know it by.
+    /// The names by which other modules may refer to it.
     pub exported: Vec<CString>,
     pub is_ifunc: bool,
     pub is_go: bool,
     pub is_variant_call: bool,
-    /// Where the process begins: nobody calls it.
+    /// True for the process's entry point, which no code calls.
     pub is_entry_point: bool,
 }
 
-/// The functions of the file at `path` that `pattern` matches, and whether there are more than can
-/// be followed (`limit`). An error: the file cannot be read.
+/// Returns the functions of the file at `path` that `pattern` matches, and true if there are more than `limit`. Fails
+/// if the file cannot be read.
 pub fn matching(path: &Path, pattern: &Pattern, limit: usize) -> Result<(Vec<Function>, bool), ()> {
     let image = Image::open(path).map_err(drop)?;
     let matches = image.matching(pattern, limit);

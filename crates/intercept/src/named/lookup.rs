@@ -1,4 +1,4 @@
-//! The `dlsym` door for functions that are followed by name.
+//! The `dlsym` door for functions that are hooked by name.
 
 use core::ffi::{CStr, c_char, c_void};
 
@@ -7,21 +7,21 @@ use tllmprof_platform::panics::contained;
 use tllmprof_platform::thread::LookingUp;
 use tllmprof_platform::{elf, got, resolve};
 
-use super::{look, pool, with};
+use super::{look, pool, with_followed};
 use crate::dlsym;
 
-/// A program looks `name` up: what it gets instead of the function, null for what it would get
-/// without us. For the doors, which leave the caller's address in place if it is null.
+/// Returns the address that a look-up of `name` gets instead of the function; null if it gets what it would get without
+/// this library. The doors call it, and keep the caller's return address if it returns null.
 ///
 /// # Safety
-/// As `dlsym`, or as `dlvsym` where there is a `version`.
+/// As for `dlsym`, or as for `dlvsym` if there is a `version`.
 pub unsafe extern "C" fn lookup(
     handle: *mut c_void,
     name: *const c_char,
     version: *const c_char,
     caller: usize,
 ) -> *mut c_void {
-    // First of all: the next line calls a function of the host's.
+    // This comes first, because the next line calls a function of the host.
     let Some(_looking_up) = LookingUp::enter() else {
         return core::ptr::null_mut();
     };
@@ -37,20 +37,20 @@ pub unsafe extern "C" fn lookup(
     })
 }
 
-/// What a look-up of `name` gets instead of the function; null for the function.
+/// Returns the stub that a look-up of `name` gets instead of the function; null if it gets the function.
 fn stand_in(
     handle: *mut c_void,
     name: &CStr,
     version: Option<&CStr>,
     caller: usize,
 ) -> *mut c_void {
-    let is_named = with(|followed| {
+    let is_named = with_followed(|followed| {
         followed
             .by_name
             .iter()
             .any(|function| function.is_called(name))
     });
-    // RTLD_NEXT means what comes after the caller, and is the loader's to answer. CUDA's functions
+    // RTLD_NEXT means the module after the caller, which only the loader can resolve. CUDA's functions
     // have their own stubs.
     if is_named != Some(true) || handle == libc::RTLD_NEXT || dlsym::role_of(name).is_some() {
         return core::ptr::null_mut();
@@ -58,10 +58,10 @@ fn stand_in(
     let found = if handle == libc::RTLD_DEFAULT {
         from_scope(caller, name, version)
     } else {
-        // SAFETY: the program's own arguments; an answer by handle does not depend on who asks.
+        // SAFETY: the program's own arguments; a result by handle does not depend on the caller.
         unsafe { dlsym::real(handle, name, version) }.expose_provenance()
     };
-    let stub = with(|followed| {
+    let stub = with_followed(|followed| {
         let is_it = followed.by_name.iter().any(|function| {
             function.is_called(name) && (function.found.is_ifunc || function.found.address == found)
         });
@@ -76,7 +76,7 @@ fn stand_in(
     )
 }
 
-/// What the code at `caller` gets by RTLD_DEFAULT; 0 where that is unknown.
+/// Returns the address that the code at `caller` gets by RTLD_DEFAULT; 0 if it is not known.
 fn from_scope(caller: usize, name: &CStr, version: Option<&CStr>) -> usize {
     let mut found = 0;
     elf::with_modules(|modules| {

@@ -5,20 +5,19 @@
 //!                             └─ refused ──▶ slots, dlsym
 //! ```
 //!
-//! **One means for each function**, so that no call counts twice. A patched entry comes first: it
-//! sees every call, those from within the function's own library and those through pointers, too,
-//! where GOT slots would see the calls of some modules and not of others, and the count would
-//! depend on how the program was linked. Where an entry is refused ([`Refusal`] says why), GOT slots
-//! and the `dlsym` door see the calls that pass them, and that is said.
+//! **One way for each function**, so that no call counts twice. Patching the entry comes first: it catches every call,
+//! including those from within the function's own library and those through pointers. GOT slots would catch the calls
+//! of some modules and not of others, and the count would depend on how the program was linked. If an entry is refused
+//! ([`Refusal`](tllmprof_platform::entry::Refusal) says why), GOT slots and the `dlsym` door are used, and the log says
+//! so.
 //!
-//! **When.** Modules that the process starts with are looked at in our constructor, before `main`.
-//! One that comes later is seen at the next look-up (`dlsym`, `dlvsym`, `cuGetProcAddress`), the
-//! next `dlclose`, or the first call of one of CUDA's functions by a module; that is before its
-//! first call, unless nothing is looked up in between. When a module goes, all that was known of it
-//! is forgotten.
+//! **When.** Modules that the process starts with are searched in our constructor, before `main`. A module that is
+//! loaded later is found at the next look-up (`dlsym`, `dlvsym`, `cuGetProcAddress`), the next `dlclose`, or a module's
+//! first call of a CUDA function. That is before the new module's first call, unless nothing is looked up in between.
+//! When a module is unloaded, everything known about it is forgotten.
 //!
-//! Left alone are this library, the loader and the C library with its parts: our own doors run on
-//! them. A process in which nothing matches pays nothing after the look at its files.
+//! This library, the loader and the C library with its parts are never hooked, because our own doors run on them. A
+//! process in which nothing matches pays nothing after the search of its files.
 
 mod calls;
 mod ends;
@@ -66,29 +65,29 @@ pub use lookup::lookup;
 use patch::Means;
 pub use report::{report, report_unmatched, report_unmatched_scopes};
 
-/// How long a look-up waits for another thread that looks at modules.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Longest time that a look-up waits for another thread that searches modules.
+const SEARCH_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 lifecycle::global! {
     stage: Doors;
 
     #[fork(hold)]
     static FOLLOWED: Lock<Option<Followed>> = Lock::new(None);
-    /// The thread that has the lock, 0 for none: an allocator of the host's may look something up.
+    /// The thread that holds the lock, 0 for none: an allocator of the host's may look something up meanwhile.
     #[fork(by = in_child)]
     static LOOKING: AtomicI32 = AtomicI32::new(0);
-    /// An engine that is known is looked for among the modules.
+    /// True while a known engine is looked for among the modules.
     #[fork(keep = "the settings are the same")]
     static SEEKS_ENGINE: AtomicBool = AtomicBool::new(false);
-    /// Functions are looked for whose calls are scopes.
+    /// True if functions are looked for whose calls are scopes.
     #[fork(keep = "the settings are the same")]
     static SEEKS_SCOPES: AtomicBool = AtomicBool::new(false);
-    /// How many modules had come and gone when we last looked.
+    /// Number of module loads and unloads at the time of the last search.
     #[fork(keep = "the child's modules are its parent's")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Looks at what the process starts with. For the constructor.
+/// Searches the modules that the process starts with. For the constructor.
 pub fn start() {
     let Some(settings) = tllmprof_session::activity::settings() else {
         return;
@@ -115,20 +114,20 @@ pub fn start() {
     patch::BEFORE_MAIN.store(false, Ordering::Relaxed);
 }
 
-/// Follows the functions of a rule `sym:`.
+/// Sets the rule of steps from a rule `sym:`.
 fn follow(step: &Step) {
     let Step::Symbol { name, library, .. } = step else {
         return;
     };
-    if let Some(mut followed) = FOLLOWED.lock_for(PATIENCE) {
+    if let Some(mut followed) = FOLLOWED.lock_for(SEARCH_LOCK_TIMEOUT) {
         let followed = followed.get_or_insert_default();
         followed.set_step(Rule::new(name, library.clone()));
     }
 }
 
-/// Follows functions whose calls are scopes.
+/// Sets the rules for functions whose calls are scopes.
 fn follow_scopes(functions: &[NativeFunctions]) {
-    if let Some(mut followed) = FOLLOWED.lock_for(PATIENCE) {
+    if let Some(mut followed) = FOLLOWED.lock_for(SEARCH_LOCK_TIMEOUT) {
         let rules = functions.iter();
         let rules = rules.map(|rule| Rule::new(&rule.name, rule.library.clone()));
         followed.get_or_insert_default().scopes = rules.collect();
@@ -136,7 +135,7 @@ fn follow_scopes(functions: &[NativeFunctions]) {
     }
 }
 
-/// Follows the step of an engine that is known, once it is there.
+/// Sets the rule of steps to a known engine's step, once the engine is loaded.
 fn seek_engine() {
     if SEEKS_ENGINE.load(Ordering::Acquire)
         && let Some(found) = engines::find()
@@ -146,7 +145,7 @@ fn seek_engine() {
     }
 }
 
-/// Looks at modules that have come and gone, if any have.
+/// Handles loads and unloads of modules, if there were any.
 pub fn look() {
     if lifecycle::is_filtered() {
         return;
@@ -164,7 +163,7 @@ pub fn look() {
         && !SEEKS_SCOPES.load(Ordering::Relaxed)
         && !engines::is_native_there()
     {
-        // Nearly always so, and cheaper to find out than how much stack there is.
+        // This is nearly always the case, and cheaper to check than the remaining stack.
         SEEN.store(changes, Ordering::Release);
     } else if modules::has_stack() {
         look_at(changes);
@@ -173,36 +172,36 @@ pub fn look() {
 
 fn look_at(changes: u64) {
     seek_engine();
-    let is_complete = with(Followed::look).unwrap_or_else(follows_nothing_yet);
+    let is_complete = with_followed(Followed::look).unwrap_or_else(follows_nothing_yet);
     if is_complete {
         SEEN.store(changes, Ordering::Release);
     }
 }
 
-/// Whether there is nothing to look at modules for, but maybe an engine.
+/// Returns true if there is nothing to search modules for, except maybe an engine.
 fn follows_nothing_yet() -> bool {
     SEEKS_ENGINE.load(Ordering::Relaxed) || has_watcher() || crate::attached::is_on()
 }
 
-/// Runs `act` under the lock, if that can be had.
-fn with<R>(act: impl FnOnce(&mut Followed) -> R) -> Option<R> {
-    // A function that is named may be one that this uses, and its call finds locks of ours held.
+/// Runs `act` under the lock. Returns `None` if the lock is not available or nothing is followed.
+fn with_followed<R>(act: impl FnOnce(&mut Followed) -> R) -> Option<R> {
+    // `act` may use a function that the rule names; that call would find our locks held.
     let _inside = Inside::enter();
     let us = ids::thread();
     if LOOKING.load(Ordering::Relaxed) == us {
         return None;
     }
-    let mut guard: Guard<'_, Option<Followed>> = FOLLOWED.lock_for(PATIENCE)?;
+    let mut guard: Guard<'_, Option<Followed>> = FOLLOWED.lock_for(SEARCH_LOCK_TIMEOUT)?;
     LOOKING.store(us, Ordering::Relaxed);
     let result = guard.as_mut().map(act);
     LOOKING.store(0, Ordering::Relaxed);
     result
 }
 
-/// Whether the end of a call may be awaited that came `from` there (see [`before`]): the function's
-/// code is known, and does not look at where it returns to.
+/// Returns true if the end of a call that came `from` there (see [`before`]) may be awaited: the function's code is
+/// known, and does not read its return address.
 fn may_await_end(from: usize) -> bool {
-    let may = with(|followed| {
+    let may = with_followed(|followed| {
         followed
             .functions
             .iter()
@@ -222,8 +221,8 @@ fn may_await_end(from: usize) -> bool {
     may == Some(true)
 }
 
-/// After the fork, in the child. What another thread was in the middle of, nobody will finish: then
-/// no further modules are looked at.
+/// Runs in the child after a fork. If another thread held the lock, its work is never finished, and no further modules
+/// are searched.
 fn in_child(_: &OnlyThread) {
     if LOOKING.swap(0, Ordering::Relaxed) != 0 {
         ARE_WATCHED.store(false, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! No code for patched entries to jump to: AArch64, where entries are not patched.
+//! Stand-in for the trampolines on AArch64, where entries are not patched.
 
 use core::ops::Range;
 
@@ -6,14 +6,14 @@ use tllmprof_platform::elf::Module;
 use tllmprof_platform::entry::{Entry, Refusal};
 use tllmprof_platform::maps::Maps;
 
-/// Executable memory near a module: none is needed.
+/// Executable memory near a module. AArch64 needs none.
 pub struct Region {
     pub of: usize,
 }
 
 impl Region {
     /// # Errors
-    /// There is none.
+    /// Always fails: there is no such memory.
     pub fn near(_: &Module, _: usize, _: &Maps) -> Result<Self, Refusal> {
         Err(Refusal::NoRoom)
     }
@@ -23,7 +23,7 @@ impl Region {
     }
 
     /// # Errors
-    /// There are none.
+    /// Always fails.
     pub fn finish(&self) -> Result<(), Refusal> {
         Err(Refusal::NoRoom)
     }

@@ -1,4 +1,4 @@
-//! By which means the calls of a function are seen, and whether its entry can be patched.
+//! The ways to see the calls of a function, and the checks before its entry is patched.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -14,37 +14,37 @@ use tllmprof_platform::modules;
 use super::functions::Function;
 
 lifecycle::global! {
-    /// The program itself has not run yet: this is our constructor.
-    #[fork(keep = "the child is as far")]
+    /// True while our constructor runs, before the program itself runs.
+    #[fork(keep = "the child has come as far")]
     pub static BEFORE_MAIN: AtomicBool = AtomicBool::new(false);
 }
 
-/// What was found in a file, to be followed in the process.
+/// A function that was found in a file, and is to be hooked in the process.
 #[cfg_attr(test, derive(Clone))]
 pub struct Candidate {
     pub module: usize,
     pub path: PathBuf,
     pub function: Function,
-    /// The rule of steps names it.
+    /// True if the rule of steps names it.
     pub is_step: bool,
-    /// Its calls are to be scopes.
+    /// True if its calls are to be scopes.
     pub is_scope: bool,
 }
 
-/// A function that the rule names, in the process.
+/// A function that a rule names, in the process.
 pub struct Named {
     pub address: usize,
-    /// The module that it lies in.
+    /// Start address of its module.
     pub module: usize,
     pub name: String,
     pub file: String,
     pub means: Means,
     pub is_step: bool,
-    /// Its calls were to be scopes: its number, or why they are not.
+    /// For a function whose calls were to be scopes: its number, or the reason why they are not.
     pub scope: Option<Result<usize, Refusal>>,
 }
 
-/// By which means calls of a function are seen.
+/// The way in which calls of a function are seen.
 pub enum Means {
     Entry {
         at: usize,
@@ -52,15 +52,15 @@ pub enum Means {
         trampoline: Range<usize>,
         looks_back: bool,
     },
-    /// By GOT slots and `dlsym`, and why not by its entry.
+    /// GOT slots and `dlsym`, with the reason why not the entry.
     Name(Refusal),
-    /// By none.
+    /// No way, with the reason.
     None(Refusal),
 }
 
 impl Named {
-    /// Whether its entry still is as we left it: another instance of its module may have come to
-    /// lie in the same place.
+    /// Returns true if its entry still holds our jump: another instance of its module may have been loaded at the same
+    /// address.
     pub fn is_in_place(&self) -> bool {
         let Means::Entry { at, jump, .. } = self.means else {
             return true;
@@ -71,8 +71,8 @@ impl Named {
     }
 }
 
-/// Whether no thread can be in the function, though there are several, as a profiler's that is
-/// preloaded, too: it is the executable's, which has not begun to run, and nobody else knows it.
+/// Returns true if no thread can be in the function, although several threads run, such as those of another preloaded
+/// profiler: the function belongs to the executable, which has not started, and no other module refers to it.
 pub fn is_quiet(function: &Function, module: &Module, modules: &[Module]) -> bool {
     let is_called_by = |other: &Module| {
         let mut names = function.exported.iter();
@@ -84,8 +84,8 @@ pub fn is_quiet(function: &Function, module: &Module, modules: &[Module]) -> boo
         && !modules.iter().any(is_called_by)
 }
 
-/// What has to be known of a function before its entry is patched, and whether it can be.
-/// `quiet`: no other thread can be in the function.
+/// Returns what must be known of a function before its entry is patched, or the reason why it cannot be. `quiet` is
+/// true if no other thread can be in the function.
 pub fn prepare(
     candidate: &Candidate,
     module: &Module,
@@ -118,7 +118,8 @@ pub fn prepare(
     Ok(entry)
 }
 
-/// What is known of the code of `module` at `address`, given as in its file at `path`: that is what the file holds.
+/// Examines the code of `module` at `address`, which is an address in its file at `path`. The loaded code must equal
+/// the file's.
 pub fn examined(
     module: &Module,
     address: usize,

@@ -1,5 +1,5 @@
-//! The stubs for functions that a rule names, which each processor has in its own assembler:
-//! where they lie, and what they read.
+//! The stubs for functions that a rule names: their addresses and their data. Each processor's assembler defines the
+//! stubs themselves.
 
 use core::ffi::c_void;
 use core::mem::offset_of;
@@ -9,37 +9,37 @@ use tllmprof_platform::lifecycle;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::{Cell, cell_offset};
 
-/// Stubs that there are. A function that is unloaded and loaded again elsewhere uses another one.
+/// Number of stubs. A function that is unloaded and loaded again at another address uses a new stub.
 pub const STUBS: usize = 128;
-/// Bytes from a thread's first cell to the count and to the limit of that for what the rule names.
+/// Offsets in bytes, from a thread's first cell to the count and the limit of the cell for named functions.
 pub const COUNT: usize = cell_offset(Counted::Named) + Cell::COUNT;
 pub const LIMIT: usize = cell_offset(Counted::Named) + Cell::LIMIT;
 
 lifecycle::global! {
-    /// Where each stub goes on to. One that has an address keeps it.
+    /// Real function of each stub. A stub whose address is set keeps it.
     #[fork(keep = "code leads through the stubs")]
     pub static REALS: [AtomicPtr<c_void>; STUBS] =
         [const { AtomicPtr::new(core::ptr::null_mut()) }; STUBS];
 }
 
-/// Calls whose end is awaited at a time. One that is left by an exception or `longjmp` keeps its
-/// place for good.
+/// Largest number of calls whose end is awaited at a time. A call that an exception or `longjmp` leaves keeps its entry
+/// until the process ends.
 pub const RETURNS: usize = 8;
-/// Calls that are scopes at a time, in all threads.
+/// Largest number of calls that are scopes at a time, in all threads.
 #[cfg(target_arch = "x86_64")]
 pub const SCOPES: usize = 256;
 #[cfg(target_arch = "aarch64")]
 pub const SCOPES: usize = 0;
-/// Bytes of a return stub, of one for a call that is a scope, and of its first instruction.
+/// Sizes in bytes of a return stub, of a return stub for a scope, and of a stub's first instruction.
 const RETURN_STUB_SIZE: usize = 32;
 #[cfg(target_arch = "x86_64")]
 const SCOPE_STUB_SIZE: usize = 64;
-const FIRST: usize = if cfg!(target_arch = "x86_64") { 1 } else { 4 };
+const FIRST_INSTRUCTION_SIZE: usize = if cfg!(target_arch = "x86_64") { 1 } else { 4 };
 
-/// Where the call that a return stub stands for goes back to, and what that end means.
+/// Original return address of a call that returns to a stub, and the meaning of its end.
 #[repr(C)]
 pub struct Return {
-    /// 0: free.
+    /// The return address; 0 if the entry is free.
     pub address: AtomicUsize,
     /// The iteration that ends with the call; [`Return::NO_ITERATION`] for none.
     pub iteration: AtomicU64,
@@ -47,12 +47,12 @@ pub struct Return {
 
 impl Return {
     pub const NO_ITERATION: u64 = u64::MAX;
-    /// Where the assembler finds the address, in bytes.
+    /// Offset of the address in bytes, for the assembler.
     pub const ADDRESS: usize = offset_of!(Self, address);
 }
 
 lifecycle::global! {
-    /// Of each return stub: those for calls that are scopes come last.
+    /// One entry for each return stub. Those for calls that are scopes come last.
     #[fork(keep = "calls that the forking thread is in return in the child, too")]
     pub static AWAITED: [Return; RETURNS + SCOPES] = [const {
         Return {
@@ -71,8 +71,8 @@ unsafe extern "C" {
     static tllmprof_scope_stubs: u8;
 }
 
-/// The address of the stub for `real`, found or made; none when all are in use. Not for several
-/// threads at a time.
+/// Returns the address of the stub for `real`, an existing or a new one; `None` if all are in use. Must not be called
+/// by several threads at a time.
 pub fn stub(real: usize) -> Option<usize> {
     let of = |known: &AtomicPtr<c_void>| known.load(Ordering::Relaxed).addr();
     let index = REALS
@@ -86,7 +86,7 @@ pub fn stub(real: usize) -> Option<usize> {
     Some(start + index * size)
 }
 
-/// Whether a slot that holds `value` leads to a stub.
+/// Returns true if the slot value `value` is the address of a stub.
 pub fn is_stub(value: usize) -> bool {
     let (start, end) = (
         &raw const tllmprof_named_stubs,
@@ -95,26 +95,32 @@ pub fn is_stub(value: usize) -> bool {
     (start.addr()..end.addr()).contains(&value)
 }
 
-/// What a call returns to whose end is awaited at place `index` of [`AWAITED`]: behind the stub's
-/// first instruction, as unwinders look before a return address.
+/// Returns the address to which a call returns whose end is awaited at `index` of [`AWAITED`]. It lies after the stub's
+/// first instruction, because unwinders look up the byte before a return address.
 pub fn return_stub(index: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
     if let Some(index) = index.checked_sub(RETURNS) {
-        return (&raw const tllmprof_scope_stubs).addr() + index * SCOPE_STUB_SIZE + FIRST;
+        return (&raw const tllmprof_scope_stubs).addr()
+            + index * SCOPE_STUB_SIZE
+            + FIRST_INSTRUCTION_SIZE;
     }
-    (&raw const tllmprof_return_stubs).addr() + index * RETURN_STUB_SIZE + FIRST
+    (&raw const tllmprof_return_stubs).addr() + index * RETURN_STUB_SIZE + FIRST_INSTRUCTION_SIZE
 }
 
-/// The place in [`AWAITED`] that belongs to a return address, if it is a return stub's.
+/// Returns the index in [`AWAITED`] of a return address, if that is a return stub's.
 pub fn index_of(return_address: usize) -> Option<usize> {
     let index = |start: usize, size: usize, count: usize| {
-        let distance = return_address.wrapping_sub(start + FIRST);
+        let distance = return_address.wrapping_sub(start + FIRST_INSTRUCTION_SIZE);
         Some(distance / size).filter(|index| *index < count && distance.is_multiple_of(size))
     };
-    let of_step = index(return_stub(0) - FIRST, RETURN_STUB_SIZE, RETURNS);
+    let of_step = index(
+        return_stub(0) - FIRST_INSTRUCTION_SIZE,
+        RETURN_STUB_SIZE,
+        RETURNS,
+    );
     #[cfg(target_arch = "x86_64")]
     let of_scope = || {
-        let start = return_stub(RETURNS) - FIRST;
+        let start = return_stub(RETURNS) - FIRST_INSTRUCTION_SIZE;
         index(start, SCOPE_STUB_SIZE, SCOPES).map(|index| RETURNS + index)
     };
     #[cfg(target_arch = "aarch64")]
@@ -147,17 +153,25 @@ mod tests {
     fn a_call_returns_behind_the_first_instruction_of_its_return_stub() {
         let start = (&raw const tllmprof_return_stubs).addr();
         for index in 0..RETURNS {
-            assert_eq!(return_stub(index), start + index * RETURN_STUB_SIZE + FIRST);
+            assert_eq!(
+                return_stub(index),
+                start + index * RETURN_STUB_SIZE + FIRST_INSTRUCTION_SIZE
+            );
         }
         for index in 0..AWAITED.len() {
             let stub = return_stub(index);
             assert_eq!(index_of(stub), Some(index));
-            assert_eq!((index_of(stub - FIRST), index_of(stub + 8)), (None, None));
+            assert_eq!(
+                (index_of(stub - FIRST_INSTRUCTION_SIZE), index_of(stub + 8)),
+                (None, None)
+            );
         }
         #[cfg(target_arch = "x86_64")]
         for (index, awaited) in AWAITED.iter().enumerate() {
-            let stub = core::ptr::with_exposed_provenance::<u8>(return_stub(index) - FIRST);
-            // SAFETY: the assembler has laid stubs of that size out there.
+            let stub = core::ptr::with_exposed_provenance::<u8>(
+                return_stub(index) - FIRST_INSTRUCTION_SIZE,
+            );
+            // SAFETY: the assembler defines stubs of that size there.
             let code = unsafe { core::slice::from_raw_parts(stub, RETURN_STUB_SIZE) };
             // nop; push [rip + …]
             assert_eq!(code[..3], [0x90, 0xff, 0x35], "{index}");

@@ -1,7 +1,7 @@
-//! What is found out of an AArch64 processor before stubs are used.
+//! Properties of an AArch64 processor that must be known before stubs are used.
 
-/// Whether the processor keeps return addresses a second time, where they cannot be replaced: the
-/// kernel's guarded control stack.
+/// Returns true if the processor keeps a second copy of return addresses that cannot be replaced: the kernel's guarded
+/// control stack.
 pub fn has_shadow_stack() -> bool {
     const PR_GET_SHADOW_STACK_STATUS: usize = 74;
     const PR_SHADOW_STACK_ENABLE: u64 = 1;
@@ -18,5 +18,5 @@ pub fn has_shadow_stack() -> bool {
     known && status & PR_SHADOW_STACK_ENABLE != 0
 }
 
-/// There is nothing to find out before a stub is used.
+/// Does nothing: on AArch64 nothing must be determined before a stub is used.
 pub const fn start() {}

@@ -1,4 +1,4 @@
-//! What is reported of the functions that the rule names, in processes that use CUDA.
+//! Log lines about the functions that rules name, in processes that use CUDA.
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
@@ -10,24 +10,23 @@ use tllmprof_platform::lifecycle;
 use tllmprof_symbols::LIMIT;
 
 use super::patch::{Means, Named};
-use super::{scopes, with};
+use super::{scopes, with_followed};
 use tllmprof_platform::log;
 
-/// How many names that are near to the rule's are reported.
-const NEAREST: usize = 3;
+/// Largest number of functions that a line names: similar names, or refused functions.
+const MAX_LISTED: usize = 3;
 
 lifecycle::global! {
     stage: Doors;
 
-    /// The process uses CUDA, so that lines may be written.
+    /// True once the process uses CUDA, so that lines may be written.
     #[fork(reset)]
     static MAY_REPORT: AtomicBool = AtomicBool::new(false);
 }
 
-/// Says by which means functions are followed, and which are not. From now on each that is found is
-/// reported, too.
+/// Logs how functions are hooked, and which are not. From now on each function that is found is logged, too.
 pub fn report() {
-    with(|followed| {
+    with_followed(|followed| {
         MAY_REPORT.store(true, Ordering::Relaxed);
         for function in &followed.functions {
             found(function);
@@ -37,7 +36,7 @@ pub fn report() {
     });
 }
 
-/// Says which functions are scopes, and which cannot be, if the process uses CUDA.
+/// Logs which functions are scopes, and which cannot be, if the process uses CUDA.
 pub fn found_scopes(functions: &[Named]) {
     if !MAY_REPORT.load(Ordering::Relaxed) {
         return;
@@ -62,32 +61,32 @@ pub fn found_scopes(functions: &[Named]) {
     }
 }
 
-/// The first of the functions that cannot be scopes, and why.
+/// The first functions that cannot be scopes, with the reasons.
 struct Refused<'a>(&'a [(&'a Named, Refusal)]);
 
 impl fmt::Display for Refused<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut before = "";
-        for (function, why) in self.0.iter().take(NEAREST) {
+        for (function, why) in self.0.iter().take(MAX_LISTED) {
             write!(f, "{before}{function} ({why})")?;
             before = ", ";
         }
-        match self.0.len().saturating_sub(NEAREST) {
+        match self.0.len().saturating_sub(MAX_LISTED) {
             0 => Ok(()),
             more => write!(f, ", and {more} more"),
         }
     }
 }
 
-/// Says that the rules of scopes match too much (`count` functions), if they do and the process uses CUDA. `has_some`: of
-/// libraries that were loaded before, some are scopes.
+/// Warns that the rules of scopes match too many functions (`count`), if they do and the process uses CUDA. `has_some`
+/// is true if functions of libraries that were loaded before are scopes.
 pub fn too_many_scopes(count: Option<usize>, has_some: bool) {
     if let Some(count) = count.filter(|_| MAY_REPORT.load(Ordering::Relaxed)) {
         log::say!(
             Warn,
             "TLLMPROF_SCOPES: its rules match {count} functions, and at most {} can be scopes: {}. Narrow the regex, or name \
              the library behind @",
-            scopes::MOST,
+            scopes::MAX_FUNCTIONS,
             match has_some {
                 false => "none is",
                 true => "those of libraries loaded later are not",
@@ -96,9 +95,9 @@ pub fn too_many_scopes(count: Option<usize>, has_some: bool) {
     }
 }
 
-/// Says that rules of scopes matched nothing. `may_search`: as for [`report_unmatched`].
+/// Warns that the rules of scopes matched nothing. `may_search` is as for [`report_unmatched`].
 pub fn report_unmatched_scopes(may_search: bool) {
-    with(|followed| {
+    with_followed(|followed| {
         if followed.scopes.is_empty()
             || followed.matched_scopes > 0
             || followed.too_many_scopes.is_some()
@@ -113,7 +112,7 @@ pub fn report_unmatched_scopes(may_search: bool) {
             return;
         }
         let nearest = match followed.scopes.first() {
-            Some(rule) if may_search => followed.nearest(rule, NEAREST),
+            Some(rule) if may_search => followed.nearest(rule, MAX_LISTED),
             _ => Vec::new(),
         };
         log::say!(
@@ -126,8 +125,7 @@ pub fn report_unmatched_scopes(may_search: bool) {
     });
 }
 
-/// Says by which means a function is followed, if the process uses CUDA. A library that comes again
-/// and again is reported once.
+/// Logs how a function is hooked, if the process uses CUDA. A library that is loaded again and again is logged once.
 pub fn found(function: &Named) {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]
@@ -159,10 +157,10 @@ pub fn found(function: &Named) {
     }
 }
 
-/// Says what is wrong with a rule that named nothing, or too much. `may_search`: the process ends
-/// in a way that leaves time and memory to look for names that are near.
+/// Warns if a rule matched nothing, or too much. `may_search` is true if the process ends in a way that leaves time and
+/// memory to search for similar names.
 pub fn report_unmatched(rule: &impl fmt::Display, may_search: bool) {
-    with(|followed| {
+    with_followed(|followed| {
         if followed.too_many {
             log::say!(
                 Warn,
@@ -180,7 +178,7 @@ pub fn report_unmatched(rule: &impl fmt::Display, may_search: bool) {
             );
         } else if followed.matched == 0 {
             let nearest = match &followed.step {
-                Some(rule) if may_search => followed.nearest(rule, NEAREST),
+                Some(rule) if may_search => followed.nearest(rule, MAX_LISTED),
                 _ => Vec::new(),
             };
             log::say!(
@@ -194,7 +192,7 @@ pub fn report_unmatched(rule: &impl fmt::Display, may_search: bool) {
     });
 }
 
-/// The names that are near, if there are any.
+/// The similar names, if there are any.
 struct Nearby<'a>(&'a [String]);
 
 impl fmt::Display for Nearby<'_> {
@@ -245,7 +243,7 @@ mod tests {
             let cbrt = || named("cbrt", Means::Name(Refusal::Threads));
             found(&cbrt());
             follow(&Step::parse("sym:^cbrt$").unwrap());
-            with(|followed| {
+            with_followed(|followed| {
                 followed.functions.push(cbrt());
                 followed
                     .functions
@@ -277,11 +275,11 @@ mod tests {
             || {
                 start();
                 report_unmatched(&"sym:a_made_functoin", false);
-                // The test's own file is left alone, as the library's is.
+                // The test's own file is not searched, just as the library's is not.
                 report_unmatched(&"sym:a_made_functoin", true);
-                with(|followed| followed.too_many = true);
+                with_followed(|followed| followed.too_many = true);
                 report_unmatched(&"sym:.", true);
-                with(|followed| followed.matched = 1);
+                with_followed(|followed| followed.matched = 1);
                 report_unmatched(&"sym:.", true);
             },
         );

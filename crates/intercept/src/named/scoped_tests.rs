@@ -1,4 +1,4 @@
-//! Calls of a function of this process that are scopes.
+//! Tests of calls in this process that are scopes.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -24,7 +24,7 @@ fn patched(is_step: bool) {
     let (us, maps): (_, Maps) = us();
     let mut candidate = candidate();
     (candidate.is_step, candidate.is_scope) = (is_step, true);
-    with(|followed| followed.patch(vec![candidate], &[us], &maps)).unwrap();
+    with_followed(|followed| followed.patch(vec![candidate], &[us], &maps)).unwrap();
 }
 
 fn start_scopes() {
@@ -34,7 +34,7 @@ fn start_scopes() {
     follow_scopes(&settings.scopes);
 }
 
-/// Calls whose end is awaited as scopes.
+/// Returns the number of calls whose end is awaited as scopes.
 fn awaited() -> usize {
     let scopes = AWAITED[RETURNS..].iter();
     scopes
@@ -88,7 +88,7 @@ fn a_rule_of_steps_may_come_when_the_function_is_patched_already() {
     alone(&LAYERS, || {
         start_scopes();
         patched(false);
-        let known = with(|followed| {
+        let known = with_followed(|followed| {
             let (us, maps) = us();
             followed.patch(vec![candidate()], &[us], &maps);
             (followed.functions.len(), followed.functions[0].is_step)
@@ -106,7 +106,7 @@ fn a_rule_of_steps_may_come_when_the_function_is_patched_already() {
     });
 }
 
-/// A call for which there is no room, and one by the library's own code, go on as they are.
+/// Checks that calls without a free entry, and calls by the library's own code, run unchanged.
 #[test]
 fn a_call_that_is_no_scope_goes_on() {
     alone(&LAYERS, || {
@@ -127,7 +127,7 @@ fn a_call_that_is_no_scope_goes_on() {
         assert_eq!(ends::await_scope(&place), Some(RETURNS + 5));
         let stub = pool::return_stub(RETURNS + 5);
         assert_eq!(place.load(Ordering::Relaxed), stub);
-        // One that ends in another has its end with it, and with that of a step.
+        // A function that ends in a jump to another ends with it, and shares its stub, also with that of a step.
         assert_eq!(ends::await_scope(&place), Some(RETURNS + 5));
         ends::await_end(&place, 9);
         assert_eq!(place.into_inner(), stub);
@@ -150,7 +150,7 @@ fn what_a_scope_costs() {
         patched(false);
         let after = time();
         println!("a call takes {before:.1} ns, and {after:.1} ns as a scope");
-        // Some 0.2 µs where it is fast: far from what would be felt, on any machine.
+        // It takes about 0.2 µs on a fast machine. The limit is far above that, for any machine.
         assert!(after < 20_000.0, "{after} ns");
     });
 }

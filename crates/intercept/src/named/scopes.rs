@@ -1,4 +1,4 @@
-//! Functions whose calls are scopes (`TLLMPROF_SCOPES`), as their trampolines know them: by number.
+//! Functions whose calls are scopes (`TLLMPROF_SCOPES`). Their trampolines identify them by number.
 
 use core::hash::{Hash, Hasher};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,31 +12,31 @@ use tllmprof_sync::Published;
 
 use super::pool::SCOPES;
 
-/// Functions that can be scopes.
-pub const MOST: usize = 256;
+/// Largest number of functions that can be scopes.
+pub const MAX_FUNCTIONS: usize = 256;
 
-/// A function whose calls are scopes. One that is unloaded and loaded again has the same number.
+/// A function whose calls are scopes. A function that is unloaded and loaded again keeps its number.
 pub struct Function {
-    /// Of its file and place in there; 0 for none.
+    /// Hash of its file, address and name; 0 if the entry is free.
     hash: AtomicU64,
     name: Published<Label>,
-    /// The rule of steps names it, too.
+    /// True if the rule of steps names it, too.
     is_step: AtomicBool,
 }
 
 lifecycle::global! {
-    #[fork(keep = "code says the numbers")]
-    static FUNCTIONS: [Function; MOST] = [const {
+    #[fork(keep = "code contains the numbers")]
+    static FUNCTIONS: [Function; MAX_FUNCTIONS] = [const {
         Function {
             hash: AtomicU64::new(0),
             name: Published::none(),
             is_step: AtomicBool::new(false),
         }
-    }; MOST];
+    }; MAX_FUNCTIONS];
 }
 
 impl Function {
-    /// What the scope is called.
+    /// Returns the name of the scope.
     pub fn name(&self) -> Option<&'static [u8]> {
         Some(self.name.get()?.text())
     }
@@ -50,13 +50,13 @@ impl Function {
     }
 }
 
-/// The function of that number.
+/// Returns the function with that number.
 pub fn function(number: usize) -> Option<&'static Function> {
     FUNCTIONS.get(number)
 }
 
-/// The number of the function `name` at `address` of the file at `path`; none where too many have one. Not for several
-/// threads at a time.
+/// Returns the number of the function `name` at `address` of the file at `path`; `None` if all numbers are in use. Must
+/// not be called by several threads at a time.
 pub fn number(path: &Path, address: usize, name: &str) -> Option<usize> {
     let mut hasher = DefaultHasher::new();
     (path, address, name).hash(&mut hasher);
@@ -75,18 +75,18 @@ pub fn number(path: &Path, address: usize, name: &str) -> Option<usize> {
     Some(number)
 }
 
-/// The instruction behind the call in a trampoline, which does nothing and says the number: `nop dword ptr [rax + …]`.
+/// Opcode of the instruction after the call in a trampoline. It does nothing and contains the function's number: `nop
+/// dword ptr [rax + …]`.
 pub const SAYS_NUMBER: [u8; 3] = [0x0f, 0x1f, 0x80];
 
-/// The function whose trampoline returns to `from`.
+/// Returns the function whose trampoline contains the return address `from`.
 pub fn of_trampoline(from: usize) -> Option<&'static Function> {
     let number = core::ptr::with_exposed_provenance::<u32>(from + SAYS_NUMBER.len());
-    // SAFETY: `from` is the return address of the call in a trampoline that is a scope's, which lies in front of that
-    // instruction.
+    // SAFETY: `from` is the return address of the call in the trampoline of a scope, and that instruction lies there.
     function(unsafe { number.read_unaligned() } as usize)
 }
 
-/// More calls are under way than can be scopes.
+/// Warns, once, that more calls are under way than can be scopes.
 #[cold]
 pub fn report_over_full() {
     lifecycle::global! {
@@ -112,10 +112,12 @@ mod tests {
         let one = of(0x10).unwrap();
         assert_eq!(of(0x10), Some(one));
         assert_eq!(function(one).unwrap().name(), Some(&b"made::f"[..]));
-        let others: Vec<_> = (1..MOST).map(|place| of(0x10 + place).unwrap()).collect();
+        let others: Vec<_> = (1..MAX_FUNCTIONS)
+            .map(|place| of(0x10 + place).unwrap())
+            .collect();
         assert!(!others.contains(&one));
         assert_eq!(of(0), None, "all are in use");
         assert_eq!(of(0x11), Some(others[0]));
-        assert!(function(MOST).is_none());
+        assert!(function(MAX_FUNCTIONS).is_none());
     }
 }

@@ -1,9 +1,8 @@
-//! GOT slots of functions whose entry is left as it is.
+//! Patches GOT slots of functions whose entry is not patched.
 //!
-//! A slot that the loader has filled holds the function's address; one that it fills at the first
-//! call leads back into its own module until then, and what it would be filled with is looked up
-//! here, as the loader does. In a module with RELRO the slots are read-only: they are made writable
-//! for the one store and then what they were.
+//! A slot that the loader has filled holds the function's address. A slot that it fills at the first call leads back
+//! into its own module until then; the value that it will get is looked up here in the way of the loader. In a module
+//! with RELRO the slots are read-only: they are made writable for the one store, and then read-only again.
 
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
@@ -16,7 +15,7 @@ use tllmprof_platform::modules::relro;
 
 use super::pool;
 
-/// A function that is seen where others reach it by name.
+/// A function whose calls are seen only where other modules call it by name.
 pub struct ByName {
     pub found: Found,
     pub names: Vec<std::ffi::CString>,
@@ -28,7 +27,7 @@ impl ByName {
     }
 }
 
-/// Leads the slots of `module` that stand for `functions` to their stubs. How many.
+/// Points the slots of `module` that stand for `functions` to their stubs. Returns the number of patched slots.
 pub fn lead_to_stubs(
     module: &Module,
     functions: &[ByName],
@@ -55,15 +54,15 @@ pub fn lead_to_stubs(
     count
 }
 
-/// What the slot leads to, if that is `function`.
+/// Returns the address that the slot leads to, if it is that of `function`.
 fn real(module: &Module, slot: &Slot<'_>, function: &ByName, modules: &[Module]) -> Option<usize> {
     let value = slot.place.load(Ordering::Relaxed);
     if pool::is_stub(value) {
         return None;
     }
     let found = function.found;
-    // Such a slot may serve calls, or say the function's address, for the program to compare. The
-    // module that defines the function keeps that address in other words, too.
+    // Such a slot may serve calls, or hold the function's address for the program to compare. The module that defines
+    // the function keeps that address in other words, too.
     if !slot.may_be_lazy && module.contains(found.address) {
         return None;
     }
@@ -78,17 +77,17 @@ fn real(module: &Module, slot: &Slot<'_>, function: &ByName, modules: &[Module])
         return None;
     }
     Some(match (found.is_ifunc, is_unbound) {
-        // Not what the loader has not made an address yet.
+        // Skip a value that the loader has not relocated to an address yet.
         (true, false) if modules.iter().any(|module| module.contains(value)) => value,
         (true, false) => return None,
-        // SAFETY: the function is an IFUNC of a module that is loaded and relocated, and made to be
-        // asked by the loader at any time.
+        // SAFETY: the function is an IFUNC of a module that is loaded and relocated, and may be called by the loader at
+        // any time.
         (true, true) => unsafe { chosen(found.address) },
         (false, _) => found.address,
     })
 }
 
-/// The function that an IFUNC says is meant.
+/// Returns the function that an IFUNC's resolver selects.
 ///
 /// # Safety
 /// `address` is that of an IFUNC of a module that stays loaded.
@@ -101,7 +100,7 @@ unsafe fn chosen(address: usize) -> usize {
         let resolver: Option<extern "C" fn() -> usize> = unsafe { function::at(place) };
         resolver.map_or(0, |resolver| resolver())
     }
-    // What the processor can do, as glibc passes it: see its sys/ifunc.h.
+    // The processor's features, as glibc passes them: see its sys/ifunc.h.
     #[cfg(target_arch = "aarch64")]
     // SAFETY: an IFUNC's symbol is the address of its resolver, which takes these arguments, and its
     // module stays loaded; getauxval takes no pointers.
@@ -127,7 +126,7 @@ mod tests {
     use super::*;
     use crate::made::{alone, stranger};
 
-    /// Has `act` use the test's own module, all modules and their mappings.
+    /// Runs `act` with the test's own module, all modules and their mappings.
     fn with_us(act: impl FnOnce(&Module, &[Module], &Maps)) {
         let maps = Maps::read().unwrap();
         elf::with_modules(|modules| {
@@ -178,7 +177,8 @@ mod tests {
         });
     }
 
-    /// Where a slot of the test's module for `name` leads that holds `value`, if to `found`.
+    /// Returns the address that a slot of the test's module for `name` with this `value` leads to, if it is that of
+    /// `found`.
     fn leads(name: &CStr, found: Found, value: usize, may_be_lazy: bool) -> Option<usize> {
         let function = ByName {
             found,
@@ -250,7 +250,7 @@ mod tests {
     fn an_ifunc_leads_to_the_function_that_it_chooses() {
         alone(&[], || {
             tllmprof_platform::resolve::remember_initial();
-            // The C library has one for each kind of processor.
+            // The C library has a variant for each kind of processor.
             let name = c"memchr";
             let mut found = None;
             with_us(|us, modules, _| found = binding(us, name, us.wants(name), modules));

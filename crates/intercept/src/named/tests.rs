@@ -1,4 +1,4 @@
-//! Functions of this process, patched, followed by name and forgotten.
+//! Tests with functions of this process that are patched, hooked by name and forgotten.
 
 use core::arch::global_asm;
 use core::ffi::CStr;
@@ -16,7 +16,7 @@ use super::patch::{Candidate, prepare};
 use super::*;
 use crate::made::{alone, stranger};
 
-// A function of one number whose first instruction has room for a jump, and one that is refused.
+// Functions that take a number: one whose first instruction has room for a jump, and one that is refused.
 #[cfg(target_arch = "x86_64")]
 global_asm!(
     ".pushsection .text.tllmprof_made_named,\"ax\",@progbits",
@@ -60,7 +60,7 @@ pub fn us() -> (Module, Maps) {
     (us, Maps::read().unwrap())
 }
 
-/// The made function, as its file describes it.
+/// Returns the test's function, as its file describes it.
 pub fn candidate() -> Candidate {
     let (us, _) = us();
     let path = std::env::current_exe().unwrap();
@@ -132,13 +132,13 @@ fn a_patched_function_counts_and_its_end_closes_the_window() {
     let said = alone(&RULE, || {
         follow(&tllmprof_session::activity::settings().unwrap().step);
         processor::start();
-        // The process uses CUDA, or no window opens.
+        // The process must use CUDA, or no window opens.
         session::new_thread(true);
         session::entered(tllmprof_calls::Call::MemAlloc);
         report();
         let (us, maps) = us();
-        with(|followed| followed.patch(vec![candidate()], &[us], &maps));
-        let (address, trampoline) = with(|followed| {
+        with_followed(|followed| followed.patch(vec![candidate()], &[us], &maps));
+        let (address, trampoline) = with_followed(|followed| {
             let function = &followed.functions[0];
             let Means::Entry { trampoline, .. } = &function.means else {
                 panic!("it is not patched");
@@ -153,13 +153,13 @@ fn a_patched_function_counts_and_its_end_closes_the_window() {
         for number in 0..8 {
             assert_eq!(tllmprof_made_named(number), 3 * number + 0x101);
             assert_eq!(count(), 1 + number as u64);
-            // The window is iteration 3: its end alone is awaited.
+            // The window is iteration 3, so only its end is awaited.
             let iteration = ends.iteration.load(Ordering::Relaxed);
             let awaited = number >= 3 && !processor::has_shadow_stack();
             assert_eq!(iteration, if awaited { 3 } else { 0 }, "{number}");
             assert_eq!(ends.address.load(Ordering::Relaxed), 0);
         }
-        with(|followed| {
+        with_followed(|followed| {
             followed.loaded.push(Loaded {
                 start: us.start,
                 end: us.end,
@@ -202,7 +202,7 @@ fn a_function_that_is_refused_is_followed_by_name_or_not_at_all() {
                 ..good.clone()
             },
         ];
-        with(|followed| {
+        with_followed(|followed| {
             followed.patch(made, &[us], &maps);
             let means = followed
                 .functions
@@ -224,7 +224,7 @@ fn a_function_that_is_refused_is_followed_by_name_or_not_at_all() {
             followed.by_name[0].found.address = stranger();
         });
 
-        // What a program gets that looks it up.
+        // Returns what a program gets that looks it up.
         let ask = |handle, name: &CStr, version: Option<&CStr>, caller| {
             let version = version.map_or(core::ptr::null(), CStr::as_ptr);
             // SAFETY: handles that dlsym knows, and terminated strings.
@@ -267,7 +267,8 @@ fn a_library_that_comes_is_looked_at_and_one_that_goes_is_forgotten() {
     ];
     alone(&rule, || {
         start();
-        let matched = || with(|followed| (followed.matched, followed.functions.len())).unwrap();
+        let matched =
+            || with_followed(|followed| (followed.matched, followed.functions.len())).unwrap();
         // SAFETY: a library of the system, whose constructors may run here.
         let libm =
             unsafe { libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
@@ -288,16 +289,18 @@ fn a_library_that_comes_is_looked_at_and_one_that_goes_is_forgotten() {
         look();
         assert_eq!(matched(), (all, there), "nothing has changed");
 
-        // Whatever the means: a call by what a program gets counts once.
+        // Whatever the way, a call through the address that a program gets counts once.
         // SAFETY: a handle, and a terminated name.
         let instead = unsafe { lookup(libm, c"cbrt".as_ptr(), core::ptr::null(), stranger()) };
         let before = count();
         assert_eq!(cbrt(if instead.is_null() { found } else { instead }), root);
         assert_eq!(count(), before + 1);
 
-        with(|followed| followed.forget(&[])).unwrap();
+        with_followed(|followed| followed.forget(&[])).unwrap();
         assert_eq!(matched(), (all, 0));
-        with(|followed| assert!(followed.by_name.is_empty() && followed.loaded.is_empty()));
+        with_followed(|followed| {
+            assert!(followed.by_name.is_empty() && followed.loaded.is_empty())
+        });
     });
 }
 
@@ -311,7 +314,8 @@ fn a_rule_that_matches_too_much_follows_nothing() {
         // SAFETY: a library of the system, whose constructors may run here.
         unsafe { libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_LAZY) };
         start();
-        with(|followed| assert!(followed.too_many && followed.functions.is_empty())).unwrap();
+        with_followed(|followed| assert!(followed.too_many && followed.functions.is_empty()))
+            .unwrap();
     });
 }
 
@@ -352,7 +356,7 @@ fn a_process_without_a_rule_for_functions_looks_at_nothing() {
             start();
             assert!(!ARE_WATCHED.load(Ordering::Relaxed));
             look();
-            assert!(with(|_| ()).is_none() && !follows_nothing_yet());
+            assert!(with_followed(|_| ()).is_none() && !follows_nothing_yet());
         },
     );
 }
@@ -365,7 +369,7 @@ fn an_engine_that_may_come_is_waited_for() {
             start();
             assert!(ARE_WATCHED.load(Ordering::Relaxed) && follows_nothing_yet());
             look();
-            assert!(with(|_| ()).is_none(), "there is none");
+            assert!(with_followed(|_| ()).is_none(), "there is none");
         },
     );
 }
@@ -374,7 +378,10 @@ fn an_engine_that_may_come_is_waited_for() {
 fn a_thread_that_looks_finds_nothing_in_what_that_looks_up() {
     alone(&RULE, || {
         follow(&tllmprof_session::activity::settings().unwrap().step);
-        assert_eq!(with(|_| with(|_| ()).is_none()), Some(true));
-        assert!(with(|_| ()).is_some(), "and everything afterwards");
+        assert_eq!(
+            with_followed(|_| with_followed(|_| ()).is_none()),
+            Some(true)
+        );
+        assert!(with_followed(|_| ()).is_some(), "and everything afterwards");
     });
 }

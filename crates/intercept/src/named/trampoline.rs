@@ -1,8 +1,8 @@
 //! The code that a patched entry jumps to.
 //!
-//! It counts as the stubs do, but leaves `r11` alone, too; or, where its calls are scopes, it has Rust asked each time. Then come the instructions that the jump
-//! took the place of, and a jump back behind them. It is written before it is executable, and never
-//! both at once.
+//! It counts as the stubs do, but preserves `r11`, too; if its calls are scopes, it calls Rust each time. Then it runs
+//! the instructions that the jump replaced, and jumps to the code after the jump. The memory is never writable and
+//! executable at the same time.
 
 mod part;
 #[cfg(test)]
@@ -21,39 +21,39 @@ use tllmprof_platform::entry::{Entry, Kind, Refusal};
 use tllmprof_platform::maps::Maps;
 use tllmprof_platform::thread::{self, Block};
 
-/// Room for one trampoline: what counts takes 43 bytes, what it moves 19 at most and a little more
-/// with wider branches, the slow way 22.
-const SIZE: usize = 192;
-const PAGE: usize = 4096;
-/// Places that are tried: the map may change meanwhile.
-const TRIES: usize = 8;
+/// Room for one trampoline, in bytes: counting takes 43, the moved instructions at most 19 and a little more with wider
+/// branches, and the slow path 22.
+const TRAMPOLINE_SIZE: usize = 192;
+const PAGE_SIZE: usize = 4096;
+/// Largest number of gaps that are tried: the memory map may change meanwhile.
+const MAX_TRIES: usize = 8;
 
 /// Executable memory near a module.
 pub struct Region {
-    /// The module, by where it starts.
+    /// Start address of the module.
     pub of: usize,
-    /// One, or several where nowhere is room for all.
+    /// One part, or several if no gap has room for all.
     parts: Vec<Part>,
 }
 
 impl Region {
-    /// Room for `count` trampolines near `module`, not executable yet; for fewer where there is no more.
+    /// Reserves room for `count` trampolines near `module`, not executable yet; for fewer if there is no more room.
     ///
     /// # Errors
-    /// There is none, or the system does not give it.
+    /// There is no room, or the system does not map the memory.
     pub fn near(module: &Module, count: usize, maps: &Maps) -> Result<Self, Refusal> {
-        let size = (count * SIZE).next_multiple_of(PAGE);
+        let size = (count * TRAMPOLINE_SIZE).next_multiple_of(PAGE_SIZE);
         let mut gaps = maps.free_near(module.start, reach(module));
-        // Above a program lies its heap, which must be able to grow.
+        // The program's heap lies above it, and must be able to grow.
         gaps.sort_by_key(|gap| gap.start > module.start);
         Self::within(&gaps, module.start, size)
     }
 
-    /// So many bytes near `address`, in one of the gaps if one of them has that much room.
+    /// Reserves `size` bytes near `address`, in one gap if a gap has that much room.
     fn within(gaps: &[Range<usize>], address: usize, size: usize) -> Result<Self, Refusal> {
         let place =
-            |gap: &Range<usize>, size| address.clamp(gap.start, gap.end - size) & !(PAGE - 1);
-        let mut wide = gaps.iter().filter(|gap| gap.len() >= size).take(TRIES);
+            |gap: &Range<usize>, size| address.clamp(gap.start, gap.end - size) & !(PAGE_SIZE - 1);
+        let mut wide = gaps.iter().filter(|gap| gap.len() >= size).take(MAX_TRIES);
         let mut denied = None;
         let mut map = |place, size| match Part::map(place, size) {
             Ok(part) => part,
@@ -83,13 +83,13 @@ impl Region {
         }
     }
 
-    /// Adds the trampoline for `entry`, that of the scope of that number if it is one; where it lies.
+    /// Adds the trampoline for `entry`, and for the scope of that number if it is one. Returns its address range.
     pub fn add(&mut self, entry: &Entry, scope: Option<usize>) -> Result<Range<usize>, Refusal> {
         self.add_code(|at| assemble(at, entry, scope))
     }
 
-    /// Adds what leads calls of `entry` on to where `target` says, but for those that come from within `module`; where it
-    /// lies, and where what does the same as the function without a jump.
+    /// Adds a switch that redirects calls of `entry` to the address in `target`, except for calls from within `module`.
+    /// Returns the address of the switch, and the address of code that does the work of the function without a jump.
     pub fn add_switch(
         &mut self,
         entry: &Entry,
@@ -123,26 +123,26 @@ impl Region {
         finished.map_err(Refusal::NotExecutable)
     }
 
-    /// Gives the memory back.
+    /// Frees the memory.
     ///
     /// # Safety
-    /// Nothing leads there any more, as after the functions have been unloaded.
+    /// No code leads there any more, for example because the functions have been unloaded.
     pub unsafe fn free(self) {
         for part in self.parts {
-            // SAFETY: nothing leads into any of the parts any more, as the caller has promised.
+            // SAFETY: no code leads into any of the parts any more, as the caller has promised.
             unsafe { part.free() };
         }
     }
 }
 
-/// How far from the start of a module trampolines may lie: what these refer to, which may be anywhere in it, must stay within
-/// 2 GiB.
+/// Returns the largest distance of trampolines from the start of a module, in bytes: they refer to addresses anywhere
+/// in the module, and these must stay within 2 GiB.
 fn reach(module: &Module) -> usize {
-    const MOST: usize = i32::MAX as usize - (1 << 20);
-    MOST.saturating_sub(module.end - module.start)
+    const MAX_REACH: usize = i32::MAX as usize - (1 << 20);
+    MAX_REACH.saturating_sub(module.end - module.start)
 }
 
-/// Code that is being written for a place.
+/// Code that is assembled for a fixed address.
 struct Code {
     at: usize,
     bytes: Vec<u8>,
@@ -153,20 +153,20 @@ impl Code {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// An opcode with a displacement of 32 bits behind it.
+    /// Adds an opcode that is followed by a displacement of 32 bits.
     fn put_with(&mut self, opcode: &[u8], displacement: i32) {
         self.put(opcode);
         self.put(&displacement.to_le_bytes());
     }
 
-    /// An instruction that ends with the distance to `target`.
+    /// Adds an instruction that ends with the distance to `target`.
     fn put_to(&mut self, opcode: &[u8], target: usize) -> Option<()> {
         let end = self.at + self.bytes.len() + opcode.len() + 4;
         self.put_with(opcode, distance(end, target)?);
         Some(())
     }
 
-    /// The instructions that a jump takes the place of, and a jump back behind them.
+    /// Adds the instructions that a jump replaces, and a jump to the code after the jump.
     fn put_moved(&mut self, entry: &Entry) -> Option<()> {
         for moved in &entry.moved {
             match moved.kind {
@@ -198,7 +198,7 @@ fn distance(from: usize, to: usize) -> Option<i32> {
 fn assemble(at: usize, entry: &Entry, scope: Option<usize>) -> Option<Vec<u8>> {
     let mut code = Code {
         at,
-        bytes: Vec::with_capacity(SIZE),
+        bytes: Vec::with_capacity(TRAMPOLINE_SIZE),
     };
     match scope {
         None => assemble_step(&mut code, entry)?,
@@ -207,7 +207,7 @@ fn assemble(at: usize, entry: &Entry, scope: Option<usize>) -> Option<Vec<u8>> {
     Some(code.bytes)
 }
 
-/// Asks about each call.
+/// Assembles a trampoline that calls Rust for each call.
 fn assemble_scope(code: &mut Code, entry: &Entry, number: usize) -> Option<()> {
     code.put(&[0x41, 0x53]); // push r11
     code.put_with(&[0xff, 0x15], 0); // call [the address below]
@@ -221,7 +221,7 @@ fn assemble_scope(code: &mut Code, entry: &Entry, number: usize) -> Option<()> {
     Some(())
 }
 
-/// Counts, and asks past the limit.
+/// Assembles a trampoline that counts, and calls Rust past the limit.
 fn assemble_step(code: &mut Code, entry: &Entry) -> Option<()> {
     let (count, limit) = (i32::try_from(COUNT).ok()?, i32::try_from(LIMIT).ok()?);
     code.put(&[0x41, 0x53]); // push r11
@@ -252,8 +252,9 @@ fn assemble_step(code: &mut Code, entry: &Entry) -> Option<()> {
     Some(())
 }
 
-/// The switch for a function of `module`, and how many of its bytes come before what does the same as the function. It
-/// changes `rax`, `r11` and the flags, which carry no argument of a C function with a fixed number of them.
+/// Assembles the switch for a function of `module`. Returns also the number of bytes before the code that does the work
+/// of the function. The switch changes `rax`, `r11` and the flags, which carry no argument of a C function with a fixed
+/// number of arguments.
 fn assemble_switch(
     at: usize,
     entry: &Entry,
@@ -262,14 +263,14 @@ fn assemble_switch(
 ) -> Option<(Vec<u8>, usize)> {
     let mut code = Code {
         at,
-        bytes: Vec::with_capacity(SIZE),
+        bytes: Vec::with_capacity(TRAMPOLINE_SIZE),
     };
     let size = i32::try_from(module.len()).ok()?;
     code.put(&[0x48, 0x8b, 0x04, 0x24]); // mov rax, [rsp]
     code.put(&[0x49, 0xbb]); // mov r11, the module
     code.put(&module.start.to_le_bytes());
     code.put(&[0x4c, 0x29, 0xd8]); // sub rax, r11
-    code.put(&[0x49, 0xbb]); // mov r11, where the target is
+    code.put(&[0x49, 0xbb]); // mov r11, the address of the target
     code.put(
         &core::ptr::from_ref(target)
             .expose_provenance()
@@ -283,7 +284,7 @@ fn assemble_switch(
     Some((code.bytes, length))
 }
 
-/// Where the address of the thread's cells lies from the thread pointer on.
+/// Returns the offset in bytes from the thread pointer to the word with the address of the thread's cells.
 fn tls_offset() -> Option<i32> {
     let base: usize;
     // SAFETY: the thread pointer's own word holds its address.

@@ -1,13 +1,13 @@
-//! NVTX as a tool meets it: `nvToolsExt.h`, `nvtxDetail/nvtxTypes.h` and `nvtxExtTypes.h` of NVTX 3,
-//! which kept the layouts of version 2.
+//! NVTX's interface to a tool: `nvToolsExt.h`, `nvtxDetail/nvtxTypes.h` and `nvtxExtTypes.h` of NVTX 3, which kept the
+//! layouts of version 2.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::sync::atomic::AtomicPtr;
 
 /// `wchar_t` on Linux.
 pub type Wide = u32;
-/// Handles are addresses to whoever gave them out, and numbers to everybody else; 0 is none, or
-/// the default domain.
+/// A handle. It is an address to the component that gave it out, and a number to all others; 0 means none, or the
+/// default domain.
 pub type Handle = usize;
 pub type RangeId = u64;
 pub type Function = *mut c_void;
@@ -15,7 +15,7 @@ pub type GetExportTable = unsafe extern "C-unwind" fn(u32) -> *const c_void;
 pub type Initialize = unsafe extern "C-unwind" fn(GetExportTable) -> c_int;
 pub type InitializeExtension = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
-/// `nvtxExtModuleInfo_t`, as much of it as is used.
+/// The part of `nvtxExtModuleInfo_t` that is used.
 #[repr(C)]
 pub struct Extension {
     version: u16,
@@ -34,12 +34,12 @@ struct Segment {
     slots: *const isize,
 }
 
-/// An address in the module that has an extension: that of its table; 0 where it has none.
+/// Returns an address in the module that has an extension: that of its table; 0 if it has none.
 ///
 /// # Safety
-/// `extension` is null or what NVTX gave its tool to initialise with.
+/// `extension` is null or the pointer that NVTX passed its tool for initialisation.
 pub unsafe fn part_of(extension: *const Extension) -> usize {
-    // SAFETY: NVTX's own description, whose segments are as many as it says.
+    // SAFETY: NVTX's own description, which has as many segments as it states.
     let slots = unsafe {
         let extension = extension.as_ref();
         let segment = extension
@@ -50,10 +50,10 @@ pub unsafe fn part_of(extension: *const Extension) -> usize {
     slots.map_or(0, <*const isize>::addr)
 }
 
-/// What push and pop return where nobody tracks them: `NVTX_NO_PUSH_POP_TRACKING`.
+/// Result of push and pop when no tool tracks them: `NVTX_NO_PUSH_POP_TRACKING`.
 pub const NO_TRACKING: c_int = -2;
 
-const CALLBACKS: u32 = 1;
+const CALLBACKS_TABLE: u32 = 1;
 
 #[repr(C)]
 struct Callbacks {
@@ -62,25 +62,25 @@ struct Callbacks {
         Option<unsafe extern "C-unwind" fn(u32, *mut *mut *mut Function, *mut c_uint) -> c_int>,
 }
 
-/// Where a module keeps the address of one of its functions, for its tool to replace.
-pub type Place<'a> = &'a AtomicPtr<c_void>;
+/// The word in which a module keeps the address of one of its functions, for its tool to replace.
+pub type FunctionSlot<'a> = &'a AtomicPtr<c_void>;
 
-/// The places of one module's functions of one kind.
+/// The function pointers of one module, of one kind.
 pub struct Table<'a> {
-    places: &'a [Option<Place<'a>>],
+    places: &'a [Option<FunctionSlot<'a>>],
 }
 
 impl<'a> Table<'a> {
-    /// The table of `kind` that a module offers its tool.
+    /// Returns the table of `kind` that a module offers its tool.
     ///
     /// # Safety
-    /// `export` is what the module gave its tool to initialise with; the module waits for that, and
-    /// is not unloaded, for `'a`.
-    pub unsafe fn of(export: GetExportTable, kind: u32) -> Option<Self> {
-        // SAFETY: NVTX's own callbacks, which the module keeps for `'a`; a table is as long as it says
-        // itself, of aligned places or nulls.
+    /// `export` is the function that the module gave its tool for initialisation; the module waits for that, and is not
+    /// unloaded, for `'a`.
+    pub unsafe fn offered_by(export: GetExportTable, kind: u32) -> Option<Self> {
+        // SAFETY: NVTX's own callbacks, which the module keeps for `'a`; a table has the length that it states, and
+        // holds aligned pointers or nulls.
         unsafe {
-            let callbacks = export(CALLBACKS).cast::<Callbacks>().as_ref()?;
+            let callbacks = export(CALLBACKS_TABLE).cast::<Callbacks>().as_ref()?;
             if callbacks.struct_size < size_of::<Callbacks>() {
                 return None;
             }
@@ -93,13 +93,13 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The places of the functions that the module has.
-    pub fn places(&self) -> impl Iterator<Item = Place<'a>> {
+    /// Returns the function pointers that the module has.
+    pub fn places(&self) -> impl Iterator<Item = FunctionSlot<'a>> {
         self.places.iter().copied().flatten()
     }
 
-    /// The place of function number `index`, if the module has that one.
-    pub fn place(&self, index: usize) -> Option<Place<'a>> {
+    /// Returns the pointer to function number `index`, if the module has that one.
+    pub fn place(&self, index: usize) -> Option<FunctionSlot<'a>> {
         self.places.get(index).copied().flatten()
     }
 }
@@ -127,7 +127,7 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// Those of a range with this message.
+    /// Returns the attributes of a range with this message.
     #[cfg(test)]
     pub fn made(message_type: i32, message: Message) -> Self {
         Self {
@@ -144,14 +144,14 @@ impl Attributes {
         }
     }
 
-    /// As of a version with fewer members.
+    /// Returns the attributes of a version with fewer members.
     #[cfg(test)]
     pub fn cut_to(mut self, size: u16) -> Self {
         self.size = size;
         self
     }
 
-    /// Whether there is a message in it.
+    /// Returns true if the structure is large enough to contain a message.
     pub const fn is_whole(&self) -> bool {
         self.size as usize >= size_of::<Self>()
     }
@@ -173,7 +173,7 @@ pub const REGISTERED: i32 = 3;
 const _: () = assert!(size_of::<Attributes>() == 48);
 const _: () = assert!(core::mem::offset_of!(Attributes, message) == 40);
 
-/// A module that uses NVTX, as a tool meets it, for tests. One for each thread.
+/// A module that uses NVTX, as a tool sees it, for tests. One for each thread.
 #[cfg(test)]
 pub mod made {
     use core::cell::Cell;
@@ -181,7 +181,7 @@ pub mod made {
 
     use super::*;
 
-    /// Functions of each of the two tables that the module has.
+    /// Number of functions in each of the module's two tables.
     pub const SIZE: usize = 16;
 
     pub struct Module {
@@ -195,7 +195,7 @@ pub mod made {
     }
 
     impl Module {
-        /// The calling thread's module. What its functions are at first is `own`.
+        /// Returns the calling thread's module, whose functions are all `own` at first.
         pub fn make(own: Function) -> &'static Self {
             let functions = core::array::from_fn(|_| core::array::from_fn(|_| AtomicPtr::new(own)));
             let module = Box::leak(Box::new(Self {
@@ -216,7 +216,8 @@ pub mod made {
             module
         }
 
-        /// As a module of an NVTX whose callbacks are `smaller` and have no table.
+        /// Makes the calling thread's module one of an NVTX whose callbacks are `smaller` bytes smaller, and which may
+        /// lack the function that returns tables.
         pub fn lacking(smaller: usize, has_table: bool) {
             let module = Self::make(core::ptr::null_mut());
             let mut made = Self {
@@ -233,13 +234,13 @@ pub mod made {
             MODULE.set(Some(Box::leak(Box::new(made))));
         }
 
-        /// What the place of a function holds now.
+        /// Returns the current value of a function pointer.
         pub fn now(&self, kind: u32, index: usize) -> Function {
             self.functions[usize::from(kind == CORE2)][index].load(Ordering::Relaxed)
         }
     }
 
-    /// A module's extension without functions.
+    /// Returns a module's extension without functions.
     pub fn extension_of_nothing() -> *mut c_void {
         let extension = Extension {
             version: 3,
@@ -252,10 +253,12 @@ pub mod made {
         core::ptr::from_mut(Box::leak(Box::new(extension))).cast()
     }
 
-    /// What the calling thread's module offers its tool.
+    /// Returns what the calling thread's module offers its tool.
     pub unsafe extern "C-unwind" fn export(number: u32) -> *const c_void {
         match MODULE.get() {
-            Some(module) if number == CALLBACKS => core::ptr::from_ref(&module.callbacks).cast(),
+            Some(module) if number == CALLBACKS_TABLE => {
+                core::ptr::from_ref(&module.callbacks).cast()
+            }
             _ => core::ptr::null(),
         }
     }
@@ -271,7 +274,7 @@ pub mod made {
             _ => return 0,
         };
         let Some(module) = MODULE.get() else { return 0 };
-        // SAFETY: the tool passes places for both results.
+        // SAFETY: the tool passes valid places for both results.
         unsafe {
             places.write(module.tables[index].as_ptr().cast_mut().cast());
             size.write(SIZE as c_uint);
@@ -293,7 +296,7 @@ mod tests {
         let own = without_provenance_mut(0x1000);
         let module = Module::make(own);
         // SAFETY: the made module is never freed.
-        let of = |kind| unsafe { Table::of(export, kind) };
+        let of = |kind| unsafe { Table::offered_by(export, kind) };
         assert!(
             KINDS
                 .iter()
@@ -312,7 +315,7 @@ mod tests {
     #[test]
     fn a_module_of_another_nvtx_offers_nothing() {
         // SAFETY: the made modules are never freed.
-        let of = || unsafe { Table::of(export, CORE) };
+        let of = || unsafe { Table::offered_by(export, CORE) };
         Module::lacking(8, true);
         assert!(of().is_none(), "its callbacks are too short");
         Module::lacking(0, false);
@@ -322,7 +325,7 @@ mod tests {
         unsafe extern "C-unwind" fn nothing(_: u32) -> *const c_void {
             core::ptr::null()
         }
-        // SAFETY: offers no callbacks, of which therefore nothing is read.
-        assert!(unsafe { Table::of(nothing, CORE) }.is_none());
+        // SAFETY: it offers no callbacks, so nothing of them is read.
+        assert!(unsafe { Table::offered_by(nothing, CORE) }.is_none());
     }
 }

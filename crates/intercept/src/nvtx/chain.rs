@@ -1,9 +1,9 @@
-//! A module of the program looks for its tool: the tool that was there before comes to its own
-//! functions, and ours before them.
+//! Installs our functions when a module of the program looks for its tool. The tool that was there before is
+//! initialised first, and our functions run before its own.
 //!
-//! The next function is a module's own matter, but in practice all modules get the same ones from
-//! a tool. Modules with the same next functions share a [`Chain`], and each chain has its own copy
-//! of the wrappers, which therefore know what comes next.
+//! Each module has its own next functions, but in practice all modules get the same ones from a tool. Modules with the
+//! same next functions share a [`Chain`](super::chains::Chain). Each chain has its own copy of the wrappers, so that a
+//! wrapper knows its next function.
 
 #[cfg(test)]
 mod tests;
@@ -15,7 +15,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use super::abi::{
-    Function, GetExportTable, Initialize, InitializeExtension, KINDS, Place, Table, part_of,
+    Function, FunctionSlot, GetExportTable, Initialize, InitializeExtension, KINDS, Table, part_of,
 };
 use super::chains::{CHAINS, ROWS, chain_for};
 use super::wrappers::{self, WRAPPED};
@@ -28,15 +28,15 @@ use tllmprof_platform::log;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve;
 
-/// A module's places for its tool's functions, and what it has there itself.
+/// A module's function pointers for its tool, and their values before the tool is asked.
 struct Places<'a> {
-    wrapped: [Option<Place<'a>>; ROWS],
-    /// All of them: a tool that fails may have left something anywhere.
-    found: Vec<(Place<'a>, Function)>,
+    wrapped: [Option<FunctionSlot<'a>>; ROWS],
+    /// All pointers: a tool that fails may have left a value in any of them.
+    found: Vec<(FunctionSlot<'a>, Function)>,
 }
 
 impl<'a> Places<'a> {
-    fn of(tables: [Option<Table<'a>>; KINDS.len()]) -> Self {
+    fn new(tables: [Option<Table<'a>>; KINDS.len()]) -> Self {
         let place = |kind: u32, index| tables.get(kind as usize - 1)?.as_ref()?.place(index);
         Self {
             wrapped: core::array::from_fn(|row| place(WRAPPED[row].kind, WRAPPED[row].index)),
@@ -49,23 +49,23 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// The tool's functions: what is not there any more has been replaced by them.
+    /// Returns the tool's functions: those that replaced the value found before.
     fn tools(&self) -> [Function; ROWS] {
         self.wrapped.map(|place| match place {
-            // What the module has there itself would come back here.
+            // The module's own function would call our wrapper again.
             Some(place) if !self.is_as_found(place) => place.load(Ordering::Relaxed),
             _ => core::ptr::null_mut(),
         })
     }
 
-    fn is_as_found(&self, place: Place<'_>) -> bool {
+    fn is_as_found(&self, place: FunctionSlot<'_>) -> bool {
         let now = place.load(Ordering::Relaxed);
         self.found
             .iter()
             .any(|(known, found)| core::ptr::eq(*known, place) && *found == now)
     }
 
-    /// As if no tool had been there.
+    /// Restores the values that were there before the tool was asked.
     fn restore(&self) {
         self.found
             .iter()
@@ -81,22 +81,22 @@ impl<'a> Places<'a> {
     }
 }
 
-/// What the tool that was there before has to say to a module.
+/// A function of the tool that was there before.
 enum Tool<F> {
-    /// There is none, or its library cannot be loaded.
+    /// There is no tool, or its library cannot be loaded.
     None,
-    /// It has no such function.
+    /// The tool does not have the function.
     Lacks,
-    /// The function, and its library, which stays open unless it is closed: what the tool throws may
-    /// pass here.
+    /// The function and its library. The library stays open unless it is closed explicitly: exceptions of the tool may
+    /// pass through here.
     Has(F, ManuallyDrop<Library>),
-    /// It is part of the program.
+    /// The tool is part of the program.
     Linked(F),
 }
 
 impl<F: Copy> Tool<F> {
-    /// The tool's function `name`, from its library loaded as NVTX would load it; where no library is named, the
-    /// one that is linked into the module that `part` is of.
+    /// Returns the tool's function `name`, from its library loaded as NVTX would load it. If no library is named, uses
+    /// the tool that is linked into the module that contains `part`.
     ///
     /// # Safety
     /// `F` is the type of the function of this name.
@@ -107,7 +107,7 @@ impl<F: Copy> Tool<F> {
             return linked.map_or(Self::None, Self::Linked);
         };
         let path = OsStr::from_bytes(tool.to_bytes());
-        // SAFETY: the tool's constructors run where NVTX would have them run.
+        // SAFETY: the tool's constructors run where NVTX would run them.
         let Ok(library) = (unsafe { Library::open(Some(path), RTLD_LAZY) }) else {
             return Self::None;
         };
@@ -123,17 +123,17 @@ impl<F: Copy> Tool<F> {
 lifecycle::global! {
     stage: Doors;
 
-    /// Modules whose tool is being asked, by what they gave it; 0 for none. Two copies of this library
-    /// may each take the other for the tool: what comes back here has been to all that there are.
+    /// Modules whose tool is being asked, by the address that they passed; 0 for none. Two copies of this library may
+    /// each take the other for the tool: a request for a module in this list has been passed to all tools.
     #[fork(reset)]
     static ASKED: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
 }
 
-/// The asking of a tool for one module.
+/// A request to a tool for one module.
 struct Asking(&'static AtomicUsize);
 
 impl Asking {
-    /// None where that is under way, or where too many are.
+    /// Returns `None` if a request for the module is under way, or if too many are.
     fn begin(module: usize) -> Option<Self> {
         if ASKED
             .iter()
@@ -155,7 +155,7 @@ impl Drop for Asking {
     }
 }
 
-/// A module of the program looks for its tool; whether it got one.
+/// Handles a module of the program that looks for its tool. Returns 1 if the module got one.
 ///
 /// # Safety
 /// Called by NVTX, as `nvtxInit.h` does.
@@ -163,10 +163,10 @@ pub unsafe fn initialize(export: GetExportTable) -> c_int {
     let Some(_asking) = Asking::begin(export as *const () as usize) else {
         return 0;
     };
-    // SAFETY: what NVTX gave its tool to initialise the module with, which waits until this returns.
-    let tables = || KINDS.map(|kind| unsafe { Table::of(export, kind) });
+    // SAFETY: NVTX passed this to initialise the module, and waits until this function returns.
+    let tables = || KINDS.map(|kind| unsafe { Table::offered_by(export, kind) });
     let places = contained(None, || {
-        (!is_ours(export) && wants_ranges()).then(|| Places::of(tables()))
+        (!is_ours(export) && wants_ranges()).then(|| Places::new(tables()))
     });
     let mut has_tool = 0;
     // SAFETY: that is the type of the function of this name.
@@ -187,14 +187,14 @@ pub unsafe fn initialize(export: GetExportTable) -> c_int {
                     places.restore();
                 }
             });
-            // As NVTX does where the tool does not want the module.
+            // NVTX does the same if the tool does not accept the module.
             drop(library.map(ManuallyDrop::into_inner));
         }
     }
     contained(has_tool, || wrapped(places, has_tool))
 }
 
-/// Has the module's ranges go through us, if they are wanted; whether it has a tool by that.
+/// Routes the module's ranges through this library, if they are wanted. Returns 1 if the module now has a tool.
 fn wrapped(places: Option<Places>, has_tool: c_int) -> c_int {
     let Some(places) = places else {
         return has_tool;
@@ -206,17 +206,17 @@ fn wrapped(places: Option<Places>, has_tool: c_int) -> c_int {
         );
         return has_tool;
     };
-    places.wrap(&wrappers::of(chain));
+    places.wrap(&wrappers::for_chain(chain));
     ranges::met();
     1
 }
 
-/// Whether the module is this library: its ranges go to the tool alone.
+/// Returns true if the module is this library: its ranges go only to the tool.
 fn is_ours(export: GetExportTable) -> bool {
     resolve::is_ours(export as *const () as usize)
 }
 
-/// Whether ranges of the program are counted, or recorded.
+/// Returns true if ranges of the program are counted, or recorded.
 fn wants_ranges() -> bool {
     let wants = || ranges::rule().is_some() | kept::are_asked_for();
     let wants = injection::is_preloaded() && tllmprof_session::activity::is_active() && wants();
@@ -226,12 +226,12 @@ fn wants_ranges() -> bool {
     wants
 }
 
-/// A module of the program looks for its tool for an extension of NVTX, such as payloads: all of
-/// it is the tool's. Whether it got one.
+/// Handles a module of the program that looks for its tool for an extension of NVTX, such as payloads. The tool gets
+/// all of it. Returns 1 if the module got a tool.
 ///
-/// A program may ask whether anybody listens at all, `nvtxDomainIsEnabled`, before it opens ranges,
-/// as NVIDIA's Python package does. Where a tool does not answer, the success of this function is
-/// the answer: yes where we count or record, and where the tool does not know of extensions.
+/// A program may call `nvtxDomainIsEnabled` before it opens ranges, to check for a tool, as NVIDIA's Python package
+/// does. If no tool answers that, the result of this function is the answer: yes if ranges are counted or recorded, and
+/// if the tool does not know of extensions.
 ///
 /// # Safety
 /// Called by NVTX, as `nvtxExtInit.h` does.
@@ -239,7 +239,7 @@ pub unsafe fn initialize_extension(module: *mut c_void) -> c_int {
     let Some(_asking) = Asking::begin(module.addr()) else {
         return 0;
     };
-    // SAFETY: that is the type of the function of this name; the module is as NVTX lays it out.
+    // SAFETY: that is the type of the function of this name; the module has NVTX's layout.
     let find = || unsafe {
         let part = part_of(module.cast());
         Tool::<InitializeExtension>::find(c"InitializeInjectionNvtxExtension", part)

@@ -1,4 +1,4 @@
-//! The functions of tools that come after ours, which the wrappers go on to.
+//! The next functions, those of tools, which the wrappers call.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -8,10 +8,10 @@ use super::abi::Function;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
-/// How many functions are wrapped.
+/// Number of functions that are wrapped.
 pub const ROWS: usize = 21;
 
-/// How many different sets of next functions there may be.
+/// Largest number of different sets of next functions.
 pub const CHAINS: usize = 8;
 
 /// The functions of a tool that come after ours; null for none.
@@ -26,7 +26,7 @@ impl Chain {
         }
     }
 
-    /// What comes after the wrapper of this row.
+    /// Returns the function after the wrapper of this row.
     #[inline]
     pub fn next(&self, row: usize) -> Function {
         self.next[row].load(Ordering::Relaxed)
@@ -40,7 +40,7 @@ impl Chain {
 lifecycle::global! {
     stage: Doors;
 
-    /// The chains; those in use come first, and stay as they are.
+    /// The chains. Those in use come first, and do not change.
     #[fork(keep = "code leads through the chains")]
     pub static ALL: [Chain; CHAINS] = [const { Chain::none() }; CHAINS];
     #[fork(keep = "as the chains")]
@@ -49,9 +49,9 @@ lifecycle::global! {
     static MAKING: Lock<()> = Lock::new(());
 }
 
-/// The chain that has these next functions.
+/// Returns the chain that has these next functions, an existing or a new one.
 pub fn chain_for(next: &[Function; ROWS]) -> Option<usize> {
-    // Held for a moment, and by nobody who waits.
+    // The lock is held for a moment, and never by a thread that waits.
     let _making = MAKING.lock_for(Duration::from_secs(1))?;
     let used = USED.load(Ordering::Relaxed);
     if let Some(known) = ALL[..used].iter().position(|chain| chain.is(next)) {

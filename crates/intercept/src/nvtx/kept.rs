@@ -1,7 +1,7 @@
-//! What the record keeps of the program's ranges and marks, and what their handles stand for.
+//! Records the program's ranges and marks, and keeps the names that their handles stand for.
 //!
-//! Outside windows all of this is a load or two. Names of domains and registered strings are kept
-//! whenever they are given, as they come before the window.
+//! Outside windows this costs a load or two per call. Names of domains and registered strings are always kept, because
+//! they are given before the window.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -24,20 +24,20 @@ lifecycle::global! {
     static DOMAINS: Known<Label, 256> = Known::new();
     #[fork(keep = "handles are inherited")]
     static STRINGS: Known<Label, 8192> = Known::new();
-    /// Names that there was no room for, by the time that there was no record to count them in.
+    /// Number of names for which there was no room, until there is a record to count them in.
     #[fork(keep = "for the next record")]
     static UNKNOWN: AtomicU64 = AtomicU64::new(0);
 
-    /// What a domain is called of which no more is known: none would be the default one.
+    /// Name of a domain whose name is not known: a range without a domain would belong to the default one.
     #[fork(keep = "a name")]
     static NAMELESS: OnceBox<&'static Label> = OnceBox::new();
 
-    /// Ranges are wanted.
+    /// True if ranges are recorded.
     #[fork(keep = "the settings are the same")]
     static ARE_KEPT: AtomicBool = AtomicBool::new(false);
 }
 
-/// Whether the record is to keep the program's ranges and marks.
+/// Returns true if the program's ranges and marks must be recorded.
 pub fn are_asked_for() -> bool {
     let asked = tllmprof_session::activity::settings()
         .is_some_and(tllmprof_session::activity::records_ranges);
@@ -53,20 +53,20 @@ fn are_kept() -> bool {
     ARE_KEPT.load(Ordering::Relaxed)
 }
 
-/// Whether what begins now is kept.
+/// Returns true if a range that begins now is recorded.
 #[inline]
 fn is_open() -> bool {
     ranges::window() != 0 && are_kept()
 }
 
-/// A name of wide characters as bytes.
+/// A name of wide characters, as bytes.
 struct Spelt {
     bytes: [u8; LONGEST],
     length: usize,
 }
 
 impl Spelt {
-    #[cold] // most programs have bytes
+    #[cold] // most programs use bytes
     fn new(text: Text<'_>) -> Self {
         let mut bytes = [0; LONGEST];
         let places = bytes.iter_mut().zip(text.bytes());
@@ -75,7 +75,7 @@ impl Spelt {
     }
 }
 
-/// What the record calls a range or a mark. `spelt` is room for a name that is no bytes.
+/// Returns the names of a range or a mark for the record. `spelt` is room for a name of wide characters.
 #[inline]
 fn names<'a>(domain: Handle, name: &Name<'a>, spelt: &'a mut Option<Spelt>) -> Names<'a> {
     let name = match *name {
@@ -98,7 +98,7 @@ fn names<'a>(domain: Handle, name: &Name<'a>, spelt: &'a mut Option<Spelt>) -> N
     Names { domain, name }
 }
 
-/// The range becomes part of the thread's scope.
+/// Adds the range to the thread's scope.
 #[inline(never)]
 fn open_scope(domain: Handle, name: &Name<'_>) {
     match *name {
@@ -117,7 +117,7 @@ fn open_scope(domain: Handle, name: &Name<'_>) {
     }
 }
 
-/// A range has been pushed.
+/// Records that a range has been pushed.
 #[inline]
 pub fn pushed(domain: Handle, name: &Name<'_>) {
     if scopes::are_on() {
@@ -128,12 +128,12 @@ pub fn pushed(domain: Handle, name: &Name<'_>) {
     }
 }
 
-#[inline(never)] // or there were a copy of it in each wrapper of each chain
+#[inline(never)] // otherwise each wrapper of each chain has a copy of it
 fn push(domain: Handle, name: &Name<'_>) {
     ranges::pushed(domain, names(domain, name, &mut None));
 }
 
-/// A range is about to be popped.
+/// Records that a range is about to be popped.
 #[inline]
 pub fn popped(domain: Handle) {
     if scopes::are_on() {
@@ -149,8 +149,8 @@ fn pop(domain: Handle) {
     ranges::popped(domain);
 }
 
-/// A range has been started, and the tool, if there is one, calls it `id`; 0 for none. Returns its identifier:
-/// one of ours where it is kept and has none.
+/// Records that a range has been started. `id` is the tool's identifier for it; 0 for none. Returns its identifier: one
+/// of ours if the range is recorded and has none.
 pub fn started(domain: Handle, id: RangeId, name: &Name<'_>) -> RangeId {
     if !is_open() {
         return id;
@@ -160,7 +160,7 @@ pub fn started(domain: Handle, id: RangeId, name: &Name<'_>) -> RangeId {
     id
 }
 
-/// A started range is about to end.
+/// Records that a started range is about to end.
 #[inline]
 pub fn ended(id: RangeId) {
     if ranges::may_be_open() && are_kept() && id != 0 {
@@ -168,7 +168,7 @@ pub fn ended(id: RangeId) {
     }
 }
 
-/// A moment has been marked.
+/// Records a mark.
 #[inline]
 pub fn marked(domain: Handle, name: &Name<'_>) {
     if is_open() {
@@ -176,19 +176,19 @@ pub fn marked(domain: Handle, name: &Name<'_>) {
     }
 }
 
-/// A string has been registered, and the tool, if there is one, calls it `handle`. Returns its handle: one of
-/// ours where it is kept and has none.
+/// Keeps a registered string. `handle` is the tool's handle for it, if there is a tool. Returns its handle: one of ours
+/// if the string is kept and has none.
 pub fn registered(domain: Handle, handle: Option<Handle>, text: &Name<'_>) -> Option<Handle> {
     keep(&STRINGS, domain, handle, text)
 }
 
-/// A domain has been created, and the tool, if there is one, calls it `handle`. Returns its handle, as for
+/// Keeps the name of a new domain. `handle` is the tool's handle for it, if there is a tool. Returns its handle, as for
 /// [`registered`].
 pub fn domain_created(handle: Option<Handle>, name: &Name<'_>) -> Option<Handle> {
     keep(&DOMAINS, 0, handle, name)
 }
 
-/// Where no tool has a handle for a text, the place where it is kept is one.
+/// Keeps a text. If no tool has a handle for it, the address where it is kept becomes the handle.
 fn keep<const SIZE: usize>(
     known: &Known<Label, SIZE>,
     owner: usize,
@@ -237,12 +237,12 @@ mod tests {
             ("TLLMPROF_TRACE", path.as_str()),
         ];
         alone(&variables, || {
-            // As `are_asked_for` does where the session has a sink.
+            // `are_asked_for` does the same if the session has a sink.
             NAMELESS.get_or_init(|| Box::new(Label::new("?")));
             ARE_KEPT.store(true, Ordering::Relaxed);
             pushed(0, &text(c"before the window"));
             popped(0);
-            // Names are kept whenever they are given.
+            // Names are always kept.
             assert_eq!(domain_created(Some(0x70), &text(c"engine")), Some(0x70));
             assert_eq!(registered(0x70, Some(0x80), &text(c"decode")), Some(0x80));
             let own = registered(0, None, &text(c"own")).unwrap();

@@ -1,6 +1,7 @@
-//! A tool that is linked into the program: a variable of NVTX's holds its function.
+//! Finds a tool that is linked into the program: a variable of NVTX's holds its function.
 //!
-//! NVTX asks it where `NVTX_INJECTION64_PATH` is not set. As this library sets that, it asks in NVTX's stead.
+//! NVTX calls that function if `NVTX_INJECTION64_PATH` is not set. As this library sets the variable, it calls the
+//! function in NVTX's place.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -11,7 +12,7 @@ use std::path::Path;
 use tllmprof_platform::elf::{self, Module};
 use tllmprof_platform::resolve;
 
-/// What the variable of the module around `address` holds, called `name` with an ending; null if it has none.
+/// Returns the value of a variable in the module around `address`, with this name and ending; null if there is none.
 pub fn function(address: usize, name: &CStr, ending: &str) -> *mut c_void {
     find(address, name, ending).unwrap_or(core::ptr::null_mut())
 }
@@ -20,16 +21,18 @@ fn find(address: usize, name: &CStr, ending: &str) -> Option<*mut c_void> {
     let module = elf::containing(address)?;
     let variable = CString::new([name.to_bytes(), ending.as_bytes()].concat()).ok()?;
     let place = exported(&module, &variable).or_else(|| own(&module, &variable))?;
-    // SAFETY: a variable of this name is a pointer, aligned as one, in a module that is loaded: its code is asking.
+    // SAFETY: a variable of this name is an aligned pointer, in a module that is loaded, because its code is the
+    // caller.
     let held = unsafe { AtomicPtr::<c_void>::from_ptr(place.cast()) }.load(Ordering::Relaxed);
     if resolve::is_ours(held.addr()) {
-        // The tool's function is exported, and ours of the same name comes first.
+        // The tool's function is exported, and our function of the same name comes first.
         return elf::containing(place.addr())?.defines(name, None);
     }
     Some(held)
 }
 
-/// Where a module that exports it finds it: in the first of those that the process started with, or in itself.
+/// Returns the address to which a module that exports the variable binds it: in the first module of the process's
+/// initial modules that has it, or in itself.
 fn exported(module: &Module, name: &CStr) -> Option<*mut c_void> {
     let own = module.defines(name, None)?;
     let mut first = None;
@@ -42,7 +45,8 @@ fn exported(module: &Module, name: &CStr) -> Option<*mut c_void> {
     first.or(Some(own))
 }
 
-/// One that the module does not export: by its file's symbol table, if that was not stripped away.
+/// Returns the address of a variable that the module does not export, from its file's symbol table, unless that was
+/// stripped.
 fn own(module: &Module, name: &CStr) -> Option<*mut c_void> {
     let path = match module.path().to_bytes() {
         [] => Path::new("/proc/self/exe"),
@@ -59,7 +63,7 @@ fn own(module: &Module, name: &CStr) -> Option<*mut c_void> {
 mod tests {
     use super::*;
 
-    /// A variable such as NVTX's, of this program.
+    /// A variable like NVTX's, in this program.
     #[unsafe(no_mangle)]
     #[allow(non_upper_case_globals, reason = "as NVTX calls its own")]
     static tllmprof_test_tool_fnptr: AtomicPtr<c_void> = AtomicPtr::new(0x1000 as *mut c_void);

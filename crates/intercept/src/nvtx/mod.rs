@@ -1,11 +1,10 @@
-//! The door for ranges: what the program opens and closes through NVTX.
+//! The door for ranges that the program opens and closes through NVTX.
 //!
-//! Each module that uses NVTX has a table of functions that a tool may fill. This library comes
-//! first (see [`tllmprof_platform::injection`]), lets the tool that was there before, or is [`linked`] into the
-//! program, fill what it wants, and
-//! puts its own functions in front of the few it needs ([`chain`]). They ask whether the range is
-//! one that the rule names ([`ranges`]), have it recorded ([`kept`]), and go on to the tool's
-//! function; without a tool they return what NVTX returns without one.
+//! Each module that uses NVTX has a table of functions that a tool may fill. This library comes first (see
+//! [`tllmprof_platform::injection`]). It lets the tool that was there before, or that is [`linked`] into the program,
+//! fill its functions, and then replaces the few that it needs by its own ([`chain`]). These check whether the rule
+//! names the range ([`ranges`]), have it recorded ([`kept`]), and call the tool's function. Without a tool they return
+//! what NVTX returns without one.
 
 mod abi;
 mod chain;

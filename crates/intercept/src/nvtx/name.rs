@@ -1,4 +1,4 @@
-//! What the program calls a range, a mark, a domain or a string.
+//! Names that the program gives to ranges, marks, domains and strings.
 
 use core::ffi::c_char;
 
@@ -22,21 +22,22 @@ impl Name<'_> {
     /// # Safety
     /// As for [`Text::narrow`].
     pub unsafe fn narrow(text: *const c_char) -> Self {
-        // SAFETY: null or a terminated string that stays as long as the name, as for `Text::narrow`.
+        // SAFETY: null or a terminated string that outlives the name, as `Text::narrow` requires.
         unsafe { Text::narrow(text) }.into()
     }
 
     /// # Safety
     /// As for [`Text::wide`].
     pub unsafe fn wide(text: *const Wide) -> Self {
-        // SAFETY: null or a terminated string that stays as long as the name, as for `Text::wide`.
+        // SAFETY: null or a terminated string that outlives the name, as `Text::wide` requires.
         unsafe { Text::wide(text) }.into()
     }
 
     /// # Safety
-    /// `attributes` is null or as NVTX wants it.
-    pub unsafe fn of(attributes: *const Attributes) -> Self {
-        // SAFETY: NVTX wants attributes whose size says whether they have a message (`is_whole`), and whose message is
+    /// `attributes` is null or valid for NVTX.
+    pub unsafe fn from_attributes(attributes: *const Attributes) -> Self {
+        // SAFETY: NVTX requires attributes whose size says whether they have a message (`is_whole`), and whose message
+        // is
         // of the kind that their type names.
         unsafe {
             let Some(attributes) = attributes.as_ref().filter(|a| a.is_whole()) else {
@@ -64,8 +65,8 @@ mod tests {
             ascii: c"step".as_ptr(),
         };
         let of = |attributes: &Attributes| {
-            // SAFETY: attributes whose message is what its type says.
-            match unsafe { Name::of(attributes) } {
+            // SAFETY: attributes whose message is of the kind that their type names.
+            match unsafe { Name::from_attributes(attributes) } {
                 Name::Text(text) => String::from_utf8(text.bytes().collect()).unwrap(),
                 Name::Registered(handle) => format!("{handle:#x}"),
                 Name::None => "none".to_owned(),
@@ -96,6 +97,7 @@ mod tests {
         };
         assert_eq!(of(&Attributes::made(ASCII, null)), "none");
         // SAFETY: null is allowed.
-        assert!(matches!(unsafe { Name::of(core::ptr::null()) }, Name::None));
+        let nameless = unsafe { Name::from_attributes(core::ptr::null()) };
+        assert!(matches!(nameless, Name::None));
     }
 }

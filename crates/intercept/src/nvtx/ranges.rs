@@ -1,4 +1,4 @@
-//! Which ranges count, and what it means that one begins or ends.
+//! Counts the ranges that the rule names, from their beginning to their end.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,17 +28,17 @@ lifecycle::global! {
     static STARTED: Started = Started::new();
     #[fork(in_child)]
     static SEEN: Seen = Seen::new();
-    /// Some module has come to us.
+    /// True once some module has called us.
     #[fork(keep = "modules are inherited")]
     static MET: AtomicBool = AtomicBool::new(false);
-    /// Handles and identifiers that are given out where no tool gives any.
+    /// Next handle or identifier to give out if no tool gives any.
     #[fork(keep = "what was given out stays valid")]
     static NEXT_OWN: AtomicU64 = AtomicU64::new(1);
 }
-/// Stands for every registered string that matches, where no tool has handles.
+/// Its address is the handle of every registered string that matches, if no tool has handles.
 static MATCHING_STRING: u8 = 0;
 
-/// What ranges the process counts by.
+/// The rule for the ranges that the process counts.
 pub struct Rule {
     regex: &'static Regex,
     pattern: Pattern,
@@ -49,7 +49,7 @@ pub struct Rule {
     strings: Handles,
 }
 
-/// The rule, if the process counts ranges.
+/// Returns the rule, if the process counts ranges.
 pub fn rule() -> Option<&'static Rule> {
     if let Some(rule) = RULE.get() {
         return Some(rule);
@@ -68,21 +68,21 @@ pub fn rule() -> Option<&'static Rule> {
     }))
 }
 
-/// A module's ranges reach us from now on.
+/// Remembers that a module's ranges reach us from now on.
 pub fn met() {
     MET.store(true, Ordering::Relaxed);
 }
 
-/// What it means that a range begins.
+/// Meaning of the beginning of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begins {
-    /// Nothing, for now.
+    /// The range does not count, or nothing must be done yet.
     Nothing,
-    /// It has a number, and goes on when that has been said; with it ends this iteration, if any.
+    /// The range is a step. It begins when that has been recorded; this iteration, if any, ends with it.
     Step(Option<u64>),
 }
 
-/// A range is about to begin: if it counts, it is counted.
+/// Handles a range that is about to begin: counts it if the rule names it.
 #[inline]
 pub fn begins(domain: Handle, name: &Name<'_>) -> Begins {
     RULE.get()
@@ -90,7 +90,7 @@ pub fn begins(domain: Handle, name: &Name<'_>) -> Begins {
 }
 
 impl Rule {
-    #[inline(never)] // or there were a copy of it in each wrapper of each chain
+    #[inline(never)] // otherwise each wrapper of each chain has a copy of it
     fn begins(&self, domain: Handle, name: &Name<'_>) -> Begins {
         if self.names(domain, name) && by_name::count(Counted::Named) {
             Begins::Step(by_name::ask(Counted::Named))
@@ -99,7 +99,7 @@ impl Rule {
         }
     }
 
-    /// Whether ranges of this domain may count.
+    /// Returns true if ranges of this domain may count.
     #[inline]
     fn is_here(&self, domain: Handle) -> bool {
         self.domain.is_none() || self.domains.contains(domain)
@@ -128,7 +128,7 @@ impl Rule {
     }
 }
 
-/// A range has been pushed; `begins` is what [`begins`] returned.
+/// Handles a range that has been pushed. `begins` is the result of [`begins`].
 #[inline]
 pub fn pushed(domain: Handle, begins: Begins) {
     if matches!(begins, Begins::Step(_)) || follows_any() {
@@ -136,7 +136,7 @@ pub fn pushed(domain: Handle, begins: Begins) {
     }
 }
 
-/// A range has been popped.
+/// Handles a range that has been popped.
 #[inline]
 pub fn popped(domain: Handle) {
     if follows_any() {
@@ -144,7 +144,7 @@ pub fn popped(domain: Handle) {
     }
 }
 
-/// Whether an iteration ends with one of the thread's ranges.
+/// Returns true if an iteration ends with one of the thread's ranges.
 #[inline]
 fn follows_any() -> bool {
     RULE.get().is_some() && session::slot().is_some_and(|slot| !slot.open_ranges().is_empty())
@@ -172,8 +172,8 @@ fn unfollow(domain: Handle) {
     }
 }
 
-/// A range has been started; `begins` is what [`begins`] returned. Returns what the program gets: the identifier
-/// that the range has, 0 for none, or one of ours where its end has to be known.
+/// Handles a range that has been started. `begins` is the result of [`begins`]. Returns the identifier that the program
+/// gets: the range's, 0 for none, or one of ours if the end of the range must be known.
 #[inline]
 pub fn started(id: RangeId, begins: Begins) -> RangeId {
     let Begins::Step(ends) = begins else {
@@ -186,7 +186,7 @@ pub fn started(id: RangeId, begins: Begins) -> RangeId {
     id
 }
 
-/// A started range has ended.
+/// Handles the end of a started range.
 #[inline]
 pub fn ended(id: RangeId) {
     if let Some(iteration) = STARTED.ended(id) {
@@ -194,12 +194,12 @@ pub fn ended(id: RangeId) {
     }
 }
 
-/// No tool's identifiers are that large.
+/// Returns a new identifier. Identifiers of tools are never that large.
 pub fn own_id() -> RangeId {
     1 << 63 | NEXT_OWN.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A string has been registered; `handle` is the tool's or the record's, if one of them has any. Returns what
+/// Handles a registered string. `handle` is that of the tool or the record, if there is one. Returns the handle that
 /// the program gets.
 pub fn registered(domain: Handle, handle: Option<Handle>, text: &Name<'_>) -> Handle {
     let (Some(rule), Name::Text(text)) = (RULE.get(), text) else {
@@ -223,10 +223,10 @@ fn own_string() -> Handle {
     (&raw const MATCHING_STRING).addr()
 }
 
-/// A domain has been created; `handle` is the tool's or the record's, if one of them has any. Returns what
-/// the program gets.
+/// Handles a new domain. `handle` is that of the tool or the record, if there is one. Returns the handle that the
+/// program gets.
 pub fn domain_created(handle: Option<Handle>, name: &Name<'_>) -> Handle {
-    // Nobody looks behind a handle, and these are no addresses. Each domain has its own stack.
+    // No code follows a handle as an address, and these are not addresses. Each domain has its own stack.
     let handle = handle.unwrap_or_else(|| NEXT_OWN.fetch_add(1, Ordering::Relaxed) as Handle * 16);
     if let (Some(rule), Name::Text(text)) = (RULE.get(), name)
         && let Some(wanted) = rule.domain
@@ -236,14 +236,14 @@ pub fn domain_created(handle: Option<Handle>, name: &Name<'_>) -> Handle {
     handle
 }
 
-/// A domain is about to be destroyed.
+/// Handles a domain that is about to be destroyed.
 pub fn domain_destroyed(handle: Handle) {
     if let Some(rule) = RULE.get() {
         rule.domains.set(handle, false);
     }
 }
 
-/// Nothing is held in the child of a fork.
+/// Resets the state in the child of a fork, where no lock is held.
 fn in_child(alone: &OnlyThread) {
     if let Some(rule) = RULE.get() {
         rule.domains.in_child(alone);
@@ -251,7 +251,7 @@ fn in_child(alone: &OnlyThread) {
     }
 }
 
-/// Why no range counted.
+/// Writes the reason why no range counted.
 pub struct Unseen;
 
 impl fmt::Display for Unseen {
@@ -289,12 +289,12 @@ mod tests {
         unsafe { Name::narrow(text.as_ptr()) }
     }
 
-    /// How many ranges the calling thread has counted.
+    /// Returns the number of ranges that the calling thread has counted.
     fn count() -> u64 {
         session::slot().map_or(0, |slot| slot.live(Counted::Named).count())
     }
 
-    /// Whether a range counts.
+    /// Returns true if a range counts.
     fn counts(domain: Handle, name: &Name<'_>) -> bool {
         let before = count();
         begins(domain, name);

@@ -5,72 +5,72 @@ use core::marker::PhantomData;
 
 use tllmprof_steps::ranges::pattern::Pattern;
 
-/// A terminated string of the program's, as NVTX has it, which stays for `'a`.
+/// A terminated string of the program's, in one of NVTX's two encodings, which lives for `'a`.
 #[derive(Clone, Copy)]
 pub struct Text<'a> {
-    place: Place,
+    place: Pointer,
     of: PhantomData<&'a c_char>,
 }
 
 #[derive(Clone, Copy)]
-enum Place {
-    /// Bytes.
+enum Pointer {
+    /// The string consists of bytes.
     Narrow(*const c_char),
-    /// UTF-32, as `wchar_t` is on Linux.
+    /// The string is UTF-32, like `wchar_t` on Linux.
     Wide(*const u32),
 }
 
 impl<'a> Text<'a> {
-    /// A string of bytes; none for null.
+    /// Returns a string of bytes; `None` for null.
     ///
     /// # Safety
-    /// What is not null is terminated, and stays as it is for `'a`.
+    /// If not null, `text` is terminated, and does not change for `'a`.
     pub unsafe fn narrow(text: *const c_char) -> Option<Self> {
-        Self::at(text.is_null(), Place::Narrow(text))
+        Self::unless_null(text.is_null(), Pointer::Narrow(text))
     }
 
-    /// A string of wide characters; none for null.
+    /// Returns a string of wide characters; `None` for null.
     ///
     /// # Safety
-    /// What is not null is terminated, and stays as it is for `'a`.
+    /// If not null, `text` is terminated, and does not change for `'a`.
     pub unsafe fn wide(text: *const u32) -> Option<Self> {
-        Self::at(text.is_null(), Place::Wide(text))
+        Self::unless_null(text.is_null(), Pointer::Wide(text))
     }
 
-    fn at(is_null: bool, place: Place) -> Option<Self> {
+    fn unless_null(is_null: bool, place: Pointer) -> Option<Self> {
         let of = PhantomData;
         (!is_null).then_some(Self { place, of })
     }
 
-    /// The whole string, if it is one of bytes.
+    /// Returns the whole string, if it consists of bytes.
     pub fn as_c_str(self) -> Option<&'a CStr> {
         match self.place {
-            // SAFETY: `narrow` was given it as terminated, for `'a`; `at` has refused null.
-            Place::Narrow(text) => Some(unsafe { CStr::from_ptr(text) }),
-            Place::Wide(_) => None,
+            // SAFETY: the caller of `narrow` promised a terminated string for `'a`; `unless_null` has refused null.
+            Pointer::Narrow(text) => Some(unsafe { CStr::from_ptr(text) }),
+            Pointer::Wide(_) => None,
         }
     }
 
-    /// Whether `pattern` matches it. A loop for each spelling: this is asked at each range.
+    /// Returns true if `pattern` matches it. There is a loop for each encoding, because this runs at each range.
     #[inline]
     pub fn matches(self, pattern: &Pattern) -> bool {
         match self.place {
-            // SAFETY: `narrow` was given it as terminated; `at` has refused null.
-            Place::Narrow(text) => pattern.matches(unsafe { narrow_bytes(text) }),
-            // SAFETY: `wide` was given it as terminated; `at` has refused null.
-            Place::Wide(text) => pattern.matches(unsafe { wide_bytes(text) }),
+            // SAFETY: the caller of `narrow` promised a terminated string; `unless_null` has refused null.
+            Pointer::Narrow(text) => pattern.matches(unsafe { narrow_bytes(text) }),
+            // SAFETY: the caller of `wide` promised a terminated string; `unless_null` has refused null.
+            Pointer::Wide(text) => pattern.matches(unsafe { wide_bytes(text) }),
         }
     }
 
-    /// Its bytes, wide characters in UTF-8.
+    /// Returns its bytes, wide characters in UTF-8.
     pub fn bytes(self) -> impl Iterator<Item = u8> + 'a {
         let (narrow, wide) = match self.place {
-            Place::Narrow(text) => (Some(text), None),
-            Place::Wide(text) => (None, Some(text)),
+            Pointer::Narrow(text) => (Some(text), None),
+            Pointer::Wide(text) => (None, Some(text)),
         };
-        // SAFETY: `narrow` was given it as terminated, for `'a`; `at` has refused null.
+        // SAFETY: the caller of `narrow` promised a terminated string for `'a`; `unless_null` has refused null.
         let narrow = narrow.map(|text| unsafe { narrow_bytes(text) });
-        // SAFETY: `wide` was given it as terminated, for `'a`; `at` has refused null.
+        // SAFETY: the caller of `wide` promised a terminated string for `'a`; `unless_null` has refused null.
         let wide = wide.map(|text| unsafe { wide_bytes(text) });
         narrow
             .into_iter()
@@ -80,12 +80,12 @@ impl<'a> Text<'a> {
 }
 
 /// # Safety
-/// `text` is terminated, and stays as it is as long as the iterator is used.
+/// `text` is terminated, and does not change while the iterator is used.
 #[inline]
 unsafe fn narrow_bytes(text: *const c_char) -> impl Iterator<Item = u8> {
     let mut next = text.cast::<u8>();
     core::iter::from_fn(move || {
-        // SAFETY: the string is terminated, and nothing behind its end is read.
+        // SAFETY: the string is terminated, and nothing after its end is read.
         let byte = unsafe { *next };
         next = next.wrapping_add(usize::from(byte != 0));
         (byte != 0).then_some(byte)
@@ -93,14 +93,14 @@ unsafe fn narrow_bytes(text: *const c_char) -> impl Iterator<Item = u8> {
 }
 
 /// # Safety
-/// `text` is terminated, and stays as it is as long as the iterator is used.
+/// `text` is terminated, and does not change while the iterator is used.
 #[inline]
 unsafe fn wide_bytes(text: *const u32) -> impl Iterator<Item = u8> {
     let (mut index, mut utf8, mut at, mut end) = (0, [0; 4], 0, 0);
     core::iter::from_fn(move || {
         if at == end {
-            // SAFETY: the string is terminated, and nothing behind its end is read; one in a packed
-            // structure may lie anywhere.
+            // SAFETY: the string is terminated, and nothing after its end is read; a string in a packed structure may
+            // be unaligned.
             let wide = unsafe { text.add(index).read_unaligned() };
             if wide == 0 {
                 return None;

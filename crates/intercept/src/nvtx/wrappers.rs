@@ -1,9 +1,9 @@
-//! The functions that stand before a tool's.
+//! The wrappers that run before a tool's functions.
 //!
-//! A range that counts begins before its push goes on, so that a window that opens with it holds
-//! the tool's event, and ends after its pop has. In the record the tool's own time is no part of it.
+//! A range that counts begins before its push is passed on, so that a window that opens with it contains the tool's
+//! event. It ends after its pop has returned. In the record it does not include the tool's own time.
 //!
-//! `C-unwind`, as a thread may be cancelled in a tool's function.
+//! They are `C-unwind`, because a thread may be cancelled in a tool's function.
 
 use core::ffi::{c_char, c_int};
 
@@ -15,7 +15,7 @@ use super::ranges;
 use tllmprof_platform::function;
 use tllmprof_platform::panics::contained;
 
-/// A function of NVTX that is wrapped: its table and its number there.
+/// A function of NVTX that is wrapped: its table and its index there.
 pub struct Wrapped {
     pub kind: u32,
     pub index: usize,
@@ -26,7 +26,7 @@ const DEFAULT: Handle = 0;
 
 macro_rules! wrappers {
     ($($name:ident: $kind:ident[$index:literal]($($arg:ident: $type:ty),*) $(-> $result:ty)? = |$next:ident| $body:expr;)*) => {
-        /// What is wrapped, in the order of a chain.
+        /// The wrapped functions, in the order of a chain.
         pub const WRAPPED: [Wrapped; ROWS] =
             [$(Wrapped { kind: $kind, index: $index }),*];
 
@@ -34,16 +34,16 @@ macro_rules! wrappers {
         enum Row { $($name),* }
 
         $(
-            #[allow(unused_unsafe, reason = "not every function reads what the program gave it")]
+            #[allow(unused_unsafe, reason = "not every function reads its arguments")]
             unsafe extern "C-unwind" fn $name<const CHAIN: usize>($($arg: $type),*) $(-> $result)? {
-                // No panic: the bodies contain what is ours, apart from the tool's function.
+                // No panic: the bodies contain panics of our own code, and the tool's function is not our code.
                 type Next = unsafe extern "C-unwind" fn($($type),*) $(-> $result)?;
                 let next = chains::ALL[CHAIN].next(Row::$name as usize);
-                // SAFETY: null, or what the tool put in the place of this very function.
+                // SAFETY: null, or the tool's replacement for this very function.
                 let next: Option<Next> = unsafe { function::at(next) };
-                // SAFETY: the program's own arguments, which are what NVTX wants.
+                // SAFETY: the program's own arguments, which are valid for NVTX.
                 let $next = || next.map(|next| unsafe { next($($arg),*) });
-                // SAFETY: what the program has passed is what NVTX wants, and stays for the call.
+                // SAFETY: the program passed arguments that are valid for NVTX, for the duration of the call.
                 unsafe { $body }
             }
         )*
@@ -111,7 +111,7 @@ fn create_domain(name: &Name<'_>, next: impl FnOnce() -> Option<Handle>) -> Hand
 
 wrappers! {
     mark_ex: CORE[1](attributes: *const Attributes) = |next| {
-        mark(DEFAULT, &Name::of(attributes), next);
+        mark(DEFAULT, &Name::from_attributes(attributes), next);
     };
     mark_a: CORE[2](message: *const c_char) = |next| {
         mark(DEFAULT, &Name::narrow(message), next);
@@ -120,7 +120,7 @@ wrappers! {
         mark(DEFAULT, &Name::wide(message), next);
     };
     range_start_ex: CORE[4](attributes: *const Attributes) -> RangeId = |next| {
-        start(DEFAULT, &Name::of(attributes), next)
+        start(DEFAULT, &Name::from_attributes(attributes), next)
     };
     range_start_a: CORE[5](message: *const c_char) -> RangeId = |next| {
         start(DEFAULT, &Name::narrow(message), next)
@@ -132,7 +132,7 @@ wrappers! {
         end(id, next);
     };
     range_push_ex: CORE[8](attributes: *const Attributes) -> c_int = |next| {
-        push(DEFAULT, &Name::of(attributes), next)
+        push(DEFAULT, &Name::from_attributes(attributes), next)
     };
     range_push_a: CORE[9](message: *const c_char) -> c_int = |next| {
         push(DEFAULT, &Name::narrow(message), next)
@@ -144,16 +144,16 @@ wrappers! {
         pop(DEFAULT, next)
     };
     domain_mark_ex: CORE2[1](domain: Handle, attributes: *const Attributes) = |next| {
-        mark(domain, &Name::of(attributes), next);
+        mark(domain, &Name::from_attributes(attributes), next);
     };
     domain_range_start_ex: CORE2[2](domain: Handle, attributes: *const Attributes) -> RangeId = |next| {
-        start(domain, &Name::of(attributes), next)
+        start(domain, &Name::from_attributes(attributes), next)
     };
     domain_range_end: CORE2[3](domain: Handle, id: RangeId) = |next| {
         end(id, next);
     };
     domain_range_push_ex: CORE2[4](domain: Handle, attributes: *const Attributes) -> c_int = |next| {
-        push(domain, &Name::of(attributes), next)
+        push(domain, &Name::from_attributes(attributes), next)
     };
     domain_range_pop: CORE2[5](domain: Handle) -> c_int = |next| {
         pop(domain, next)
@@ -176,8 +176,8 @@ wrappers! {
     };
 }
 
-/// The wrappers that go on to the functions of `chain`.
-pub fn of(chain: usize) -> [Function; WRAPPED.len()] {
+/// Returns the wrappers that call the functions of `chain`.
+pub fn for_chain(chain: usize) -> [Function; WRAPPED.len()] {
     const _: () = assert!(CHAINS == 8);
     match chain {
         0 => all::<0>(),
@@ -199,11 +199,11 @@ mod tests {
     use super::*;
     use crate::made::alone;
 
-    /// How a program calls any of them: none has more than two arguments.
+    /// Type by which the tests call any of the functions: none has more than two arguments.
     type Any = unsafe extern "C-unwind" fn(usize, usize) -> usize;
 
     std::thread_local! {
-        /// The calls that have come to the tool.
+        /// The calls that the tool has received.
         static CALLS: Cell<(usize, [usize; 2])> = const { Cell::new((0, [0; 2])) };
     }
 
@@ -213,7 +213,7 @@ mod tests {
         77
     }
 
-    /// How many arguments the wrapper of a row takes, and whether it returns anything.
+    /// Returns the number of arguments that the wrapper of a row takes, and true if it returns a value.
     fn shape(row: &Wrapped) -> (usize, bool) {
         match (row.kind, row.index) {
             (CORE, 1..=3) => (1, false),
@@ -228,11 +228,11 @@ mod tests {
     }
 
     fn call(wrapper: Function, first: usize, second: usize) -> usize {
-        // SAFETY: a wrapper, which takes no more than these arguments.
+        // SAFETY: a wrapper, which takes at most these arguments.
         unsafe { transmute::<Function, Any>(wrapper)(first, second) }
     }
 
-    /// Zeros: an empty text of any kind, and attributes of no size.
+    /// Returns zeros: an empty text of any kind, and attributes of size 0.
     fn zeros() -> &'static [u64; 8] {
         Box::leak(Box::new([0; 8]))
     }
@@ -244,7 +244,7 @@ mod tests {
             let chain = chains::chain_for(&next).unwrap();
             let [first, second] =
                 [zeros(), zeros()].map(|zeros| zeros.as_ptr().expose_provenance());
-            for (row, wrapper) in WRAPPED.iter().zip(of(chain)) {
+            for (row, wrapper) in WRAPPED.iter().zip(for_chain(chain)) {
                 CALLS.set((0, [0; 2]));
                 let result = call(wrapper, first, second);
                 let (count, args) = CALLS.get();
@@ -264,7 +264,7 @@ mod tests {
             let [first, second] =
                 [zeros(), zeros()].map(|zeros| zeros.as_ptr().expose_provenance());
             let mut domains = Vec::new();
-            for (row, wrapper) in WRAPPED.iter().zip(of(chain)) {
+            for (row, wrapper) in WRAPPED.iter().zip(for_chain(chain)) {
                 let result = call(wrapper, first, second);
                 match (row.kind, row.index) {
                     (CORE, 8..=11) | (CORE2, 4 | 5) => assert_eq!(result as c_int, NO_TRACKING),
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn each_chain_has_wrappers_of_its_own() {
-        let all: Vec<_> = (0..CHAINS).flat_map(of).collect();
+        let all: Vec<_> = (0..CHAINS).flat_map(for_chain).collect();
         for (index, wrapper) in all.iter().enumerate() {
             assert!(!all[..index].contains(wrapper), "{index}");
         }

@@ -1,4 +1,4 @@
-//! What the function of a thunk is.
+//! The role of a thunk's function.
 
 use core::ffi::c_void;
 
@@ -10,25 +10,25 @@ use super::wanted::Wanted;
 use super::{Does, Simple};
 use crate::handlers::handlers;
 
-/// What a thunk's function is.
+/// The role of a thunk's function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// A function of the driver.
     Driver(Call),
-    /// A function of another library's that stands in for the driver's of the same name, and will call that.
+    /// A function of another library that replaces the driver's function of the same name, and will call it.
     Front(Call),
     /// A function of the runtime, which will call the driver.
     Runtime(Call),
-    /// `cuGetProcAddress` in either of its ABIs: the result is what matters.
+    /// `cuGetProcAddress` in either of its ABIs. Its result is handled.
     ProcAddress,
-    /// A function by which a profiler takes CUPTI, or gives it back.
+    /// A function with which a profiler takes CUPTI, or releases it.
     Cupti(CuptiCall),
-    /// A function by which a program makes communicators of NCCL.
+    /// A function with which a program creates NCCL communicators.
     Nccl(NcclCall),
 }
 
 impl Role {
-    /// What a function is that has the same name and lies in another library than the driver.
+    /// Returns the role of a function with the same name in a library other than the driver.
     pub(super) const fn of_another_library(self) -> Self {
         match self {
             Self::Driver(call) => Self::Front(call),
@@ -47,21 +47,21 @@ impl Role {
         }
     }
 
-    /// What [`Role::encode`] made of it.
+    /// Returns the role for the result of [`Role::encode`].
     pub(super) fn decode(code: u32) -> Self {
         let [number, library, ..] = code.to_le_bytes();
         let call = CALLS[usize::from(number)].call;
         match library {
             0 => Self::Driver(call),
             1 => Self::Runtime(call),
-            3 => CuptiCall::of(number).map_or(Self::ProcAddress, Self::Cupti),
+            3 => CuptiCall::from_number(number).map_or(Self::ProcAddress, Self::Cupti),
             4 => Self::Front(call),
-            5 => NcclCall::of(number).map_or(Self::ProcAddress, Self::Nccl),
+            5 => NcclCall::from_number(number).map_or(Self::ProcAddress, Self::Nccl),
             _ => Self::ProcAddress,
         }
     }
 
-    /// The handler that a thunk of this role has now.
+    /// Returns the handler that a thunk of this role must have now.
     pub(super) fn handler(self) -> *mut c_void {
         match self {
             Self::Driver(call) => Wanted::now().handler(call) as *mut c_void,
@@ -73,7 +73,7 @@ impl Role {
         }
     }
 
-    /// What a function of the role does, if it is [`Simple`].
+    /// Returns the properties of a function of this role, if it is [`Simple`].
     pub(super) fn simple(self) -> Option<Simple> {
         let Self::Driver(call) = self else {
             return None;
@@ -97,7 +97,7 @@ impl Role {
         })
     }
 
-    /// Where in a thread's cells the fast path counts, in bytes.
+    /// Returns the offset in bytes, in a thread's cells, of the cell in which the fast path counts.
     pub(super) fn cell(self) -> usize {
         match self {
             Self::Driver(call) | Self::Runtime(call) | Self::Front(call) => {
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::thunk::Thunk;
 
-    /// The roles that functions of the table have.
+    /// Returns the roles of the table's functions.
     fn roles() -> impl Iterator<Item = Role> {
         let of_call = |call| [Role::Driver(call), Role::Runtime(call), Role::Front(call)];
         let of_calls = CALLS.iter().flat_map(move |row| of_call(row.call));

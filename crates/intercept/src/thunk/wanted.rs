@@ -1,4 +1,4 @@
-//! What is wanted of the driver's calls, and which handlers do that.
+//! The ways in which the driver's calls are used, and the handlers for that.
 
 use tllmprof_calls::{Call, Direction, Kind, Wait};
 use tllmprof_recorder as recorder;
@@ -8,25 +8,25 @@ use tllmprof_session as session;
 use crate::handlers::{Handler, Noting, handlers};
 use crate::watched;
 
-/// What is wanted of the driver's calls in this process.
+/// The ways in which the driver's calls are used in this process.
 #[derive(Clone, Copy)]
 pub struct Wanted {
-    /// They are given NVTX ranges.
+    /// True if NVTX ranges are emitted for them.
     ranges: bool,
-    /// They are recorded.
+    /// True if they are recorded.
     recorded: bool,
-    /// Those that wait are timed, outside windows, too.
+    /// True if calls that wait are timed outside windows, too.
     timed: bool,
-    /// Iterations are learnt from them.
+    /// True if the learner finds iterations from them.
     learnt: bool,
-    /// It matters what becomes of graphs.
+    /// True if the calls that copy, instantiate or destroy graphs are needed.
     graphs: bool,
-    /// It matters which nodes launches make.
+    /// True if the nodes that launches add to graphs are needed.
     nodes: bool,
 }
 
 impl Wanted {
-    /// What is wanted now.
+    /// Returns the current uses.
     pub fn now() -> Self {
         Self {
             ranges: watched::are(),
@@ -38,7 +38,7 @@ impl Wanted {
         }
     }
 
-    /// What may be wanted as long as the process lives.
+    /// Returns the uses that are possible during the life of the process.
     pub fn ever() -> Self {
         Self {
             recorded: recorder::is_wanted(),
@@ -47,7 +47,7 @@ impl Wanted {
         }
     }
 
-    /// Where the stubs of the driver's function for `call` go.
+    /// Returns the handler for the stubs of the driver's function for `call`.
     pub fn handler(self, call: Call) -> Handler {
         if self.ranges {
             return handlers().slow;
@@ -61,7 +61,7 @@ impl Wanted {
         }
     }
 
-    /// Whether it matters when `call` returns.
+    /// Returns true if the return of `call` must be seen.
     fn is_timed(self, call: Call) -> bool {
         let kind = call.kind();
         self.recorded
@@ -70,13 +70,13 @@ impl Wanted {
             || self.nodes && kind.makes_node()
     }
 
-    /// Whether `call` is counted and no more.
+    /// Returns true if `call` is only counted.
     pub fn is_counted_only(self, call: Call) -> bool {
         !(self.ranges || self.is_timed(call) || self.learnt && noting(call).is_some())
     }
 }
 
-/// The handlers that note `call` as well as counting it, if what is learnt depends on it.
+/// Returns the handlers that count `call` and also note it, if the learner depends on it.
 fn noting(call: Call) -> Option<Noting> {
     Some(match call.kind() {
         Kind::KernelLaunch { handle: 0 } => handlers().first_argument,
@@ -121,7 +121,7 @@ mod tests {
             };
             let plain = [handlers().count, handlers().record].map(|handler| handler as usize);
             assert_eq!(both(NONE), plain, "{}", row.call);
-            // What is learnt from is what counts, but for copies within devices.
+            // The learner uses the calls that count, except for copies within devices.
             let is_noted = row.kind.counts() && row.kind != Kind::AsyncCopy(Direction::Other);
             assert_eq!(noting(row.call).is_some(), is_noted, "{}", row.call);
             let noted = noting(row.call).map(|both| both.map(|handler| handler as usize));
@@ -132,7 +132,7 @@ mod tests {
             };
             assert_eq!(both(ranges), [handlers().slow as usize; 2], "{}", row.call);
 
-            // Where times are watched those that wait alone are looked at.
+            // If times are watched, only calls that wait are handled.
             let timed = Wanted {
                 timed: true,
                 ..NONE
@@ -141,7 +141,7 @@ mod tests {
             assert_eq!(both(timed), [plain[waits], plain[1]], "{}", row.call);
             assert_eq!(timed.is_counted_only(row.call), waits == 0, "{}", row.call);
 
-            // Where scopes are followed it matters what becomes of graphs, and in a capture what launches make.
+            // If scopes are followed, calls that change graphs are handled, and launches during a capture.
             let graphs = Wanted {
                 graphs: true,
                 ..NONE

@@ -1,14 +1,21 @@
 //! A site that recurs, and the intervals between its occurrences.
 
-use super::{BUSY, LITTLE, LITTLE_TO_EXPLAIN, MONOTONOUS, OUTER};
+use super::{BUSY, LITTLE, LITTLE_TO_EXPLAIN, MIN_OUTER, PERIODS_BEYOND_LAYERS};
 
-/// Periods after which a choice can be relied on.
-const SURE: u32 = 32;
-/// The same, where an iteration would be little work.
-const SURE_OF_LITTLE: u32 = MONOTONOUS + 1;
-/// Launches, without graphs, of a few iterations of a model with many layers.
+/// Number of periods after which a choice can be relied on.
+const SURE_AFTER: u32 = 32;
+/// The same for an iteration of little work.
+const SURE_OF_LITTLE_AFTER: u32 = PERIODS_BEYOND_LAYERS + 1;
+/// Number of launches, without graphs, in a few iterations of a model with many layers.
 const WORK_OF_A_FEW: u32 = 4096;
-/// Launches in a layer, at the least.
+/// Duration of an interval, in nanoseconds, from which on it is no layer: a mixture of eight experts takes 10
+/// ms, eagerly, on an H200.
+const BEYOND_LAYERS: u64 = 40_000_000;
+/// Total duration, in nanoseconds, for which such an interval must have recurred before it is relied on …
+const MIN_DURATION: u64 = 3_000_000_000;
+/// … and the least number of its periods.
+const MIN_SURE: u64 = 8;
+/// Minimum number of launches in a layer.
 const LAYER: u32 = 24;
 
 #[derive(Clone, Copy, Debug)]
@@ -18,30 +25,34 @@ pub(super) struct Candidate {
     pub last: u16,
     pub count: u32,
     pub signature: u32,
-    /// Waits and copies in an interval, on average.
+    /// Mean number of waits and copies in an interval.
     pub calls: usize,
-    /// Work and graphs of the middle interval.
+    /// Median work of an interval, and mean number of its graphs.
     pub median: u32,
     pub graphs: u32,
-    /// Work of the shorter intervals: a quarter of them have no more.
+    /// Lower quartile of the intervals' work.
     pub least: u32,
     /// Work of the longest interval.
     pub longest: u32,
-    /// Intervals unlike the middle one.
+    /// Number of intervals unlike the median one.
     pub odd: u32,
-    /// Of them, those that are shorter: something else came by.
+    /// Number of them that are shorter: something else came between.
     pub short: u32,
-    /// Of them, those that are longer, and the intervals since the last of them.
+    /// Number of them that are longer, and number of intervals since the last of these.
     pub long: u32,
     pub since_long: u32,
-    /// The intervals since the last that may hold a model's ends besides a layer.
+    /// Number of intervals since the last one that may include a model's first and last kernels besides a
+    /// layer.
     pub since_more: u32,
-    /// The site that is followed now.
+    /// True if it is the site that is followed now.
     pub current: bool,
-    /// The site of one helper thread: a pool's other threads reach the same place in the program.
+    /// True if it is the site of one helper thread. A pool's other threads reach the same place in the
+    /// program.
     pub one_helper: bool,
-    /// It is a pass over the layers of a model.
+    /// True if it is a pass over the layers of a model.
     pub layered: bool,
+    /// Duration of an interval, in nanoseconds; 0 if it is not known.
+    pub lasts: u64,
 }
 
 impl Candidate {
@@ -64,18 +75,18 @@ impl Candidate {
         current: false,
         one_helper: false,
         layered: false,
+        lasts: 0,
     };
 
-    /// Whether `other` occurs about as often.
+    /// Returns true if `other` occurs about as often.
     pub fn alike(&self, other: &Self) -> bool {
         other.count * 10 >= self.count * 7 && other.count * 10 <= self.count * 13
     }
 
-    /// Periods until, at the earliest, it has recurred for long enough without an interval that is
-    /// longer, which an outer loop makes, or with so many of them that an outer loop would have
-    /// been found. Little work may be a layer of a model, or a warm-up that tries kernels out, and
-    /// takes longer.
-    /// `steady`: so many were not, before the history as well.
+    /// Returns the minimum number of periods until it has recurred for long enough. Either no interval was
+    /// longer, as an outer loop makes it, or enough were for an outer loop to have been found. Little
+    /// work takes longer, as it may be a layer of a model, or a warm-up that tries kernels out. `steady` is
+    /// the number of periods that were not longer, including those before the history.
     pub fn unsteady_for(&self, steady: u32) -> u32 {
         let even = self.wanted();
         let uneven = if self.little() { 2 * even } else { even };
@@ -87,40 +98,49 @@ impl Candidate {
             self.since_long
         })
         .min(self.varied_for())
-        .min(explained.max((OUTER + 1).saturating_sub(self.long)))
+        .min(explained.max((MIN_OUTER + 1).saturating_sub(self.long)))
     }
 
-    /// Whether no interval was far longer than usual.
+    /// Returns true if no interval was far longer than usual.
     pub const fn is_unbroken(&self) -> bool {
         self.since_long + 1 >= self.count
     }
 
-    /// Periods that it takes to rely on it.
+    /// Returns the number of periods after which it is relied on.
     pub fn wanted(&self) -> u32 {
-        match self.graphs {
-            0 => (WORK_OF_A_FEW / self.median.max(1)).clamp(SURE, SURE_OF_LITTLE),
-            _ => SURE,
+        let by_work = match self.graphs {
+            0 => (WORK_OF_A_FEW / self.median.max(1)).clamp(SURE_AFTER, SURE_OF_LITTLE_AFTER),
+            _ => SURE_AFTER,
+        };
+        match self.is_beyond_layers() {
+            true => by_work.min((MIN_DURATION / self.lasts).max(MIN_SURE) as u32),
+            false => by_work,
         }
+    }
+
+    /// Returns true if its intervals last longer than any layer.
+    pub const fn is_beyond_layers(&self) -> bool {
+        self.lasts >= BEYOND_LAYERS
     }
 
     pub fn little(&self) -> bool {
         self.graphs == 0 && self.median < LITTLE
     }
 
-    /// Periods until, at the earliest, it has recurred for longer than a model has layers, and not
-    /// even a model's first and last few kernels came in between: whatever rarer sites there are,
-    /// they explain nothing.
+    /// Returns the minimum number of periods until it has recurred more often in a row than a model has
+    /// layers, without an interval that includes a model's first and last kernels. After that, rarer sites
+    /// explain nothing.
     pub fn varied_for(&self) -> u32 {
-        MONOTONOUS.saturating_sub(self.since_more)
+        PERIODS_BEYOND_LAYERS.saturating_sub(self.since_more)
     }
 
-    /// Whether an interval is one in which requests end and begin: with many more calls than usual,
-    /// yet not much more work. A model has few waits before and after its layers.
+    /// Returns true if requests end and begin in an interval: it has many more calls than usual, but not much
+    /// more work. A model has few waits before and after its layers.
     pub fn between_requests(&self, from: usize, to: usize, work: u32) -> bool {
         to - from > BUSY + 4 * self.calls && work < 4 * self.median
     }
 
-    /// Whether its intervals are as large as iterations, and alike.
+    /// Returns true if its intervals are as large as iterations, and alike.
     pub fn even(&self) -> bool {
         (self.graphs > 0 || self.median >= LITTLE_TO_EXPLAIN) && self.odd * 16 <= self.count
     }
@@ -130,13 +150,13 @@ impl Candidate {
         work * 2 >= median && work * 2 <= median * 3
     }
 
-    /// Whether its intervals may be layers: alike, and with so many waits and copies, and no graph,
-    /// as where a layer loops over its experts.
+    /// Returns true if its intervals may be layers: alike, with many waits and copies, and without a graph,
+    /// as when a layer loops over its experts.
     pub fn may_be_layer(&self) -> bool {
         self.is_busy() && self.median >= LAYER && self.odd * 4 <= self.count
     }
 
-    /// Whether there are many waits and copies in an interval, and no graph.
+    /// Returns true if there are many waits and copies in an interval, and no graph.
     pub fn is_busy(&self) -> bool {
         self.graphs == 0 && self.calls >= BUSY
     }

@@ -1,16 +1,19 @@
-//! The sites that recur, and what lies between their occurrences.
+//! The sites that recur, and the intervals between their occurrences.
 
 use super::kind::preference;
-use super::{CANDIDATES, CONTENDER, Candidate, END, ENDS, LITTLE, Listed, SLOTS, Scratch, Slot};
+use super::{
+    CONTENDER, Candidate, END, ENDS, LITTLE, Listed, MAX_CANDIDATES, MAX_SLOTS, Scratch, Slot,
+    may_hold_ends,
+};
 use crate::engine::Engine;
-use crate::history::{Entry, History, LENGTH};
+use crate::history::{Entry, History, MAX_ENTRIES};
 use crate::rule::Rule;
 use crate::site::LEVELS;
 use crate::trail::{GRAPH_WEIGHT, Threads};
 
 impl Scratch {
-    /// Sums up the work of the threads that are followed, and links the occurrences of every site
-    /// at every level. What was so before, of the same entries and threads, stands.
+    /// Sums up the work of the followed threads, and links the occurrences of every site at every level.
+    /// Earlier results for the same entries and threads are kept.
     pub(super) fn list(&mut self, history: &History, engine: &Engine) {
         let entries = history.entries();
         let all = Listed {
@@ -44,7 +47,7 @@ impl Scratch {
                     continue;
                 };
                 if slot.used && slot.at == at || !slot.used && at == 0 {
-                    // Nothing was launched since: no iteration.
+                    // Nothing was launched since, so no iteration ended.
                     continue;
                 }
                 if slot.used {
@@ -90,7 +93,7 @@ impl Scratch {
         }
     }
 
-    /// Gathers the sites that still recur, the most frequent first; says how many.
+    /// Gathers the sites that still recur, the most frequent first. Returns their number.
     pub(super) fn candidates(&mut self, entries: &[Entry], current: Option<&Rule>) -> usize {
         let total = match entries.len() {
             0 => return 0,
@@ -123,7 +126,7 @@ impl Scratch {
         kept
     }
 
-    /// Lists the sites that occurred `least` times or more, each once. None if they are too many.
+    /// Lists the sites that occurred at least `least` times, each once. Returns `None` if they are too many.
     fn recurring(
         &mut self,
         entries: &[Entry],
@@ -150,7 +153,7 @@ impl Scratch {
                 one_helper: helper && slot.level > 0,
                 ..Candidate::NONE
             };
-            // A site that two levels know is one.
+            // A site that is known at two levels is listed once.
             let same = known.find_or_add(&self.candidates, &candidate, found);
             if let Some(same) = same.and_then(|same| self.candidates.get_mut(same)) {
                 let better = preference(helper, candidate.level) < preference(helper, same.level);
@@ -169,7 +172,7 @@ impl Scratch {
         let mut intervals = 0;
         let mut graphs = 0;
         let (mut least, mut longest) = (u32::MAX, 0);
-        for (from, to) in Occurrences::of(&self.next, candidate).pairs() {
+        for (from, to) in Occurrences::new(&self.next, candidate).pairs() {
             let work = self.work[to] - self.work[from];
             (least, longest) = (least.min(work), longest.max(work));
             self.sorted[intervals] = work;
@@ -191,7 +194,7 @@ impl Scratch {
                 _ => *shorter.select_nth_unstable(intervals / 4).1,
             };
         }
-        // At least every other interval has so many.
+        // At least every other interval has this number of graphs.
         candidate.graphs = (graphs + intervals as u32 / 2) / intervals as u32;
         if candidate.median < GRAPH_WEIGHT {
             candidate.graphs = 0;
@@ -202,9 +205,9 @@ impl Scratch {
             (candidate.since_long, candidate.since_more) = (intervals, intervals);
             return;
         }
-        for (from, to) in Occurrences::of(&self.next, candidate).pairs() {
+        for (from, to) in Occurrences::new(&self.next, candidate).pairs() {
             let work = self.work[to] - self.work[from];
-            // Fewer graphs than usual are other work in their place: a prefill step.
+            // An interval with fewer graphs than usual has other work in their place: a prefill step.
             let replaced = self.graphs[to] - self.graphs[from] < candidate.graphs
                 && work >= candidate.median / 8;
             if !replaced && !candidate.usual(work) {
@@ -213,28 +216,29 @@ impl Scratch {
             }
             let long = !replaced && work > candidate.median && !candidate.usual(work);
             candidate.long += u32::from(long);
-            let ends = work >= candidate.median + ENDS || work * 2 < candidate.median;
-            let more = ends && !candidate.between_requests(from, to, work);
+            let more = may_hold_ends(work, candidate.median)
+                && !candidate.between_requests(from, to, work);
             candidate.since_more = if more { 0 } else { candidate.since_more + 1 };
             candidate.since_long = if long { 0 } else { candidate.since_long + 1 };
         }
     }
 }
 
-/// Finds candidates by their occurrences.
+/// A hash table that finds candidates by their occurrences.
 struct Known([u8; Self::PLACES]);
 
 impl Known {
-    /// More than twice the candidates, so that there is always a free place.
+    /// Number of places: more than twice the number of candidates, so that there is always a free one.
     const PLACES: usize = 512;
     const FREE: u8 = u8::MAX;
 
     const fn new() -> Self {
-        const { assert!(CANDIDATES < Self::FREE as usize) };
+        const { assert!(MAX_CANDIDATES < Self::FREE as usize) };
         Self([Self::FREE; Self::PLACES])
     }
 
-    /// The one that has the same occurrences as `candidate`, which is number `new` otherwise.
+    /// Returns the number of the candidate that has the same occurrences as `candidate`. If there is none,
+    /// adds `candidate` under the number `new`.
     fn find_or_add(
         &mut self,
         candidates: &[Candidate],
@@ -247,7 +251,7 @@ impl Known {
             let at = self.0.get_mut(place)?;
             let known = usize::from(*at);
             if *at == Self::FREE {
-                if new < CANDIDATES {
+                if new < MAX_CANDIDATES {
                     *at = new as u8;
                 }
                 return None;
@@ -261,30 +265,32 @@ impl Known {
     }
 }
 
-fn find(slots: &mut [Slot; SLOTS], key: u32, level: u8) -> Option<(usize, &mut Slot)> {
+fn find(slots: &mut [Slot; MAX_SLOTS], key: u32, level: u8) -> Option<(usize, &mut Slot)> {
     let start = key as usize ^ (level as usize) << 7;
-    let place = (0..16).map(|step| (start + step) % SLOTS).find(|&place| {
-        let slot = &slots[place];
-        !slot.used || slot.key == key && slot.level == level
-    })?;
+    let place = (0..16)
+        .map(|step| (start + step) % MAX_SLOTS)
+        .find(|&place| {
+            let slot = &slots[place];
+            !slot.used || slot.key == key && slot.level == level
+        })?;
     Some((place, slots.get_mut(place)?))
 }
 
 /// The entries at which a site occurs.
 pub(super) struct Occurrences<'a> {
-    next: &'a [u16; LENGTH],
+    next: &'a [u16; MAX_ENTRIES],
     at: u16,
 }
 
 impl<'a> Occurrences<'a> {
-    pub(super) fn of(next: &'a [[u16; LENGTH]; LEVELS], candidate: &Candidate) -> Self {
+    pub(super) fn new(next: &'a [[u16; MAX_ENTRIES]; LEVELS], candidate: &Candidate) -> Self {
         Self {
             next: &next[candidate.level as usize % LEVELS],
             at: candidate.first,
         }
     }
 
-    /// Each interval's first and last.
+    /// Returns the first and last entry of each interval.
     pub(super) fn pairs(mut self) -> impl Iterator<Item = (usize, usize)> {
         let mut from = self.next();
         core::iter::from_fn(move || {

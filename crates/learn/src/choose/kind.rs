@@ -1,4 +1,4 @@
-//! Of the sites of one and the same loop, the best.
+//! Chooses the best site among those of the same loop.
 
 use super::Scratch;
 use super::candidate::Candidate;
@@ -6,7 +6,7 @@ use crate::call::SiteCall;
 use crate::history::Entry;
 
 impl Scratch {
-    /// Of the sites that occur as often, the steadiest.
+    /// Returns the steadiest among the sites that occur about as often as `chosen`.
     pub(super) fn best_of_its_kind(
         &self,
         entries: &[Entry],
@@ -14,11 +14,11 @@ impl Scratch {
         chosen: Candidate,
     ) -> Candidate {
         let candidates = &self.candidates[..found];
-        // What comes by chance may come as often.
+        // A site that occurs by chance may occur as often.
         let erratic = |c: &Candidate| c.odd > chosen.odd.max(c.count / 4);
         let alike = |c: &&Candidate| chosen.alike(c) && !erratic(c);
-        // What the host reads back is what it waits for: other waits must be steadier by far, and
-        // reads are measured by reads alone.
+        // The host waits for the results that it reads back. So other waits must be much steadier, and reads
+        // are compared only with reads.
         let reads = |c: &Candidate| {
             let entry = entries.get(c.last as usize);
             entry.is_some_and(|entry| entry.call == Some(SiteCall::CopyToHost))
@@ -30,8 +30,8 @@ impl Scratch {
                 .filter(|c| (!reads(like) || reads(c)) && (!clean || c.short == 0));
             kind.map(|c| c.count).max().unwrap_or(0)
         };
-        // Occurrences too many, and too few: what another that has too many itself has more of is
-        // missed only where there is a long interval instead.
+        // Number of surplus and missing occurrences. Occurrences that only another site with a surplus has
+        // are missing only where there is a long interval instead.
         let amiss = |c: &Candidate| {
             let missed = most(c, true).saturating_sub(c.count);
             let more = most(c, false).saturating_sub(c.count);
@@ -42,7 +42,7 @@ impl Scratch {
             let helper = entry.is_some_and(|entry| entry.helper);
             let reads = reads(c);
             (
-                // One among the first few says little.
+                // One of them among the first few occurrences means little.
                 amiss(c).saturating_sub(u32::from(c.count < 24))
                     + if reads && !(helper && c.level > 0) {
                         0
@@ -51,7 +51,7 @@ impl Scratch {
                     },
                 helper,
                 !reads,
-                // The read after the bulk of the work is that of its result.
+                // The read after most of the work reads its result.
                 u32::MAX
                     - entry.map_or(0, |e| e.work().weight().min(c.median) * 8 / c.median.max(1)),
                 preference(helper, c.level),
@@ -60,9 +60,9 @@ impl Scratch {
         };
         let best = candidates.iter().filter(alike).min_by_key(rank);
         let best = best.unwrap_or(&chosen);
-        // In the midst of a period its last site is one behind.
+        // In the middle of a period, its last site has one occurrence less.
         let behind = |c: &Candidate| u32::from(c.last < best.last && c.first > best.first);
-        // A change of site costs an iteration: only for a clear gain.
+        // A change of site costs an iteration, so it needs a clear gain.
         let kept = candidates.iter().filter(alike).find(|c| {
             let tolerated = amiss(best) + behind(c) + c.count / 48;
             c.current && (amiss(c) <= tolerated || amiss(c) < 2 * amiss(best))
@@ -74,8 +74,8 @@ impl Scratch {
     }
 }
 
-/// Which level to take where several would do, the least first. One call back distinguishes most
-/// sites and survives a change of batch; a pool of threads is known only by the call.
+/// Returns the rank of a level where several would do; the least is best. One call back distinguishes most
+/// sites and is stable when the batch changes. A pool of threads is known only by the call.
 pub(super) const fn preference(helper: bool, level: u8) -> u8 {
     match level {
         _ if helper => level,

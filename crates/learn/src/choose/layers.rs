@@ -1,22 +1,22 @@
-//! Layers of a model that are each waited for.
+//! Layers of a model, each of which is waited for.
 
 use super::candidates::Occurrences;
 use super::{BUSY, Candidate, ENDS, LITTLE_TO_EXPLAIN, Scratch};
 
 /// The most layers that a model has.
-const LAYERS: usize = 128;
-/// Passes seen before that is said of them.
-const PASSES: u32 = 2;
-/// The part of a layer, in tenths, that a model's first and last kernels are at least.
+const MAX_LAYERS: usize = 128;
+/// Minimum number of passes before a site is taken for a layer.
+const MIN_PASSES: u32 = 2;
+/// The least work of a model's first and last kernels, in tenths of a layer's work.
 const ENDS_OF_LAYER: i64 = 3;
-/// The share by which the calls of a layer vary that loops over its experts, as one in so many.
+/// The calls of a layer that loops over its experts vary by at least one part in this number.
 const VARIES: usize = 16;
 
 impl Scratch {
-    /// Whether `inner` comes at each layer of a model and `outer` once in each pass over them: the
-    /// number of layers is always the same, and once in a pass there is more work, that of the
-    /// model's first and last kernels. Requests of equally many tokens differ from that in how
-    /// little is launched between them, next to a token.
+    /// Returns true if `inner` occurs at each layer of a model and `outer` once in each pass over them. Then
+    /// the number of layers is always the same, and once in a pass there is more work, that of the model's
+    /// first and last kernels. Requests with the same number of tokens are different: little is launched
+    /// between them, compared with a token.
     pub(super) fn passes_over_layers(&self, outer: &Candidate, inner: &Candidate) -> bool {
         let Some((ends, others)) = self.passes(outer, inner) else {
             return false;
@@ -31,26 +31,27 @@ impl Scratch {
         ends.1 - others.1 <= BUSY as i64 && more >= wanted.max(i64::from(ENDS))
     }
 
-    /// If `inner` may be a layer and always comes equally often between two of `outer`: work and
-    /// calls of the intervals at which that comes, and those of the others.
+    /// Returns the mean work and calls of the intervals of `inner` at which `outer` occurs, and those of its
+    /// other intervals. Returns `None` if `inner` cannot be a layer or does not always occur equally often
+    /// between two occurrences of `outer`.
     fn passes(&self, outer: &Candidate, inner: &Candidate) -> Option<(Mean, Mean)> {
         if inner.count < 2 * outer.count || !inner.may_be_layer() {
             return None;
         }
-        let mut counts = [0u16; LAYERS + 1];
+        let mut counts = [0u16; MAX_LAYERS + 1];
         let (mut periods, mut passes, mut same) = (0, 0usize, 0);
         let amiss = outer.count.saturating_sub(1) / 6;
-        let mut outers = Occurrences::of(&self.next, outer).peekable();
+        let mut outers = Occurrences::new(&self.next, outer).peekable();
         let (mut ending, mut beginning, mut others) = (Sum::NONE, Sum::NONE, Sum::NONE);
         let mut begins = false;
-        for (from, to) in Occurrences::of(&self.next, inner).pairs() {
+        for (from, to) in Occurrences::new(&self.next, inner).pairs() {
             let (mut holds, mut next_begins) = (false, false);
             while let Some(at) = outers.next_if(|&at| at <= to) {
                 if at <= from {
                     continue;
                 }
                 (holds, next_begins) = (true, at == to);
-                // The passes before the first are not all of its.
+                // The intervals before the first occurrence of `outer` may be incomplete.
                 if periods > 0 {
                     let count = counts.get_mut(passes)?;
                     *count += 1;
@@ -74,11 +75,11 @@ impl Scratch {
             begins = next_begins;
         }
         let periods = u32::saturating_sub(periods, 1);
-        (same >= PASSES && periods - same <= periods / 6)
+        (same >= MIN_PASSES && periods - same <= periods / 6)
             .then(|| (ending.mean().max(beginning.mean()), others.mean()))
     }
 
-    /// Whether `chosen` may be a layer, and its model so deep that few passes are in the history.
+    /// Returns true if `chosen` may be a layer of a model that is so deep that the history has few passes.
     pub(super) fn may_be_layer(&self, found: usize, chosen: &Candidate) -> bool {
         let layers = |c: &Candidate| self.passes(chosen, c).is_some();
         chosen.is_busy()
@@ -87,10 +88,10 @@ impl Scratch {
             && !self.candidates[..found].iter().any(layers)
     }
 
-    /// Whether most of the work does not come in one piece, and that is no whole model's.
+    /// Returns true if most of the work is not in one piece, and the pieces are smaller than a whole model.
     fn is_in_pieces(&self, of: &Candidate) -> bool {
         let (mut pieces, mut all) = (0u64, 0u64);
-        for (from, to) in Occurrences::of(&self.next, of).pairs() {
+        for (from, to) in Occurrences::new(&self.next, of).pairs() {
             let works = &self.work[from..=to];
             let piece = works.windows(2).map(|pair| pair[1] - pair[0]).max();
             pieces += u64::from(piece.unwrap_or(0));
@@ -100,20 +101,20 @@ impl Scratch {
         pieces * 3 < all * 2 && pieces < models
     }
 
-    /// Whether the calls in its intervals vary in number, as where a layer loops over the experts
-    /// that were chosen.
+    /// Returns true if the number of calls varies between its intervals, as when a layer loops over the
+    /// chosen experts.
     fn varies(&self, inner: &Candidate) -> bool {
         let calls = inner.calls;
-        let pairs = Occurrences::of(&self.next, inner).pairs();
+        let pairs = Occurrences::new(&self.next, inner).pairs();
         let apart = pairs.map(|(from, to)| (to - from).abs_diff(calls));
         apart.sum::<usize>() * VARIES >= calls * inner.count as usize
     }
 }
 
-/// Work and calls of an interval, on average.
+/// Mean work and mean number of calls of an interval.
 type Mean = (i64, i64);
 
-/// Work and calls of intervals, as they are summed up.
+/// Sums of the work and calls of intervals.
 struct Sum {
     work: u64,
     calls: u64,

@@ -1,73 +1,78 @@
-//! Which of the sites that recur is the iteration.
+//! Chooses the site that ends an iteration, among the sites that recur.
 
 mod candidate;
 mod candidates;
+mod durations;
 mod kind;
 mod layers;
 mod outer;
 mod parts;
 
 use candidate::Candidate;
+use candidates::Occurrences;
 pub(crate) use parts::Parts;
 
 use crate::engine;
-use crate::history::{Entry, History, LENGTH};
+use crate::history::{Entry, History, MAX_ENTRIES};
 use crate::rule::Rule;
 use crate::site::LEVELS;
 use crate::trail::{Threads, Work};
 
-/// Periods that must have been seen before a site is chosen.
-const PERIODS: u32 = 8;
-/// The same, where an iteration would be so little work that it may be one layer of a model.
-const PERIODS_OF_LITTLE: u32 = 20;
-/// Launches below which an interval without a graph is little work.
+/// Minimum number of periods before a site is chosen.
+const MIN_PERIODS: u32 = 8;
+/// The same for an iteration of so little work that it may be one layer of a model.
+const MIN_PERIODS_OF_LITTLE: u32 = 20;
+/// Number of launches below which an interval without a graph is little work.
 const LITTLE: u32 = 48;
-/// Occurrences that a rarer site needs to replace a more frequent one.
-const OUTER: u32 = 5;
-/// Occurrences at which it may come to that, so that nothing is chosen yet.
+/// Minimum number of occurrences at which a rarer site replaces a more frequent one.
+const MIN_OUTER: u32 = 5;
+/// Number of occurrences at which a rarer site may still do so. Nothing is chosen until that is clear.
 const CONTENDER: u32 = 3;
-/// Launches below which that is so: with a model's layers in mind again.
+/// Number of launches below which an interval is so little work that a smaller share has to be explained.
+/// Models' layers are meant again.
 const LITTLE_TO_EXPLAIN: u32 = 96;
-/// The part of an iteration's work at which it may have ended, before anything was known.
-const SHORT: u32 = 4;
-/// Periods without a model's ends: more than a model has layers.
-const MONOTONOUS: u32 = 127;
-/// Periods until what is steady is looked at again, at the least.
-pub(crate) const AGAIN: u32 = 8;
-/// Launches that a model has before and after its layers, at the least: an embedding, a norm, a head,
-/// a choice.
+/// An iteration counts as ended, before anything was known, only after at least one part in this number of
+/// its usual work.
+const MIN_WORK_DIVISOR: u32 = 4;
+/// Number of periods without a model's first and last kernels that rules out layers: more than a model has.
+const PERIODS_BEYOND_LAYERS: u32 = 127;
+/// Minimum number of periods until the next look at a site that is steady.
+pub(crate) const MIN_PERIODS_TO_NEXT_LOOK: u32 = 8;
+/// Minimum number of launches that a model has before and after its layers: an embedding, a norm, a head, a
+/// choice.
 const ENDS: u32 = 4;
-/// Waits and copies that a model does not have before and after its layers.
+/// Number of waits and copies that a model does not have before and after its layers.
 const BUSY: usize = 8;
-/// The longest context that makes an outer loop. Longer ones also separate iterations that
-/// alternate between kernels, or that follow a prefill step.
+/// The level of the longest context of an outer loop. Longer contexts also separate iterations that alternate
+/// between kernels, or that follow a prefill step.
 const OUTER_LEVEL: u8 = 2;
-/// The share of periods, in thousandths, that must agree.
-const AGREEING: u32 = 500;
+/// The least share of periods, in thousandths, that must agree.
+const MIN_AGREEING: u32 = 500;
 
-const SLOTS: usize = 1024;
-const CANDIDATES: usize = 192;
+const MAX_SLOTS: usize = 1024;
+const MAX_CANDIDATES: usize = 192;
 const END: u16 = u16::MAX;
 
-/// What the choice works in.
+/// The working memory of a choice.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     listed: Listed,
-    /// Of each entry, the next with the same key.
-    next: [[u16; LENGTH]; LEVELS],
+    /// For each entry, the next one with the same key, by level.
+    next: [[u16; MAX_ENTRIES]; LEVELS],
     /// The followed threads' work up to and including each entry.
-    work: [u32; LENGTH],
-    /// Its graphs.
-    graphs: [u32; LENGTH],
-    sorted: [u32; LENGTH],
-    slots: [Slot; SLOTS],
-    /// The slots in use, as so many places.
-    taken: [u16; SLOTS],
+    work: [u32; MAX_ENTRIES],
+    /// The graphs in that work.
+    graphs: [u32; MAX_ENTRIES],
+    sorted: [u32; MAX_ENTRIES],
+    slots: [Slot; MAX_SLOTS],
+    /// The indices of the slots in use.
+    taken: [u16; MAX_SLOTS],
     takes: usize,
-    candidates: [Candidate; CANDIDATES],
+    candidates: [Candidate; MAX_CANDIDATES],
 }
 
-/// What the lists hold: so many entries of the history, with these threads' work and sites.
+/// The contents of the lists: the number of entries of the history, and the threads whose work and sites they
+/// have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Listed {
     entries: usize,
@@ -86,32 +91,34 @@ struct Slot {
     count: u16,
     /// The followed threads' work at `last`.
     at: u32,
-    /// Identifies the entries in the list.
+    /// A hash of the entries in the list.
     signature: u32,
 }
 
-/// A site, how often it occurred in the whole history, and the followed threads' work since.
+/// A chosen site, the number of its occurrences in the whole history, and the followed threads' work since
+/// the last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub rule: Rule,
     pub occurrences: u32,
     pub since: Work,
-    /// How often the site that was followed until now occurred.
+    /// Number of occurrences of the site that was followed until now.
     pub replaced: u32,
-    /// Iterations that one ended, as it seems, before this one first occurred.
+    /// Number of iterations that the old site seems to have ended before this one first occurred.
     pub earlier: u32,
-    /// Periods until, at the earliest, it can be relied on; 0: it can be.
+    /// Minimum number of periods until it can be relied on; 0 if it can be already.
     pub unsure_for: u32,
-    /// Whether the occurrences are parts of a step.
+    /// Says if the occurrences are parts of a step.
     pub parts: Parts,
-    /// Periods since the last that was far longer than usual.
+    /// Number of periods since the last one that was far longer than usual.
     steady: u32,
-    /// None in the history was.
+    /// True if none in the history was.
     unbroken: bool,
 }
 
 impl Choice {
-    /// Periods since the last that was far longer than usual, of which `before` were known.
+    /// Returns the number of periods since the last one that was far longer than usual; `before` were known
+    /// before.
     pub const fn steady(&self, before: u32) -> u32 {
         if self.unbroken && before > self.steady {
             before
@@ -121,13 +128,14 @@ impl Choice {
     }
 }
 
-/// What is followed until now.
+/// The rule that was followed until now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Followed<'a> {
     pub rule: &'a Rule,
-    /// Windows may have been opened by it.
+    /// True if windows may have been opened by it.
     pub relied_on: bool,
-    /// Periods since the last that was far longer than usual, those before the history included.
+    /// Number of periods since the last one that was far longer than usual, including those before the
+    /// history.
     pub steady: u32,
 }
 
@@ -140,10 +148,10 @@ impl Scratch {
                 threads: 0,
                 others: 0,
             },
-            next: [[0; LENGTH]; LEVELS],
-            work: [0; LENGTH],
-            graphs: [0; LENGTH],
-            sorted: [0; LENGTH],
+            next: [[0; MAX_ENTRIES]; LEVELS],
+            work: [0; MAX_ENTRIES],
+            graphs: [0; MAX_ENTRIES],
+            sorted: [0; MAX_ENTRIES],
             slots: [Slot {
                 key: 0,
                 level: 0,
@@ -153,10 +161,10 @@ impl Scratch {
                 count: 0,
                 at: 0,
                 signature: 0,
-            }; SLOTS],
-            taken: [0; SLOTS],
+            }; MAX_SLOTS],
+            taken: [0; MAX_SLOTS],
             takes: 0,
-            candidates: [Candidate::NONE; CANDIDATES],
+            candidates: [Candidate::NONE; MAX_CANDIDATES],
         }
     }
 
@@ -165,8 +173,8 @@ impl Scratch {
         taken.filter_map(|&place| self.slots.get(usize::from(place)))
     }
 
-    /// The site at which iterations end, if the history shows one. `current` is kept unless
-    /// another is clearly better.
+    /// Returns the site at which iterations end, if the history shows one. `current` is kept unless another
+    /// is clearly better.
     ///
     /// Occurrences are counted from entry number `counted` on.
     pub fn choose(
@@ -187,7 +195,7 @@ impl Scratch {
             replaced: current.map_or(0, |current| self::occurrences(history, current.rule).0),
             earlier: current.map_or(0, |current| earlier(history, current.rule, &rule)),
             unsure_for: match parts {
-                Parts::Suspected => unsure_for.max(AGAIN),
+                Parts::Suspected => unsure_for.max(MIN_PERIODS_TO_NEXT_LOOK),
                 _ => unsure_for,
             },
             steady: chosen.since_long,
@@ -207,17 +215,18 @@ impl Scratch {
         self.list(history, &engine);
         let found = self.candidates(entries, current);
         let was = self.candidates[..found].iter().find(|c| c.current).copied();
-        let chosen = self.outermost(found)?;
-        let chosen = self.best_of_its_kind(entries, found, chosen);
+        let chosen = self.outermost(entries, found)?;
+        let mut chosen = self.best_of_its_kind(entries, found, chosen);
+        chosen.lasts = self.lasts(entries, &chosen);
         if let Some(current) = current {
-            // A good choice is not given up for an inner loop, nor when too little is seen of it.
+            // A good choice is not replaced by an inner loop, nor if the history has too few of its periods.
             let inner = was.is_some_and(|c| chosen.count * 10 > c.count * 13);
             let short = entries.len() < 6 * current.waits as usize / 10;
             if inner || was.is_none() && short {
                 return None;
             }
         }
-        if !self.certain(entries.len(), found, &chosen) {
+        if !self.certain(entries, found, &chosen) {
             return None;
         }
         let entry = entries.get(chosen.first as usize)?;
@@ -244,18 +253,39 @@ impl Scratch {
         let steady = steady.map_or(0, |followed| followed.steady);
         let unsure_for = match chosen.unsteady_for(steady) {
             0 if self.is_alone(entries.len(), found, &chosen) => 0,
-            0 => (chosen.count / 4).min(chosen.varied_for()).max(AGAIN),
+            0 => (chosen.count / 4)
+                .min(chosen.varied_for())
+                .max(MIN_PERIODS_TO_NEXT_LOOK),
             periods => periods,
         };
-        // What is relied on gives way only to what has recurred for long.
+        // A rule that is relied on is replaced only by a site that has recurred for long.
         let relied_on = followed.is_some_and(|followed| followed.relied_on);
         let other = was.is_some_and(|c| !c.alike(&chosen));
-        let kept = relied_on && other && chosen.count <= 2 * PERIODS;
+        let kept = relied_on && other && chosen.count <= 2 * MIN_PERIODS;
         (!kept).then_some((chosen, rule, unsure_for))
     }
 
-    /// Whether no site has been seen of late that is too rare to know whether it is an outer loop.
-    /// Around iterations that are alike, none is, be they large or many.
+    /// Returns the duration of the shorter intervals of a site, in nanoseconds: three quarters of the
+    /// intervals last at least as long. Returns 0 if it is not known.
+    fn lasts(&mut self, entries: &[Entry], site: &Candidate) -> u64 {
+        let mut count = 0;
+        for (from, to) in Occurrences::new(&self.next, site).pairs() {
+            if let (Some(from), Some(to), Some(place)) = (
+                entries.get(from),
+                entries.get(to),
+                self.sorted.get_mut(count),
+            ) {
+                *place = u32::try_from(to.times.since(from.times)).unwrap_or(u32::MAX);
+                count += 1;
+            }
+        }
+        let lasted = self.sorted.get_mut(..count).unwrap_or_default();
+        lasted.sort_unstable();
+        lasted.get(count / 4).map_or(0, |lasts| u64::from(*lasts))
+    }
+
+    /// Returns true if no site has been seen recently that is too rare to know if it is an outer loop.
+    /// Iterations that are alike have no outer loop to find, if they are large or many.
     fn is_alone(&self, length: usize, found: usize, chosen: &Candidate) -> bool {
         let wanted = chosen.wanted();
         let total = length.checked_sub(1).map_or(0, |last| self.work[last]);
@@ -268,35 +298,42 @@ impl Scratch {
             || !self.sites().any(|slot| {
                 let late = u64::from(total.saturating_sub(slot.at));
                 slot.level == 1
-                    && u32::from(slot.count) < OUTER
+                    && u32::from(slot.count) < MIN_OUTER
                     && late < u64::from(wanted) * u64::from(chosen.median)
             })
     }
 
-    /// Whether there is evidence enough.
-    fn certain(&self, length: usize, found: usize, chosen: &Candidate) -> bool {
+    /// Returns true if there is enough evidence.
+    fn certain(&self, entries: &[Entry], found: usize, chosen: &Candidate) -> bool {
         let periods = chosen.count - 1;
-        let wanted = if chosen.little() {
-            PERIODS_OF_LITTLE
+        let wanted = if chosen.little() && !chosen.is_beyond_layers() {
+            MIN_PERIODS_OF_LITTLE
         } else {
-            PERIODS
+            MIN_PERIODS
         };
-        if periods < wanted || (periods - chosen.odd) * 1000 < periods * AGREEING {
+        if periods < wanted || (periods - chosen.odd) * 1000 < periods * MIN_AGREEING {
             return false;
         }
-        let total = length.checked_sub(1).map_or(0, |last| self.work[last]);
+        let last = entries.len().checked_sub(1);
+        let total = last.map_or(0, |last| self.work[last]);
         !self.candidates[..found].iter().any(|c| {
-            // Seen of late, for what it is.
+            // Seen recently, relative to its interval.
             let since = total - self.work[c.last as usize];
-            (CONTENDER..PERIODS).contains(&c.count)
+            (CONTENDER..MIN_PERIODS).contains(&c.count)
                 && u64::from(since) * 2 <= u64::from(c.median) * 3
-                && self.replaces_any(found, c, chosen, true).is_some()
-        })
+                && self.replaces_any(entries, found, c, chosen, true).is_some()
+        }) && !self.may_end_in_long_interval(entries, found, chosen)
     }
 }
 
-/// How often the site of `rule` ended an iteration, and the work since. It may have been met in a
-/// warm-up, too, after little work.
+/// Returns true if this much work may include a model's first and last kernels besides a layer, where
+/// `median` is the work of a layer.
+pub(crate) const fn may_hold_ends(work: u32, median: u32) -> bool {
+    work >= median + ENDS || work * 2 < median
+}
+
+/// Returns the number of iterations that the site of `rule` ended, and the work since. Occurrences after
+/// little work do not count: the site may have occurred in a warm-up, too.
 pub(crate) fn occurrences(entries: &[Entry], rule: &Rule) -> (u32, Work) {
     let mut count = 0;
     let mut since = Work::default();
@@ -308,7 +345,7 @@ pub(crate) fn occurrences(entries: &[Entry], rule: &Rule) -> (u32, Work) {
         if let Some(call) = entry.call
             && (own || rule.helper)
             && since != Work::default()
-            && since.weight() >= rule.median / SHORT
+            && since.weight() >= rule.median / MIN_WORK_DIVISOR
             && rule.matches(call, entry.helper, &entry.keys)
         {
             count += 1;
@@ -318,8 +355,8 @@ pub(crate) fn occurrences(entries: &[Entry], rule: &Rule) -> (u32, Work) {
     (count, since)
 }
 
-/// How often the site of `old` seems to have ended an iteration before that of `new` occurred: after
-/// at least half the usual work.
+/// Returns the number of iterations that the site of `old` seems to have ended before the site of `new` first
+/// occurred. Each must have at least half the usual work.
 fn earlier(entries: &[Entry], old: &Rule, new: &Rule) -> u32 {
     let mut count = 0;
     let mut since = Work::default();

@@ -1,56 +1,68 @@
 //! Steps of several equal parts, each of which is waited for.
 //!
-//! Where a site's intervals are all the same work, no other site distinguishes a step from its parts. What is left is
-//! the host's time: before the first part of a step the program does more than before the others. So the longest of
-//! `k` pauses in a row always comes before the same part, if a step has `k` parts, and for no other `k`.
+//! If a site's intervals have about the same work, no other site distinguishes a step from its parts. The host's time
+//! does: the program does more before the first part of a step than before the others. So if a step has `k` parts,
+//! the longest of `k` pauses in a row always comes before the same part, and for no other `k`. Parts may differ in
+//! work, as the first one follows an embedding, if they differ in the same way in each step.
+//!
+//! Work alone distinguishes only a few parts: micro-batches, after the last of which the optimizer runs. In a loop
+//! of more, each ninth step may have more work than the others.
 
 use super::candidates::Occurrences;
-use super::{Candidate, Scratch};
-use crate::history::{Entry, LENGTH};
+use super::outer::MAX_PARTS_BY_COUNT;
+use super::{Candidate, ENDS, Scratch};
+use crate::history::{Entry, MAX_ENTRIES};
 
-/// Parts of a step, at most: as many layers as a small model has, and fewer than the tokens of most requests.
+/// Maximum number of parts of a step: as many layers as a small model has, and fewer than the tokens of most
+/// requests.
 const MAX_PARTS: usize = 32;
-/// A part that takes longer, in nanoseconds, is a step: what recurs around it is a log line, a collection, a
-/// request.
+/// Longest mean duration of a part, in nanoseconds. A longer one is a step, and what recurs around it is a
+/// log line, a collection or a request.
 const LONGEST_PART: u64 = 2_000_000;
-/// Launches by which parts that are alike differ, at most.
-const ALIKE: u32 = 4;
-/// The share of steps, in hundredths, in which the longest pause comes before the same part, at least.
-const AGREEING: usize = 60;
-/// Evidence, as [`evidence`] gives it, at which parts are relied on: the history is looked at dozens of times, with 31
-/// numbers of parts each time.
+/// Maximum number of launches by which the same part of two steps differs.
+const MAX_DIFFERENCE: u32 = 4;
+/// The least share of steps, in hundredths, in which the longest pause comes before the same part.
+const MIN_AGREEING: usize = 60;
+/// Evidence, as returned by [`evidence`], from which on parts are relied on. It is high, as the history is
+/// examined dozens of times, with 31 numbers of parts each time.
 const IMPROBABLE: u32 = 20 * 256;
-/// Evidence at which more of it is waited for.
+/// Number of steps whose parts must have the same work as those of the step before, if only work distinguishes
+/// them.
+const MIN_REPEATS: usize = 12;
+/// Evidence from which on the learner waits for more.
 const SUSPICIOUS: u32 = 8 * 256;
-/// Occurrences after which a suspicion no longer counts: six steps of [`MAX_PARTS`].
-const MOST_OCCURRENCES: u32 = 192;
+/// Number of occurrences after which a suspicion no longer counts: six steps of [`MAX_PARTS`].
+const MAX_SUSPECTED_OCCURRENCES: u32 = 192;
 
-/// What is known of a site's occurrences as parts of a step.
+/// The knowledge about a site's occurrences as parts of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Parts {
     /// Each is a step.
     Whole,
     /// Few steps were seen, and their pauses may distinguish parts.
     Suspected,
-    /// So many are a step.
+    /// A step has `each` of them.
     Of {
         each: u32,
-        /// Occurrences since the last that ended a step.
+        /// Number of occurrences since the last one that ended a step.
         since: u32,
     },
 }
 
 impl Scratch {
-    /// Whether the occurrences of `site` are parts of a step.
+    /// Returns if the occurrences of `site` are parts of a step, and how many parts a step has.
     pub(super) fn parts(&mut self, entries: &[Entry], site: &Candidate) -> Parts {
+        if let Some(parts) = self.parts_by_work(site) {
+            return parts;
+        }
         let count = self.measure_pauses(entries, site);
         let pauses = self.sorted.get(..count).unwrap_or(&[]);
         let mut suspected = false;
         for each in 2..=MAX_PARTS.min(count / 2) {
             let (part, agreeing) = longest_before(pauses, each);
             let evidence = evidence(agreeing, count / each, each);
-            suspected |= evidence >= SUSPICIOUS && site.count < MOST_OCCURRENCES;
-            if evidence >= IMPROBABLE {
+            suspected |= evidence >= SUSPICIOUS && site.count < MAX_SUSPECTED_OCCURRENCES;
+            if evidence >= IMPROBABLE && self.repeats_after(site, count, each) {
                 // Interval `part` begins where a step ends.
                 let since = (count - part) % each;
                 return Parts::Of {
@@ -66,21 +78,59 @@ impl Scratch {
         }
     }
 
-    /// Writes the pauses in the last intervals that are all alike to `sorted`. Returns their number.
+    /// Returns true if each of the latest `count` intervals has about the work of the one `each` before it.
+    fn repeats_after(&self, site: &Candidate, count: usize, each: usize) -> bool {
+        let skipped = (site.count as usize).saturating_sub(count + 1);
+        let mut before = [0; MAX_PARTS];
+        let intervals = Occurrences::new(&self.next, site).pairs().skip(skipped);
+        intervals.enumerate().all(|(n, (from, to))| {
+            let work = self.work[to] - self.work[from];
+            let last = core::mem::replace(&mut before[n % each], work);
+            n < each || work.abs_diff(last) <= MAX_DIFFERENCE
+        })
+    }
+
+    /// Returns the parts of a step if there are few, and one of them always has more work than the others.
+    fn parts_by_work(&self, site: &Candidate) -> Option<Parts> {
+        let intervals = (site.count as usize).checked_sub(1)?;
+        let work = |(from, to): (usize, usize)| self.work[to] - self.work[from];
+        (2..=MAX_PARTS_BY_COUNT as usize).find_map(|each| {
+            let skipped = intervals.checked_sub(each * (MIN_REPEATS + 1))?;
+            let mut step = [0; MAX_PARTS_BY_COUNT as usize];
+            let latest = Occurrences::new(&self.next, site).pairs().skip(skipped);
+            let repeats = latest.map(work).enumerate().all(|(n, work)| {
+                let last = core::mem::replace(&mut step[n % each], work);
+                n < each || work == last
+            });
+            let most = (0..each).max_by_key(|&part| step[part])?;
+            let others = (0..each)
+                .filter(|&part| part != most)
+                .map(|part| step[part]);
+            let is_alone =
+                others.clone().max()? + ENDS <= step[most] && others.clone().max() == others.min();
+            (repeats && is_alone).then(|| Parts::Of {
+                each: each as u32,
+                since: ((each - most) % each) as u32,
+            })
+        })
+    }
+
+    /// Writes the pauses in the latest intervals, as far back as they are alike, to `sorted`. Returns their
+    /// number.
     fn measure_pauses(&mut self, entries: &[Entry], site: &Candidate) -> usize {
         let mut count = 0;
         let (mut calls, mut first) = (0, 0);
-        for (from, to) in Occurrences::of(&self.next, site).pairs() {
+        for (from, to) in Occurrences::new(&self.next, site).pairs() {
             let work = self.work[to] - self.work[from];
             let graphs = self.graphs[to] - self.graphs[from];
             let within = entries.get(from + 1..=to).unwrap_or(&[]);
             let pause = within.iter().map(|entry| entry.times.pause).max();
-            let alike = work.abs_diff(site.median) <= ALIKE
+            let alike = site.usual(work)
                 && (count == 0 || to - from == calls)
                 && (site.graphs == 0) == (graphs == 0);
             calls = to - from;
             match pause {
-                Some(pause) if pause > 0 && alike && count < LENGTH => {
+                Some(pause) if pause > 0 && alike && count < MAX_ENTRIES => {
                     first = if count == 0 { from } else { first };
                     self.sorted[count] = pause;
                     count += 1;
@@ -97,8 +147,8 @@ impl Scratch {
     }
 }
 
-/// Of `each` parts, the one before which the longest pause comes most often, and how often. It counts as the longest
-/// where it is a tenth longer than the others.
+/// Returns the part, of `each` parts, before which the longest pause comes most often, and the number of
+/// steps in which it does. A pause counts as the longest if it is a tenth longer than the others.
 fn longest_before(pauses: &[u32], each: usize) -> (usize, usize) {
     let mut times = [0usize; MAX_PARTS];
     for step in pauses.chunks_exact(each) {
@@ -115,13 +165,14 @@ fn longest_before(pauses: &[u32], each: usize) -> (usize, usize) {
     most.map_or((0, 0), |part| (part, times[part % MAX_PARTS]))
 }
 
-/// How improbable it is by chance that so many of the steps agree, as a power of two in 256ths. By chance one in `each`
-/// does.
+/// Returns how improbable it is that this number of steps agree by chance, as a power of two in 256ths. By
+/// chance, one step in `each` does.
 fn evidence(agreeing: usize, steps: usize, each: usize) -> u32 {
-    if agreeing * 100 < steps * AGREEING {
+    if agreeing * 100 < steps * MIN_AGREEING {
         return 0;
     }
-    // Any part may be the one, and any `agreeing` of the steps those that agree: each * C(steps, agreeing) / each^agreeing.
+    // Any part may be the one, and any `agreeing` of the steps may be those that agree: each * C(steps,
+    // agreeing) / each^agreeing.
     let exceptions = steps - agreeing;
     let choices: u32 = (0..exceptions)
         .map(|n| log2(steps - n).saturating_sub(log2(n + 1)))
@@ -129,7 +180,7 @@ fn evidence(agreeing: usize, steps: usize, each: usize) -> u32 {
     (agreeing.saturating_sub(1) as u32 * log2(each)).saturating_sub(choices)
 }
 
-/// The logarithm to base 2, in 256ths, at most 22 of them too low.
+/// Returns the logarithm to base 2, in 256ths. The result is at most 22 of them too low.
 const fn log2(number: usize) -> u32 {
     let whole = number.ilog2();
     let rest = (number << 8 >> whole) as u32 - 256;

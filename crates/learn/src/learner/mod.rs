@@ -1,7 +1,10 @@
-//! The learner: calls in, iterations out.
+//! The learner: it takes calls in and says when an iteration opens.
 
+mod passes;
 mod record;
 mod watch;
+
+pub use passes::Inner;
 
 use crate::asked::Asked;
 use tllmprof_calls::Wait;
@@ -10,104 +13,120 @@ use crate::call::{Call, SiteCall, token};
 use crate::choose::Scratch;
 use crate::history::History;
 use crate::pause::{Clock, Pauses};
+use crate::periods::{Launches, Periods};
 use crate::rule::Rule;
 use crate::site;
-use crate::trail::{THREADS, Trail, Trails, Work, slot};
+use crate::trail::{DEPTH, THREADS, Trail, Trails, Work, slot};
 
-/// Copies not waited for after which none is expected to be.
+/// Number of copies that are not waited for, in a row, after which no wait is expected.
 const UNAWAITED: u32 = 4;
-/// What the learner knows.
+/// The learner's knowledge of what an iteration is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Nothing yet: no iteration opens.
+    /// Nothing is known yet, and no iteration opens.
     Learning,
-    /// What an iteration is.
+    /// It is known what an iteration is.
     Settled,
-    /// What an iteration was: the pattern is gone, and no iteration opens until there is another.
+    /// The pattern has ended. No iteration opens until there is a new one.
     Lost,
 }
 
-/// An iteration opens here.
+/// The opening of an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Boundary {
-    /// Iterations that have closed, which is the number of the one that opens.
+    /// Number of iterations that have closed, which is also the number of the one that opens.
     pub iteration: u64,
 }
 
-/// Learns which site ends an iteration, and then says when it does.
+/// Learns which site ends an iteration, and then reports each one.
 #[derive(Debug)]
 pub struct Learner {
     history: History,
     scratch: Scratch,
     state: State,
     rule: Rule,
-    /// Iterations closed, those found in hindsight included.
+    /// Number of iterations closed, including those found in hindsight.
     closed: u64,
-    /// Of them, those before the history begins.
+    /// Number of closed iterations before the begin of the history.
     before: u64,
-    /// Of them, those that were counted by rules that were understood.
+    /// Number of closed iterations that were counted by rules that were understood.
     confirmed: u64,
-    /// The rule has stood long enough to be relied on.
+    /// True if the rule has held for long enough to be relied on.
     understood: bool,
-    /// Work of the new pattern that was done before it was noticed that there is one.
+    /// Work of a new pattern before the change was noticed.
     unseen: u32,
-    /// Iterations closed when it was understood.
+    /// Value of `closed` when the rule was understood.
     since: u64,
-    /// Entries of the history that lie before the count's beginning.
+    /// Number of entries of the history before the count began.
     uncounted: usize,
-    /// No entries are kept: nothing is to be chosen or checked.
+    /// True if no entries are kept, as nothing has to be chosen or checked.
     resting: bool,
-    /// Entries until the history is looked at next.
+    /// Number of entries until the history is examined next.
     look: usize,
-    /// Iterations until it is looked at whether the rule can be relied on.
+    /// Number of iterations until it is checked again whether the rule can be relied on.
     patience: u32,
-    /// Iterations since the last that was far longer than usual.
+    /// Number of iterations since the last one that was far longer than usual.
     steady: u32,
-    /// Entries since it was last checked who launches.
+    /// Number of iterations since the last one that may have contained a model's first and last kernels
+    /// besides a layer.
+    even: u32,
+    /// Number of entries since it was last checked which threads launch.
     check: usize,
-    /// The followed threads have stopped and others go on: a choice is wanted soon.
+    /// True if the followed threads have stopped and others continue: a choice is needed soon.
     hurried: bool,
-    /// The thread that launched most when that was last checked.
+    /// The thread that launched most at that last check.
     foremost: usize,
-    /// Entries until the watch after a choice ends.
+    /// Number of entries until the watch after a choice ends.
     watch: usize,
     /// Work of each thread at its last entry.
     seen: [Work; THREADS],
     /// The followed threads' work when the last iteration closed.
     at: Work,
-    /// The thread whose copy closed an iteration and that has not waited for it yet.
+    /// The thread whose copy closed an iteration, until it has waited for that copy.
     pending: Option<u32>,
     /// The thread of the last copy that closed an iteration.
     copier: u32,
-    /// Copies that closed an iteration and that were not waited for before the next launch, since
-    /// one that was.
+    /// Number of copies that closed an iteration and were not waited for before the next launch, since the
+    /// last one that was.
     unawaited: u32,
-    /// Waits of launching threads since the last occurrence.
+    /// Number of waits of launching threads since the last occurrence.
     waits: u32,
-    /// Says which of the calls that are not the site are looked at.
+    /// Counter that selects which of the calls that are not the site are examined.
     misses: u32,
-    /// Entries kept since the last occurrence.
+    /// Number of entries kept since the last occurrence.
     entries_since: usize,
-    /// Periods of late and those among them that were unusual.
+    /// Number of the latest periods, and of the unusual ones among them.
     judged: u32,
     unusual: u32,
-    /// How often the rule was doubted without need.
+    /// Number of times that the rule was doubted without need.
     doubts: u32,
-    /// Calls of [`Learner::event`] that were not asked about.
+    /// Number of calls of [`Learner::event`] that were not asked for.
     unasked: u32,
-    /// Somebody relies on what an iteration is, and on where the next begins.
+    /// True if a window has opened, which relies on what an iteration is and where the next one begins.
     relied_on: bool,
-    /// Iterations may turn out to be parts of larger ones.
+    /// True if iterations may turn out to be parts of larger ones.
     suspects_parts: bool,
-    /// Occurrences since the last that ended an iteration of several parts.
+    /// Number of occurrences since the last one that ended an iteration of several parts.
     part: u32,
     pauses: Pauses,
-    /// Another thread that reached the site, its work and the followed threads' work then.
+    /// Another thread that reached the site, with its work and the followed threads' work at that time.
     heir: Option<(u32, Work, Work)>,
+    /// The period of the launches themselves.
+    periods: Periods,
+    /// True if the parts of steps are counted, where there are two levels.
+    counts_inner: bool,
+    /// True if passes are counted although waits recur, as those waits come late.
+    follows_passes: bool,
+    /// The launches at the begin of a pass, the latest first, and the key that identifies them.
+    pass_context: [u64; DEPTH],
+    pass_key: u32,
+    /// Number of passes when the last iteration ended, and number of passes in that iteration.
+    passes_at_end: u64,
+    held: u32,
 }
 
 impl Learner {
-    /// Knows nothing.
+    /// Returns a learner that knows nothing.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -126,18 +145,13 @@ impl Learner {
             look: 0,
             patience: 0,
             steady: 0,
+            even: 0,
             check: 0,
             foremost: 0,
             hurried: false,
             watch: 0,
-            seen: [Work {
-                launches: 0,
-                graphs: 0,
-            }; THREADS],
-            at: Work {
-                launches: 0,
-                graphs: 0,
-            },
+            seen: [Work::NONE; THREADS],
+            at: Work::NONE,
             pending: None,
             copier: 0,
             unawaited: 0,
@@ -153,75 +167,122 @@ impl Learner {
             part: 0,
             pauses: Pauses::new(),
             heir: None,
+            periods: Periods::new(),
+            counts_inner: false,
+            follows_passes: false,
+            pass_context: [0; DEPTH],
+            pass_key: 0,
+            passes_at_end: 0,
+            held: 0,
         }
     }
 
-    /// Begins in a process whose trails may have been in use, as after a fork.
-    pub fn begin(&mut self, trails: &Trails) {
+    /// Begins in a process whose trails may have been in use, as after a fork. If `inner` is true, the parts
+    /// of steps are counted where there are two levels.
+    pub fn begin(&mut self, trails: &Trails, inner: bool) {
         if self.closed > 0 || !self.history.entries().is_empty() {
             self.forget();
         }
+        self.counts_inner = inner;
         for (thread, seen) in self.seen.iter_mut().enumerate() {
             *seen = trails.work(thread as u32);
         }
     }
 
-    /// Apart, as it takes 120 KiB of the stack: threads may have less.
+    /// Resets the learner. This is a separate function as it takes 120 KiB of stack, and threads may have
+    /// less.
     #[cold]
     #[inline(never)]
     fn forget(&mut self) {
         *self = Self::new();
     }
 
-    /// What is known.
+    /// Returns what is known.
     #[must_use]
-    pub const fn state(&self) -> State {
-        self.state
+    pub fn state(&self) -> State {
+        if self.counts_passes() {
+            State::Settled
+        } else {
+            self.state
+        }
     }
 
-    /// What an iteration is, or was.
+    /// Returns the rule for iterations, the last one if the pattern has ended.
     #[must_use]
-    pub fn rule(&self) -> Option<&Rule> {
-        (self.state != State::Learning).then_some(&self.rule)
+    pub fn rule(&self) -> Option<Rule> {
+        if self.counts_passes() {
+            return self.pass_rule();
+        }
+        if self.counts_parts() {
+            return Some(self.part_rule());
+        }
+        (self.state != State::Learning).then_some(self.rule)
     }
 
-    /// Iterations that have closed, those found in hindsight included.
+    /// Returns the number of iterations that have closed, including those found in hindsight.
     #[must_use]
-    pub const fn detected(&self) -> u64 {
-        self.closed
+    pub fn detected(&self) -> u64 {
+        if self.counts_passes() {
+            self.periods.passes()
+        } else if self.counts_parts() {
+            self.closed * u64::from(self.rule.parts()) + u64::from(self.part)
+        } else {
+            self.closed
+        }
     }
 
-    /// Whether the rule has stood long enough to be relied on.
+    /// Returns the number of iterations whose work has been launched completely. If a launch begins them and
+    /// no wait ends them, the newest counts as soon as it has as many launches as the others.
     #[must_use]
-    pub const fn understands(&self) -> bool {
+    pub fn launched_whole(&self, trails: &Trails) -> u64 {
+        let detected = self.detected();
+        let Some(usual) = self.rule.period.filter(|_| self.state == State::Settled) else {
+            return detected;
+        };
+        let since = trails.work_of(self.rule.threads).since(self.at);
+        // `since` does not include the launch that began it.
+        let is_whole = since.launches + since.graphs + 1 >= usual.launches + usual.graphs;
+        detected + u64::from(is_whole && detected > 0)
+    }
+
+    /// Returns true if the rule has held for long enough to be relied on.
+    #[must_use]
+    pub fn understands(&self) -> bool {
+        if self.counts_passes() {
+            return self.understands_passes();
+        }
         self.understood && matches!(self.state, State::Settled)
     }
 
-    /// A window has opened: an iteration is not taken for a part of one any more.
+    /// Notes that a window has opened: from now on, an iteration is no longer reinterpreted as a part of one.
     pub fn rely(&mut self) {
         self.relied_on = true;
+        self.periods
+            .rest(self.counts_passes() || self.rule.is_pass());
     }
 
-    /// Counts from 0 again. What is known stays.
+    /// Restarts the count at 0. What is known is kept.
     pub fn restart(&mut self) {
         (self.closed, self.before, self.confirmed) = (0, 0, 0);
         self.unseen = 0;
         self.uncounted = self.history.entries().len();
+        self.periods.restart();
     }
 
-    /// The calls that have to be reported. `near`: where iterations open matters now, too, and not
-    /// only how many there are.
+    /// Returns the calls that have to be reported. `near` is true if the places where iterations open matter
+    /// now, and not only their number.
     #[must_use]
     pub fn asks(&self, near: bool) -> Asked {
         match self.rule.call.filter(|_| self.resting) {
+            None if self.resting && self.rule.period.is_some() => Asked::NONE,
             None => Asked::ALL,
             Some(SiteCall::CopyToHost) if near => Asked::ALL,
             Some(call) => Asked::only(call),
         }
     }
 
-    /// The threads whose next launch has to be reported: an iteration opens at it, or the pause before it is measured.
-    /// `near`: as for [`Learner::asks`].
+    /// Returns the threads whose next launch has to be reported: an iteration opens at it, or it ends a pause
+    /// that is measured. `near` is as for [`Learner::asks`].
     #[must_use]
     pub fn asks_for_launch(&self, near: bool) -> Option<[u32; 2]> {
         let pending = self.pending.filter(|_| near);
@@ -232,8 +293,14 @@ impl Learner {
         Some([first, followed.or(paused).unwrap_or(first)])
     }
 
-    /// Takes a call in, in the order of the process's calls, and says whether an iteration opens
-    /// at it: at a launch before it goes on, at a wait when it has returned.
+    /// Returns the launches that have to be reported besides those of [`Learner::asks_for_launch`].
+    #[must_use]
+    pub fn asks_for_launches(&self) -> Launches {
+        self.periods.asks()
+    }
+
+    /// Takes a call in, in the order of the process's calls. Returns the iteration that opens at it, if any:
+    /// at a launch before it is made, at a wait after it has returned.
     #[inline]
     pub fn event(
         &mut self,
@@ -243,7 +310,10 @@ impl Learner {
         clock: Clock,
     ) -> Option<Boundary> {
         match call {
-            Call::CaptureBegin => trails.capture(thread, true),
+            Call::CaptureBegin => {
+                trails.capture(thread, true);
+                self.leave_out_warm_up(trails, thread);
+            }
             Call::CaptureEnd => trails.capture(thread, false),
             _ if trails.capturing(thread) => {}
             _ => {
@@ -256,15 +326,15 @@ impl Learner {
 
     #[inline]
     fn live(&mut self, trails: &Trails, thread: u32, call: Call, clock: Clock) -> Option<Boundary> {
-        let trail = trails.of(thread);
+        let trail = trails.get(thread);
         match call {
             Call::Launch(kernel) => {
                 trail.note_kernel(kernel);
-                return self.launched(thread, clock);
+                return self.launched(trails, thread, clock);
             }
             Call::GraphLaunch => {
                 trail.note_graph();
-                return self.launched(thread, clock);
+                return self.launched(trails, thread, clock);
             }
             Call::CopyToDevice => trail.note(token::COPY_TO_DEVICE),
             Call::CopyToHost => {
@@ -294,7 +364,7 @@ impl Learner {
         }
     }
 
-    /// So many calls were made that are not asked about, and this thread makes one of them.
+    /// Notes `calls` calls that were not asked for, the latest of them by this thread.
     pub fn missed(&mut self, trails: &Trails, thread: u32, calls: u32) {
         if self.state == State::Settled {
             self.count_misses(trails, thread, calls);
@@ -302,10 +372,15 @@ impl Learner {
         }
     }
 
-    /// A thread is about to launch: an iteration may open before that goes on.
+    /// Handles a launch that a thread is about to make and that its trail has. Returns the iteration that
+    /// opens before the launch, if any.
     #[inline]
-    pub fn launched(&mut self, thread: u32, clock: Clock) -> Option<Boundary> {
+    pub fn launched(&mut self, trails: &Trails, thread: u32, clock: Clock) -> Option<Boundary> {
         self.pauses.launched(thread, clock);
+        let pass = self.passes(trails, thread);
+        if pass.is_some() {
+            return pass;
+        }
         let copier = self.pending?;
         if slot(thread) != self.rule.thread as usize && slot(thread) != slot(copier) {
             return None;
@@ -314,9 +389,9 @@ impl Learner {
         Some(self.open())
     }
 
-    /// A copy to the host that may return before it is done, noted in the thread's trail. Where it
-    /// ends an iteration, the next opens when its thread has waited, or where launching goes on
-    /// without that; or at once, where threads that copy are known not to wait.
+    /// Handles a copy to the host that may return before it is done, noted in the thread's trail. If it ends
+    /// an iteration, the next one opens when its thread has waited, or at the next launch if it does not
+    /// wait. It opens at once if threads that copy are known not to wait.
     #[inline]
     pub fn copied_to_host(
         &mut self,
@@ -332,7 +407,8 @@ impl Learner {
         (self.unawaited >= UNAWAITED).then(|| self.open())
     }
 
-    /// A wait has returned that was noted in the thread's trail.
+    /// Handles the return of a wait that was noted in the thread's trail. Returns the iteration that opens,
+    /// if any.
     #[inline]
     pub fn returned(
         &mut self,
@@ -345,7 +421,7 @@ impl Learner {
         let call = if before == Some(token::COPY_TO_DEVICE) {
             SiteCall::Upload
         } else {
-            SiteCall::of(wait)
+            SiteCall::for_wait(wait)
         };
         let ends = self.site(trails, thread, call, clock);
         if !self.resting {
@@ -363,18 +439,19 @@ impl Learner {
     fn open(&mut self) -> Boundary {
         self.pending = None;
         Boundary {
-            iteration: self.closed,
+            iteration: self.detected(),
         }
     }
 
-    /// Whether an iteration ends at this call.
+    /// Returns true if an iteration ends at this call.
     #[inline]
     fn site(&mut self, trails: &Trails, thread: u32, call: SiteCall, clock: Clock) -> bool {
-        let ends = self.state == State::Settled && self.occurs(trails, thread, call);
-        if self.resting {
-            return ends;
+        let settled = self.state == State::Settled;
+        let mut ends = settled && self.occurs(trails, thread, call);
+        if !self.resting {
+            ends = self.record(trails, thread, call, ends, clock);
         }
-        self.record(trails, thread, call, ends, clock)
+        ends && !self.counts_passes()
     }
 
     #[inline]
@@ -404,8 +481,13 @@ impl Learner {
         if ends {
             self.part = 0;
             self.closed += 1;
+            self.note_held();
         }
         self.steady = self.steady.saturating_add(1);
+        self.even = match crate::choose::may_hold_ends(since, self.rule.median) {
+            true => 0,
+            false => self.even.saturating_add(1),
+        };
         if self.rule.context[0] == 0 {
             self.note_context(trails, thread);
         }
@@ -414,12 +496,12 @@ impl Learner {
         if self.patience == 0 && !self.understood {
             self.look = 0;
         }
-        ends
+        ends || self.counts_parts()
     }
 
-    /// Another thread has reached the site. It joins those that are followed if they are silent
-    /// from one time to the next; or at once if it has just begun to launch, and they are between
-    /// iterations. Servers that run each request on a thread of its own need that.
+    /// Handles another thread that has reached the site. It joins the followed threads if these are silent
+    /// between two of its occurrences. It joins at once if it has just begun to launch and they are between
+    /// iterations. Servers that run each request on a thread of its own need this.
     fn join(&mut self, trails: &Trails, thread: u32) -> bool {
         let own = 1 << slot(thread);
         if self.rule.rivals & own != 0 {
@@ -434,7 +516,7 @@ impl Learner {
         let idle = followed.since(self.at).weight() <= self.rule.median / 8;
         let start = match self.heir {
             Some((heir, then, at)) if heir == thread && followed == at => {
-                // The period that made it the heir counts as well.
+                // The period in which it became the heir counts as well.
                 self.closed += u64::from(usual(work.since(then)));
                 then
             }
@@ -453,7 +535,7 @@ impl Learner {
         true
     }
 
-    /// Keeps what led to the site, for the message.
+    /// Keeps the calls that led to the site, for the message.
     fn note_context(&mut self, trails: &Trails, thread: u32) {
         for (token, last) in self.rule.context.iter_mut().zip(trails.before(thread)) {
             *token = last;

@@ -1,4 +1,4 @@
-//! What is kept of the calls, and when it is looked at.
+//! Records calls in the history, and decides when to examine it.
 
 use super::{Learner, State};
 use crate::call::{SiteCall, token};
@@ -9,15 +9,18 @@ use crate::pause::Clock;
 use crate::site::{self, LEVELS};
 use crate::trail::{THREADS, Trails, Work, slot};
 
-/// Entries before the history is looked at for the first time.
+/// Number of entries before the history is examined for the first time.
 const FIRST_LOOK: usize = 16;
-/// Entries watched after a choice.
-const WATCHED: usize = 2 * history::LENGTH;
-/// Iterations watched, at most, after a choice was understood.
+/// Number of iterations in a row, none of which may have contained a model's first and last kernels, after
+/// which they are not layers. It is more than the history has room for.
+const NO_LAYERS_AFTER: u32 = 512;
+/// Number of entries that are watched after a choice.
+const WATCHED_ENTRIES: usize = 2 * history::MAX_ENTRIES;
+/// Maximum number of iterations that are watched after a choice was understood.
 const WATCHED_PERIODS: u64 = 64;
 
 impl Learner {
-    /// Keeps the call, and looks whether it is time for a choice. Says whether an iteration ends.
+    /// Records the call, and makes a choice if it is time for one. Returns true if an iteration ends.
     #[cold]
     pub(super) fn record(
         &mut self,
@@ -42,8 +45,8 @@ impl Learner {
         }
         let copied = trails.before(thread).next() == Some(token::COPY_TO_HOST);
         if idle && call != SiteCall::CopyToHost && !copied {
-            // Nothing was launched since the last entry, so that one stands for this one as well:
-            // waits in a row, weights on their way to the device, polling.
+            // Nothing was launched since the last entry, so that entry represents this call as well: waits in
+            // a row, weights on their way to the device, polling.
             return ends;
         }
         let work = self.fresh(trails, own);
@@ -55,9 +58,12 @@ impl Learner {
         if dropped {
             self.rebase();
         }
+        if !helper || matches!(call, SiteCall::CopyToHost | SiteCall::BlockingCopy) {
+            self.waited();
+        }
         self.watch = self.watch.saturating_sub(1);
         self.look = self.look.saturating_sub(1);
-        self.check = (self.check + 1) % engine::LATE;
+        self.check = (self.check + 1) % engine::LATEST_ENTRIES;
         if self.check == 0 {
             self.check_who_launches();
         }
@@ -71,12 +77,12 @@ impl Learner {
         self.entries_since = self.entries_since.saturating_add(1);
         let full = self.history.push(entry);
         if full {
-            self.uncounted = self.uncounted.saturating_sub(history::LENGTH / 2);
+            self.uncounted = self.uncounted.saturating_sub(history::MAX_ENTRIES / 2);
         }
         full
     }
 
-    /// Looks soon where another thread than before is the one that launches.
+    /// Requests a choice soon if the thread that launches most has changed.
     fn check_who_launches(&mut self) {
         let settled = self.state == State::Settled;
         let followed = if settled {
@@ -90,7 +96,7 @@ impl Learner {
         }
         self.foremost = engine::most_active(entries);
         if let Some(since) = engine::since_stale(entries) {
-            self.keep(since.max(engine::LATE));
+            self.keep(since.max(engine::LATEST_ENTRIES));
             self.rebase();
         } else if !settled || !engine::handed_over(entries, &self.rule) {
             return;
@@ -99,13 +105,33 @@ impl Learner {
         self.hurried = true;
     }
 
-    /// Counts anew what came before the history.
+    /// Computes again the number of iterations before the history.
     fn rebase(&mut self) {
         if self.state == State::Settled {
             let (within, _) = choose::occurrences(self.history.since(self.uncounted), &self.rule);
             self.before = self
                 .closed
                 .saturating_sub(u64::from(within / self.rule.parts()));
+        }
+    }
+
+    /// Leaves most of a thread's work since its last entry out of the history: a stream capture begins, and the
+    /// work is its warm-up. One launch is kept, so that what waits for it is kept as well.
+    pub(super) fn leave_out_warm_up(&mut self, trails: &Trails, thread: u32) {
+        let own = slot(thread);
+        let fresh = self.fresh(trails, own);
+        let more = match (fresh.launches, fresh.graphs) {
+            (0, graphs) => Work {
+                launches: 0,
+                graphs: graphs.saturating_sub(1),
+            },
+            (launches, graphs) => Work {
+                launches: launches - 1,
+                graphs,
+            },
+        };
+        if let Some(seen) = self.seen.get_mut(own) {
+            *seen = seen.plus(more);
         }
     }
 
@@ -123,7 +149,7 @@ impl Learner {
             self.look = FIRST_LOOK - length;
             return ends;
         }
-        self.patience = choose::AGAIN;
+        self.patience = choose::MIN_PERIODS_TO_NEXT_LOOK;
         let current = settled.then_some(Followed {
             rule: &self.rule,
             relied_on: self.understood,
@@ -134,6 +160,9 @@ impl Learner {
             return self.stop_watching(ends);
         };
         self.hurried = false;
+        if self.passes_are_steadier(&choice) {
+            return self.follow_passes(trails, ends, choice.unsure_for);
+        }
         self.suspects_parts = choice.parts == Parts::Suspected && !self.relied_on;
         self.patience = choice.unsure_for.max(1);
         let new = choice.rule;
@@ -149,25 +178,29 @@ impl Learner {
             if !self.relied_on {
                 self.divide(choice.parts);
             }
-            if choice.unsure_for == 0 && !self.understood {
+            let is_sure = choice.unsure_for == 0 || self.even >= NO_LAYERS_AFTER;
+            if is_sure && !self.understood {
                 self.understood = true;
                 self.since = self.closed;
+                if !self.rule.helper {
+                    self.periods.rest(self.counts_passes());
+                }
             }
-            // What was taken for an iteration may have been a part of one.
+            // What was counted as an iteration may have been a part of one.
             return self.stop_watching(ends && self.part == 0);
         }
         let last = entries.last().copied();
-        // The same iterations, maybe, by another of their sites.
+        // True if the new site seems to end the same iterations as the old one.
         let mut alike = false;
         if settled && !overlap {
-            // It was counted on threads whose work was something else.
+            // The old count was of threads that did other work.
             self.before = self.standing();
         } else if settled && choice.replaced > 0 {
             let (new, old) = (u64::from(choice.occurrences), u64::from(choice.replaced));
             alike = new * 13 >= old * 10 && new * 10 <= old * 13;
             if !alike {
-                // What came before was counted by a site that is none: as often, as far as one
-                // can see.
+                // The iterations before were counted by a site that does not end them: scale their number by
+                // the ratio of both sites' occurrences.
                 self.before = self.before.saturating_mul(new) / old;
             }
         }
@@ -179,12 +212,13 @@ impl Learner {
             self.closed += u64::from(choice.earlier);
         }
         self.state = State::Settled;
-        self.patience = choice.unsure_for.max(choose::AGAIN);
+        self.patience = choice.unsure_for.max(choose::MIN_PERIODS_TO_NEXT_LOOK);
         if !alike {
             self.understood = false;
+            self.even = 0;
             self.unawaited = 0;
             self.doubts = 0;
-            self.watch = WATCHED;
+            self.watch = WATCHED_ENTRIES;
         }
         self.steady = choice.steady(if alike { self.steady } else { 0 });
         self.rule = new;
@@ -202,14 +236,14 @@ impl Learner {
         if is_site {
             self.note_context(trails, thread);
         }
-        if self.part > 0 {
+        if self.part > 0 && !self.counts_inner {
             return false;
         }
-        // The iteration that the other site ends now, and that this one has ended already.
+        // The old site ends an iteration now that the new one has ended already.
         is_site || ends && alike && choice.since.weight() < new.median / 2
     }
 
-    /// Counts steps instead of their parts.
+    /// Switches from counting parts to counting steps.
     fn divide(&mut self, parts: Parts) {
         let Parts::Of { each, since } = parts else {
             return;
@@ -222,8 +256,8 @@ impl Learner {
         self.part = since;
     }
 
-    /// Entries until the next look: few enough for little to be missed after a long warm-up, and
-    /// enough for looking to cost little a call.
+    /// Returns the number of entries until the next look: few enough to miss little after a long warm-up, and
+    /// enough to keep the cost per call low.
     fn next_look(length: usize, settled: bool) -> usize {
         let next = if settled {
             length / 2
@@ -237,6 +271,9 @@ impl Learner {
         if self.state == State::Settled && self.understood {
             let watched = self.closed.saturating_sub(self.since) >= WATCHED_PERIODS;
             self.resting = self.watch == 0 || watched && !self.suspects_parts;
+            if self.resting {
+                self.periods.rest(self.counts_passes());
+            }
         }
         ends
     }

@@ -1,40 +1,42 @@
-//! Watches whether what was chosen still recurs as it did.
+//! Checks that the chosen site still recurs as it did.
 
 use super::{Learner, State};
 use crate::trail::Trails;
 
-/// The pattern is gone when there was so many times the work of the longest period, and some …
+/// The pattern has ended after this many times the work of the longest period, plus `GONE_WORK`, without an
+/// occurrence …
 const GONE: u32 = 4;
 const GONE_WORK: u32 = 128;
-/// … or so many times the waits of a period, and some, without an occurrence.
+/// … or after this many times the waits of a period, plus `GONE_WAITS`, without an occurrence.
 const GONE_PERIODS: u32 = 8;
 const GONE_WAITS: u32 = 64;
-/// Of so many calls that are not the site, one is looked at …
-const LOOKED_AT: u32 = 4;
-/// … at steps of the golden ratio, which no rhythm of the process's own falls in with.
+/// One in this number of calls that are not the site is examined …
+const EXAMINED_IN: u32 = 4;
+/// … chosen by steps of the golden ratio, which do not coincide with any rhythm of the process.
 const GOLDEN: u32 = 0x9e37_79b9;
-/// Entries watched where there is doubt about the choice.
-const DOUBTFUL: usize = 512;
-/// Of so many periods …
-const JUDGED: u32 = 32;
-/// … so many unusual ones cast doubt on the choice.
-const DOUBTED: u32 = 4;
+/// Number of entries that are watched when the choice is in doubt.
+const WATCHED_IN_DOUBT: usize = 512;
+/// Number of periods that are judged together.
+const JUDGED_PERIODS: u32 = 32;
+/// Number of unusual periods among them that put the choice in doubt.
+const UNUSUAL_PERIODS: u32 = 4;
 
 impl Learner {
-    /// A call that is not the site: is the pattern gone? One of so many is looked at, and stands for
-    /// as many: at uneven distances, as threads may take turns.
+    /// Handles a call that is not the site, and checks if the pattern has ended. Only one call in
+    /// [`EXAMINED_IN`] is examined, and counts as that many. The distances are uneven, as threads may take
+    /// turns.
     #[inline]
     pub(super) fn miss(&mut self, trails: &Trails, thread: u32) -> bool {
         self.misses = self.misses.wrapping_add(GOLDEN);
-        if self.misses < u32::MAX / LOOKED_AT {
-            self.count_misses(trails, thread, LOOKED_AT);
+        if self.misses < u32::MAX / EXAMINED_IN {
+            self.count_misses(trails, thread, EXAMINED_IN);
             self.check_gone(trails);
         }
         false
     }
 
     pub(super) fn count_misses(&mut self, trails: &Trails, thread: u32, calls: u32) {
-        // A thread that only polls says nothing by it.
+        // Polling by a thread that launches nothing is no sign.
         if !trails.helper(thread) {
             self.waits = self.waits.saturating_add(calls);
         }
@@ -51,8 +53,8 @@ impl Learner {
         }
     }
 
-    /// The iterations that stand when the rule is gone. What one counted that was never
-    /// understood was a warm-up.
+    /// Returns the number of iterations that remain counted when the pattern has ended. A rule that was never
+    /// understood counted a warm-up.
     pub(super) const fn standing(&self) -> u64 {
         if self.understood {
             self.closed
@@ -61,19 +63,20 @@ impl Learner {
         }
     }
 
-    fn lose(&mut self, trails: &Trails) {
+    pub(super) fn lose(&mut self, trails: &Trails) {
         if self.resting {
             let since = trails.work_of(self.rule.threads).since(self.at);
             self.unseen = since.weight();
         }
         self.state = State::Lost;
+        self.periods.search();
         self.pending = None;
         self.closed = self.standing();
         self.understood = false;
         if self.resting {
             self.start_recording(trails);
         } else {
-            // What came after the last occurrence is the new pattern's.
+            // The entries after the last occurrence belong to the new pattern.
             self.keep(self.entries_since);
             self.before = self.closed;
             self.confirmed = self.closed;
@@ -81,14 +84,14 @@ impl Learner {
         }
     }
 
-    /// Forgets all but the last entries.
+    /// Drops all but the last `last` entries.
     pub(super) fn keep(&mut self, last: usize) {
         let forgotten = self.history.entries().len().saturating_sub(last);
         self.history.keep(last);
         self.uncounted = self.uncounted.saturating_sub(forgotten);
     }
 
-    /// Watches whether periods still look as they did when the rule was chosen.
+    /// Checks that periods are still like those from which the rule was chosen.
     pub(super) fn judge(&mut self, trails: &Trails, since: u32) {
         let (since, median) = (u64::from(since), u64::from(self.rule.median));
         self.judged += 1;
@@ -96,19 +99,19 @@ impl Learner {
         if since * 2 < median || since * 4 > median * 7 {
             self.unusual += 1;
         }
-        if self.judged >= JUDGED {
+        if self.judged >= JUDGED_PERIODS {
             self.judged = 0;
             self.unusual = 0;
         }
-        // Doubt that came to nothing comes less easily the next time.
-        let patience = DOUBTED << self.doubts.min(3);
+        // After each doubt without need, more unusual periods are required for the next.
+        let patience = UNUSUAL_PERIODS << self.doubts.min(3);
         if self.unusual >= patience && self.resting {
             self.judged = 0;
             self.unusual = 0;
             self.doubts += 1;
             self.start_recording(trails);
             self.since = self.closed;
-            self.watch = DOUBTFUL;
+            self.watch = WATCHED_IN_DOUBT;
         }
     }
 

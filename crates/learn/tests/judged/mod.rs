@@ -1,15 +1,23 @@
-//! Replays call streams and compares what the learner makes of them with the truth.
+//! Replays call streams and compares the learner's results with the truth.
 
 use super::recorded::Record;
 use tllmprof_learn::{Learner, Trails};
 
-/// True iterations in which the learner may still be learning.
+/// Number of true iterations in which the learner may still be learning.
 const LEARNING: usize = 32;
 
-/// Iterations detected, and the boundaries in each true one.
+/// Returns the number of iterations detected, and the number of boundaries in each true one.
 pub fn replay(records: &[Record]) -> (u64, Vec<u32>) {
+    let (learner, boundaries) = replay_level(records, false);
+    (learner.detected(), boundaries)
+}
+
+/// Returns a learner that has seen the records, and the number of boundaries in each true iteration. If
+/// `inner` is true, they are those of the level below.
+pub fn replay_level(records: &[Record], inner: bool) -> (Box<Learner>, Vec<u32>) {
     let trails = Trails::new();
     let mut learner = Box::new(Learner::new());
+    learner.begin(&trails, inner);
     let mut boundaries = Vec::new();
     for record in records {
         match *record {
@@ -23,7 +31,7 @@ pub fn replay(records: &[Record]) -> (u64, Vec<u32>) {
             Record::Other => {}
         }
     }
-    (learner.detected(), boundaries)
+    (learner, boundaries)
 }
 
 pub fn share(boundaries: &[u32]) -> f64 {
@@ -39,15 +47,15 @@ pub fn assert_holds(name: &str, records: &[Record]) {
     assert!(apart * 100 <= marks, "{name}: {detected} of {marks}");
 }
 
-/// A window, the iterations it was asked for and those it was given.
+/// A window, with the iterations that it got.
 pub struct Taken {
     pub first: u64,
-    /// Marks between each boundary and the next, of the window's iterations.
+    /// Number of marks between each boundary and the next, for the window's iterations.
     pub marks: Vec<u32>,
 }
 
-/// What a window gets that opens at its first iteration, or, where that has passed while the step
-/// was not understood, at the first iteration after.
+/// Returns the iterations of a window. It opens at its first iteration, or, if that has passed before the
+/// step was understood, at the next one after that.
 pub fn take(records: &[Record], asked: (u64, u64)) -> Option<Taken> {
     let trails = Trails::new();
     let mut learner = Box::new(Learner::new());

@@ -11,13 +11,13 @@ use tllmprof_learn::Call;
 pub enum Record {
     /// A true iteration begins. The learner never sees this.
     Mark,
-    /// By this thread, at this time in nanoseconds.
+    /// A call by this thread, at this time in nanoseconds.
     Call(u32, Call, u64),
-    /// A call that the learner has no use for.
+    /// A call that the learner does not use.
     Other,
 }
 
-/// The stream in a file.
+/// Returns the stream in a file.
 pub fn read(path: &str) -> Vec<Record> {
     let mut text = String::new();
     GzDecoder::new(File::open(path).expect(path))

@@ -1,4 +1,4 @@
-//! Pages of a made-up engine, and children that cannot hang.
+//! Pages of a simulated engine, and child processes with a time limit.
 
 #![allow(dead_code)] // each test file uses its part
 
@@ -36,21 +36,21 @@ pub const fn engine(rank: u64) -> Engine {
     }
 }
 
-/// What engines, and a GPU that was measured beside them, come to.
-pub struct Shown {
+/// The report on engines and on a GPU that was measured at the same time, with their timelines.
+pub struct TestPage {
     pub report: Report,
     pub timelines: Vec<Option<Timeline>>,
 }
 
-impl Shown {
-    pub fn of(engines: &[Engine], room: u64) -> Self {
+impl TestPage {
+    pub fn from_engines(engines: &[Engine], room: u64) -> Self {
         let bytes = |engine: &Engine| engine.record().0.bytes();
         let records: Vec<_> = engines.iter().map(bytes).collect();
-        Self::of_records(&records, room)
+        Self::from_records(&records, room)
     }
 
-    /// Of records in the order of their ranks.
-    pub fn of_records(records: &[Vec<u8>], room: u64) -> Self {
+    /// Reads the records of ranks, given in the order of their ranks.
+    pub fn from_records(records: &[Vec<u8>], room: u64) -> Self {
         let read = |bytes: &[u8], name: &str| {
             let reader = Reader::new(bytes).unwrap();
             Process::read(PathBuf::from(name), &reader).unwrap()
@@ -73,8 +73,8 @@ impl Shown {
         Self { report, timelines }
     }
 
-    /// Of one record.
-    pub fn of_one(bytes: &[u8], name: &str, room: u64) -> Self {
+    /// Reads a single record.
+    pub fn from_record(bytes: &[u8], name: &str, room: u64) -> Self {
         let reader = Reader::new(bytes).unwrap();
         let process = Process::read(PathBuf::from(name), &reader).unwrap();
         let timeline = Timeline::read(&process, &reader, room).unwrap();
@@ -84,7 +84,7 @@ impl Shown {
         }
     }
 
-    /// What `report --json` prints.
+    /// Returns the output of `report --json`.
     pub fn json(&self) -> serde_json::Value {
         let mut json = Vec::new();
         self.report.json(&mut json).unwrap();
@@ -97,23 +97,27 @@ impl Shown {
         html
     }
 
-    /// Writes the page, and beside it the report as JSON and as text.
+    /// Writes the page, and the report as JSON and as text in the same folder.
     pub fn write(&self, folder: &Path, name: &str) {
         fs::write(folder.join(format!("{name}.html")), self.html()).unwrap();
-        fs::write(folder.join(format!("{name}.txt")), self.report.text()).unwrap();
+        fs::write(
+            folder.join(format!("{name}.txt")),
+            self.report.styled(tllmprof_report::Style::whole()),
+        )
+        .unwrap();
         let json = File::create(folder.join(format!("{name}.json"))).unwrap();
         self.report.json(&mut BufWriter::new(json)).unwrap();
     }
 }
 
-/// An engine's record in which events are damaged, others with each `seed`: the header stays, or there
-/// would be none.
+/// Returns an engine's record with damaged events, which differ for each `seed`. The header stays intact, because
+/// otherwise nothing could be read.
 pub fn damaged(seed: u64) -> Vec<u8> {
     let mut engine = engine(0);
     (engine.windows, engine.scopes) = (vec![(100, 130)], true);
     let mut bytes = engine.record().0.bytes();
     let first = tllmprof_record::HEADER_BYTES + tllmprof_record::CHUNK_HEADER_BYTES;
-    // Knuth's generator: the same damage each time.
+    // Knuth's generator, so that the damage is reproducible.
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = |below: usize| {
         random = random
@@ -128,7 +132,7 @@ pub fn damaged(seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// What stands in the element of a page with this id.
+/// Returns the text in the element of a page with this ID.
 pub fn element<'a>(html: &'a str, id: &str) -> &'a str {
     let begin = html.find(&format!("id=\"{id}\">")).unwrap();
     let text = &html[begin..];
@@ -143,14 +147,14 @@ pub fn repo() -> &'static Path {
         .unwrap()
 }
 
-/// What a child left behind: its exit status, and what it said.
+/// The exit status and the output of a child process.
 pub struct Ended {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
-/// Runs a command to its end, and ends it, with all that it started, where that takes longer than `limit`.
+/// Runs a command until it exits. After `limit`, kills it and all processes that it started.
 pub fn finish(command: &mut Command, limit: Duration) -> Ended {
     let mut child = signals::end_with_test(command)
         .stdin(Stdio::null())
@@ -179,7 +183,7 @@ fn reader(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     })
 }
 
-/// The exit status; `None` where it had to be ended.
+/// Returns the exit status, or `None` after the limit.
 fn wait(child: &mut Child, limit: Duration) -> Option<Option<i32>> {
     let started = Instant::now();
     while started.elapsed() < limit {

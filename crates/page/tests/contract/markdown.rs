@@ -1,4 +1,4 @@
-//! A schema as tables for people.
+//! Writes a schema as tables in Markdown.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ pub fn markdown(all: &[Definition]) -> String {
             description,
             body,
         } = definition;
-        // The first one is what the whole page is about.
+        // The first definition describes the whole document, so it has no heading.
         if at > 0 {
             writeln!(text, "\n## {name}\n").unwrap();
         }

@@ -1,4 +1,4 @@
-//! A JSON schema as schemars makes it of our types, read: definitions with their fields in order.
+//! Reads a JSON schema in the form that schemars generates from our types: definitions with their fields in order.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ pub enum Type {
     Number,
     Flag,
     List(Box<Type>),
-    /// Or `null`.
+    /// A type that may also be `null`.
     Maybe(Box<Type>),
     Named(String),
 }
@@ -25,19 +25,19 @@ pub struct Definition {
 
 pub enum Body {
     Object(Vec<Field>),
-    /// One of some words, each with its meaning.
+    /// One of several words, each with its meaning.
     Words(Vec<(String, String)>),
 }
 
 pub struct Field {
     pub key: String,
     pub kind: Type,
-    /// Empty: it has none.
+    /// The unit; empty if there is none.
     pub unit: String,
     pub description: String,
 }
 
-/// The definitions of a schema: its root, then each in the order in which they are first named.
+/// Returns the definitions of a schema: its root, then the others in the order in which they are first named.
 pub fn definitions(schema: &Value) -> Vec<Definition> {
     let root = text(schema, "title");
     let mut names = VecDeque::from([root.clone()]);
@@ -119,7 +119,7 @@ fn kind(schema: &Value) -> Type {
     }
 }
 
-/// The definition that a type names.
+/// Returns the name of the definition that a type refers to.
 fn named(kind: &Type) -> Option<String> {
     match kind {
         Type::List(of) | Type::Maybe(of) => named(of),
@@ -128,13 +128,13 @@ fn named(kind: &Type) -> Option<String> {
     }
 }
 
-/// A text of a schema on one line; empty where it has none.
+/// Returns a text of a schema on one line; empty if there is none.
 fn text(schema: &Value, key: &str) -> String {
     let text = schema[key].as_str().unwrap_or_default();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What in a value is not as its type says, each with its place.
+/// Returns the errors in a value by its type, each with its path.
 pub fn wrong(all: &[Definition], kind: &Type, value: &Value, place: &str) -> Vec<String> {
     let is = |fits: bool| match fits {
         true => Vec::new(),

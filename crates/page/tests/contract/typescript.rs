@@ -1,4 +1,4 @@
-//! A schema as types of TypeScript.
+//! Writes a schema as types in TypeScript.
 
 use std::fmt::Write;
 

@@ -6,21 +6,50 @@ import { isTimed, Iterations, SkewSteps } from "./data";
 import { colour, el } from "./dom";
 import { change, count, time } from "./format";
 import { batchText, hidden, phaseBars, topOf } from "./phases";
-import { axis, BEYOND, durations, mount, tipAt } from "./plot";
+import { axis, BEYOND, durations, most, mount, tipAt } from "./plot";
+
+/** The causes of an iteration's time, from the bottom of its bar to the top. */
+const CAUSES: readonly { label: string; colour: string; of: (iterations: Iterations, i: number) => number }[] = [
+    { label: "waits for the GPU", colour: "wait", of: ({ wait }, i) => wait[i] },
+    { label: "GIL wait", colour: "gil-wait", of: ({ gil }, i) => gil[i] },
+    { label: "GC", colour: "gc", of: ({ gc }, i) => gc[i] },
+    { label: "launching", colour: "launch", of: ({ launching }, i) => launching[i] },
+    { label: "waiting for a processor", colour: "metric", of: ({ delayed }, i) => delayed[i] },
+    { label: "asleep or blocked", colour: "gil-hold", of: ({ blocked }, i) => blocked[i] },
+];
+
+/** The parts of iterations' bars, from the bottom to the top, with the end of each. Overlapping parts are cut to the whole.
+ * Time without a cause is code. In iterations with sampled stacks it is divided into Python code and other code by the
+ * numbers of samples. */
+export function heaped(iterations: Iterations): { label: string; colour: string; upTo: (i: number) => number }[] {
+    const { worked, python, native } = iterations;
+    const there = CAUSES.filter(({ of }) => worked.some((_, i) => of(iterations, i) > 0));
+    const below = (i: number, parts = there) => Math.min(worked[i], parts.reduce((sum, { of }) => sum + of(iterations, i), 0));
+    const code = (i: number, samples: number) => below(i) + (worked[i] - below(i)) * samples / Math.max(1, python[i] + native[i]);
+    const sampled = [
+        { label: "Python code", colour: "python", count: python, upTo: (i: number) => code(i, python[i]) },
+        { label: "other code, by samples", colour: "call", count: native, upTo: (i: number) => code(i, python[i] + native[i]) },
+    ].filter(({ count }) => count.some((samples) => samples > 0));
+    return [
+        ...there.map(({ label, colour }, at) => ({ label, colour, upTo: (i: number) => below(i, there.slice(0, at + 1)) })),
+        ...sampled,
+        { label: sampled.length ? "code without a sample" : "code of the host", colour: "host", upTo: (i: number) => worked[i] },
+    ];
+}
 
 const HEIGHT = 264;
-/** Over so many iterations, columns give way to areas. */
+/** Number of iterations above which areas are drawn in place of columns. */
 const COLUMNS = 220;
 const bar = (x: number, places: number[]) => places[Math.round(x)];
 
-/** Iterations one after the other: what each took, in the colour of its phase or by what it took it for. */
+/** The chart of iterations in their order: the duration of each, coloured by phase or by cause. */
 export function iterationChart(
     place: HTMLElement, process: Process, iterations: Iterations, by_phase: boolean, pick: (place: number) => void,
 ): uPlot | null {
     const length = iterations.n.length;
     const time_of = process.inside?.time;
     if (!length || !time_of) return null;
-    // A gap between two windows, and where iterations are missing.
+    // -1 marks a gap: between two windows, or where iterations are missing.
     const places: number[] = [];
     iterations.windows.forEach(([from, to], window) => {
         if (window > 0 && to > from) places.push(-1);
@@ -32,35 +61,30 @@ export function iterationChart(
     const x = places.map((_, at) => at);
     const columns = places.length <= COLUMNS;
     const column = (of: (i: number) => number | null) => places.map((i) => (i < 0 ? null : of(i)));
-    const { wait, gil, gc, dur, idle, worked, qualifies } = iterations;
-    // Columns leave a gap, areas go down.
+    const { dur, idle, worked, qualifies } = iterations;
+    // A left-out value is a gap between columns, and 0 in areas.
     const none = columns ? null : 0;
     const counted = (of: (i: number) => number) => column((i) => (qualifies[i] ? of(i) : none));
-    // By events around its work; where there are none, by its kernels.
+    // By CUDA events around the work; without them, by kernels.
     const gpu = iterations.gpu.map((ns, i) => (Number.isNaN(ns) ? iterations.busy[i] : ns));
-    // Parts that overlap are no longer than the whole.
-    const part = (i: number, ...parts: Float64Array[]) => Math.min(worked[i], parts.reduce((sum, of) => sum + of[i], 0));
     const parts: { label: string; colour: string; values: (number | null)[] }[] = by_phase ? [] : [
         { label: "waits for requests", colour: "idle", values: column((i) => (idle[i] > 0 ? dur[i] : none)) },
         { label: "left out", colour: "missing", values: column((i) => (qualifies[i] ? none : worked[i])) },
-        { label: "rest", colour: "host", values: counted((i) => worked[i]) },
-        { label: "GC", colour: "gc", values: counted((i) => part(i, wait, gil, gc)) },
-        { label: "GIL wait", colour: "gil-wait", values: counted((i) => part(i, wait, gil)) },
-        { label: "waits for the GPU", colour: "wait", values: counted((i) => part(i, wait)) },
+        ...heaped(iterations).map(({ label, colour, upTo }) => ({ label, colour, values: counted(upTo) })).reverse(),
     ];
     const has_gpu = !by_phase && gpu.some((value) => !Number.isNaN(value));
     const line = column((i) => (Number.isNaN(gpu[i]) ? null : gpu[i]));
-    // A line has two ends: what was measured between two that were not is a point.
+    // A line needs two ends, so a measured iteration between two others is drawn as a point.
     const is_none = (at: number) => (line[at] ?? null) === null;
     const alone = x.filter((at) => !is_none(at) && is_none(at - 1) && is_none(at + 1));
-    const top = by_phase ? topOf(process) : time_of.max_ns > BEYOND * time_of.p90_ns ? time_of.p90_ns * (BEYOND * 0.6) : time_of.max_ns * 1.12;
+    const top = by_phase ? topOf(process) : time_of.max_ns > BEYOND * most(time_of) ? most(time_of) * (BEYOND * 0.6) : time_of.max_ns * 1.12;
     const bars = columns ? uPlot.paths.bars?.({ size: [0.86, 60], align: 0 }) : undefined;
     const tip = el("div", { class: "tip", hidden: "" });
     const said = (i: number) => [
         `iteration ${iterations.n[i]} · ${time(worked[i])}${idle[i] > 0 ? ` · and ${time(idle[i])} waiting for requests` : ""}${qualifies[i] ? "" : " · left out"}`,
         batchText(iterations, i),
         [
-            `waits for the GPU ${time(wait[i])}`, gil[i] > 0 && `GIL wait ${time(gil[i])}`, gc[i] > 0 && `GC ${time(gc[i])}`,
+            `waits for the GPU ${time(iterations.wait[i])}`, ...CAUSES.slice(1).map(({ label, of }) => of(iterations, i) > 0 && `${label} ${time(of(iterations, i))}`),
             !Number.isNaN(gpu[i]) && `${Number.isNaN(iterations.gpu[i]) ? "GPU busy" : "GPU time"} ${time(gpu[i])}`,
             !isTimed(iterations, i) && "GPU time not taken",
         ].filter(Boolean).join(" · "),
@@ -91,7 +115,7 @@ export function iterationChart(
             drawAxes: by_phase ? [(chart) => phaseBars(chart, iterations, places)] : [],
             draw: [(chart) => {
                 levels(chart, [["p50", time_of.p50_ns], ["p99", time_of.p99_ns]]);
-                outliers(chart, process, iterations, by_phase, places, top);
+                place.dataset.labelled = JSON.stringify(outliers(chart, process, iterations, by_phase, places, top));
             }],
             setCursor: [(chart) => {
                 const i = places[chart.cursor.idx ?? -1];
@@ -130,7 +154,7 @@ function whole(chart: uPlot, length: number): number[] {
     return splits;
 }
 
-function levels(chart: uPlot, values: [string, number][]) {
+function levels(chart: uPlot, values: [string, number | null][]) {
     const { ctx: context, bbox } = chart;
     const ratio = devicePixelRatio;
     context.save();
@@ -139,6 +163,7 @@ function levels(chart: uPlot, values: [string, number][]) {
     context.textAlign = "left";
     let before = Infinity;
     for (const [name, value] of values) {
+        if (value === null) continue;
         const y = Math.round(chart.valToPos(value, "y", true));
         if (y < bbox.top) continue;
         context.strokeStyle = context.fillStyle = colour("ink");
@@ -156,10 +181,10 @@ function levels(chart: uPlot, values: [string, number][]) {
     context.restore();
 }
 
-/** Names the slowest iterations, and what took longer in them, as far as there is room. */
+/** Labels the slowest iterations with their largest causes, as far as there is room. Returns the numbers of the labelled ones. */
 function outliers(
     chart: uPlot, process: Process, iterations: Iterations, by_phase: boolean, places: number[], top: number,
-) {
+): number[] {
     const { ctx: context, bbox } = chart;
     const ratio = devicePixelRatio;
     const p50 = process.inside?.time.p50_ns ?? 0;
@@ -188,35 +213,47 @@ function outliers(
         } else context.arc(x, y, 3 * ratio, 0, 7);
         context.fill();
     }
+    // The longest iteration always has a label, if necessary only a short one.
+    const longest = marks.reduce((longest, one) => (one.slow.dur_ns - one.slow.idle_ns > longest ? one.slow.dur_ns - one.slow.idle_ns : longest), 0);
+    const named: number[] = [];
     for (const { slow, cause, over, x, y } of marks) {
-        const text = [over && time(slow.dur_ns - slow.idle_ns), cause && `${change(cause.more_ns)} ${cause.cause}${cause.detail === null ? "" : ` (${cause.detail})`}`].filter(Boolean).join(" · ");
-        if (!text) continue;
-        const width = context.measureText(text).width;
-        const right = x + 8 * ratio + width < bbox.left + bbox.width;
-        const x0 = right ? x + 8 * ratio : x - 8 * ratio - width;
-        const box = { x0: x0 - 2 * ratio, x1: x0 + width + 4, y };
-        if (x0 < bbox.left || taken.some((other) => Math.abs(other.y - y) < 14 * ratio && other.x0 < box.x1 && box.x0 < other.x1)) continue;
-        taken.push(box);
+        const took = slow.dur_ns - slow.idle_ns;
+        const is_longest = took === longest;
+        const why = cause && `${change(cause.more_ns)} ${cause.cause}${cause.detail === null ? "" : ` (${cause.detail})`}`;
+        const whole = [(over || is_longest) && time(took), why].filter(Boolean).join(" · ");
+        const texts = [whole, ...(is_longest ? [[time(took), cause?.cause].filter(Boolean).join(" · "), time(took)] : [])].filter(Boolean);
+        const places = texts.flatMap((text) => {
+            const width = context.measureText(text).width;
+            return (is_longest ? [0, 14, 28, -14] : [0]).flatMap((down) => [x + 8 * ratio, x - 8 * ratio - width].map((x0) =>
+                ({ text, x0, y: y + down * ratio, box: { x0: x0 - 2 * ratio, x1: x0 + width + 4, y: y + down * ratio } })));
+        });
+        const has_room = ({ box }: (typeof places)[number]) => box.x0 >= bbox.left && box.x1 <= bbox.left + bbox.width && box.y >= bbox.top &&
+            !taken.some((other) => Math.abs(other.y - box.y) < 14 * ratio && other.x0 < box.x1 && box.x0 < other.x1);
+        const found = places.find(has_room) ?? (is_longest ? places[places.length - 1] : undefined);
+        if (!found) continue;
+        taken.push(found.box);
         context.fillStyle = colour("surface");
         context.globalAlpha = 0.82;
-        context.fillRect(box.x0, y - 7 * ratio, box.x1 - box.x0, 14 * ratio);
+        context.fillRect(found.box.x0, found.y - 7 * ratio, found.box.x1 - found.box.x0, 14 * ratio);
         context.globalAlpha = 1;
         context.fillStyle = colour("ink");
-        context.fillText(text, x0, y);
+        context.fillText(found.text, found.x0, found.y);
+        named.push(slow.n);
     }
     context.restore();
+    return named;
 }
 
-/** How iteration times are distributed. */
+/** The histogram of iteration times. */
 export function histogram(place: HTMLElement, process: Process, iterations: Iterations): uPlot | null {
     const time_of = process.inside?.time;
     if (!time_of || !iterations.worked.length) return null;
     const times = iterations.worked.filter((_, i) => iterations.qualifies[i]);
     let min = Infinity;
     for (const value of times) min = Math.min(min, value);
-    const far = time_of.max_ns > BEYOND * time_of.p90_ns;
-    // Times that are alike to a hundredth are one bar or a few.
-    const max = Math.max(far ? time_of.p90_ns * 2 : time_of.max_ns, min * 1.01, min + 1);
+    const far = time_of.max_ns > BEYOND * most(time_of);
+    // Times that differ by less than a hundredth are in one bar or in a few.
+    const max = Math.max(far ? most(time_of) * 2 : time_of.max_ns, min * 1.01, min + 1);
     const bins = Math.max(8, Math.min(48, Math.round(Math.sqrt(times.length) * 2)));
     const width = (max - min) / bins;
     const counts = new Array<number>(bins).fill(0);
@@ -225,7 +262,7 @@ export function histogram(place: HTMLElement, process: Process, iterations: Iter
     place.setAttribute("role", "img");
     place.setAttribute("aria-label", `How the times of iterations are distributed, from ${time(min)} to ${time(time_of.max_ns)}.`);
     return mount(place, {
-        height: 152, legend: { show: false }, padding: [16, 14, 0, 0],
+        height: 152, legend: { show: false }, padding: [16, 26, 0, 0],
         cursor: { show: false },
         scales: { x: { time: false, range: [min - width * 0.5, max + width * 0.5] }, y: { range: [0, Math.max(...counts) * 1.06] } },
         axes: [
@@ -245,6 +282,7 @@ export function histogram(place: HTMLElement, process: Process, iterations: Iter
             context.textBaseline = "alphabetic";
             let before = -Infinity;
             for (const [name, value] of [["p50", time_of.p50_ns], ["p90", time_of.p90_ns], ["p99", time_of.p99_ns]] as const) {
+                if (value === null) continue;
                 const at = chart.valToPos(value, "x", true);
                 if (at > bbox.left + bbox.width) continue;
                 context.fillStyle = colour("ink");
@@ -266,7 +304,7 @@ const short = (value: number) => (value >= 10_000 ? `${value / 1000}k` : count(v
 /** The colour of a rank's line. */
 export const rankColour = (place: number) => `rank-${place % 8}`;
 
-/** Iterations by number, a line for each process; and which was the slowest. */
+/** The chart of ranks: iterations by number, a line for each process, and a strip that shows the slowest process. */
 export function rankChart(
     place: HTMLElement, data: Data, all: Iterations[], steps: SkewSteps, current: () => number, pick: (n: number) => void,
 ): uPlot | null {
@@ -277,7 +315,7 @@ export function rankChart(
     const index = new Map(x.map((n, at) => [n, at]));
     const lines = all.map((iterations) => {
         const line = new Array<number | null>(x.length).fill(null);
-        // One that was cut says nothing about the rank's speed.
+        // An iteration that was cut does not show the rank's speed.
         iterations.n.forEach((n, i) => { if (!iterations.cut[i] && iterations.qualifies[i]) line[index.get(n) ?? 0] = iterations.worked[i]; });
         return line;
     });
@@ -310,7 +348,7 @@ export function rankChart(
         }))],
         hooks: {
             draw: [(chart) => {
-                // A strip under the lines: the slowest of each iteration.
+                // The strip under the lines: the slowest rank of each iteration.
                 const { ctx: context, bbox } = chart;
                 const ratio = devicePixelRatio;
                 const wide = bbox.width / ((chart.scales.x.max ?? 1) - (chart.scales.x.min ?? 0));

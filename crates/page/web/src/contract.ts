@@ -1,71 +1,73 @@
 // The data of the page. Made from `crates/page/src/data.rs` and `crates/report/src`:
 // BLESS=1 cargo test -p tllmprof-page --test contract
 
-/** What a page shows, but for iterations and events. */
+/** The data of a page, except iterations and events. */
 export interface Data {
     /** The report, with its lists of iterations empty. */
     report: Report;
-    /** For each of the report's processes: more figures. */
+    /** Further figures for each of the report's processes. */
     processes: ProcessFigures[];
-    /** More figures of the report's skew; `null` where it has none. */
+    /** Further figures for the report's skew; `null` if it has none. */
     skew: SkewFigures | null;
-    /** Of which iterations the shares of processes side by side are, if not of all. */
+    /** Lines that say which iterations the shares of several processes are based on, if not on all. */
     of_which: string[];
+    /** The index of the process to show first: the one that the first finding is about. */
+    first_shown: number;
 }
 
-/** What `tllmprof report --json` prints. Keys that end with `ns` are in nanoseconds; moments are on the clock `CLOCK_MONOTONIC`. Every key is always present; what is not known or was not measured is `null`. */
+/** The output of `tllmprof report --json`. Keys that end with `ns` are in nanoseconds; moments are on the clock `CLOCK_MONOTONIC`. Every key is always present; a value that is not known or was not measured is `null`. */
 export interface Report {
     /** The processes, in the order of their ranks. */
     processes: Process[];
-    /** The processes side by side; `null` where no two of them have an iteration in common. */
+    /** The processes side by side; `null` if no two of them have an iteration in common. */
     skew: Skew | null;
-    /** What the processes' collectives show together; `null` where no two have any. */
+    /** The collectives of all processes together; `null` if no two processes have any. */
     collectives: Collectives | null;
-    /** What may make the program slow: what holds first, then what is unknown, then what does not hold; of these causes first, and of those the greatest loss. Empty where no process has iterations. */
+    /** Possible causes of slow iterations: first those that hold, then those that could not be checked, then those that do not hold. In each group causes come first, and of these the one with the greatest loss. Empty if no process has iterations. */
     findings: Finding[];
 }
 
 /** Figures of a process. */
 export interface ProcessFigures {
-    /** What distinguishes it from the others. */
+    /** The name that distinguishes it from the others. */
     name: string;
-    /** What the GPU's time is called by where it was measured, and of how many iterations it is; `null`: there are none. */
+    /** The label of GPU time by its source, with the number of iterations if it was not measured in all with kernels, or in all without; `null` if there is no GPU time. */
     gpu_name: string | null;
-    /** How many iterations are in no figure, and why; `null`: all are in all. */
+    /** The number of iterations that figures leave out, and the reason, in words; `null` if there are none. */
     uncounted: string | null;
-    /** Why there are no figures of iterations; `null`: there are some. */
+    /** The reason why there are no figures of iterations; `null` if there are some. */
     nothing: string | null;
-    /** How much of the time the recorder took; `null`: not known. Unit: part of 1. */
+    /** The share of the recorder's own work in the time; `null` if it is not known. Unit: part of 1. */
     own_share: number | null;
     /** For each of `calls`. */
-    calls: Each[];
+    calls: MeanFigures[];
     /** For each of `gc`. */
-    gc: Each[];
+    gc: MeanFigures[];
     /** For `gil_wait`. */
-    gil_wait: Each;
+    gil_wait: MeanFigures;
     /** For `gil_hold`. */
-    gil_hold: Each;
+    gil_hold: MeanFigures;
     /** For each of `functions`. */
-    functions: Each[];
+    functions: MeanFigures[];
     /** For each of `ranges`. */
-    ranges: Each[];
+    ranges: MeanFigures[];
     /** For each of `kernels`. */
     kernels: KernelFigures[];
-    /** For each of `copies`: how fast they were; `null`: they took no time. Unit: bytes/s. */
+    /** For each of `copies`, the rate; `null` if they took no time. Unit: bytes/s. */
     copies: (number | null)[];
-    /** For `routing`; `null` where that is. */
+    /** For `routing`; `null` if that is `null`. */
     routing: RoutingFigures | null;
 }
 
 /** Figures of processes side by side. */
 export interface SkewFigures {
-    /** How many iterations several processes have. Unit: iterations. */
+    /** The number of iterations that several processes have in common. Unit: iterations. */
     iterations: number;
-    /** The place of the process that was the slowest most often; `null`: none ever was. */
+    /** The index of the process that was most often the slowest; `null` if none was. */
     most_often: number | null;
 }
 
-/** A process: what its record says. What is not known is empty or `null`. */
+/** A process, as described by its record. Values that are not known are empty or `null`. */
 export interface Process {
     /** The file that it was read from. */
     file: string;
@@ -75,117 +77,123 @@ export interface Process {
     parent: number;
     /** The host's name. */
     host: string;
-    /** Its rank; 0 where it is not known. */
+    /** Its rank; 0 if it is not known. */
     rank: number;
-    /** What its rank is known from: the name of a variable, `torch.distributed`, an engine, `NCCL`; `null`: it is not known, or the record is of an older version. */
+    /** The source of its rank: the name of a variable, `torch.distributed`, an engine, or `NCCL`. `null` if the rank is not known, or if the record is of an older version. */
     rank_source: string | null;
-    /** How many ranks there are; `null`: not known. */
+    /** The number of ranks; `null` if it is not known. */
     world_size: number | null;
-    /** Its place in all its groups, such as `TP1 of 4, DP0`; empty: none is known. */
+    /** Its rank in each of its groups, such as `TP1 of 4, DP0`; empty if no group is known. */
     in_groups: string;
-    /** The groups of ranks that it is in, each name once; a group of a single rank is left out. */
+    /** The groups of ranks that it belongs to, each name once. Groups of a single rank are left out. */
     groups: GroupRank[];
-    /** The communicators of NCCL that it made, in their order. */
+    /** The NCCL communicators that it created, in their order. */
     communicators: Communicator[];
-    /** The identifier of the run that it belongs to; `null`: it has none. */
+    /** The identifier of the run that it belongs to; `null` if it has none. */
     run: string | null;
     /** Its command line. */
     command: string;
     /** The process's own name. */
     name: string;
-    /** What an iteration is: the rule that counts them, as `TLLMPROF_STEP` names it. */
+    /** The rule that counts iterations, as `TLLMPROF_STEP` names it. */
     rule: string;
-    /** Why that rule was chosen, where `auto` chose it. */
+    /** The reason for that rule, such as how `auto` chose it; empty if the record has none. */
     rule_why: string;
-    /** The inference or training engine, where it is a known one. */
+    /** The inference or training engine, if it is a known one; empty otherwise. */
     engine: string;
     /** The version of tllmprof that wrote the record. */
     library: string;
-    /** The version of Python in the process; empty: none. */
+    /** The version of Python in the process; empty if there is none. */
     python: string;
-    /** The names of the GPUs that it used. */
-    gpus: string[];
-    /** The version of the CUDA driver, as CUDA numbers it: 12040 is 12.4; `null`: not known. */
+    /** The version of the CUDA driver in CUDA's numbering, in which 12040 is 12.4; `null` if it is not known. */
     cuda_driver: number | null;
-    /** The windows that were asked for, as `TLLMPROF_START_STOP` has them. */
+    /** The windows that were asked for, in the form of `TLLMPROF_START_STOP`. */
     windows_asked: string;
-    /** The condition that the iterations of windows satisfy, as `TLLMPROF_WHERE` has it; `null`: none. */
+    /** The condition that iterations of windows must satisfy, in the form of `TLLMPROF_WHERE`; `null` if there is none. */
     where: string | null;
-    /** The variables that set tllmprof up, as `NAME=value`. */
+    /** The variables that configure tllmprof, as `NAME=value`. */
     settings: string[];
-    /** What was asked for and could not be done, and why. */
+    /** Settings that could not be satisfied, with the reasons. */
     refused: string[];
     /** CUDA calls over the whole run, by name. */
     calls_counted: Counted[];
-    /** How the process ended. */
+    /** The profiler that recorded it; `null` if that is tllmprof. */
+    recorded_by: Origin | null;
+    /** The way in which the process ended. */
     ended: Ended;
-    /** For how long the record's clock was compared with `CLOCK_MONOTONIC`, where that was too short for exact durations; `null`: durations are exact. Unit: ns. */
+    /** The time over which the record's clock was compared with `CLOCK_MONOTONIC`, if it was too short for exact durations; `null` if durations are exact. Unit: ns. */
     clock_tied_ns: number | null;
-    /** What to add to a moment to get nanoseconds since 1970. Unit: ns. */
+    /** The value to add to a moment to get nanoseconds since 1970. Unit: ns. */
     unix_minus_monotonic_ns: number;
-    /** Events that the record holds. Unit: events. */
+    /** The number of events in the record. Unit: events. */
     events: number;
-    /** Events, other than kernels, that are missing: the record was full, or a later iteration had begun already. Unit: events. */
+    /** The number of events, other than kernels, that are missing because the record was full or a later iteration had already begun. Unit: events. */
     dropped: number;
-    /** Older windows that are not in the record any more: they made room for later ones (`--keep`). Unit: windows. */
+    /** The number of older windows that were overwritten by later ones (`--keep`). Unit: windows. */
     windows_dropped: number;
-    /** What the recorder itself took from the program's threads inside windows. Unit: ns. */
+    /** The time that the recorder itself took from the program's threads inside windows. Unit: ns. */
     own_cost_ns: number;
-    /** GPU times of iterations that could not be read. */
+    /** The number of GPU times of iterations that could not be read. */
     gpu_times_lost: number;
-    /** What became of the record. */
+    /** The state of the record. */
     state: State;
-    /** What was changed or is missing; `null` unless the record is damaged. */
+    /** A description of what was changed or is missing; `null` unless the record is damaged. */
     damage: string | null;
-    /** Things that were too many for this report, such as different names. */
+    /** The number of things that exceeded a limit of this report, such as that of different names. */
     left_out: number;
-    /** The iterations of all windows together that qualify; `null`: there are none. */
+    /** Sums of the iterations of all windows that qualify; `null` if there are none. */
     inside: Sum | null;
-    /** The iterations of windows that do not qualify: with a condition those that do not satisfy it, without one the idle ones, unless all are. No other figure of windows includes them. */
+    /** The share of the iterations' time between their first GPU work and their last, by CUDA events, including gaps between kernels. `null` if it was not measured. Unit: part of 1. */
+    gpu_span_share: number | null;
+    /** The share of the time in which at least one kernel or copy ran, for the device where it is largest, by recorded kernels. It is based on the time of iterations without recording of kernels, if there are any. `null` if it was not measured. Unit: part of 1. */
+    gpu_busy_share: number | null;
+    /** The GPUs that were used. */
+    gpus: Gpu[];
+    /** The iterations of windows that do not qualify. With a condition these are the iterations that do not satisfy it; without one, the idle iterations, unless all are idle. No other figure of windows includes them. */
     unqualified: Unqualified[];
     /** The iterations outside windows. */
     outside: Outside;
-    /** The iterations of all windows by what was in their batches, of those where that is known. */
+    /** Sums of the iterations of all windows by the phase of their batches, as far as batches are known. */
     phases: PhaseSum[];
-    /** Where the time of the iterations goes, by cause. */
+    /** The time of the iterations by cause. */
     ledger: Ledger;
-    /** The slowest iterations of all windows, those that took longest beyond others like them first: up to 10. */
+    /** The slowest iterations of all windows, the longest first: at most 10, those that exceed others like them the most. */
     slowest: Slow[];
-    /** What the threads of iterations ran, by samples of their stacks; `null`: that was not recorded. */
+    /** Functions of the threads of iterations, by samples of their stacks; `null` if stacks were not recorded. */
     stacks: Stacks | null;
-    /** CUDA calls inside windows, on all threads, by name; the longest in all first. */
+    /** CUDA calls inside windows, on all threads, by name; those with the longest total time first. */
     calls: Named[];
-    /** Marked Python functions inside windows, by name; the longest in all first. */
+    /** Marked Python functions inside windows, by name; those with the longest total time first. */
     functions: Named[];
-    /** NVTX ranges of the program inside windows, by name; the longest in all first. */
+    /** NVTX ranges of the program inside windows, by name; those with the longest total time first. */
     ranges: Named[];
     /** Garbage collections of Python inside windows, by generation. */
     gc: Named[];
-    /** Objects that those collections freed. Unit: objects. */
+    /** The number of objects that those collections freed. Unit: objects. */
     gc_collected: number;
     /** Waits for the GIL inside windows, on all threads. */
     gil_wait: Named;
-    /** How long threads held the GIL inside windows. */
+    /** Times that threads held the GIL inside windows. */
     gil_hold: Named;
-    /** How often a thread inside windows had to give up the GIL because another asked for it. Unit: times. */
+    /** The number of times that a thread inside windows had to release the GIL because another thread requested it. Unit: times. */
     gil_forced: number;
-    /** How often the GIL went from one thread to another, as far as the recorder saw it. Unit: times. */
+    /** The number of times that the GIL went from one thread to another, as far as the recorder saw it. Unit: times. */
     gil_handoffs: number;
     /** The threads that have a name or held the GIL. */
     threads: Thread[];
-    /** GPU kernels, by name, where kernels were recorded; the longest in all first. */
+    /** GPU kernels, by name, where kernels were recorded; those with the longest total time first. */
     kernels: Kernel[];
-    /** Copies and memory sets of the GPU, by kind, where kernels were recorded; the longest in all first. */
+    /** Copies and memory sets of the GPU, by kind, where kernels were recorded; those with the longest total time first. */
     copies: Copy[];
-    /** The iterations in which kernels were recorded; `null`: there are none. */
+    /** The iterations in which kernels were recorded; `null` if there are none. */
     kernel_window: KernelWindow | null;
-    /** Equal blocks of those kernels; `null`: there are none. */
+    /** Equal blocks of those kernels; `null` if there are none. */
     blocks: GpuBlocks | null;
-    /** The same kernels by layer, where that was followed (`--layers`); the longest in all first. */
+    /** The same kernels by layer, if scopes were followed (`--layers`); those with the longest total time first. */
     layers: GpuLayer[];
-    /** Those layers with all that is within them, by name with `*` for numbers: a tree in its order, the longest first. */
+    /** Those layers with all that is within them, by name with `*` for numbers: a tree, parents before children, the longest first. */
     layer_patterns: GpuLayerPattern[];
-    /** The same by whole names, each layer by itself: the 4096 longest. */
+    /** The same by whole names, with one row for each layer: the 4096 longest. */
     layer_tree: GpuLayerPattern[];
     /** Kernels whose layer is not known, by reason. */
     layers_unknown: UnknownGpuLayer[];
@@ -193,113 +201,117 @@ export interface Process {
     gpu_metrics: Metric[];
     /** The windows that opened, in the order of their iterations. */
     windows: Window[];
-    /** What it does together with other ranks, by the kernels that were recorded. */
+    /** The collectives of the process, by the kernels that were recorded. */
     collectives: Collective[];
-    /** How unevenly the learned routers of MoE layers chose experts; `null`: that was not recorded. */
+    /** Load balance of the learned routers of MoE layers; `null` if it was not recorded. */
     routing: Routing | null;
 }
 
 /** Iterations that several processes have, matched by number. Iterations that were cut off do not count. */
 export interface Skew {
-    /** How much longer the slowest process took than the fastest, over these iterations. */
+    /** The time that the slowest process took beyond the fastest, over these iterations. */
     spread: Quantiles;
-    /** For each of `processes`: in how many of these iterations it is. Unit: iterations. */
+    /** For each of `processes`, the number of these iterations that it has. Unit: iterations. */
     common: number[];
-    /** For each of `processes`: in how many of these iterations it took longer than all others. Unit: iterations. */
+    /** For each of `processes`, the number of these iterations in which it took longer than all others. Unit: iterations. */
     slowest: number[];
     /** These iterations, in the order of their numbers. */
     iterations: SkewStep[];
 }
 
-/** What the collectives of several ranks show together, in the iterations in which kernels were recorded. Moments of several hosts are compared by the ends of collectives. */
+/** The collectives of several ranks together, in the iterations in which kernels were recorded. The clocks of several hosts are aligned by the ends of collectives. */
 export interface Collectives {
-    /** What the time of the collectives is. */
+    /** The verdict on the time of the collectives. */
     verdict: CollectiveVerdict;
-    /** Why it is inconclusive; `null`: it is not. */
+    /** The reason why the verdict is inconclusive; `null` if it is not. */
     why: string | null;
-    /** How many collectives were matched, each counted on each rank. Unit: collectives. */
+    /** The number of collectives that were matched, each counted on each rank. Unit: collectives. */
     matched: number;
-    /** How long they waited for the last rank, summed over ranks. Unit: ns. */
+    /** The time that they waited for the last rank, summed over ranks. Unit: ns. */
     wait_ns: number;
-    /** How long they took after that, summed over ranks. Unit: ns. */
+    /** The time that they took after that, summed over ranks. Unit: ns. */
     transfer_ns: number;
-    /** How much of the time of these iterations ranks wait, in the mean. Unit: part of 1. */
+    /** The mean share of these iterations' time that ranks wait. Unit: part of 1. */
     wait_share: number;
-    /** How much of the same time transfers take, in the mean. Unit: part of 1. */
+    /** The mean share of the same time that transfers take. Unit: part of 1. */
     transfer_share: number;
-    /** Ranks whose collectives of one kind are the same events. */
+    /** Groups of ranks whose collectives of one kind are the same events. */
     groups: CollectiveGroup[];
     /** The clock of each host. */
     clocks: Clock[];
-    /** Clocks that jump: moments before and after are aligned by themselves. */
+    /** Clocks that jump. Moments before and after a jump are aligned separately. */
     jumps: ClockJump[];
-    /** What is left out, and why. */
+    /** Notes on what is left out, and why. */
     notes: string[];
-    /** For each of `processes`. */
+    /** The collectives of each of `processes`. */
     ranks: RankInCollectives[];
     /** The iterations in which collectives were matched, in the order of their numbers. */
     iterations: Arrival[];
 }
 
-/** A rule, and whether it holds for these records. */
+/** A rule and its verdict on these records. */
 export interface Finding {
+    /** The identifier of the finding in this report. It is the same as `rule`, because a report has one finding for each rule. */
+    id: string;
     /** The rule's name, such as `launch-bound`. */
     rule: string;
-    /** What it is about. */
+    /** The kind of the rule. */
     kind: FindingKind;
-    /** Whether it holds. */
+    /** The result of judging the rule. */
     verdict: Verdict;
-    /** The figures it was judged by, in words. */
+    /** The figures that it was judged by, in words. */
     evidence: string;
-    /** What to do: if it holds, against it; if it is unknown, to know it. Else empty. */
+    /** Advice: if the rule holds, how to fix it; if it is unknown, how to record its data. Otherwise empty. */
     advice: string;
-    /** How much of the iterations' time would be gained if it went away; `null` if that is not known. No time counts for two findings. Unit: part of 1. */
+    /** The share of the iterations' time that a fix would save; `null` if it is not known. No time counts for two findings. Unit: part of 1. */
     loss: number | null;
+    /** If the rule holds, the rows of the ledger whose time it claims; empty if it is not about time, or claims none of its own. */
+    claims: ClaimedRow[];
 }
 
-/** Figures of things of one name. */
-export interface Each {
-    /** How many there are in the mean iteration. Unit: per iteration. */
+/** Figures of events with one name. */
+export interface MeanFigures {
+    /** The mean number in an iteration. Unit: per iteration. */
     a_step: number;
-    /** How long each takes in the mean. Unit: ns. */
+    /** The mean duration. Unit: ns. */
     mean_ns: number;
 }
 
 /** Figures of the kernels of one name. */
 export interface KernelFigures {
-    /** How much of the time of all kernels they take; `null`: the driver did not say. Unit: part of 1. */
+    /** The share in the time of all kernels; `null` if the driver did not report times. Unit: part of 1. */
     share: number | null;
-    /** How long each takes in the mean; `null` likewise. Unit: ns. */
+    /** The mean duration; `null` if the driver did not report times. Unit: ns. */
     mean_ns: number | null;
 }
 
 /** Figures of learned routers. */
 export interface RoutingFigures {
-    /** On how many GPUs the experts are; `null`: not known, or no layer has equally many on each. Unit: GPUs. */
+    /** The number of GPUs that share the experts; `null` if it is not known, or if no layer can be divided evenly. Unit: GPUs. */
     gpus: number | null;
     /** For each layer. */
     layers: LayerFigures[];
 }
 
-/** A process's place in a group of ranks. */
+/** A process's rank in a group of ranks. */
 export interface GroupRank {
     /** The group's name: `TP`, `PP`, `EP` or `DP`. */
     name: string;
-    /** The process's rank in it. */
+    /** The process's rank in the group. */
     rank: number;
-    /** How many ranks it has; `null`: not known. Unit: ranks. */
+    /** The number of ranks in the group; `null` if it is not known. Unit: ranks. */
     size: number | null;
-    /** The rank in the job of its first rank, by which groups of one name differ; `null`: not known. */
+    /** The rank in the job of the group's first rank, by which groups of one name differ; `null` if it is not known. */
     first: number | null;
 }
 
-/** A communicator of NCCL that a process is in. */
+/** An NCCL communicator of a process. */
 export interface Communicator {
-    /** Which one: the same on all its ranks, in hexadecimal digits; `null`: not known, as NCCL was not given its identifier here. */
+    /** The identifier in hexadecimal digits, which is the same on all its ranks; `null` if it is not known, because this process did not give it to NCCL. */
     id: string | null;
-    /** The process's rank in it; `null` likewise. */
+    /** The process's rank in the communicator; `null` if it is not known. */
     rank: number | null;
-    /** How many ranks it has; `null` likewise. Unit: ranks. */
+    /** The number of ranks in the communicator; `null` if it is not known. Unit: ranks. */
     size: number | null;
 }
 
@@ -307,191 +319,219 @@ export interface Communicator {
 export interface Counted {
     /** The call's name. */
     name: string;
-    /** How many were made inside windows. Unit: calls. */
+    /** The number of calls inside windows. Unit: calls. */
     inside: number;
-    /** How many were made outside windows. Unit: calls. */
+    /** The number of calls outside windows. Unit: calls. */
     outside: number;
 }
 
-/** How a process ended. */
+/** The profiler that recorded a process, if it is not tllmprof. */
+export interface Origin {
+    /** The profiler and its version, such as `nsys 2026.2.1`; empty for tllmprof. */
+    tool: string;
+    /** The data that it did not record. */
+    lacks: Data[];
+    /** An estimate of the time that recording took on the process's threads; `null` if there is none. Unit: ns. */
+    cost_ns: number | null;
+}
+
+/** The way in which a process ended. */
 export type Ended =
-    /** Its end was not seen: it was killed, or still runs. */
+    /** The end was not seen: the process was killed or is still running. */
     | "not"
-    /** By a normal exit. */
+    /** The process exited normally. */
     | "in order"
-    /** By `_exit` or the like. */
+    /** The process exited by `_exit` or a similar call. */
     | "at once"
-    /** Not known. */
+    /** The end is not known. */
     | "?";
 
-/** What became of a record. Text, JSON, page, exports and exit statuses go by this alone. */
+/** The state of a record. Text, JSON, page, exports and exit statuses all use this value. */
 export type State =
-    /** All that was written is there, to the end of its process. */
+    /** The record is complete, up to the end of its process. */
     | "whole"
-    /** Its process was killed, or still runs: what is there is what was written until then. */
+    /** The process was killed or is still running. The record has what was written until then. */
     | "unfinished"
-    /** Something was changed or is missing: `damage` says what. */
+    /** Something was changed or is missing. `damage` describes it. */
     | "damaged";
 
-/** Iterations, one after the other. */
+/** Sums of the iterations of one or several windows. */
 export interface Sum {
-    /** How many there are. Unit: iterations. */
+    /** The number of iterations. Unit: iterations. */
     iterations: number;
-    /** Iterations in a second; `null`: they took no time. Unit: 1/s. */
+    /** Iterations per second; `null` if they took no time. Unit: 1/s. */
     per_second: number | null;
-    /** The time from the first one's start to the last one's end, summed over windows, without iterations that are missing or do not qualify. Unit: ns. */
+    /** The time from the start of the first iteration to the end of the last, summed over windows, without iterations that are missing or do not qualify. Unit: ns. */
     wall_ns: number;
-    /** How long they took, without waiting for requests. */
+    /** Their durations, without waits for requests. */
     time: Quantiles;
-    /** Of how many iterations `idle`, `wait` and `wait_share` are: those without kernels, where there are such, as recording kernels makes iterations longer. Unit: iterations. */
+    /** The number of iterations that `idle`, `wait` and `wait_share` are based on: those without kernels, if there are any, because recording kernels makes iterations longer. Unit: iterations. */
     host_iterations: number;
-    /** How long their threads waited for requests. */
+    /** The time that their threads waited for requests. */
     idle: Quantiles;
-    /** How long the GPU was busy in those iterations that `gpu_from` names; `null`: not measured. */
+    /** The GPU time of the iterations that `gpu_from` names. By CUDA events it is a span, from the first work to the last, gaps included; by kernels it is the time in which any kernel or copy ran. `null` if it was not measured. */
     gpu: Quantiles | null;
-    /** What the GPU's time was measured by, and in which iterations. */
+    /** The method by which GPU time was measured, and in which iterations. */
     gpu_from: GpuFrom;
-    /** Of how many iterations `gpu` and `gpu_share` are. Unit: iterations. */
+    /** The number of iterations that `gpu` and `gpu_share` are based on. Unit: iterations. */
     gpu_iterations: number;
-    /** How much of the time of those iterations the GPU was busy; `null`: not measured. Unit: part of 1. */
+    /** The share of GPU time in the time of those iterations; `null` if it was not measured. Unit: part of 1. */
     gpu_share: number | null;
-    /** How long those took in which kernels were recorded, which makes them longer; `null`: there are none. */
+    /** The durations of iterations in which kernels were recorded, which makes them longer; `null` if there are none. */
     with_kernels: Quantiles | null;
-    /** How long those took in which kernels were not recorded; `null`: there are none. */
+    /** The durations of iterations in which kernels were not recorded; `null` if there are none. */
     without_kernels: Quantiles | null;
-    /** How long the iteration's thread waited for the GPU in CUDA calls. */
+    /** The time that the iteration's thread waited for the GPU in CUDA calls. */
     wait: Quantiles;
-    /** How much of the time of these iterations that is. Unit: part of 1. */
+    /** The share of these waits in the time of the same iterations. Unit: part of 1. */
     wait_share: number;
-    /** How much of the time of all iterations, without waiting for requests, their threads waited for the GIL. Unit: part of 1. */
+    /** The share of waits for the GIL in the time of all iterations' threads, without waits for requests. Unit: part of 1. */
     gil_wait_share: number;
-    /** How much of the same time Python's garbage collections took, on all threads. Unit: part of 1. */
+    /** The share of Python's garbage collections, on all threads, in the same time. Unit: part of 1. */
     gc_share: number;
-    /** Launches of kernels and graphs, on all threads. Unit: launches per iteration. */
+    /** The mean number of launches of kernels and graphs, on all threads. Unit: launches per iteration. */
     launches: number;
-    /** CUDA calls, on all threads. Unit: calls per iteration. */
+    /** The mean number of CUDA calls, on all threads. Unit: calls per iteration. */
     calls: number;
 }
 
-/** Iterations that do not count, for one reason. */
+/** A GPU, and its time at work in the iterations in which kernels were recorded. */
+export interface Gpu {
+    /** Its number in the process. */
+    device: number;
+    /** The model name; empty if it is not known. */
+    name: string;
+    /** The time in which at least one kernel ran; `null` if it was not measured. Unit: ns. */
+    kernel_ns: number | null;
+    /** The time in which at least one kernel or copy ran; `null` if it was not measured. Unit: ns. */
+    busy_ns: number | null;
+}
+
+/** The iterations that do not count for one reason. */
 export interface Unqualified {
-    /** Why they do not qualify. */
+    /** The reason why they do not qualify. */
     why: UnqualifiedBy;
-    /** How many there are. Unit: iterations. */
+    /** The number of these iterations. Unit: iterations. */
     iterations: number;
-    /** How long they took. */
+    /** Quantiles of the time that they took. */
     time: Quantiles;
-    /** How long they took in all. Unit: ns. */
+    /** The total time that they took. Unit: ns. */
     total_ns: number;
 }
 
-/** Iterations outside windows: a histogram, exact to 1.6 %. */
+/** Times of iterations outside windows, from a histogram with an error of at most 1.6 %. */
 export interface Outside {
-    /** How many there are. Unit: iterations. */
+    /** The number of iterations. Unit: iterations. */
     iterations: number;
-    /** The median; `null`: there are none. Unit: ns. */
+    /** The median; `null` if there are no iterations. Unit: ns. */
     p50_ns: number | null;
-    /** The 90th percentile; `null`: there are none. Unit: ns. */
+    /** The 90th percentile; `null` if there are fewer than 20 iterations. Unit: ns. */
     p90_ns: number | null;
-    /** The 99th percentile; `null`: there are none. Unit: ns. */
+    /** The 99th percentile; `null` if there are fewer than 200 iterations. Unit: ns. */
     p99_ns: number | null;
-    /** The longest; `null`: there are none. Unit: ns. */
+    /** The maximum; `null` if there are no iterations. Unit: ns. */
     max_ns: number | null;
+    /** Iterations before the last window that opened by itself; `null` if they are not counted separately. */
+    before: OutsideSum | null;
+    /** Iterations after that window began; `null` if they are not counted separately. */
+    after: OutsideSum | null;
 }
 
 /** The iterations in one phase. */
 export interface PhaseSum {
-    /** What their batches consist of. */
+    /** The phase of their batches. */
     phase: Phase;
-    /** How many there are. Unit: iterations. */
+    /** The number of iterations. Unit: iterations. */
     iterations: number;
-    /** How long they took. */
+    /** Quantiles of the time that they took. */
     time: Quantiles;
-    /** How long they took in all. Unit: ns. */
+    /** The total time that they took. Unit: ns. */
     total_ns: number;
-    /** Requests in their batches, in all. Unit: requests. */
+    /** The total number of requests in their batches. Unit: requests. */
     requests: number;
-    /** Tokens in their batches, in all. Unit: tokens. */
+    /** The total number of tokens in their batches. Unit: tokens. */
     tokens: number;
-    /** Tokens of prompts among them. Unit: tokens. */
+    /** The number of these tokens that belong to prompts. Unit: tokens. */
     prefill_tokens: number;
-    /** The same by the tokens in their batches, for each class in which there are iterations: 0, 1, 2 to 4, 5 to 16, 17 to 64, 65 to 256, 257 to 1024, 1025 to 4096, and more. */
+    /** The same by the number of tokens in their batches, for each class that has iterations: 0, 1, 2 to 4, 5 to 16, 17 to 64, 65 to 256, 257 to 1024, 1025 to 4096, and more. */
     sizes: SizeSum[];
 }
 
-/** Where the time of iterations goes. The shares of each list add up to 1. */
+/** The time of iterations by cause. The shares of each list add up to 1. */
 export interface Ledger {
-    /** How many iterations qualify. Unit: iterations. */
+    /** The number of iterations that qualify. Unit: iterations. */
     iterations: number;
-    /** Of how many of them `host` is. Unit: iterations. */
+    /** The number of iterations that `host` is based on. Unit: iterations. */
     host_iterations: number;
-    /** The time of the threads of the iterations, the greatest first. Time in a call that another one contains counts for the inner one alone. */
+    /** The time of the threads of the iterations, the longest first. Time in a call inside another call counts only for the inner one. */
     host: LedgerRow[];
-    /** Of how many of them `gpu` is. Unit: iterations. */
+    /** The number of iterations that `gpu` is based on. Unit: iterations. */
     gpu_iterations: number;
-    /** The time of the GPU in the iterations that `gpu_from` of `inside` names, the greatest first; empty: not measured. `from first work to last`: CUDA events measured it, and gaps between kernels are in it. Time in which it had nothing to do is by what the thread of the iteration did meanwhile. */
+    /** The source of `gpu`. */
+    gpu_from: GpuLedgerFrom;
+    /** The time of the GPU in those iterations, the longest first; empty if it was not measured. `from first work to last` is time that CUDA events measured, with the gaps between kernels. Idle time is divided by the activity of the iteration's thread meanwhile. */
     gpu: LedgerRow[];
-    /** Whether kernels were recorded in all iterations that `host` is of, which makes them longer. Otherwise those in which kernels were recorded are left out. */
+    /** True if kernels were recorded in all iterations that `host` is based on, which makes them longer. Otherwise, the iterations in which kernels were recorded are left out. */
     stretched: boolean;
 }
 
-/** A slow iteration, and what overlapped it. */
+/** A slow iteration, with the activities that overlapped it. */
 export interface Slow {
     /** The iteration's number. */
     n: number;
-    /** When it began. Unit: ns. */
+    /** The start of the iteration. Unit: ns. */
     start_ns: number;
-    /** How long it took. Unit: ns. */
+    /** The time that it took. Unit: ns. */
     dur_ns: number;
-    /** What was in its batch; `null`: not known. */
+    /** The contents of its batch; `null` if they are not known. */
     batch: Batch | null;
-    /** How long of that its thread waited for requests. Unit: ns. */
+    /** The part of that time in which its thread waited for requests. Unit: ns. */
     idle_ns: number;
-    /** How much longer it took than the mean of the others, all without waiting for requests. Those in which kernels were recorded, which makes them longer, are compared with each other. Unit: ns. */
+    /** The extra time relative to the mean of the others, all without waiting for requests. Iterations in which kernels were recorded are compared only with each other, because recording makes them longer. Unit: ns. */
     more_ns: number;
-    /** What of: differences that add up to that, the greatest first and what is unexplained last. */
+    /** Differences that add up to the extra time: the greatest first, and the unexplained rest last. */
     causes: Difference[];
-    /** What overlapped it, up to 8: what took longest beyond its time in the mean iteration first. */
+    /** Up to 8 activities that overlapped it. The one that exceeded its time in the mean iteration the most comes first. */
     overlaps: Overlap[];
 }
 
-/** Samples of the stacks of the threads that make iterations. Those count that were taken in iterations which `host` of the ledger is of, but for those taken while the thread waited for requests. */
+/** Samples of the stacks of the threads that make iterations. Samples count if they were taken in the iterations that `host` of the ledger is based on, except during waits for requests. */
 export interface Stacks {
-    /** How often samples were to be taken; `null`: not known. Unit: Hz. */
+    /** The rate at which samples were to be taken; `null` if it is not known. Unit: Hz. */
     rate: number | null;
-    /** How often they were taken, from the times of the samples; `null`: there are too few of them. Unit: Hz. */
+    /** The rate at which they were taken, by their times; `null` if there are too few. Unit: Hz. */
     achieved: number | null;
-    /** The same of native stacks, while their threads ran: a kernel whose timer ticks less often takes fewer. Unit: Hz. */
+    /** The rate at which native stacks were taken while their threads were running. It is lower if the kernel's timer ticks less often. Unit: Hz. */
     achieved_native: number | null;
-    /** The mean time between samples in iterations; `null`: there are none. Unit: ns. */
+    /** The mean time between samples in iterations; `null` if there are none. Unit: ns. */
     interval_ns: number | null;
-    /** How many there are. */
+    /** The numbers of samples. */
     counts: SampleCounts;
-    /** How much of the samples was rejected. Unit: part of 1. */
+    /** The share of rejected samples. Unit: part of 1. */
     rejected_share: number;
-    /** From how many samples on functions are distinguished. Unit: samples. */
+    /** The minimum number of samples to distinguish functions. Unit: samples. */
     enough: number;
-    /** Whether the ledger distinguishes functions by them. */
+    /** True if the ledger distinguishes functions by these samples. */
     told_apart: boolean;
-    /** For each of `windows`: how many there are. */
+    /** The numbers of samples in each of `windows`. */
     windows: SampleCounts[];
-    /** Functions by how often they were the innermost one, the greatest first: up to 32. */
+    /** The functions by the number of samples in which they were the innermost one, the largest first; at most 32. */
     functions: FunctionSamples[];
-    /** Who called whom. Callers come before what they call; what is under 0.1 % of the samples is left out. */
+    /** The call tree. Callers precede the functions that they call. Functions with less than 0.1 % of the samples are left out. */
     tree: TreeNode[];
-    /** The same of native stacks. */
+    /** The call tree of native stacks. */
     native_tree: TreeNode[];
 }
 
-/** Things of one name. */
+/** Events with one name. */
 export interface Named {
     /** Their name. */
     name: string;
-    /** How many there were. Unit: times. */
+    /** The number of events. Unit: times. */
     count: number;
-    /** How long they took in all. Unit: ns. */
+    /** The total time that they took. Unit: ns. */
     total_ns: number;
-    /** How long the longest took. Unit: ns. */
+    /** The time that the longest one took. Unit: ns. */
     max_ns: number;
 }
 
@@ -499,125 +539,125 @@ export interface Named {
 export interface Thread {
     /** The thread's ID. */
     tid: number;
-    /** Its name; `null`: not known. */
+    /** Its name; `null` if it is not known. */
     name: string | null;
-    /** How long it held the GIL inside windows. Unit: ns. */
+    /** The time that it held the GIL inside windows. Unit: ns. */
     gil_hold_ns: number;
 }
 
-/** The kernels of one name. */
+/** The kernels with one name. */
 export interface Kernel {
     /** The demangled name, with parameters. */
     name: string;
     /** The name without parameters and namespaces. */
     short_name: string;
-    /** How many ran. Unit: kernels. */
+    /** The number of kernels that ran. Unit: kernels. */
     count: number;
-    /** How long they took in all; `null`: the driver did not say. Unit: ns. */
+    /** The total time that they took; `null` if the driver did not report it. Unit: ns. */
     total_ns: number | null;
-    /** How long the longest took; `null` likewise. Unit: ns. */
+    /** The time that the longest one took; `null` if the driver did not report it. Unit: ns. */
     max_ns: number | null;
-    /** How long the shortest took; `null` likewise. Unit: ns. */
+    /** The time that the shortest one took; `null` if the driver did not report it. Unit: ns. */
     min_ns: number | null;
 }
 
 /** The copies of one kind, or all memory sets. */
 export interface Copy {
-    /** Such as `HtoD`; `memset` for memory sets. */
+    /** The kind, such as `HtoD`; `memset` for memory sets. */
     kind: string;
-    /** How many there were. Unit: copies. */
+    /** The number of copies or sets. Unit: copies. */
     count: number;
-    /** How long they took in all; `null`: the driver did not say. Unit: ns. */
+    /** The total time that they took; `null` if the driver did not report it. Unit: ns. */
     total_ns: number | null;
-    /** How much they moved or set in all. Unit: bytes. */
+    /** The total number of bytes that they moved or set. Unit: bytes. */
     bytes: number;
 }
 
-/** The iterations in which kernels were recorded, which makes them longer. */
+/** The iterations in which kernels were recorded. Recording makes these iterations longer. */
 export interface KernelWindow {
-    /** How many there are. Unit: iterations. */
+    /** The number of these iterations. Unit: iterations. */
     iterations: number;
-    /** How long they took in all. Unit: ns. */
+    /** The total time that they took. Unit: ns. */
     wall_ns: number;
-    /** How long at least one kernel or copy ran in them, of the device where that is longest; `null`: the driver did not say when kernels ran. Unit: ns. */
+    /** The time in which at least one kernel or copy ran in these iterations, on the device that was busy longest; `null` if the driver did not report when kernels ran. Unit: ns. */
     busy_ns: number | null;
-    /** How long that device did nothing between two kernels or copies of one iteration; `null` likewise. Unit: ns. */
+    /** The idle time of that device between two kernels or copies of one iteration; `null` if the driver did not report when kernels ran. Unit: ns. */
     gaps_ns: number | null;
-    /** Kernels that began in them. Unit: kernels. */
+    /** The number of kernels that began in these iterations. Unit: kernels. */
     kernels: number;
-    /** Kernels and copies that are missing. */
+    /** The number of kernels and copies that are missing. */
     dropped: number;
-    /** Where kernels were sampled (`--kernels=20@60s`): how; `null`: they were not. */
+    /** The sampling of kernels (`--kernels=20@60s`); `null` if kernels were not sampled. */
     samples: KernelSamples | null;
 }
 
-/** Equal blocks of kernels that follow one another in an iteration, by the kernels' names: as a rule the layers of a model. Of the iterations whose kernels are called alike, one by one; of several such kinds, of the one that most iterations are. */
+/** Equal blocks of kernels that follow one another in an iteration, compared by the names of the kernels. Usually they are the layers of a model. Iterations with the same sequence of names are analyzed together; if there are several such sequences, only the one with the most iterations is used. */
 export interface GpuBlocks {
-    /** How long each block took in these iterations, in their order. Unit: ns. */
+    /** The time of each block in these iterations, in the order of the blocks. Unit: ns. */
     block_ns: number[];
-    /** How long one takes in one iteration, in the mean. Unit: ns. */
+    /** The mean time of one block in one iteration. Unit: ns. */
     mean_ns: number;
-    /** What part of the time of these iterations' kernels the blocks are. Unit: part of 1. */
+    /** The share of the blocks in the time of these iterations' kernels. Unit: part of 1. */
     share: number;
-    /** A block's kernels, in their order. */
+    /** The kernels of a block, in their order. */
     kernels: GpuBlockKernel[];
-    /** How many kernels of one more block are equal to these, if at least half of them; `null`: there is none. Unit: kernels. */
+    /** The number of kernels that one more, incomplete block shares with these blocks, if at least half of a block; `null` if there is no such block. Unit: kernels. */
     partly: number | null;
-    /** What comes before the blocks. */
+    /** The kernels before the blocks. */
     before: GpuOutsideBlocks;
-    /** What comes behind them. */
+    /** The kernels after the blocks. */
     behind: GpuOutsideBlocks;
-    /** The iterations that this is of. Unit: iterations. */
+    /** The number of iterations with this sequence of kernels. Unit: iterations. */
     iterations: number;
-    /** The iterations in which kernels were recorded. Unit: iterations. */
+    /** The number of iterations in which kernels were recorded. Unit: iterations. */
     of: number;
 }
 
-/** The kernels that were launched in one scope: what torch modules, NVTX ranges and marked functions were open. */
+/** The kernels that were launched in one scope: while the same torch modules, NVTX ranges and marked functions were open. */
 export interface GpuLayer {
-    /** Such as `model.layers.3.self_attn/attention`; empty: nothing was open. */
+    /** The name, such as `model.layers.3.self_attn/attention`; empty if no scope was open. */
     name: string;
-    /** How many ran, each in one layer. Unit: kernels. */
+    /** The number of kernels that ran. Each is counted in one layer. Unit: kernels. */
     kernels: number;
-    /** How long they took in all. Unit: ns. */
+    /** The total time that they took. Unit: ns. */
     gpu_ns: number;
-    /** What part of the time of all kernels that is. Unit: part of 1. */
+    /** Their share of the time of all kernels. Unit: part of 1. */
     share: number;
 }
 
-/** Layers whose names differ in numbers alone, or a layer by its whole name, with all that is within. */
+/** Layers whose names differ only in numbers, or one layer by its whole name, with all that is within. */
 export interface GpuLayerPattern {
-    /** The name, with `*` for each number where they are one row, such as `model.layers.*.self_attn`. */
+    /** The name, such as `model.layers.*.self_attn`. `*` stands for a number if several layers are one row. */
     name: string;
-    /** How many parts of the name are around it. Unit: parts. */
+    /** The number of parts of the name before its last part. Unit: parts. */
     depth: number;
-    /** How many layers have this name. Unit: layers. */
+    /** The number of layers with this name. Unit: layers. */
     layers: number;
-    /** How many kernels ran. Unit: kernels. */
+    /** The number of kernels that ran. Unit: kernels. */
     kernels: number;
-    /** How long they took in all. Unit: ns. */
+    /** The total time that they took. Unit: ns. */
     gpu_ns: number;
-    /** What part of the time of all kernels that is. Unit: part of 1. */
+    /** Their share of the time of all kernels. Unit: part of 1. */
     share: number;
-    /** How many kernels run in an iteration. Unit: per iteration. */
+    /** The mean number of kernels in an iteration. Unit: per iteration. */
     kernels_a_step: number;
-    /** What they take in an iteration. Unit: ns. */
+    /** The mean time of these kernels in an iteration. Unit: ns. */
     step_ns: number;
-    /** What one of the layers takes in an iteration, all its calls together. Unit: ns. */
+    /** The mean time of one of the layers in an iteration, with all its calls. Unit: ns. */
     each_ns: number;
-    /** For how long in an iteration the GPU was idle between two kernels of one of these layers; `null`: not known. Unit: ns. */
+    /** The mean idle time of the GPU in an iteration between two kernels of one of these layers; `null` if it is not known. Unit: ns. */
     gap_ns: number | null;
 }
 
 /** Kernels whose layer is not known. */
 export interface UnknownGpuLayer {
-    /** Why, in words. */
+    /** The reason, in words. */
     why: string;
-    /** How many there are. Unit: kernels. */
+    /** The number of these kernels. Unit: kernels. */
     kernels: number;
-    /** How long they took in all. Unit: ns. */
+    /** The total time that they took. Unit: ns. */
     gpu_ns: number;
-    /** What part of the time of all kernels that is. Unit: part of 1. */
+    /** Their share of the time of all kernels. Unit: part of 1. */
     share: number;
 }
 
@@ -633,7 +673,7 @@ export interface Metric {
     mean: number;
     /** The largest sample. Unit: `unit`. */
     max: number;
-    /** How many samples there are. Unit: samples. */
+    /** The number of samples. Unit: samples. */
     samples: number;
 }
 
@@ -643,37 +683,37 @@ export interface Window {
     first: number;
     /** The number of its last iteration. */
     last: number;
-    /** Whether it was closed. */
+    /** True if it was closed. */
     closed: boolean;
-    /** Whether something other than its last iteration closed it, such as the end of the process. */
+    /** True if something other than its last iteration closed it, such as the end of the process. */
     cut: boolean;
-    /** Whether the flight recorder had kept its iterations: those before a window, or before the end of the process. */
+    /** True if the flight recorder had kept its iterations: those before a window, or before the end of the process. */
     past: boolean;
-    /** How many iterations between those are missing. Unit: iterations. */
+    /** The number of missing iterations between the first and the last. Unit: iterations. */
     missing: number;
-    /** Where the time of its iterations goes, by cause. */
+    /** The time of its iterations, divided by cause. */
     ledger: Ledger;
     /** Its iterations, in the order of their starts. */
     iterations: Iteration[];
 }
 
-/** The collectives of one operation of one library, by the kernels of the record. */
+/** The collectives of one operation of one library, found by the kernels in the record. */
 export interface Collective {
     /** The operation and the library, such as `all-reduce (NCCL)`. */
     name: string;
-    /** How many there are. Unit: collectives. */
+    /** The number of collectives. Unit: collectives. */
     count: number;
-    /** How many of them are known on all ranks of their group, and in iterations that qualify; the first one of a window is not. Unit: collectives. */
+    /** The number of them that were found on all ranks of their group, in iterations that qualify. The first one of a window is never matched. Unit: collectives. */
     matched: number;
-    /** How long those took after the last rank had come; `null`: there are none. Unit: ns. */
+    /** The time that the matched ones took after the last rank had arrived; `null` if none was matched. Unit: ns. */
     transfer_ns: number | null;
-    /** How long those waited for the last rank to come; `null` likewise. Unit: ns. */
+    /** The time that the matched ones waited for the last rank; `null` if none was matched. Unit: ns. */
     wait_ns: number | null;
-    /** How long the others took, which are left out of both. Unit: ns. */
+    /** The time of the collectives that were not matched. It is in neither of the other two times. Unit: ns. */
     unmatched_ns: number;
 }
 
-/** How unevenly the learned routers of MoE layers chose experts, outside windows. */
+/** Load balance of the learned routers of MoE layers, outside windows. */
 export interface Routing {
     /** The mean of the layers' `max_of_mean`. Unit: multiple of the mean. */
     mean: number;
@@ -681,60 +721,60 @@ export interface Routing {
     layers: Layer[];
 }
 
-/** How durations are distributed. Quantiles are by nearest rank. */
+/** Distribution of durations. Quantiles are by nearest rank. */
 export interface Quantiles {
     /** The arithmetic mean. Unit: ns. */
     mean_ns: number;
     /** The median. Unit: ns. */
     p50_ns: number;
-    /** The 90th percentile. Unit: ns. */
-    p90_ns: number;
-    /** The 99th percentile. Unit: ns. */
-    p99_ns: number;
-    /** The longest. Unit: ns. */
+    /** The 90th percentile; `null` if there are fewer than 20 values. Unit: ns. */
+    p90_ns: number | null;
+    /** The 99th percentile; `null` if there are fewer than 200 values. Unit: ns. */
+    p99_ns: number | null;
+    /** The maximum. Unit: ns. */
     max_ns: number;
 }
 
-/** An iteration over the processes that have it. */
+/** An iteration of all processes that have it. */
 export interface SkewStep {
     /** The iteration's number. */
     n: number;
-    /** The place in `processes` of the process that took longest; where several took as long, of one of them. */
+    /** The index in `processes` of the process that took longest; if several took equally long, of one of them. */
     slowest: number;
-    /** The place in `processes` of the process that took shortest. */
+    /** The index in `processes` of the process that took the least time. */
     fastest: number;
-    /** How long the slowest took. Unit: ns. */
+    /** The time that the slowest process took. Unit: ns. */
     dur_ns: number;
-    /** How much longer the slowest took than the fastest. Unit: ns. */
+    /** The time that the slowest process took beyond the fastest. Unit: ns. */
     spread_ns: number;
 }
 
-/** What the time of collectives is. */
+/** The verdict on the time of collectives. */
 export type CollectiveVerdict =
-    /** Moving data: over two thirds of it. */
+    /** More than two thirds of it is data transfer. */
     | "transfer-bound"
-    /** Waiting for the last rank: over two thirds of it. */
+    /** More than two thirds of it is waiting for the last rank. */
     | "arrival-skew"
-    /** Both. */
+    /** Both take a considerable part. */
     | "mixed"
-    /** The records do not say. */
+    /** The records do not show it. */
     | "inconclusive";
 
 /** Ranks whose collectives of one kind are the same events. */
 export interface CollectiveGroup {
     /** The operation and the library. */
     name: string;
-    /** The ranks' group: `TP`, `PP`, `EP`, `DP`, `world`, or `communicator` for one of NCCL without a name; `null`: the records do not say, and the ranks were found by the times of their collectives. */
+    /** The ranks' group: `TP`, `PP`, `EP`, `DP`, `world`, or `communicator` for an NCCL communicator without a name; `null` if the records do not name it. Then the ranks were found by the times of their collectives. */
     group: string | null;
-    /** How many ranks that group has, those without a record among them; `null` likewise. Unit: ranks. */
+    /** The number of ranks in that group, including those without a record; `null` if the records do not name the group. Unit: ranks. */
     size: number | null;
-    /** The places of its processes in `processes`. */
+    /** The indexes of its processes in `processes`. */
     processes: number[];
-    /** How many collectives they have in common. Unit: collectives. */
+    /** The number of collectives that they have in common. Unit: collectives. */
     events: number;
-    /** How long those waited for the last rank, summed over ranks. Unit: ns. */
+    /** The time that these waited for the last rank, summed over ranks. Unit: ns. */
     wait_ns: number;
-    /** How long they took after that, summed over ranks. Unit: ns. */
+    /** The time that they took after that, summed over ranks. Unit: ns. */
     transfer_ns: number;
 }
 
@@ -742,69 +782,69 @@ export interface CollectiveGroup {
 export interface Clock {
     /** The host's name. */
     host: string;
-    /** How far `CLOCK_MONOTONIC` is there ahead of that of the host that all are compared with, in the middle of the record; `null`: no collectives say so. Unit: ns. */
+    /** The offset of `CLOCK_MONOTONIC` on this host from that of the reference host, in the middle of the record; positive if it is ahead; `null` if there are no collectives to compare. Unit: ns. */
     offset_ns: number | null;
-    /** How much faster it goes. Unit: parts per million. */
+    /** The rate by which it runs faster than the reference. Unit: parts per million. */
     drift_ppm: number;
-    /** How far 9 of 10 ends of its collectives are from those of the other hosts at most. Unit: ns. */
+    /** The distance within which 9 of 10 ends of its collectives lie from those of the other hosts. Unit: ns. */
     error_ns: number;
 }
 
-/** A clock that jumps. */
+/** A jump of a clock. */
 export interface ClockJump {
-    /** The place in `processes` of the process whose GPU times jump, or of one of the host's. */
+    /** The index in `processes` of the process whose GPU times jump, or of one process of the host that jumps. */
     process: number;
-    /** Whether the clock of the whole host jumps. */
+    /** True if the clock of the whole host jumps. */
     is_host: boolean;
-    /** The number of the iteration from which on it is another. */
+    /** The number of the first iteration after the jump. */
     n: number;
-    /** By how much. Unit: ns. */
+    /** The size of the jump. Unit: ns. */
     by_ns: number;
 }
 
-/** A rank in its collectives. */
+/** The collectives of a rank. */
 export interface RankInCollectives {
-    /** How many of its collectives were matched. Unit: collectives. */
+    /** The number of its collectives that were matched. Unit: collectives. */
     matched: number;
-    /** How long it waited in them for the last rank. Unit: ns. */
+    /** The time that it waited in them for the last rank. Unit: ns. */
     wait_ns: number;
-    /** How long they took after that. Unit: ns. */
+    /** The time that they took after that. Unit: ns. */
     transfer_ns: number;
-    /** In how many iterations it held the others up longest, by at least a hundredth of the iteration. Unit: iterations. */
+    /** The number of iterations in which it held the others up longest, by at least a hundredth of the iteration. Unit: iterations. */
     last: number;
-    /** How much later than the median rank it came to collectives, of those to which it came last. Unit: ns. */
+    /** The time by which it arrived later than the median rank, summed over the collectives that it reached last. Unit: ns. */
     late_ns: number;
-    /** How long the others waited for it in those, summed over ranks. Unit: ns. */
+    /** The time that the others waited for it in those, summed over ranks. Unit: ns. */
     lost_ns: number;
-    /** How long the mean iteration takes. Unit: ns. */
+    /** The time of the mean iteration. Unit: ns. */
     iteration_ns: number;
-    /** How long it would take if this rank had come to each collective with the last of the others. Unit: ns. */
+    /** The time that the mean iteration would take if this rank arrived at each collective together with the last of the others. Unit: ns. */
     iteration_without_ns: number;
-    /** Why it came late: differences to the median rank, the greatest first and what is unexplained last. */
+    /** Causes of its lateness, as differences from the median rank: the greatest first, and the unexplained part last. */
     causes: Difference[];
 }
 
-/** An iteration over the ranks. */
+/** The collectives of an iteration, over all ranks. */
 export interface Arrival {
-    /** Its number. */
+    /** The iteration's number. */
     n: number;
-    /** What the time of its collectives is. */
+    /** The verdict on the time of its collectives. */
     verdict: CollectiveVerdict;
-    /** How long ranks waited in them, summed over ranks. Unit: ns. */
+    /** The time that ranks waited in them, summed over ranks. Unit: ns. */
     wait_ns: number;
-    /** How long they took after that, summed over ranks. Unit: ns. */
+    /** The time that they took after that, summed over ranks. Unit: ns. */
     transfer_ns: number;
-    /** The place in `processes` of the rank that held the others up longest; `null`: none did by a hundredth of the iteration. */
+    /** The index in `processes` of the rank that held the others up longest; `null` if none did by at least a hundredth of the iteration. */
     last: number | null;
-    /** How much sooner the iteration would have ended if that rank had come with the last of the others. Unit: ns. */
+    /** The time by which the iteration would have ended sooner if that rank had arrived together with the last of the others. Unit: ns. */
     saved_ns: number;
-    /** Why that rank came late. */
+    /** Causes of that rank's lateness. */
     causes: Difference[];
-    /** For each of `processes`: how much later than the median rank it came to these collectives; `null`: it is not among those that were matched. Unit: us. */
+    /** For each of `processes`, the time by which it arrived at these collectives later than the median rank; `null` if none of its collectives was matched. Unit: us. */
     late: (number | null)[];
 }
 
-/** What a finding is about. Findings come in this order. */
+/** The kind of a finding. Findings are sorted in this order. */
 export type FindingKind =
     /** Something that costs time and can be fixed. */
     | "cause"
@@ -815,33 +855,45 @@ export type FindingKind =
     /** Something to know that is not a fault. */
     | "note";
 
-/** Whether a finding's rule holds. */
+/** The result of judging a rule. */
 export type Verdict =
-    /** It holds. */
+    /** The rule holds. */
     | "yes"
-    /** It does not hold. */
+    /** The rule does not hold. */
     | "no"
-    /** The records lack what it is judged by. */
+    /** The records lack the data that the rule is judged by. */
     | "unknown";
+
+/** A row of the ledger of a process. */
+export interface ClaimedRow {
+    /** The index of the process in `processes`. */
+    process: number;
+    /** The list that contains the row. */
+    ledger: LedgerSide;
+    /** The row's `cause`. */
+    cause: string;
+    /** The part of the row's time that is claimed. Unit: ns. */
+    ns: number;
+}
 
 /** Figures of an MoE layer. */
 export interface LayerFigures {
-    /** What the busiest of those GPUs was sent, as a multiple of the mean GPU's; `null`: the layer does not have equally many experts on each. Unit: multiple of the mean. */
+    /** The load of the busiest of these GPUs, as a multiple of the mean; `null` if the layer's experts cannot be divided evenly. Unit: multiple of the mean. */
     on_gpus: number | null;
-    /** What each expert was sent, as a multiple of the mean expert's. Unit: multiple of the mean. */
+    /** The load of each expert, as a multiple of the mean. Unit: multiple of the mean. */
     of_mean: number[];
 }
 
-/** How GPU time was measured, and in which iterations. */
+/** Method of measuring GPU time, and the iterations in which it was used. */
 export type GpuFrom =
-    /** By CUDA events around the work of the iterations in which no kernels were recorded. */
+    /** CUDA events around the work of the iterations in which no kernels were recorded. */
     | "events"
-    /** By CUDA events in iterations that recording kernels made longer: there are no others. */
+    /** CUDA events in iterations that were made longer by recording kernels. There are no others. */
     | "events in kernel windows"
-    /** By the kernels themselves, in iterations that recording them made longer. */
+    /** The kernels themselves, in iterations that were made longer by recording them. */
     | "kernels";
 
-/** Why an iteration does not count. */
+/** The reason why an iteration does not count. */
 export type UnqualifiedBy =
     /** Its batch does not satisfy the condition. */
     | "where"
@@ -849,159 +901,184 @@ export type UnqualifiedBy =
     | "unknown"
     /** Its batch has no tokens, and there is no condition. */
     | "idle"
-    /** It is a pass of a model that drafts, and there is no condition. */
+    /** It is a pass of a draft model, and there is no condition. */
     | "draft"
-    /** Something else than its own end ended it, as the end of the process. */
+    /** Something other than its own end ended it, such as the end of the process. */
     | "cut";
 
-/** What a batch consists of. */
+/** Times of all iterations outside windows, or of those before or after a window. */
+export interface OutsideSum {
+    /** The number of iterations. Unit: iterations. */
+    iterations: number;
+    /** The median; `null` if there are no iterations. Unit: ns. */
+    p50_ns: number | null;
+    /** The 90th percentile; `null` if there are fewer than 20 iterations. Unit: ns. */
+    p90_ns: number | null;
+    /** The 99th percentile; `null` if there are fewer than 200 iterations. Unit: ns. */
+    p99_ns: number | null;
+    /** The maximum; `null` if there are no iterations. Unit: ns. */
+    max_ns: number | null;
+}
+
+/** The phase of the tokens in a batch. */
 export type Phase =
-    /** Tokens of prompts alone. */
+    /** Only tokens of prompts. */
     | "prefill"
-    /** Tokens behind prompts alone. */
+    /** Only tokens after prompts. */
     | "decode"
     /** Both. */
     | "mixed"
     /** No tokens. */
     | "idle"
-    /** It is a pass of a model that drafts for speculative decoding; its requests and tokens are not known, and 0 here. */
+    /** A pass of a model that drafts for speculative decoding. Its requests and tokens are not known, and are 0 here. */
     | "draft";
 
-/** The iterations of one phase in whose batches there were so many tokens. */
+/** The iterations of one phase whose batches are of one size class. */
 export interface SizeSum {
-    /** The least tokens of this class. Unit: tokens. */
+    /** The minimum number of tokens of this class. Unit: tokens. */
     min_tokens: number;
-    /** The most tokens of this class; `null`: there is no limit. Unit: tokens. */
+    /** The maximum number of tokens of this class; `null` if there is no limit. Unit: tokens. */
     max_tokens: number | null;
-    /** How many there are. Unit: iterations. */
+    /** The number of iterations. Unit: iterations. */
     iterations: number;
-    /** How long they took. */
+    /** Quantiles of the time that they took. */
     time: Quantiles;
-    /** How long they took in all. Unit: ns. */
+    /** The total time that they took. Unit: ns. */
     total_ns: number;
-    /** Requests in their batches, in all. Unit: requests. */
+    /** The total number of requests in their batches. Unit: requests. */
     requests: number;
-    /** Tokens in their batches, in all. Unit: tokens. */
+    /** The total number of tokens in their batches. Unit: tokens. */
     tokens: number;
-    /** Tokens of prompts among them. Unit: tokens. */
+    /** The number of these tokens that belong to prompts. Unit: tokens. */
     prefill_tokens: number;
 }
 
-/** A cause, and the time that is spent on it. */
+/** A cause, and its time. */
 export interface LedgerRow {
-    /** What kind of cause it is. */
+    /** The kind of the cause. */
     kind: LedgerKind;
-    /** What the time is spent on. `other` has the causes that are too small for a row, `unknown` the time of which the record says nothing. */
+    /** The activity that the time is spent on. `other` stands for causes that are too small for a row, `unknown` for time about which the record has no information. */
     cause: string;
-    /** How long that is over all these iterations. Unit: ns. */
+    /** The function that the time is spent in, by samples or because it is marked; in a row of the GPU, the function of the host meanwhile. `null` if the row has no single function, or none that is known. */
+    where: Location | null;
+    /** The total time over all these iterations. Unit: ns. */
     ns: number;
-    /** How much of the time that is. Unit: part of 1. */
+    /** The share of that in their time. Unit: part of 1. */
     share: number;
 }
 
-/** What was in a batch. */
+/** The source of the GPU's ledger. */
+export type GpuLedgerFrom =
+    /** CUDA events before the first work of an iteration and after its last. Gaps between are not known. */
+    | "events"
+    /** Kernels, in the iterations in which they were recorded, which makes these longer. */
+    | "kernels"
+    /** Kernels that were recorded in other iterations of the same work. Busy time, and the idle time during each activity of the host, are assumed to be the same. */
+    | "kernels of other iterations";
+
+/** The contents of a batch. */
 export interface Batch {
-    /** Requests in it. Unit: requests. */
+    /** The number of requests in it. Unit: requests. */
     requests: number;
-    /** Tokens that were scheduled, without those that the batch was padded by. Unit: tokens. */
+    /** The number of tokens that were scheduled, without padding. Unit: tokens. */
     tokens: number;
-    /** Tokens of prompts among them. Unit: tokens. */
+    /** The number of these tokens that belong to prompts. Unit: tokens. */
     prefill_tokens: number;
-    /** The other ones. Unit: tokens. */
+    /** The number of the other tokens. Unit: tokens. */
     decode_tokens: number;
-    /** What it consists of. */
+    /** The phase of the tokens in it. */
     phase: Phase;
 }
 
-/** Something that an iteration took longer, or less long. */
+/** A cause on which an iteration spent more or less time. */
 export interface Difference {
-    /** What it is: a cause of the ledger, `GPU work`, which is waited for, or `unexplained`, which is the rest. */
+    /** The cause: one of the ledger, `GPU work` for work that the host waited for, or `unexplained` for the rest. */
     cause: string;
-    /** What was different about it; `null`: only how long it took. */
+    /** Details of the difference; `null` if only the time differs. */
     detail: string | null;
-    /** The thread that held the GIL, of a wait for it; `null`: not known. */
+    /** The thread that held the GIL, if the cause is a wait for it; `null` if it is not known. */
     held_by: string | null;
-    /** How much longer it took than in the mean of the others; negative: it took less long. Unit: ns. */
+    /** The extra time relative to the mean of the others; negative if it took less time. Unit: ns. */
     more_ns: number;
 }
 
-/** Something that overlapped a slow iteration. */
+/** An activity that overlapped a slow iteration. */
 export interface Overlap {
-    /** What kind of thing it is. */
+    /** The kind of the activity. */
     kind: OverlapKind;
     /** The name of the call, function or range, of the thread that held the GIL, or of the generation. */
     name: string;
-    /** How often it overlapped the iteration. Unit: times. */
+    /** The number of times that it overlapped the iteration. Unit: times. */
     count: number;
-    /** For how long it overlapped the iteration. Unit: ns. */
+    /** The time for which it overlapped the iteration. Unit: ns. */
     ns: number;
-    /** For how long it overlaps the mean iteration. Unit: ns. */
+    /** The time for which it overlaps the mean iteration. Unit: ns. */
     usual_ns: number;
 }
 
-/** So many samples of stacks. */
+/** Numbers of stack samples. */
 export interface SampleCounts {
-    /** Samples that count. Unit: samples. */
+    /** The number of samples that count. Unit: samples. */
     samples: number;
-    /** Samples that were rejected, as the stack changed while it was read. Unit: samples. */
+    /** The number of samples that were rejected because the stack changed while it was read. Unit: samples. */
     rejected: number;
-    /** Samples of native stacks, which are taken apart from the others. Unit: samples. */
+    /** The number of samples of native stacks, which are taken separately. Unit: samples. */
     native: number;
 }
 
-/** How often a function was seen. */
+/** The number of samples of a function. */
 export interface FunctionSamples {
     /** The function: `QUALNAME (FILE:FIRST LINE)` of Python. */
     name: string;
-    /** In `functions` the samples that it was the innermost function of; in trees also those in what it calls. Unit: samples. */
+    /** In `functions`, the samples in which it was the innermost function; in trees, all samples in which it was running or in a function that it called. Unit: samples. */
     samples: number;
-    /** How many of those its thread slept in. Unit: samples. */
+    /** The number of these samples in which its thread slept. Unit: samples. */
     asleep: number;
-    /** How much of all samples that is. Unit: part of 1. */
+    /** The share of these samples in all samples. Unit: part of 1. */
     share: number;
 }
 
-/** A function as another one, or none, called it. */
+/** A function as called by another function, or as the outermost one. */
 export interface TreeNode {
-    /** The place of its caller, which comes before it in this list; `null`: none. */
+    /** The index of its caller, which comes earlier in this list; `null` if there is no caller. */
     parent: number | null;
     /** The function: `QUALNAME (FILE:FIRST LINE)` of Python. */
     name: string;
-    /** In `functions` the samples that it was the innermost function of; in trees also those in what it calls. Unit: samples. */
+    /** In `functions`, the samples in which it was the innermost function; in trees, all samples in which it was running or in a function that it called. Unit: samples. */
     samples: number;
-    /** How many of those its thread slept in. Unit: samples. */
+    /** The number of these samples in which its thread slept. Unit: samples. */
     asleep: number;
-    /** How much of all samples that is. Unit: part of 1. */
+    /** The share of these samples in all samples. Unit: part of 1. */
     share: number;
 }
 
-/** Windows that opened by themselves, again and again, to record kernels. */
+/** Windows that opened repeatedly by themselves to record kernels. */
 export interface KernelSamples {
-    /** How many samples there are. Unit: samples. */
+    /** The number of samples. Unit: samples. */
     count: number;
-    /** How many iterations each was to have. Unit: iterations. */
+    /** The number of iterations that each sample was meant to have. Unit: iterations. */
     steps: number;
-    /** How long from the beginning of one to that of the next. Unit: ns. */
+    /** The time from the start of one sample to the start of the next. Unit: ns. */
     every_ns: number;
-    /** How many other windows have kernels, which are in the same figures. Unit: windows. */
+    /** The number of other windows with kernels, which are in the same figures. Unit: windows. */
     others: number;
-    /** All of that in words, as the report says it. */
+    /** The sampling in words, as the report shows it. */
     text: string;
 }
 
 /** A kernel of a block. */
 export interface GpuBlockKernel {
-    /** Without what it takes. */
+    /** The name without parameters. */
     short_name: string;
-    /** How long it took in all blocks of these iterations. Unit: ns. */
+    /** The time that it took in all blocks of these iterations. Unit: ns. */
     gpu_ns: number;
 }
 
 /** Kernels of an iteration that are in no block. */
 export interface GpuOutsideBlocks {
-    /** How many there are in an iteration. Unit: kernels. */
+    /** The number of these kernels in an iteration. Unit: kernels. */
     kernels: number;
-    /** How long they took in these iterations. Unit: ns. */
+    /** The time that they took in these iterations. Unit: ns. */
     gpu_ns: number;
 }
 
@@ -1009,63 +1086,70 @@ export interface GpuOutsideBlocks {
 export interface Iteration {
     /** Its number, counted from 0. */
     n: number;
-    /** When it began. Unit: ns. */
+    /** The start of the iteration. Unit: ns. */
     start_ns: number;
-    /** How long it took. Unit: ns. */
+    /** The time that it took. Unit: ns. */
     dur_ns: number;
-    /** How long the GPU was busy for it; `null`: not measured. Unit: ns. */
+    /** The time that the GPU was busy with its work; `null` if it was not measured. Unit: ns. */
     gpu_ns: number | null;
     /** The ID of the thread that ended it. */
     thread: number;
-    /** Launches of kernels and graphs during it, on all threads. Unit: launches. */
+    /** The number of launches of kernels and graphs during it, on all threads. Unit: launches. */
     launches: number;
-    /** CUDA calls during it, on all threads. Unit: calls. */
+    /** The number of CUDA calls during it, on all threads. Unit: calls. */
     calls: number;
-    /** How long its thread waited in CUDA calls for the GPU to work. Unit: ns. */
+    /** The time that its thread waited in CUDA calls for the GPU to work. Unit: ns. */
     wait_ns: number;
-    /** How long its thread was blocked waiting for requests: in a function in which a known engine does, or in a call that waits for a GPU that was given nothing to do. It is part of `dur_ns`, and of no percentile and no finding. Unit: ns. */
+    /** The time that its thread was blocked waiting for requests: in a function in which a known engine waits for them, or in a call that waits for a GPU without work. It is part of `dur_ns`, but not of any percentile or finding. Unit: ns. */
     idle_ns: number;
-    /** How long its thread waited for the GIL. Unit: ns. */
+    /** The time that its thread waited for the GIL. Unit: ns. */
     gil_wait_ns: number;
-    /** How long garbage collections of Python took during it, on all threads. Unit: ns. */
+    /** The time that garbage collections of Python took during it, on all threads. Unit: ns. */
     gc_ns: number;
-    /** How long its thread was on a processor; `null`: not known. Unit: ns. */
+    /** The time that its thread was on a processor; `null` if it is not known. Unit: ns. */
     processor_ns: number | null;
-    /** How long its thread could have run and had no processor, where another thread was given its own; `null`: not known. Unit: ns. */
+    /** The time that its thread was ready to run but had no processor, because its processor was given to another thread; `null` if it is not known. Unit: ns. */
     delayed_ns: number | null;
-    /** Page faults of its thread, and those of up to seven iterations before it that took no longer than others, in which the thread was on a processor; `null`: not known. Unit: page faults. */
+    /** The number of page faults of its thread, including those of up to seven earlier iterations that took no longer than others and in which the thread was on a processor; `null` if it is not known. Unit: page faults. */
     page_faults: number | null;
-    /** Kernels that began during it; 0 where kernels were not recorded. Unit: kernels. */
+    /** The number of kernels that began during it; 0 if kernels were not recorded. Unit: kernels. */
     kernels: number;
-    /** How long at least one kernel or copy ran during it, of the device where that is longest; `null`: kernels were not recorded. Recording them makes an iteration longer. Unit: ns. */
+    /** The time in which at least one kernel or copy ran during it, on the device that was busy longest; `null` if kernels were not recorded. Recording kernels makes an iteration longer. Unit: ns. */
     gpu_busy_ns: number | null;
-    /** What was in its batch, by the arguments of the engine's step function; `null`: not known. */
+    /** The contents of its batch, by the arguments of the engine's step function; `null` if they are not known. */
     batch: Batch | null;
-    /** Whether figures of windows include it: `unqualified` says which ones they do not. */
+    /** True if figures of windows include it. `unqualified` lists the iterations that they do not include. */
     qualifies: boolean;
-    /** Whether something other than its own end ended it. */
+    /** True if something other than its own end ended it. */
     cut: boolean;
 }
 
 /** An MoE layer. */
 export interface Layer {
-    /** Its number. */
+    /** The layer's number. */
     layer: number;
-    /** Its name; `null`: not known. */
+    /** The layer's name; `null` if it is not known. */
     name: string | null;
-    /** What was sent to experts: a token counts once for each expert that it went to. Unit: tokens. */
+    /** The tokens that were sent to experts. A token counts once for each expert that received it. Unit: tokens. */
     tokens: number;
-    /** What the busiest expert was sent, as a multiple of the mean expert's. Unit: multiple of the mean. */
+    /** The tokens of the busiest expert, as a multiple of the mean expert's. Unit: multiple of the mean. */
     max_of_mean: number;
-    /** Experts that were sent nothing. Unit: experts. */
+    /** The number of experts that received no tokens. Unit: experts. */
     idle: number;
-    /** `max_of_mean` of GPUs instead of experts, where each GPU can hold equally many experts, in the order of their numbers: for 2, 4, 8, 16, 32 and 64 GPUs, and for as many as there are processes. */
+    /** `max_of_mean` of GPUs instead of experts, for 2, 4, 8, 16, 32 and 64 GPUs and for the number of processes, where that number divides the experts equally. Each GPU then holds consecutive experts. */
     gpus: LayerOnGpus[];
-    /** What each expert was sent, in the order of their numbers. Unit: tokens. */
+    /** The tokens that each expert received, in the order of the experts' numbers. Unit: tokens. */
     experts: number[];
 }
 
-/** What kind of cause time is spent on. */
+/** A list of the ledger. */
+export type LedgerSide =
+    /** The time of the iterations' threads. */
+    | "host"
+    /** The time of the GPU. */
+    | "gpu";
+
+/** The kind of cause that time is spent on. */
 export type LedgerKind =
     /** Host: a CUDA call that waits for the GPU. */
     | "wait"
@@ -1083,30 +1167,42 @@ export type LedgerKind =
     | "gc"
     /** Host: waits for the GIL. */
     | "gil_wait"
-    /** Host: a marked Python function, without what has a row of its own. */
+    /** Host: a marked Python function, without the time of activities inside it that have rows of their own. */
     | "function"
-    /** Host: code between two of the things above. */
+    /** Host: code between two of the activities above. */
     | "code"
-    /** Host: a Python function, by samples of the thread's stack, which divide such code and the time of marked functions. */
+    /** Host: a Python function, by samples of the thread's stack. Samples divide code between activities and the time of marked functions. */
     | "python"
     /** Host: native code, by samples. */
     | "native"
-    /** Host: the thread was asleep or blocked in such code or such a function: in a sleep, for a lock, a file or another thread. By samples, or for certain by what the kernel counts. */
+    /** Host: the thread was asleep or blocked in such code or such a function, for example in a sleep, or waiting for a lock, a file or another thread. Known by samples, or for certain by the kernel's counters. */
     | "blocked"
-    /** Host: the thread could have run, and another one had its processor. */
+    /** Host: the thread could have run, but another one had its processor. */
     | "delayed"
-    /** Host: waiting for requests, which is neither work nor a fault. */
+    /** Host: waits for requests, which are neither work nor a fault. */
     | "requests"
-    /** GPU: at work. */
+    /** GPU: from the first work of an iteration to its last, with the gaps between. */
+    | "span"
+    /** GPU: busy. */
     | "busy"
-    /** GPU: nothing to do. */
+    /** GPU: idle. */
     | "idle"
     /** Causes that are too small for a row. */
     | "other"
-    /** The record says nothing about it. */
+    /** Time about which the record has no information. */
     | "unknown";
 
-/** What kind of thing overlapped a slow iteration. */
+/** A function of the host and the location of its code. */
+export interface Location {
+    /** The function's name: Python's qualified name, or a demangled symbol. */
+    function: string;
+    /** The file's path as the interpreter knows it; `null` for native code. */
+    file: string | null;
+    /** The first line of the function; `null` for native code. */
+    line: number | null;
+}
+
+/** The kind of an activity that overlapped a slow iteration. */
 export type OverlapKind =
     /** A garbage collection of Python, on any thread. */
     | "gc"
@@ -1121,10 +1217,10 @@ export type OverlapKind =
     /** An NVTX range of the program on the iteration's thread. */
     | "range";
 
-/** A layer's experts on so many GPUs. */
+/** A layer's experts divided over a number of GPUs. */
 export interface LayerOnGpus {
-    /** How many GPUs. Unit: GPUs. */
+    /** The number of GPUs. Unit: GPUs. */
     gpus: number;
-    /** What the busiest GPU was sent, as a multiple of the mean GPU's. Unit: multiple of the mean. */
+    /** The tokens of the busiest GPU, as a multiple of the mean GPU's. Unit: multiple of the mean. */
     max_of_mean: number;
 }

@@ -1,4 +1,4 @@
-// The page's columns, read: what `crates/page/src/columns.rs` and those who use it write.
+// Reads the page's columns, which `crates/page/src/columns.rs` and its users write.
 
 import { Kind, Place } from "./kinds";
 
@@ -67,7 +67,7 @@ async function columns(id: string): Promise<Columns | null> {
     return new Columns(new Uint8Array(await new Response(inflated).arrayBuffer()));
 }
 
-/** Whether nothing says that the GPU time of an iteration was not taken: it is there, or there is none of any, or no work. */
+/** Returns false if other iterations have a GPU time but this one, which launched work, has none. */
 export function isTimed(iterations: Iterations, i: number): boolean {
     const { gpu, busy, launches } = iterations;
     return !Number.isNaN(gpu[i]) || !Number.isNaN(busy[i]) || launches[i] === 0 || !iterations.has_gpu;
@@ -75,22 +75,26 @@ export function isTimed(iterations: Iterations, i: number): boolean {
 
 /** The iterations of a process, in the order of their windows. Times in ns; `gpu` is NaN where not measured. */
 export interface Iterations {
-    /** Of each window the first of its iterations and the one after its last. */
+    /** For each window, the index of its first iteration and of the one after its last. */
     windows: [number, number][];
     n: Float64Array; start: Float64Array; dur: Float64Array; gpu: Float64Array;
-    /** How long its thread waited for requests, which figures leave out, and how long it took without that. */
+    /** Time that its thread waited for requests, and its duration without that. */
     idle: Float64Array; worked: Float64Array;
     thread: Float64Array; cut: Uint8Array;
-    /** Whether figures include it. */
+    /** 1 if figures include it. */
     qualifies: Uint8Array; launches: Float64Array; calls: Float64Array;
     wait: Float64Array; gil: Float64Array; gc: Float64Array; kernels: Float64Array;
-    /** How long the GPU was at work by its kernels, where these were taken, which stretches an iteration. */
+    /** Times in which its thread launched work, had no processor, and was asleep or blocked. */
+    launching: Float64Array; delayed: Float64Array; blocked: Float64Array;
+    /** The number of samples in which its thread ran Python code, and other code. */
+    python: Float64Array; native: Float64Array;
+    /** GPU busy time by kernels, if they were recorded, which makes an iteration longer. */
     busy: Float64Array;
-    /** Some have one of these two. */
+    /** True if any iteration has one of these two times. */
     has_gpu: boolean;
-    /** What was in its batch: the phase, by its place in `PHASES`, requests, tokens, and those of prompts. */
+    /** Its batch: the phase, as an index in `PHASES`, and the numbers of requests, tokens, and tokens of prompts. */
     phase: Uint8Array; requests: Float64Array; tokens: Float64Array; prefill: Float64Array;
-    /** Whether the timeline has its events. */
+    /** 1 if the timeline has its events. */
     shown: Uint8Array;
 }
 
@@ -105,7 +109,8 @@ export async function readIterations(place: number): Promise<Iterations> {
     const found = {
         windows, n: from.differences(length), start: from.differences(length), dur: more(), gpu: more(),
         idle: more(), worked: new Float64Array(length), thread: more(), cut: from.bytes8(length), qualifies: from.bytes8(length), launches: more(), calls: more(),
-        wait: more(), gil: more(), gc: more(), kernels: more(), busy: more(),
+        wait: more(), gil: more(), gc: more(), launching: more(), delayed: more(), blocked: more(), python: more(), native: more(),
+        kernels: more(), busy: more(),
         phase: from.bytes8(length), requests: more(), tokens: more(), prefill: more(), shown: from.bytes8(length), has_gpu: false,
     };
     for (let i = 0; i < length; i++) found.worked[i] = Math.max(0, found.dur[i] - found.idle[i]);
@@ -116,10 +121,10 @@ export async function readIterations(place: number): Promise<Iterations> {
     return found;
 }
 
-/** The iterations that several processes have, in the order of their numbers. */
+/** The iterations that several processes have in common, in the order of their numbers. */
 export interface SkewSteps {
     n: Float64Array;
-    /** The place of the process that took longest. */
+    /** The index of the slowest process. */
     slowest: Uint32Array;
 }
 
@@ -132,9 +137,9 @@ export async function readSkew(): Promise<SkewSteps> {
 /** The iterations whose collectives were matched, in the order of their numbers. */
 export interface Arrivals {
     n: Float64Array; ranks: number;
-    /** The place of the process that held the others up, or `ranks` where none did, and why. */
+    /** The index of the process that the others waited for, or `ranks` if there was none, and the cause. */
     last: Uint32Array; why: string[];
-    /** For each iteration and each process: how much later than the median rank it came, in µs and one more; 0: not known. */
+    /** For each iteration and each process: its delay after the median rank in µs, plus 1; 0 if it is not known. */
     late: Uint32Array;
 }
 
@@ -149,42 +154,42 @@ export async function readArrivals(): Promise<Arrivals | null> {
     return { n, ranks, last, why, late: from.words(length * ranks) };
 }
 
-/** Events of a track that do not overlap: places in the track's columns, in the order of their starts. */
+/** Events of a track that do not overlap: indexes in the track's columns, in the order of their starts. */
 export interface Lane {
     events: Uint32Array;
-    /** What all events before this one took, in ns; one more than there are events. */
+    /** The total time of all events before each event, in ns. It has one more entry than there are events. */
     sums: Float64Array;
-    /** Starts, as searching goes through many. */
+    /** The starts of the events, for fast searches. */
     starts: Float64Array;
 }
 
 export interface Track {
     place: Place; name: string; id: number; stream: number;
     start: Float64Array; dur: Float64Array; kind: Uint8Array; flags: Uint8Array; names: Uint32Array; value: Float64Array;
-    /** Of a stream's events one more than the number of the name of the scope; 0: it is not known, or it has none. */
+    /** For events of a stream, the number of the scope's name plus 1; 0 if it is not known, or there is none. */
     scopes: Uint32Array;
-    /** The table that `kind` has numbers of. */
+    /** The table that `kind` refers to. */
     kinds: readonly Kind[];
     lanes: Lane[];
 }
 
-/** What was measured of a GPU over time, in its unit. */
+/** A metric of a GPU over time, in its unit. */
 export interface Metric {
     device: number; name: string; unit: string;
     start: Float64Array; dur: Float64Array; value: Float64Array;
 }
 
 export interface Timeline {
-    /** How many events the page has, and how many the record. */
+    /** Number of events on the page, and in the record. */
     kept: number; total: number;
     names: string[];
-    /** The names as they are drawn: kernels' without what they take. */
+    /** The names as drawn: those of kernels without parameters. */
     labels: string[];
     tracks: Track[];
     metrics: Metric[];
 }
 
-/** How many lanes a track has, at most: deeper events are drawn in the last one. */
+/** Maximum number of lanes of a track. Deeper events are drawn in the last lane. */
 const LANES = 24;
 
 export async function readTimeline(place: number): Promise<Timeline | null> {
@@ -220,7 +225,7 @@ export async function readTimeline(place: number): Promise<Timeline | null> {
     return { kept, total, names, labels, tracks, metrics };
 }
 
-/** Each event in the first lane that is free when it starts: what is nested lies under what it is in. */
+/** Puts each event into the first lane that is free when it starts, so that nested events lie under the outer ones. */
 function lanes(track: Track): Lane[] {
     const { start, dur } = track;
     const ends: number[] = [];
@@ -228,7 +233,7 @@ function lanes(track: Track): Lane[] {
     const lane_of = new Uint8Array(start.length);
     for (let i = 0; i < start.length; i++) {
         let lane = 0;
-        // A wait and a hold of the GIL have their lane, whatever their ends.
+        // Waits and holds of the GIL stay in one lane, whatever their ends.
         if (track.place !== Place.Gil) while (lane < LANES - 1 && ends[lane] > start[i]) lane++;
         lane_of[i] = lane;
         ends[lane] = Math.max(ends[lane] ?? -Infinity, start[i] + dur[i]);
@@ -248,7 +253,7 @@ function lanes(track: Track): Lane[] {
     return found;
 }
 
-/** The first place in a sorted column, from `from` on, that is above `value`. */
+/** The first index in a sorted column, from `from` on, whose value is above `value`. */
 export function above(column: Float64Array, value: number, from = 0): number {
     let to = column.length;
     while (from < to) {

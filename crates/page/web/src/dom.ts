@@ -26,7 +26,7 @@ export function card(title: string, caption: string, ...children: Child[]): HTML
 let probe: HTMLElement | undefined;
 let cache = new Map<string, string>();
 
-/** A colour of the style, as the theme has it now. */
+/** The current value of a colour of the style. */
 export function colour(name: string): string {
     let found = cache.get(name);
     if (!found) {
@@ -39,7 +39,7 @@ export function colour(name: string): string {
 }
 
 const listeners: (() => void)[] = [];
-/** Calls when the theme has changed, with whatever draws by itself. */
+/** Registers a function to call when the theme changes. */
 export const onTheme = (act: () => void) => listeners.push(act);
 export const offTheme = (act: () => void) => {
     const at = listeners.indexOf(act);
@@ -53,7 +53,7 @@ function changed() {
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** The switch between the themes. The first one is the system's. */
+/** The button that switches the theme. At first the theme is that of the system. */
 export function themeSwitch(): HTMLElement {
     const root = document.documentElement;
     const isDark = () => (root.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";

@@ -1,4 +1,4 @@
-// Numbers for people, as the text report writes them.
+// Numbers for readers, in the same format as in the text report.
 
 /** A duration in nanoseconds, with three or four digits. */
 export function time(ns: number): string {
@@ -10,6 +10,9 @@ export function time(ns: number): string {
     return digits(ns / 1e9) + " s";
 }
 
+/** A percentile; a dash if there are too few values for it. */
+export const percentile = (ns: number | null): string => (ns === null ? "–" : time(ns));
+
 function digits(value: number): string {
     return fixed(value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
 }
@@ -17,10 +20,10 @@ function digits(value: number): string {
 /** A difference of durations, with its sign. */
 export const change = (ns: number): string => (ns < 0 ? time(ns) : `+${time(ns)}`);
 
-/** A number with so many decimal places. What lies right between two goes to the even one, as in the text report. */
+/** A number with this number of decimal places. A value exactly between two is rounded to the even one, as in the text report. */
 function fixed(value: number, places: number): string {
     const below = Math.floor(value * 10 ** places);
-    // Twice a value between two is odd, and has as many factors 5 as it has places, or it is between them by rounding alone.
+    // Twice such a value is odd and has at least as many factors 5 as decimal places. Other values lie between only by rounding.
     const is_between = value * 10 ** places - below === 0.5 && (2 * below + 1) % 5 ** places === 0;
     return (is_between ? (below + (below % 2)) / 10 ** places : value).toFixed(places);
 }
@@ -32,7 +35,7 @@ export function share(part: number): string {
     return fixed(percent, percent >= 99.95 ? 0 : 1) + " %";
 }
 
-/** How often something happens. */
+/** A rate, with three digits. */
 export const rate = digits;
 
 export const count = (value: number): string => Math.round(value).toLocaleString("en-US");
@@ -47,17 +50,17 @@ export function bytes(value: number): string {
     return `${unit === 0 ? Math.floor(value) : digits(value)} ${units[unit]}`;
 }
 
-/** A value of a metric, by its unit. */
+/** A value of a metric in its unit. */
 export function quantity(value: number, unit: string): string {
     if (unit === "%") return share(value / 100);
     if (unit === "MiB") return bytes(Math.trunc(value * 1048576));
     return `${fixed(value, 0)} ${unit}`;
 }
 
-/** A moment on an axis whose ticks are `step` ns apart, with as many digits as distinguish them. */
+/** A moment on an axis whose ticks are `step` ns apart, with as many digits as distinguish the ticks. */
 export function moment(ns: number, step: number): string {
     const [unit, name] = step >= 1e9 ? [1e9, "s"] : step >= 1e6 ? [1e6, "ms"] : step >= 1e3 ? [1e3, "µs"] : [1, "ns"];
-    // Long numbers of a small unit are shown in one that is larger, with more digits.
+    // Long numbers of a small unit are shown in a larger one, with more digits.
     const [larger, named] = Math.abs(ns) >= 1e5 * unit && unit < 1e6 ? [1e6, "ms"] : [unit, name];
     const places = Math.max(0, Math.ceil(-Math.log10(step / larger) - 1e-9));
     return `${(ns / larger).toFixed(places)} ${named}`.replace("-", "−");

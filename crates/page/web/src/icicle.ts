@@ -1,25 +1,30 @@
 // A tree as an icicle: stacks of functions, or layers.
 
 import { button, el } from "./dom";
+import { share } from "./format";
 
-/** What is narrower than this part of the graph is not drawn. */
+/** Minimum width of a drawn part, as a part of the graph. */
 const NARROW = 0.0012;
 const ROW = 20;
+/** Minimum number of outer callers to fold into one row, and minimum share of the graph that each must have. */
+const FOLDED = 3;
+const ALL = 0.98;
 
 /** A part of a tree. */
 export interface Block {
     name: string;
     parent: number | null;
     weight: number;
-    /** What there is to say of it. */
+    /** Text for the status line. */
     said: string;
-    /** It is drawn pale. */
+    /** True to draw it pale. */
     pale?: boolean;
 }
 
-/** A tree, each part below the one around it and as wide as its weight. What is at the side of its status line is `more`;
- * `zooms` is called with what is zoomed to. */
-export function icicle(tree: Block[], label: string, more: HTMLElement | null = null, zooms: (at: number | null) => void = () => {}): HTMLElement {
+/** A tree in which each part lies below its parent and is as wide as its weight. `more` is placed beside the status line;
+ * `zooms` is called with the part that is zoomed to. If `folds` is true, outer callers with nearly all of the weight are
+ * folded into one row. */
+export function icicle(tree: Block[], label: string, more: HTMLElement | null = null, zooms: (at: number | null) => void = () => {}, folds = false): HTMLElement {
     const below = new Map<number | null, number[]>();
     tree.forEach(({ parent }, at) => below.set(parent, [...(below.get(parent) ?? []), at]));
     const graph = el("div", { class: "flames", role: "group", "aria-label": label });
@@ -27,8 +32,23 @@ export function icicle(tree: Block[], label: string, more: HTMLElement | null = 
     const all = button("Show all", "Show all of it", () => draw(null));
     const drawn = new Map<number, HTMLButtonElement>();
     let zoomed: number | null = null;
+    const callers = callersOfAll(tree, below);
+    let is_folded = folds && callers.length >= FOLDED;
+    /** The row of folded callers. */
+    const folded = () => {
+        const names = callers.map((at) => tree[at].name);
+        const roots = below.get(null) ?? [];
+        const part = tree[callers[callers.length - 1]].weight / roots.reduce((sum, at) => sum + tree[at].weight, 0);
+        const made = button(`${callers.length} callers of ${share(part)}, from ${names[0]} to ${names[names.length - 1]}`, "Show these callers", () => {
+            is_folded = false;
+            draw(zoomed);
+        });
+        made.classList.add("caller", "folded");
+        made.style.cssText = "left:0;width:100%;top:0";
+        return made;
+    };
 
-    /** The button to which a key leads from one. */
+    /** Returns the part whose button gets the focus by a key. */
     const beside = (at: number, key: string): number | undefined => {
         const { parent } = tree[at];
         const among = (below.get(parent) ?? []).filter((other) => drawn.has(other));
@@ -45,7 +65,7 @@ export function icicle(tree: Block[], label: string, more: HTMLElement | null = 
         const made = button(node.name, node.said, () => draw(at));
         made.setAttribute("aria-label", node.said);
         made.classList.toggle("pale", !!node.pale);
-        // The same name has the same colour everywhere, whatever its number.
+        // Parts of one name have the same colour everywhere, whatever the numbers in it.
         let hash = 0;
         for (const char of node.name.replace(/\d+/g, "*")) hash = (hash * 31 + char.charCodeAt(0)) % 9973;
         made.style.cssText = `left:${left * 100}%;width:${wide * 100}%;top:${depth * ROW}px;--part:${20 + (hash % 8) * 10}%`;
@@ -68,7 +88,7 @@ export function icicle(tree: Block[], label: string, more: HTMLElement | null = 
         graph.append(made);
     };
 
-    /** Draws what is within a part, under those around it; `null`: all. */
+    /** Draws a part and all inside it, below its parents; `null` draws everything. */
     function draw(root: number | null) {
         const had_focus = graph.contains(document.activeElement) || document.activeElement === all;
         zoomed = root;
@@ -86,7 +106,17 @@ export function icicle(tree: Block[], label: string, more: HTMLElement | null = 
                 next += part;
             }
         };
-        if (root === null) {
+        if (is_folded) graph.append(folded());
+        if (root === null && is_folded) {
+            const inner = below.get(callers[callers.length - 1]) ?? [];
+            const sum = tree[callers[callers.length - 1]].weight;
+            let left = 0;
+            for (const at of inner) {
+                const part = tree[at].weight / sum;
+                if (part >= NARROW) fill(at, 1, left, part);
+                left += part;
+            }
+        } else if (root === null) {
             const roots = below.get(null) ?? [];
             const sum = roots.reduce((sum, at) => sum + tree[at].weight, 0);
             let left = 0;
@@ -96,19 +126,30 @@ export function icicle(tree: Block[], label: string, more: HTMLElement | null = 
             }
         } else {
             const around: number[] = [];
-            for (let at = tree[root].parent; at !== null; at = tree[at].parent) around.unshift(at);
+            for (let at = tree[root].parent; at !== null; at = tree[at].parent) if (!is_folded || !callers.includes(at)) around.unshift(at);
+            const above = is_folded ? 1 : 0;
             around.forEach((at, depth) => {
-                put(at, depth, 0, 1);
+                put(at, above + depth, 0, 1);
                 drawn.get(at)?.classList.add("caller");
             });
-            fill(root, around.length, 0, 1);
+            fill(root, above + around.length, 0, 1);
         }
         graph.style.height = `${(deepest + 1) * ROW}px`;
         all.hidden = zoomed === null;
-        const first = drawn.get(root ?? (below.get(null) ?? [])[0] ?? 0);
+        const first = drawn.get(root ?? [...drawn.keys()][0] ?? 0);
         if (first) first.tabIndex = 0;
         if (had_focus) first?.focus();
     }
     draw(null);
     return el("div", {}, graph, el("div", { class: "flames-said" }, status, more, all));
+}
+
+/** Returns the outer callers, from the outermost on, that have nearly all of a tree below them without dividing it. */
+function callersOfAll(tree: Block[], below: Map<number | null, number[]>): number[] {
+    const largest = (of: number | null) => (below.get(of) ?? []).reduce<number | null>((most, at) => (most === null || tree[at].weight > tree[most].weight ? at : most), null);
+    const all = (below.get(null) ?? []).reduce((sum, at) => sum + tree[at].weight, 0);
+    const found: number[] = [];
+    for (let at = largest(null); at !== null && tree[at].weight >= ALL * all; at = largest(at)) found.push(at);
+    // The innermost of them divides the rest, so it is not folded.
+    return found.slice(0, -1);
 }

@@ -1,15 +1,15 @@
-// What events are: their kinds come with the page's data, from the table in `crates/timeline/src/kinds.rs`.
+// Kinds of events. They are part of the page's data, from the table in `crates/timeline/src/kinds.rs`.
 
 export interface Kind {
-    /** What people call it. */
+    /** The name for readers. */
     label: string;
-    /** A word that groups kinds, as trace formats have it. */
+    /** A word for a group of kinds, as in trace formats. */
     category: string;
-    /** The variable of its colour in the style. */
+    /** The name of its colour in the style. */
     colour: string;
-    /** What an event's value is; empty: it says nothing, or is one more than the number of a launch. */
+    /** The meaning of an event's value; empty if it has none, or if it is the number of a launch plus 1. */
     value: string;
-    /** The end of a launch that it is. */
+    /** The end of a launch that it is, if any. */
     end: "" | "call" | "kernel";
 }
 
@@ -17,7 +17,7 @@ export const enum Place { Steps, Stream, Thread, Gil, Ranges }
 
 export const enum Flag { Cut = 1, Failed = 2, Capturing = 4 }
 
-/** The colours, in the order of a legend, with what they stand for. */
+/** The colours with their meanings, in the order of the legend. */
 export const colours: readonly (readonly [string, string])[] = [
     ["step", "GPU step"], ["kernel", "kernel"], ["copy", "copy"], ["set", "memset"], ["launch", "launch"], ["wait", "host wait"],
     ["call", "other CUDA call"], ["range", "NVTX"], ["python", "Python function"], ["gc", "GC"], ["gil-wait", "GIL wait"],

@@ -1,4 +1,4 @@
-// Whose time the GPU's is: layers as a tree and as an icicle, by each layer or with those of a number together.
+// GPU time by layer, as a tree and as an icicle: each layer by itself, or those that differ only by a number together.
 
 import { GpuLayerPattern, Process } from "./contract";
 import { button, card, el } from "./dom";
@@ -6,17 +6,17 @@ import { count, rate, share, time } from "./format";
 import { Block, icicle } from "./icicle";
 import { Cell, longRows } from "./panels";
 
-/** What the search of the timeline finds a layer's kernels by. */
+/** The search text with which the timeline finds a layer's kernels. */
 export const wanted = (name: string) => `layer:${name}`;
 
-/** The rest of a name within another one, with what separates them; `null`: it is not in it. */
+/** The rest of a name inside another one, with its separator; `null` if it is not inside. */
 function within(name: string, around: string): string | null {
     return name.startsWith(around) && /^[./]/.test(name.slice(around.length)) ? name.slice(around.length) : null;
 }
 
 const known = (ns: number | null, has_times: boolean): string => (ns === null || !has_times ? "–" : time(ns));
 
-/** The card of a process whose layers are known; `find` finds events of the timeline. */
+/** The card of a process whose layers are known. `find` searches events of the timeline. */
 export function layers(process: Process, find: (text: string) => void): HTMLElement | null {
     const { layer_patterns: together, layer_tree: each, layers_unknown: unknown, layers: rows, kernel_window: taken } = process;
     if (!rows.length && !unknown.length) return null;
@@ -54,7 +54,7 @@ export function layers(process: Process, find: (text: string) => void): HTMLElem
     return made;
 }
 
-/** The icicle: layers, what is in none, and what is not known. */
+/** The icicle: layers, kernels outside layers, and kernels whose layer is not known. */
 function blocks(tree: GpuLayerPattern[], { layers: rows, layers_unknown: unknown }: Process, find: (text: string) => void): HTMLElement {
     const around: number[] = [];
     const made = tree.map((row, at): Block => {
@@ -81,7 +81,7 @@ function blocks(tree: GpuLayerPattern[], { layers: rows, layers_unknown: unknown
     return graph;
 }
 
-/** The tree: a row that is no more than the one within it is left out, as in the text. */
+/** The tree. A row is left out if a single row inside it has all of it, as in the text report. */
 function table(tree: GpuLayerPattern[], is_together: boolean, has_times: boolean, find: (text: string) => void): HTMLElement[] {
     const is_more = (row: GpuLayerPattern, at: number) => {
         const next = tree[at + 1];

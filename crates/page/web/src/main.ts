@@ -1,13 +1,13 @@
-// The page of `tllmprof report --html`: what is fast or slow, when, why, and what the record says besides.
+// The page of `tllmprof report --html`: which iterations are fast or slow, when and why, and other contents of the record.
 
 import "uplot/dist/uPlot.min.css";
 import "./page.css";
 import { arrivals } from "./arrivals";
-import { histogram, iterationChart, rankChart } from "./charts";
-import { Data, Process, ProcessFigures } from "./contract";
+import { heaped, histogram, iterationChart, rankChart } from "./charts";
+import { Data, Process, ProcessFigures, Quantiles } from "./contract";
 import { isTimed, Iterations, readArrivals, readIterations, readSkew, readTimeline, SkewSteps, Timeline } from "./data";
 import { button, card, el, themeSwitch } from "./dom";
-import { count, time } from "./format";
+import { count, percentile } from "./format";
 import { layers } from "./layers";
 import { batches, facts, findings, ledger, rankCaption, rankTable, slowest, tables, verdict, windowName } from "./panels";
 import { phaseLegend, scatter } from "./phases";
@@ -24,7 +24,7 @@ let current = 0;
 let all: Iterations[] = [];
 let steps: SkewSteps;
 
-/** The parts of the page that are those of one process. */
+/** The parts of the page that belong to one process. */
 const parts = {
     choice: el("div", { class: "choice", role: "group", "aria-label": "Colours of iterations" }), key: el("div"), verdict: el("div"), ledger: el("div"), times: el("div", { class: "chart" }), distribution: el("div", { class: "chart" }),
     batches: el("div"), stacks: el("div"), ranks: el("div"), arrivals: el("div", { hidden: "" }), layers: el("div"), routing: el("div"), tables: el("div", { class: "tables" }), facts: el("div"),
@@ -32,8 +32,9 @@ const parts = {
 
 function head(): HTMLElement {
     const { processes } = report;
+    const label = ({ host, pid }: Process, name: string) => [name, host, name.startsWith("pid ") ? "" : `pid ${pid}`].filter(Boolean).join(" · ");
     const choose = el("select", { id: "process", "aria-label": "Process" },
-        ...processes.map((process, place) => el("option", { value: String(place) }, `${data.processes[place].name} · ${process.host} · pid ${process.pid}`)));
+        ...processes.map((process, place) => el("option", { value: String(place) }, label(process, data.processes[place].name))));
     choose.addEventListener("change", () => show(Number(choose.value)));
     const command = processes[0]?.command || processes[0]?.file || "";
     return el("header", { class: "top" }, el("b", { class: "mark" }, "tllmprof"), el("code", { title: command }, command),
@@ -58,27 +59,30 @@ function layout() {
     document.body.append(head(), main);
 }
 
-/** How long iterations take and what in them, and of how many iterations each row is. */
+/** The durations of iterations and of their parts, each row with its number of iterations. */
 function quantiles(process: Process, figures: ProcessFigures): HTMLElement {
     const { inside } = process;
     if (!inside) return el("div");
-    // Taking kernels stretches iterations.
+    // Recording kernels makes iterations longer, so the rows below each kind are based on iterations of that kind.
     const { with_kernels, without_kernels, iterations, host_iterations: host } = inside;
-    const stretched = with_kernels && without_kernels;
-    const of = (some: number) => (some < iterations ? ` (${some})` : "");
-    const sets = [
+    const gpu = [figures.gpu_name ?? "GPU time", inside.gpu] as const;
+    const waits = [["waits for the GPU", inside.wait.max_ns > 0 && inside.wait], ["waits for requests", inside.idle.max_ns > 0 && inside.idle]] as const;
+    const of_kernels = inside.gpu_from !== "events";
+    const sets: (readonly [string, Quantiles | null | false])[] = [
         [`iteration (${iterations})`, inside.time],
-        [`with kernels (${iterations - host})`, stretched && with_kernels], [`without (${host})`, stretched && without_kernels],
-        [figures.gpu_name ?? "GPU time", inside.gpu], [`waits for the GPU${of(host)}`, inside.wait.max_ns > 0 ? inside.wait : null],
-        [`waits for requests${of(host)}`, inside.idle.max_ns > 0 ? inside.idle : null],
-    ] as const;
+        ...(with_kernels && without_kernels ? [
+            [`without kernels (${host})`, without_kernels] as const, ...(of_kernels ? waits : [gpu, ...waits]),
+            [`with kernels (${iterations - host})`, with_kernels] as const, ...(of_kernels ? [gpu] : []),
+        ] : [gpu, ...waits]),
+    ];
+    const is_within = (name: string) => !/^(iteration|with|without) /.test(name);
     return el("table", { class: "small" }, el("thead", {}, el("tr", {}, el("td"), ...["p50", "p90", "p99", "max"].map((name) => el("th", { scope: "col" }, name)))),
-        el("tbody", {}, ...sets.flatMap(([name, of]) => of ? [el("tr", {}, el("th", { scope: "row" }, name),
+        el("tbody", {}, ...sets.flatMap(([name, of]) => of ? [el("tr", {}, el("th", { scope: "row", ...(is_within(name) ? { class: "within" } : {}) }, name),
             ...[of.p50_ns, of.p90_ns, of.p99_ns, of.max_ns].map((ns) => el("td", {}, short(ns))))] : [])));
 }
 
 
-const short = (ns: number) => el("span", { class: "nowrap" }, time(ns));
+const short = (ns: number | null) => el("span", { class: "nowrap" }, percentile(ns));
 
 function pick(place: number) {
     view.showIteration(place);
@@ -126,10 +130,10 @@ async function show(place: number) {
     document.documentElement.dataset.ready = String(place);
 }
 
-/** Whether the chart of iterations is coloured by phases, where these are known. */
+/** True to colour the chart of iterations by phase, if phases are known. */
 let by_phase = true;
 
-/** The chart of iterations with its legend, and that of time against tokens. */
+/** Draws the chart of iterations with its legend, and the chart of time against tokens. */
 function times(place: number) {
     const process = report.processes[place];
     const iterations = all[place];
@@ -157,10 +161,10 @@ function times(place: number) {
         way("cause", "Colour iterations by what they take the time for", false));
 }
 
-/** The phases' legend. */
+/** The legend of phases. */
 const legend = (place: number, of_points: boolean): HTMLElement => phaseLegend(all[place], of_points, (name, list) => again(place, list.closest("section"), name));
 
-/** Draws the charts again; the button of a card that asked for it keeps the focus. */
+/** Draws the charts again. The button that caused it keeps the focus. */
 function again(place: number, card: Element | null, name: string) {
     const id = card?.closest("section")?.getAttribute("aria-labelledby");
     times(place);
@@ -168,19 +172,20 @@ function again(place: number, card: Element | null, name: string) {
     [...buttons].find((one) => one.textContent?.startsWith(name))?.focus();
 }
 
-/** What the colours of causes mean. */
+/** The legend of causes. */
 function causes(process: Process, iterations: Iterations): HTMLElement {
     const { inside } = process;
     const gpu = `GPU time${iterations.n.some((_, i) => !isTimed(iterations, i)) ? "; no line: not taken" : ""}`;
     const there: [string, string, unknown][] = [
-        ["host", "rest of the iteration", true], ["idle", "waiting for requests", inside && inside.idle.max_ns > 0], ["gc", "GC", process.gc.length], ["gil-wait", "GIL wait", process.gil_wait.count],
-        ["wait", "waits for the GPU", inside?.wait_share], ["gpu-line", gpu, inside?.gpu], ["missing", "left out of the figures", process.unqualified.length],
+        ...heaped(iterations).map(({ colour, label }): [string, string, unknown] => [colour, label, true]),
+        ["idle", "waiting for requests", inside && inside.idle.max_ns > 0], ["gpu-line", gpu, inside?.gpu],
+        ["missing", "left out of the figures", process.unqualified.length],
     ];
     return el("ul", { class: "legend" }, ...there.flatMap(([colour, name, is]) =>
         is ? [el("li", {}, el("i", { style: `background: var(--${colour})` }), name)] : []));
 }
 
-/** How much of the record the timeline has. */
+/** A sentence on the part of the record that the timeline shows. */
 function extent(timeline: Timeline | null, iterations: Iterations): string {
     if (!timeline) return "The events of this process are not on the page: iterations alone.";
     const { kept, total } = timeline;
@@ -209,7 +214,8 @@ async function start() {
         return;
     }
     layout();
-    parts.verdict.replaceChildren(verdict(report.processes[0], data.processes[0]));
+    const first = data.first_shown;
+    parts.verdict.replaceChildren(verdict(report.processes[first], data.processes[first]));
     all = await Promise.all(report.processes.map((_, place) => readIterations(place)));
     steps = await readSkew();
     const waits = arrivals(data, await readArrivals(), async (place, n) => {
@@ -219,9 +225,9 @@ async function start() {
     });
     parts.arrivals.hidden = !waits;
     if (waits) parts.arrivals.append(waits);
-    // The timeline's events come after this script in the page.
+    // The timeline's events follow this script in the page.
     if (document.readyState === "loading") await new Promise((done) => document.addEventListener("DOMContentLoaded", done));
-    await show(0);
+    await show(first);
 }
 
 start().catch((error: unknown) => {

@@ -1,11 +1,11 @@
 // The parts of the page that are text: the verdict, the findings, tables and facts.
 
 import { rankColour } from "./charts";
-import { Data, Each, Finding, Ledger, LedgerKind, LedgerRow, Named, PhaseSum, Process, ProcessFigures, Report, SizeSum, Verdict } from "./contract";
+import { Data, Difference, MeanFigures, Finding, Ledger, LedgerKind, LedgerRow, Named, PhaseSum, Process, ProcessFigures, Report, SizeSum, Slow, Verdict } from "./contract";
 import { button, card, el } from "./dom";
-import { bytes, change, count, quantity, rate, share, time } from "./format";
+import { bytes, change, count, percentile, quantity, rate, share, time } from "./format";
 
-/** The figures that come first: how fast, and how evenly. */
+/** The first figures: the rate of iterations, and how evenly they run. */
 export function verdict(process: Process, figures: ProcessFigures): HTMLElement {
     const { inside } = process;
     const left_out = figures.uncounted && el("p", { class: "caption", id: "uncounted" }, figures.uncounted);
@@ -16,8 +16,8 @@ export function verdict(process: Process, figures: ProcessFigures): HTMLElement 
         el("p", { class: "big" }, el("strong", { id: "rate" }, per_second), " iterations a second"),
         el("p", { class: "caption" }, windowsLine(process)), left_out,
         el("dl", { class: "tiles" },
-            tile("p50", time(inside.time.p50_ns), "p50"), tile("p90", time(inside.time.p90_ns), "p90"),
-            tile("p99", time(inside.time.p99_ns), "p99"), tile("max", time(inside.time.max_ns), "max")));
+            tile("p50", time(inside.time.p50_ns), "p50"), tile("p90", percentile(inside.time.p90_ns), "p90"),
+            tile("p99", percentile(inside.time.p99_ns), "p99"), tile("max", time(inside.time.max_ns), "max")));
 }
 
 export function windowName(window: Process["windows"][number]): string {
@@ -42,13 +42,13 @@ function windowsLine(process: Process): string {
 const COLOURS: Record<LedgerKind, string> = {
     wait: "wait", launch: "launch", copy: "copy", capture: "set", allocation: "set", call: "call", gc: "gc", gil_wait: "gil-wait",
     function: "python", requests: "idle", code: "host", python: "python", native: "call", blocked: "gil-hold",
-    delayed: "metric", busy: "kernel", idle: "idle", other: "gap", unknown: "missing",
+    delayed: "metric", span: "gpu-line", busy: "kernel", idle: "idle", other: "gap", unknown: "missing",
 };
 
-/** How many causes are named beside a bar. The rest is in a table. */
+/** Maximum number of causes that are named beside a bar. The table has the others. */
 const NAMED = 6;
 
-/** Where the time of the iterations goes, as the text report and `--json` have it: of all, and of each window. */
+/** The time of iterations by cause, as in the text report and `--json`: of all windows, and of each. */
 export function ledger(process: Process): HTMLElement {
     const { windows } = process;
     if (!process.inside || !process.ledger.host.length) return el("div");
@@ -60,40 +60,77 @@ export function ledger(process: Process): HTMLElement {
         ])));
 }
 
-/** The bars of a ledger, with how many iterations each is of. */
+/** The bars of a ledger, each with its number of iterations. */
 function bars({ inside }: Process, ledger: Ledger): HTMLElement[] {
     const of = (some: number) => (some < ledger.iterations ? `${count(some)} of ${count(ledger.iterations)} iterations` : "");
     const longer = "recording kernels made them longer";
     const said = (...parts: string[]) => parts.filter(Boolean).join("; ");
     const host = of(ledger.host_iterations) && `${of(ledger.host_iterations)}, those without kernels`;
-    const gpu = of(ledger.gpu_iterations) && `measured in ${of(ledger.gpu_iterations)}`;
+    const others = ledger.gpu_from === "kernels of other iterations";
+    const gpu = of(ledger.gpu_iterations) && `${others ? "of" : "measured in"} ${of(ledger.gpu_iterations)}`;
+    const plain = ledger.gpu_from === "events" && inside?.gpu_from === "events";
+    const how = others ? "by kernels of the others" : plain ? "" : longer;
     return [
         ...bar("Host", "host", ledger.host, said(host, ledger.stretched ? longer : "")),
-        ...bar("GPU", "gpu", ledger.gpu, said(gpu, inside?.gpu_from === "events" ? "" : longer)),
+        ...bar("GPU", "gpu", ledger.gpu, said(gpu, how)),
     ];
+}
+
+/** The patterns that distinguish the named causes of one colour. */
+const SHADES: readonly ((of: string, dark: string, pale: string) => string)[] = [
+    (of) => of, (_, dark) => dark, (_, __, pale) => pale,
+    (of, dark) => `repeating-linear-gradient(45deg, ${of} 0 3px, ${dark} 3px 6px)`,
+    (of, _, pale) => `repeating-linear-gradient(-45deg, ${of} 0 3px, ${pale} 3px 6px)`,
+    (_, dark, pale) => `repeating-linear-gradient(90deg, ${dark} 0 2px, ${pale} 2px 4px)`,
+];
+
+/** The background of each row of a bar. No two named rows look alike; the other rows are pale. */
+function looks(rows: LedgerRow[]): string[] {
+    const used = new Map<string, number>();
+    return rows.map(({ kind }, place) => {
+        // Shades of grey would be too similar to the page's own grey.
+        const is_grey = ["idle", "code", "requests"].includes(kind);
+        const of = is_grey ? `color-mix(in oklab, var(--${COLOURS[kind]}) 55%, var(--muted))` : `var(--${COLOURS[kind]})`;
+        const pale = `color-mix(in oklab, ${of} 45%, var(--surface))`;
+        if (place >= NAMED) return `color-mix(in oklab, ${of} 25%, var(--line))`;
+        const number = used.get(of) ?? 0;
+        used.set(of, number + 1);
+        return SHADES[number](of, `color-mix(in oklab, ${of} 62%, var(--ink))`, pale);
+    });
 }
 
 function bar(title: string, of: string, rows: LedgerRow[], which: string): HTMLElement[] {
     if (!rows.length) return [];
-    const mark = (row: LedgerRow) => el("i", { style: `background: var(--${COLOURS[row.kind]})` });
+    const look = looks(rows);
     const rest = rows.length - NAMED;
+    const parts = rows.map((row, at) =>
+        el("i", { style: `flex-grow: ${Math.round(row.share * 1e4)}; background: ${look[at]}`, title: `${row.cause} ${share(row.share)}` }));
+    const stack = el("div", { class: "stack", "aria-hidden": "true" }, ...parts);
+    /** A row in words. Its part of the bar is highlighted while the pointer is over it. */
+    const item = (row: LedgerRow, at: number) => {
+        const made = el("li", {}, el("i", { style: `background: ${look[at]}` }), el("span", {}, `${row.cause} `, el("b", {}, share(row.share))));
+        const mark = (is: boolean) => {
+            stack.classList.toggle("marked", is);
+            parts[at].classList.toggle("mark", is);
+        };
+        made.addEventListener("mouseenter", () => mark(true));
+        made.addEventListener("mouseleave", () => mark(false));
+        return made;
+    };
+    const items = rows.map(item);
     return [
-        el("div", { class: "bar", "data-of": of }, el("b", {}, title),
-            el("div", { class: "stack", "aria-hidden": "true" }, ...rows.map((row) =>
-                el("i", { style: `flex-grow: ${Math.round(row.share * 1e4)}; background: var(--${COLOURS[row.kind]})`, title: row.cause }))),
-            el("ul", { class: "legend" }, ...rows.slice(0, NAMED).map((row) => el("li", {}, mark(row), `${row.cause} `, el("b", {}, share(row.share)))),
-                which && el("li", { class: "muted" }, which)),
-            rest > 0 && el("details", {}, el("summary", {}, `${rest} more`),
-                el("ul", { class: "legend" }, ...rows.slice(NAMED).map((row) => el("li", {}, mark(row), `${row.cause} `, el("b", {}, share(row.share))))))),
+        el("div", { class: "bar", "data-of": of }, el("b", {}, title), stack,
+            el("ul", { class: "legend" }, ...items.slice(0, NAMED), which && el("li", { class: "muted" }, which)),
+            rest > 0 && el("details", {}, el("summary", {}, `${rest} more`), el("ul", { class: "legend" }, ...items.slice(NAMED)))),
     ];
 }
 
 const ruleName = (rule: string) => rule.replace(/[-_]/g, " ").replace(/\b(gc|gil|gpu)\b/g, (word) => word.toUpperCase());
 
-/** A number stays with its unit. */
-const unbroken = (text: string) => text.replace(/(\d) (%|[mµun]?s\b)/g, "$1\u00a0$2");
+/** Keeps a number and its unit on one line. */
+const unbroken = (text: string) => text.replace(/(\d) (%|[mµun]?s\b)/g, "$1\u00a0$2").replace(/< (\d)/g, "<\u00a0$1");
 
-/** What was found to be wrong comes first; what was looked for in vain is folded. */
+/** The findings that hold, followed by the others in a folded list. */
 export function findings(report: Report): HTMLElement {
     const which = (verdict: Verdict) => report.findings.filter((finding) => finding.verdict === verdict);
     const [yes, no, unknown] = [which("yes"), which("no"), which("unknown")];
@@ -104,7 +141,8 @@ export function findings(report: Report): HTMLElement {
         finding.verdict !== "no" && finding.advice && el("p", { class: "advice" }, unbroken(finding.advice)));
     const folded = (title: string, list: Finding[]) => list.length > 0 &&
         el("details", {}, el("summary", {}, title), el("ul", { class: "findings" }, ...list.map(item)));
-    const made = card("Findings", "",
+    const has_losses = yes.some(({ loss }) => loss !== null);
+    const made = card("Findings", has_losses ? "time that one finding costs counts for no other" : "",
         yes.length > 0
             ? el("ul", { class: "findings" }, ...yes.map(item))
             : el("p", { class: "none" }, "No cause of slowness was found."),
@@ -125,7 +163,7 @@ export function table(heads: string[], rows: Cell[][], words = 1): HTMLElement {
 
 const ROWS = 12;
 
-/** A table of so many rows, and a button for the rest. */
+/** A table with at most `ROWS` rows, and a button that shows the others. */
 export function longRows(heads: string[], rows: Cell[][], words = 1): HTMLElement[] {
     const first = table(heads, rows.slice(0, ROWS), words);
     if (rows.length <= ROWS) return [first];
@@ -142,23 +180,46 @@ const longTable = (title: string, caption: string, heads: string[], rows: Cell[]
 
 export const mono = (text: string, whole = text) => el("span", { class: "name", title: whole }, text);
 
-export function slowest(process: Process, show: (n: number, dur: number) => void): HTMLElement | null {
-    if (!process.slowest.length) return null;
-    const rows = process.slowest.map((slow): Cell[] => {
-        const said = slow.causes.map(({ cause, held_by, detail, more_ns }) => cause === "unexplained" ? `${cause} ${change(more_ns)}` :
-            `${change(more_ns)} ${cause}${held_by === null ? "" : ` (held by ${held_by})`}${detail === null ? "" : ` (${detail})`}`);
-        return [
-            button(`${slow.n}`, `Show iteration ${slow.n} in the timeline`, () => show(slow.n, slow.dur_ns)),
-            said.length ? unbroken(`${change(slow.more_ns)}: ${said.join(", ")}`) : el("span", { class: "muted", title: "there is no iteration to compare it with" }, "–"), time(slow.dur_ns - slow.idle_ns),
-        ];
-    });
-    return card("Slowest iterations", "and what took longer in them than in the mean one", table(["iteration", "cause", "took"], rows, 2));
+/** Maximum number of causes of a slow iteration with rows of their own. */
+const CAUSES = 3;
+
+/** The causes of a slow iteration with their additional times, which add up to its excess. Causes without rows are added up. */
+function causes({ causes: all, more_ns }: Slow): [string, string, string][] {
+    if (!all.length) return [["–", "there is no iteration to compare it with", ""]];
+    const said = ({ cause, held_by, detail }: Difference) =>
+        `${cause}${held_by === null ? "" : ` (held by ${held_by})`}${detail === null ? "" : ` (${detail})`}`;
+    const shown = all.length > CAUSES + 1 ? all.slice(0, CAUSES) : all;
+    const rest = all.slice(shown.length);
+    const left = shown.reduce((left, one) => left - one.more_ns, more_ns);
+    return [
+        ...shown.map((one): [string, string, string] => [change(one.more_ns), said(one), ""]),
+        ...(rest.length ? [[change(left), `${rest.length} more`, rest.map((one) => `${change(one.more_ns)} ${said(one)}`).join("\n")] as [string, string, string]] : []),
+    ];
 }
 
-/** A figure, if it is known. */
+export function slowest(process: Process, show: (n: number, dur: number) => void): HTMLElement | null {
+    if (!process.slowest.length) return null;
+    const groups = process.slowest.map((slow) => {
+        const rows = causes(slow);
+        const span = { rowspan: String(rows.length) };
+        return rows.map(([more, cause, whole], at) => el("tr", at ? { class: "more-of-it" } : {},
+            ...(at ? [] : [
+                el("td", span, button(`${slow.n}`, `Show iteration ${slow.n} in the timeline`, () => show(slow.n, slow.dur_ns))),
+                el("td", { class: "number", ...span }, time(slow.dur_ns - slow.idle_ns)),
+                el("td", { class: "number", ...span }, slow.causes.length ? change(slow.more_ns) : "–"),
+            ]),
+            el("td", { class: "number" }, more), el("td", { class: "cause", title: whole }, unbroken(cause))));
+    });
+    const heads = ["iteration", "took", "longer by", "of that", "cause"];
+    return card("Slowest iterations", "and what took longer in them than in the mean one", el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Slowest iterations" },
+        el("table", { class: "slowest" }, el("thead", {}, el("tr", {}, ...heads.map((head, at) => el("th", { scope: "col", ...(at > 0 && at < 4 ? { class: "number" } : {}) }, head)))),
+            el("tbody", {}, ...groups.flat()))));
+}
+
+/** A figure, or a dash if it is not known. */
 const known = (say: (value: number) => string, value: number | null) => (value === null ? "–" : say(value));
 
-/** The blocks of kernels that are found, where nothing says what the layers are. */
+/** The blocks of equal kernels, if the record does not name layers. */
 function equalBlocks({ blocks, layer_patterns: layers }: Process): string {
     if (blocks === null || layers.length) return "";
     const figures = blocks.mean_ns > 0 ? `, ${time(blocks.mean_ns)} each, ${share(blocks.share)} of all` : "";
@@ -168,7 +229,7 @@ function equalBlocks({ blocks, layer_patterns: layers }: Process): string {
 function kernels(process: Process, figures: ProcessFigures): HTMLElement | null {
     const { kernels: list, kernel_window: inside } = process;
     if (!list.length) {
-        // Where they were asked for, why there are none.
+        // If kernels were asked for, say why there are none.
         const why = process.refused.find((line) => line.startsWith("no kernels: "));
         return why === undefined ? null : card("Top kernels", why);
     }
@@ -181,10 +242,10 @@ function kernels(process: Process, figures: ProcessFigures): HTMLElement | null 
     ]));
 }
 
-/** How many there are in a step: in all, where that is too few for a figure. */
-const aStep = (one: Named, { a_step: each }: Each): string => each < 0.005 ? `${count(one.count)} in all` : rate(each);
+/** The mean number in an iteration; the total number if the mean would be rounded to 0. */
+const aStep = (one: Named, { a_step: each }: MeanFigures): string => each < 0.005 ? `${count(one.count)} in all` : rate(each);
 
-function named(title: string, caption: string, head: string, list: Named[], figures: Each[]): HTMLElement | null {
+function named(title: string, caption: string, head: string, list: Named[], figures: MeanFigures[]): HTMLElement | null {
     if (!list.length) return null;
     return longTable(title, caption, [head, "a step", "mean", "longest", "total"], list.map((one, at) => [
         mono(one.name), aStep(one, figures[at]), time(figures[at].mean_ns), time(one.max_ns), time(one.total_ns),
@@ -194,12 +255,12 @@ function named(title: string, caption: string, head: string, list: Named[], figu
 const sizeName = ({ min_tokens: least, max_tokens: most }: SizeSum) =>
     most === null ? `${count(least)}+` : most === least ? count(most) : `${count(least)}–${count(most)}`;
 
-/** How long iterations take by what is in their batches: a row for each phase, and under it one for each class of sizes. */
+/** The table of iteration times by batch: a row for each phase, followed by one for each of its size classes. */
 export function batches({ phases, inside }: Process): HTMLElement | null {
     if (!inside || !phases.length) return null;
     const all = inside.time.mean_ns * inside.iterations;
     const row = (name: Cell, tokens: string, of: PhaseSum | SizeSum): Cell[] => [
-        name, tokens, count(of.iterations), time(of.time.p50_ns), time(of.time.p90_ns), time(of.time.p99_ns), time(of.time.max_ns), share(of.total_ns / all),
+        name, tokens, count(of.iterations), time(of.time.p50_ns), percentile(of.time.p90_ns), percentile(of.time.p99_ns), time(of.time.max_ns), share(of.total_ns / all),
     ];
     const rows = phases.flatMap((phase) => [
         row(el("b", {}, phase.phase), phase.sizes.length === 1 ? sizeName(phase.sizes[0]) : "all", phase),
@@ -208,7 +269,7 @@ export function batches({ phases, inside }: Process): HTMLElement | null {
     return el("div", { id: "batches" }, table(["phase", "tokens", "iterations", "p50", "p90", "p99", "max", "of the time"], rows));
 }
 
-/** What the process did in its windows, by name. */
+/** Tables of the activities in the process's windows, by name. */
 export function tables(process: Process, figures: ProcessFigures): HTMLElement[] {
     const { copies, gpu_metrics: metrics } = process;
     const python = [...process.gc, process.gil_wait, process.gil_hold];
@@ -230,7 +291,10 @@ export function tables(process: Process, figures: ProcessFigures): HTMLElement[]
     ].filter((made) => made !== null);
 }
 
-/** Processes side by side. */
+/** A share, or a dash if it was not measured. */
+const measured = (part: number | null) => (part === null ? "–" : share(part));
+
+/** The table of processes. */
 export function rankTable({ report, processes, of_which }: Data, current: number, pick: (place: number) => void): HTMLElement {
     const { skew } = report;
     const rows = report.processes.map((process, place): Cell[] => {
@@ -241,14 +305,14 @@ export function rankTable({ report, processes, of_which }: Data, current: number
         if (!inside) return [name, process.host, "", "", "", "", "", "", "", ""];
         return [
             name, process.host, count(inside.iterations), inside.per_second === null ? "" : rate(inside.per_second), time(inside.time.p50_ns), time(inside.time.max_ns),
-            inside.gpu_share === null ? "" : share(inside.gpu_share), count(inside.gpu_iterations), share(inside.wait_share), skew && skew.common[place] > 0 ? count(skew.slowest[place]) : "",
+            measured(process.gpu_busy_share), measured(process.gpu_span_share), share(inside.wait_share), skew && skew.common[place] > 0 ? count(skew.slowest[place]) : "",
         ];
     });
-    const made = table(["process", "host", "iters", "per s", "p50", "max", "GPU", "timed", "waits", "slowest"], rows, 2);
+    const made = table(["process", "host", "iters", "per s", "p50", "max", "busy", "span", "waits", "slowest"], rows, 2);
     return el("div", {}, made, ...of_which.map((line) => el("p", { class: "caption" }, line)));
 }
 
-/** Who is the slowest, how often, and by how much. */
+/** A sentence on the slowest process: how often it is the slowest, and by how much. */
 export function rankCaption({ report, processes, skew: figures }: Data): string {
     const { skew } = report;
     if (!skew || !figures) return "they have no iterations in common";
@@ -258,20 +322,23 @@ export function rankCaption({ report, processes, skew: figures }: Data): string 
     return `${who}; slowest less fastest: ${time(skew.spread.p50_ns)} (p50), ${time(skew.spread.max_ns)} at most`;
 }
 
-/** What a reader of the figures has to know of the record. */
+/** Facts on the record that a reader of the figures must know. */
 export function facts(process: Process, figures: ProcessFigures): HTMLElement {
     const driver = process.cuda_driver;
     const lines: [string, string | string[] | null][] = [
         ["file", process.file], ["command", process.command],
-        ["process", [`pid ${process.pid}`, `rank ${process.rank}`, process.in_groups, process.host, process.name].filter(Boolean).join(", ")],
+        ["process", [`pid ${process.pid}`, process.rank > 0 || process.rank_source !== null ? `rank ${process.rank}` : "", process.in_groups, process.host, process.name].filter(Boolean).join(", ")],
         ["ended", { "in order": "in order", "at once": "at once", not: "its end was not seen", "?": "unknown" }[process.ended]],
         ["record", process.state === "unfinished" ? "unfinished: its process was killed or still runs" : process.state],
         ["iteration", process.rule + (process.rule_why ? ` (${process.rule_why})` : "")], ["engine", process.engine],
         ["windows asked for", process.windows_asked],
-        ["GPU", process.gpus], ["CUDA driver", driver === null ? null : `${Math.floor(driver / 1000)}.${Math.floor((driver % 1000) / 10)}`],
+        ["GPU", process.gpus.map((gpu) => gpu.name)],
+        ["GPU busy", process.gpu_busy_share === null ? null : `${share(process.gpu_busy_share)} of the time, by kernels and copies`],
+        ["GPU span", process.gpu_span_share === null ? null : `${share(process.gpu_span_share)} of the time, from an iteration's first work to its last`],
+        ["CUDA driver", driver === null ? null : `${Math.floor(driver / 1000)}.${Math.floor((driver % 1000) / 10)}`],
         ["Python", process.python], ["tllmprof", process.library], ["variables", process.settings],
         ["outside windows", process.outside.iterations > 0 && process.outside.p50_ns !== null
-            ? `${count(process.outside.iterations)} iterations, p50 ${time(process.outside.p50_ns)}, p99 ${time(process.outside.p99_ns ?? 0)}, ` +
+            ? `${count(process.outside.iterations)} iterations, p50 ${time(process.outside.p50_ns)}, p99 ${percentile(process.outside.p99_ns)}, ` +
               `max ${time(process.outside.max_ns ?? 0)}` : null],
         ["events", count(process.events)],
         ["the recorder took", figures.own_share === null ? null : `${share(figures.own_share)} of the time`],

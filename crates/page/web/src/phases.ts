@@ -1,21 +1,21 @@
-// What is in the batches of iterations: phases and their colours, and time against tokens.
+// Batches of iterations: phases and their colours, and time against tokens.
 
 import uPlot from "uplot";
 import { Process } from "./contract";
 import { Iterations } from "./data";
 import { button, colour, el } from "./dom";
 import { count, time } from "./format";
-import { axis, BEYOND, durations, mount, tipAt } from "./plot";
+import { axis, BEYOND, durations, most, mount, tipAt } from "./plot";
 
-/** By the numbers that columns have of them. */
+/** The names of phases. Columns contain their indexes. */
 export const PHASES = ["unknown", "prefill", "decode", "mixed", "idle", "draft"] as const;
 
-/** How much of a colour one that figures leave out has. */
+/** Opacity of iterations that figures leave out. */
 const PALE = 0.35;
 
 export const phaseColour = (phase: number) => `phase-${PHASES[phase]}`;
 
-/** What was in the batch of an iteration, in words; empty where it is not known. */
+/** The batch of an iteration in words; empty if it is not known. */
 export function batchText({ phase, requests, tokens, prefill }: Iterations, i: number): string {
     const name = PHASES[phase[i]];
     if (name === "unknown") return "";
@@ -25,17 +25,17 @@ export function batchText({ phase, requests, tokens, prefill }: Iterations, i: n
     return `${name}: ${count(requests[i])} ${requests[i] === 1 ? "request" : "requests"}, ${of}`;
 }
 
-/** How many iterations are in each phase. */
+/** The number of iterations in each phase. */
 export function phaseCounts({ phase }: Iterations): number[] {
     const counts = PHASES.map(() => 0);
     for (const one of phase) counts[one]++;
     return counts;
 }
 
-/** Phases that the reader has switched off. */
+/** The phases that the reader has switched off. */
 export const hidden = new Set<number>();
 
-/** The phases that there are, each a button that shows or hides it; of points those that have tokens. */
+/** The legend: for each phase in the chart, a button that shows or hides it. With `of_points`, only phases with tokens. */
 export function phaseLegend(iterations: Iterations, of_points: boolean, changed: (name: string, list: Element) => void): HTMLElement {
     const counts = phaseCounts(iterations);
     const entry = (phase: number) => {
@@ -54,7 +54,7 @@ export function phaseLegend(iterations: Iterations, of_points: boolean, changed:
         has_pale && el("li", {}, el("i", { class: "pale" }), "pale: left out of the figures"));
 }
 
-/** A phase's mark, as points have it. */
+/** The mark of a phase in the legend, the same as that of its points. */
 function shape(phase: number): SVGSVGElement {
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     svg.setAttribute("viewBox", "-6 -6 12 12");
@@ -66,12 +66,12 @@ function shape(phase: number): SVGSVGElement {
     return svg;
 }
 
-/** Where the axis of times ends: at the longest iteration of the phases that are shown, unless that is far beyond the rest. */
+/** The end of the time axis: the longest iteration of the shown phases, unless it is far beyond the rest. */
 export function topOf({ inside, phases }: Process): number {
     const shown = phases.filter((of) => !hidden.has(PHASES.indexOf(of.phase))).map((of) => of.time);
     const times = shown.length ? shown : inside ? [inside.time] : [];
-    const [p90, max] = [Math.max(...times.map((of) => of.p90_ns)), Math.max(...times.map((of) => of.max_ns))];
-    return max > BEYOND * p90 ? p90 * (BEYOND * 0.6) : max * 1.12;
+    const [usual, max] = [Math.max(...times.map(most)), Math.max(...times.map((of) => of.max_ns))];
+    return max > BEYOND * usual ? usual * (BEYOND * 0.6) : max * 1.12;
 }
 
 /** Draws a phase's mark around a point. */
@@ -93,8 +93,9 @@ function mark(context: CanvasRenderingContext2D, phase: number, x: number, y: nu
     }
 }
 
-/** The iterations in a chart, each in the colour of its phase. What is narrower than a pixel shares one: of each phase
- * the longest, the shorter ones before the longer ones. Waiting for requests is behind them. `places` has the iteration at each place of the x axis. */
+/** The iterations in a chart, each in the colour of its phase. Iterations narrower than a pixel share one, which shows the
+ * longest iteration of each phase, the longest ones at the back. Waits for requests are behind all of them. `places` has the
+ * iteration at each position of the x axis. */
 export function phaseBars(chart: uPlot, { dur, idle, worked, phase, qualifies }: Iterations, places: number[]) {
     const { ctx: context, bbox } = chart;
     const [min, max] = [chart.scales.x.min ?? 0, chart.scales.x.max ?? 1];
@@ -102,7 +103,7 @@ export function phaseBars(chart: uPlot, { dur, idle, worked, phase, qualifies }:
     const ratio = devicePixelRatio;
     const bar = Math.max(1, Math.min(60 * ratio, wide > 3 * ratio ? wide * 0.86 : wide));
     const bottom = bbox.top + bbox.height;
-    // By phase, and apart what figures leave out, which lies under the rest.
+    // Times by phase. Iterations that figures leave out are separate and lie at the back.
     const longest = new Float64Array(PHASES.length * 2);
     const styles = PHASES.map((_, phase) => colour(phaseColour(phase)));
     let waited = 0;
@@ -145,20 +146,20 @@ export function phaseBars(chart: uPlot, { dur, idle, worked, phase, qualifies }:
     context.restore();
 }
 
-/** Time against tokens: a point for each iteration whose batch has any. */
+/** The chart of time against tokens: a point for each iteration whose batch has tokens. */
 export function scatter(place: HTMLElement, process: Process, iterations: Iterations, pick: (i: number) => void): uPlot | null {
     const { worked, tokens, phase, qualifies } = iterations;
     const points = [...tokens.keys()].filter((i) => tokens[i] > 0);
     if (!process.inside || !points.length) return null;
     const counts = phaseCounts(iterations);
-    // The few are drawn over the many.
+    // Points of rare phases are drawn over those of frequent ones.
     points.sort((a, b) => counts[phase[b]] - counts[phase[a]]);
-    let [least, most] = [Infinity, 0];
-    for (const i of points) [least, most] = [Math.min(least, tokens[i]), Math.max(most, tokens[i])];
+    let [least, largest] = [Infinity, 0];
+    for (const i of points) [least, largest] = [Math.min(least, tokens[i]), Math.max(largest, tokens[i])];
     const top = topOf(process);
     const tip = el("div", { class: "tip", hidden: "" });
     const size = points.length > 3000 ? 2.5 : points.length > 400 ? 3 : 4;
-    // Where points were drawn, each x and y, from the corner of the drawing area.
+    // Positions of the drawn points, as x and y from the corner of the drawing area.
     const at = new Float32Array(2 * points.length);
     const x_of = (chart: uPlot, i: number) => chart.valToPos(tokens[i], "x", true);
     const y_of = (chart: uPlot, i: number) => chart.valToPos(Math.min(worked[i], top), "y", true);
@@ -169,7 +170,7 @@ export function scatter(place: HTMLElement, process: Process, iterations: Iterat
         context.beginPath();
         context.rect(bbox.left - 4 * ratio, bbox.top - 4 * ratio, bbox.width + 8 * ratio, bbox.height + 8 * ratio);
         context.clip();
-        // Points that lie on each other are drawn a few times, and the darker for it.
+        // Points in the same position are drawn only a few times, which makes them darker.
         const taken = new Map<number, number>();
         at.fill(NaN);
         for (const [place, i] of points.entries()) {
@@ -210,13 +211,13 @@ export function scatter(place: HTMLElement, process: Process, iterations: Iterat
     const chart = mount(place, {
         height: 264, legend: { show: false }, padding: [10, 14, 0, 0],
         scales: {
-            x: { time: false, distr: 3, log: 2, range: [least / 1.5, most * 1.5] },
+            x: { time: false, distr: 3, log: 2, range: [least / 1.5, largest * 1.5] },
             y: { range: [0, top] },
         },
         cursor: { points: { show: false }, drag: { x: false, y: false } },
         axes: [
             axis("tokens in the batch", {
-                size: 26, splits: (chart) => powers(least / 1.5, most * 1.5, Math.floor(chart.width / 60)),
+                size: 26, splits: (chart) => powers(least / 1.5, largest * 1.5, Math.floor(chart.width / 60)),
                 filter: (_, splits) => splits, values: (_, splits) => splits.map((value) => count(value)),
             }),
             axis("", { labelSize: 0, size: 56, values: (_, splits) => durations(splits) }),

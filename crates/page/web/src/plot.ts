@@ -1,12 +1,16 @@
-// What all charts share.
+// Functions that all charts use.
 
 import uPlot from "uplot";
+import { Quantiles } from "./contract";
 import { colour, offTheme, onTheme } from "./dom";
 
-/** A chart ends at so many times the 90th percentile; what goes beyond is named. */
+/** A chart ends at this multiple of the time of most iterations. Longer ones are labelled. */
 export const BEYOND = 5;
 
-/** Keeps a chart as wide as its place, and in the theme's colours. */
+/** The time that most iterations stay below: the 90th percentile, or the median if there are few. */
+export const most = ({ p90_ns, p50_ns }: Quantiles): number => p90_ns ?? p50_ns;
+
+/** Creates a chart that follows the width of its parent and the colours of the theme. */
 export function mount(place: HTMLElement, options: Omit<uPlot.Options, "width">, data: uPlot.AlignedData): uPlot {
     const chart = new uPlot({ ...options, width: Math.max(200, place.clientWidth) }, data, place);
     const themed = () => {
@@ -28,7 +32,7 @@ export const axis = (label: string, more: Partial<uPlot.Axis>): uPlot.Axis => ({
     grid: { stroke: () => colour("grid"), width: 1 }, ticks: { show: false }, gap: 4, ...more,
 });
 
-/** Labels of durations, all in the unit of the largest. */
+/** Labels of durations, all in the unit of the largest one. */
 export function durations(splits: number[]): string[] {
     const largest = Math.max(...splits.map(Math.abs), 1);
     const [unit, name] = largest >= 1e9 ? [1e9, "s"] : largest >= 1e6 ? [1e6, "ms"] : largest >= 1e3 ? [1e3, "µs"] : [1, "ns"];
@@ -38,14 +42,14 @@ export function durations(splits: number[]): string[] {
     return splits.map((value) => (value === 0 ? "0" : `${(value / unit).toFixed(places)} ${name}`));
 }
 
-/** Puts a tip beside the pointer. */
+/** Places a tooltip beside the pointer. */
 export function tipAt(tip: HTMLElement, chart: uPlot, place: HTMLElement) {
     const left = chart.over.offsetLeft + (chart.cursor.left ?? 0);
     tip.style.left = `${Math.max(4, Math.min(left + 14, place.clientWidth - tip.offsetWidth - 8))}px`;
     tip.style.top = `${chart.over.offsetTop + (chart.cursor.top ?? 0) + 18}px`;
 }
 
-/** Gives a canvas a size, and what draws on it. */
+/** Sets the size of a canvas and returns its drawing context. */
 export function size(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D {
     const ratio = devicePixelRatio || 1;
     canvas.style.width = `${width}px`;

@@ -1,4 +1,4 @@
-// Sampled stacks: what the threads that make steps ran, as a flame graph.
+// Sampled stacks of the threads that make steps, as a flame graph.
 
 import { Process, Stacks, TreeNode } from "./contract";
 import { button, card, el } from "./dom";
@@ -6,7 +6,7 @@ import { count, share } from "./format";
 import { icicle } from "./icicle";
 import { longRows, mono } from "./panels";
 
-/** How many samples there are, at what rate they were taken and asked for, and what was rejected. */
+/** A sentence on the number of samples, their rate, the rate that was asked for, and rejected samples. */
 function caption({ rate, achieved, achieved_native, counts, rejected_share }: Stacks): string {
     const at = (hz: number | null): string => (hz === null ? "" : ` at ${count(hz)} Hz`);
     const native = counts.native > 0 ? ` and ${count(counts.native)} native${at(achieved_native)}` : "";
@@ -28,7 +28,7 @@ export function stacks({ stacks: of }: Process): HTMLElement | null {
     const show = (name: string, tree: TreeNode[]) => {
         ways.forEach((way) => way.setAttribute("aria-pressed", String(way.textContent === name)));
         place.replaceChildren(icicle(tree.map((node) => ({ name: node.name, parent: node.parent, weight: node.samples, said: said(node) })),
-            "Flame graph: arrows move between functions, Enter zooms, Escape shows all"));
+            "Flame graph: arrows move between functions, Enter zooms, Escape shows all", null, undefined, true));
     };
     if (ways.length > 1) made.querySelector("header")?.append(el("div", { class: "choice", role: "group", "aria-label": "Stacks" }, ...ways));
     const [first] = trees;

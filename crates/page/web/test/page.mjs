@@ -1,5 +1,5 @@
-// Looks at pages in a headless browser: node page.mjs MODULES BROWSER FOLDER. The folder has each page with its report
-// as JSON. Exit status 1: something is not as it should be, which is said.
+// Tests pages in a headless browser: node page.mjs MODULES BROWSER FOLDER. FOLDER has each page, with its report as JSON and as
+// text. Prints failures and exits with status 1 if there are any.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -13,7 +13,7 @@ const TIMELINE = ".scroller canvas";
 const opened = await chromium.launch({ executablePath: browser, args: ["--no-sandbox"], timeout: 60_000 });
 const report = (name) => JSON.parse(readFileSync(`${folder}/${name}.json`, "utf8"));
 
-/** Opens a page, has `look` look at it, and checks that it said nothing and asked for nothing. */
+/** Opens a page, runs `look` on it, and checks that it reported no errors and requested nothing else. */
 async function open(name, options, look) {
     const page = await opened.newPage({ viewport: { width: 1280, height: 800 }, reducedMotion: "reduce", ...options });
     page.setDefaultTimeout(60_000);
@@ -34,16 +34,16 @@ async function open(name, options, look) {
 
 const still = (page) => page.waitForSelector(TIMELINE + "[data-still=true]");
 
-/** What part of time the timeline shows, in ns from the first iteration's start. */
+/** The part of time that the timeline shows, in ns from the first iteration's start. */
 async function seen(page) {
-    // Two frames, so that what was asked for last is drawn.
+    // After two frames, the latest request is drawn.
     await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
     await still(page);
     const { from, to } = await page.$eval(TIMELINE, (canvas) => ({ ...canvas.dataset }));
     return { from: Number(from), to: Number(to), span: to - from };
 }
 
-/** Whether a duration on the page is that many ns, as exactly as it is shown. */
+/** Checks that a duration on the page is `ns` nanoseconds, within the precision of its digits. */
 function isTime(text, ns) {
     const [, number, unit] = /^([\d.]+) (ns|µs|ms|s)$/.exec(text) ?? [];
     assert.ok(number, `"${text}" is no duration`);
@@ -52,31 +52,44 @@ function isTime(text, ns) {
     assert.ok(Math.abs(Number(number) * factor - ns) <= (factor / 10 ** places) * 0.5001, `${text} is not ${ns} ns`);
 }
 
+/** Checks a percentile in the same way. It is a dash if there are too few values. */
+const isPercentile = (text, ns) => (ns === null ? assert.equal(text, "–") : isTime(text, ns));
+
 async function figures(page, process) {
     const { inside } = process;
     const digits = inside.per_second < 9.995 ? 2 : inside.per_second < 99.95 ? 1 : 0;
     assert.ok(inside.per_second < 999, "it is shown without separators");
     assert.equal(await page.textContent("#rate"), inside.per_second.toFixed(digits));
     for (const quantile of ["p50", "p90", "p99", "max"]) {
-        isTime(await page.textContent(`#${quantile}`), inside.time[`${quantile}_ns`]);
+        isPercentile(await page.textContent(`#${quantile}`), inside.time[`${quantile}_ns`]);
     }
     const drawn = await page.$eval("[data-iterations]", (chart) => chart.dataset.iterations);
     assert.equal(Number(drawn), inside.iterations);
 }
 
-/** The text of the cells of a table, by its card's title. */
+/** Returns the texts of a table's cells. The table is found by the title of its card. */
 const rowsOf = (page, title) => page.$$eval("section.card", (cards, title) => {
     const found = cards.find((card) => card.querySelector("h2")?.textContent === title);
     return [...(found?.querySelectorAll("tbody tr") ?? [])].map((row) => [...row.cells].map((cell) => cell.textContent.replaceAll("\u00a0", " ")));
 }, title);
 
-/** Where the timeline is, in sight. */
+/** Returns the table of slow iterations: a group of rows for each iteration, a row for each cause. */
+async function slowRows(page) {
+    const groups = [];
+    for (const cells of await rowsOf(page, "Slowest iterations")) {
+        if (cells.length === 5) groups.push({ n: Number(cells[0]), took: cells[1], longer: cells[2], causes: [] });
+        groups[groups.length - 1].causes.push(cells.slice(-2));
+    }
+    return groups;
+}
+
+/** Scrolls to the timeline and returns its rectangle. */
 async function boxOf(page) {
     await page.$eval(".timeline", (timeline) => timeline.scrollIntoView());
     return page.locator(TIMELINE).boundingBox();
 }
 
-/** Moves the pointer down the timeline at a moment until the tip names something. */
+/** Moves the pointer down the timeline at a moment until the tooltip begins with a name. */
 async function hover(page, moment, name) {
     const { from, to } = await seen(page);
     const box = await boxOf(page);
@@ -90,23 +103,31 @@ async function hover(page, moment, name) {
     assert.fail(`nothing at ${moment} is ${name}`);
 }
 
-/** The lines of a report as text, in the page's spelling of microseconds. */
+/** The lines of a report as text. */
 const text = (name) => readFileSync(`${folder}/${name}.txt`, "utf8").split("\n");
 
-/** The cells of the line of a text that begins with this. */
+/** Returns the cells of the first line that begins with a text. */
 function line(lines, start) {
     const found = lines.find((line) => line.trimStart().startsWith(start));
     assert.ok(found, `no line "${start}"`);
     return found.trim().split(/ {2,}/);
 }
 
+/** Returns the cells of the row whose last cell is a name. */
+function rowNamed(lines, name) {
+    const rows = lines.map((line) => line.trim().split(/ {2,}/));
+    const found = rows.find((row) => row.length > 1 && row.at(-1) === name);
+    assert.ok(found, `no row of "${name}"`);
+    return found;
+}
+
 const percent = (part) => `${(part * 100).toFixed(1)} %`;
 
-/** The parts of a bar of the mean iteration, each with its share. */
+/** Returns the parts of a ledger's bar with their shares, by name. */
 const barOf = (page, of) => page.$$eval(`.ledger > [data-of=${of}] .legend li:has(b)`, (parts) =>
-    Object.fromEntries(parts.map((part) => [part.firstElementChild.nextSibling.textContent.trim(), part.querySelector("b").textContent])));
+    Object.fromEntries(parts.map((part) => [part.querySelector("span").firstChild.textContent.trim(), part.querySelector("b").textContent])));
 
-// The page's script writes numbers as the text report does.
+// The page's script writes numbers in the same format as the text report.
 const { transformSync } = createRequire(pathToFileURL(modules + "/"))("esbuild");
 const source = readFileSync(new URL("../src/format.ts", import.meta.url), "utf8");
 const format = await import(`data:text/javascript,${encodeURIComponent(transformSync(source, { loader: "ts" }).code)}`);
@@ -114,7 +135,7 @@ for (const [how, ...rest] of JSON.parse(readFileSync(`${folder}/numbers.json`, "
     assert.equal(format[how](...rest.slice(0, -1)), rest.at(-1), `${how}(${rest})`);
 }
 
-// Who waits for whom: the table, the map, and what the pointer is over.
+// Late ranks: the table, the map, and the tooltip.
 const job = report("job");
 await open("job", {}, async (page) => {
     const { collectives } = job;
@@ -140,12 +161,24 @@ await open("job", {}, async (page) => {
 
 const ranks = report("ranks");
 
+/** Shows the process at an index. */
+async function choose(page, place) {
+    await page.selectOption("#process", String(place));
+    await page.waitForSelector(`html[data-ready="${place}"]`);
+    await still(page);
+}
+
 await open("ranks", { colorScheme: "light" }, async (page) => {
+    // The page first shows the rank that the first finding names.
+    const named = ranks.findings.filter(({ verdict }) => verdict === "yes").map(({ evidence }) => /^rank (\d)/.exec(evidence)).find((found) => found);
+    assert.ok(Number(named[1]) > 0, "it is another one than the first");
+    assert.equal(await page.$eval("html", (html) => html.dataset.ready), named[1]);
+    await choose(page, 0);
     await figures(page, ranks.processes[0]);
     const width = await page.evaluate(() => document.documentElement.scrollWidth);
     assert.ok(width <= 1280, `it is ${width} wide`);
 
-    // The findings that say yes, in their order; the others are folded.
+    // Findings that hold are shown in their order; the others are folded.
     const yes = ranks.findings.filter((finding) => finding.verdict === "yes");
     assert.ok(yes.length > 0);
     const advice = await page.$$eval(".findings-card > .findings .advice", (all) => all.map((one) => one.textContent.replaceAll("\u00a0", " ")));
@@ -153,17 +186,17 @@ await open("ranks", { colorScheme: "light" }, async (page) => {
     const folded = await page.$$eval(".findings-card details .finding", (all) => all.length);
     assert.equal(folded, ranks.findings.length - yes.length);
 
-    // Ranks side by side.
+    // The chart of ranks.
     assert.deepEqual(JSON.parse(await page.$eval("[data-slowest]", (chart) => chart.dataset.slowest)), ranks.skew.slowest);
 
-    // The table of GPU metrics: all that were sampled.
+    // The table of GPU metrics has all that were sampled.
     const metrics = ranks.processes[0].gpu_metrics;
     assert.ok(metrics.length > 0);
     const rows = await rowsOf(page, "GPU metrics");
     assert.deepEqual(rows.map(([name, , , samples]) => [name, samples]),
         metrics.map((metric) => [`GPU ${metric.device} ${metric.metric}`, metric.samples.toLocaleString("en-US")]));
 
-    // What the pointer is over. The slowest iteration is shown at first: its collection is known.
+    // Tooltips. The slowest iteration is shown first, and its garbage collection is known.
     const { iterations } = ranks.processes[0].windows[0];
     const slow = iterations.find((iteration) => iteration.n === 117);
     const begin = slow.start_ns - iterations[0].start_ns;
@@ -212,7 +245,7 @@ await open("ranks", { colorScheme: "light" }, async (page) => {
     await key("]");
     assert.match(await page.textContent(".status"), /^iteration \d+ /);
 
-    // Events by name: as many as the report counts.
+    // A search finds as many events as the report counts.
     await page.fill(".timeline input", "SM90_XMMA");
     const kernel = ranks.processes[0].kernels.find((kernel) => kernel.name.startsWith("sm90_xmma"));
     assert.equal(await page.textContent(".hits"), `${kernel.count} found`);
@@ -228,7 +261,7 @@ await open("ranks", { colorScheme: "light" }, async (page) => {
     const there = await seen(page);
     assert.ok(there.from <= second && there.from > second - there.span * 0.1);
 
-    // The other ranks, by the list and by their table. One has a name that would end the script.
+    // The other ranks are chosen in the list and in their table. One has a name that would end the script.
     for (const rank of [2, 3]) {
         if (rank === 2) await page.selectOption("#process", "2");
         else await page.click(".ranks button:has-text('rank 3')");
@@ -245,41 +278,45 @@ await open("ranks", { colorScheme: "light" }, async (page) => {
     const isolated = await page.$$eval("td .name", (names) => names.every((name) => getComputedStyle(name).unicodeBidi === "isolate"));
     assert.ok(isolated, "no name turns the text around it");
 
-    // What a screen reader reads out.
+    // Every control has a name for screen readers.
     const nameless = await page.$$eval("button, select, input, canvas[tabindex], [role=img]", (all) => all
         .filter((one) => !(one.getAttribute("aria-label") || one.textContent.trim())).map((one) => one.outerHTML));
     assert.deepEqual(nameless, []);
 });
 
-// Page, text and JSON print the same figures.
+// Page, text and JSON have the same figures.
 await open("one", {}, async (page) => {
     const lines = text("one");
     const one = report("one");
     const [process] = one.processes;
     const { inside } = process;
 
-    // How long iterations take.
+    // Times of iterations.
     assert.ok(lines.some((line) => line.endsWith(`, ${inside.per_second.toFixed(0)} a second`)));
     assert.equal(await page.textContent("#rate"), inside.per_second.toFixed(0));
     const times = await page.$$eval("#quantiles tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
-    // Text and page say alike of how many iterations each row is.
-    const of = (some) => (some < inside.iterations ? ` (${some})` : "");
-    for (const [name, of_name] of [
-        [`iteration (${inside.iterations})`, inside.time], [`GPU time${of(inside.gpu_iterations)}`, inside.gpu],
-        [`waits for the GPU${of(inside.host_iterations)}`, inside.wait],
-    ]) {
+    // Text and page name the same number of iterations for each row: those of the rows above it.
+    const taken = inside.iterations - inside.host_iterations;
+    assert.ok(taken > 0 && inside.gpu_iterations === inside.host_iterations);
+    const rows_of_times = [
+        [`iteration (${inside.iterations})`, inside.time], [`without kernels (${inside.host_iterations})`, inside.without_kernels],
+        ["GPU span", inside.gpu], ["waits for the GPU", inside.wait], [`with kernels (${taken})`, inside.with_kernels],
+    ];
+    assert.deepEqual(times.map(([name]) => name), rows_of_times.map(([name]) => name));
+    for (const [name, of_name] of rows_of_times) {
         const [, ...cells] = times.find(([other]) => other === name) ?? [];
         const [in_text, ...said] = line(lines, name);
         assert.equal(in_text, name);
         assert.deepEqual(said.slice(0, 4), cells);
-        ["p50", "p90", "p99", "max"].forEach((quantile, at) => isTime(cells[at], of_name[`${quantile}_ns`]));
+        ["p50", "p90", "p99", "max"].forEach((quantile, at) => isPercentile(cells[at], of_name[`${quantile}_ns`]));
     }
+    assert.ok(inside.time.p90_ns !== null && inside.time.p99_ns === null, "of 51 there is no 99th percentile");
 
-    // Where the time goes.
+    // Time by cause.
     const share = (start) => line(lines, start).at(-1);
     assert.equal(inside.gpu_from, "events");
     assert.equal(share("waits for"), percent(inside.wait_share));
-    assert.equal(share("GPU time"), percent(inside.gpu_share));
+    assert.equal(share("GPU span"), percent(inside.gpu_share));
     for (const [of, rows] of Object.entries({ host: process.ledger.host, gpu: process.ledger.gpu })) {
         const shown = await barOf(page, of);
         assert.deepEqual(Object.keys(shown), rows.map(({ cause }) => cause));
@@ -288,9 +325,9 @@ await open("one", {}, async (page) => {
         assert.ok(Math.abs(sum - 100) < 1, JSON.stringify(shown));
     }
 
-    // Tables: the first row of each.
+    // The first row of each table.
     const [kernel, part, , , mean, longest] = (await rowsOf(page, "Top kernels"))[0];
-    assert.deepEqual(line(lines, kernel.slice(0, 30)).slice(-3), [mean, longest, part]);
+    assert.deepEqual(rowNamed(lines, kernel).slice(1, -1), [mean, longest, part]);
     const all = process.kernels.reduce((sum, kernel) => sum + kernel.total_ns, 0);
     assert.equal(part, percent(process.kernels[0].total_ns / all));
     isTime(mean, process.kernels[0].total_ns / process.kernels[0].count);
@@ -300,11 +337,10 @@ await open("one", {}, async (page) => {
     for (const [start, title] of [["EngineCore.step", "Python functions"], ["schedule@engine", "NVTX ranges"]]) {
         const [name, , ...cells] = (await rowsOf(page, title))[0];
         assert.equal(name, start);
-        // A screen that is full has no room for all.
-        if (lines.some((line) => line.trimStart().startsWith(start))) assert.deepEqual(line(lines, start).slice(-3), cells);
+        assert.deepEqual(rowNamed(lines, start).slice(1, -1), cells);
     }
     const copies = await rowsOf(page, "Copies");
-    assert.deepEqual(line(lines, "copies: ")[0], `copies: ${copies.map(([kind, count, bytes, , total]) => `${count} ${kind} of ${bytes} in ${total}`).join(", ")}`);
+    assert.deepEqual(line(lines, "copies, in all: ")[0], `copies, in all: ${copies.map(([kind, count, bytes, , total]) => `${count} ${kind} of ${bytes} in ${total}`).join(", ")}`);
     const metrics = (await rowsOf(page, "GPU metrics")).map(([, mean]) => mean);
     assert.deepEqual(/SM busy (.*), tensor (.*), DRAM (.*)$/.exec(line(lines, "GPU 0: ")[0]).slice(1), metrics);
     assert.deepEqual(metrics, process.gpu_metrics.map(({ mean }) => percent(mean / 100)));
@@ -314,23 +350,25 @@ await open("one", {}, async (page) => {
 
     // Causes and findings.
     const from = lines.findIndex((line) => line.startsWith("slowest iterations")) + 1;
-    // What does not fit on a line goes on on the next one, and what does not fit there is left out.
-    const slow = lines.slice(from, lines.indexOf("what stands out")).join("\n").split(/\n  (?=\d)/).map((line) => line.trim().replace(/\n */g, " "));
-    const rows = await rowsOf(page, "Slowest iterations");
-    for (const [at, n] of [[0, "117"], [1, "131"]]) {
-        assert.equal(rows[at][0], n);
-        const [iteration, cause, took] = rows[at];
-        const [in_text, took_in_text, ...said] = slow[at].split(/ {2,}/);
-        assert.deepEqual([in_text, took_in_text], [iteration, took]);
-        assert.ok(cause.startsWith(said[0].split("…")[0].replace(/[,:] ?$/, "")), `${said}: ${cause}`);
+    // A list that does not fit on a line continues on the next one.
+    const slow = lines.slice(from, lines.indexOf("", from)).join("\n").split(/\n  (?=\d)/).map((line) => line.trim().replace(/\n */g, " "));
+    const groups = await slowRows(page);
+    assert.deepEqual(groups.map(({ n }) => n), [...process.slowest].sort((a, b) => b.dur_ns - b.idle_ns - a.dur_ns + a.idle_ns).map(({ n }) => n));
+    for (const [at, n] of [[0, 117], [1, 131]]) {
+        const group = groups[at];
+        assert.equal(group.n, n);
+        const [in_text, took_in_text, said] = slow[at].split(/ {2,}/);
+        assert.deepEqual([in_text, took_in_text], [String(group.n), group.took]);
+        const causes = group.causes.map(([more, cause]) => (cause === "unexplained" ? `${cause} ${more}` : `${more} ${cause}`));
+        assert.equal(`${group.longer}: ${causes.join(", ")}`, said);
     }
-    assert.match(rows[1][1], /^\+.* ms: .*\+.* waiting for the GIL \(held by detokenizer\)/);
+    assert.ok(groups[1].causes.some(([, cause]) => /^waiting for the GIL \(held by detokenizer\)/.test(cause)));
     const costs = await page.$$eval(".findings-card > .findings .loss", (all) => all.map((one) => one.textContent));
     const losses = one.findings.filter(({ verdict, loss }) => verdict === "yes" && loss !== null);
     assert.deepEqual(costs, losses.map(({ loss }) => `costs ${percent(loss)} of the time`));
-    for (const { rule, loss } of losses.slice(0, 3)) line(lines, `${rule} (${percent(loss)}): `);
+    for (const { rule, loss } of losses.slice(0, 3)) line(lines, `${rule} (costs ${percent(loss)}`);
     const own = percent(process.own_cost_ns / inside.wall_ns);
-    line(lines, `the recorder took ${own} of the time`);
+    assert.ok(lines.some((line) => line.endsWith(`, the recorder took ${own} of the time`)), own);
     assert.ok((await page.textContent(".facts")).includes(`the recorder took${own} of the time`));
 });
 
@@ -341,21 +379,21 @@ await open("ranks", {}, async (page) => {
     const rows = await page.$$eval(".ranks tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
     rows.forEach(([name, host, ...cells], rank) => {
         assert.equal(name, `rank ${rank}`);
-        // After the process's ID.
+        // The columns after the process's ID.
         const said = lines.find((line) => line.trimStart().startsWith(`${rank} ${host} `)).trim().split(/ +/);
         assert.equal(said.slice(3).join(" "), cells.join(" "));
         const { inside, ledger } = report("ranks").processes[rank];
-        assert.deepEqual([cells[0], cells[5]], [inside.iterations, inside.gpu_iterations].map(String));
+        assert.deepEqual([cells[0], cells[5]], [String(inside.iterations), percent(inside.gpu_share)]);
         assert.deepEqual([ledger.iterations, ledger.gpu_iterations], [inside.iterations, inside.gpu_iterations]);
     });
-    // Of which iterations the shares are.
+    // The iterations that shares are based on.
     const captions = await page.$$eval(".ranks .caption", (all) => all.map((one) => one.textContent));
-    const under = captions.filter((caption) => /^(GPU|waits): /.test(caption));
+    const under = captions.filter((caption) => /^(GPU span|waits): /.test(caption));
     assert.equal(under.length, 2, captions.join());
     for (const caption of under) assert.ok(lines.includes(caption), caption);
 });
 
-/** How well one colour is read on another (WCAG's contrast ratio). */
+/** Returns the contrast ratio of two colours, as defined by WCAG. */
 function contrast(a, b) {
     const light = (colour) => {
         const [r, g, b] = colour.map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
@@ -396,7 +434,7 @@ for (const scheme of ["light", "dark"]) {
     });
 }
 
-/** Finds an event of a name, the `nth` one, and selects it; its description. */
+/** Searches for a name, selects the `nth` event found, and returns its description. */
 async function select(page, name, nth = 1) {
     await page.fill(".timeline input", name);
     for (let times = 0; times < nth; times++) await page.press(".timeline input", "Enter");
@@ -409,21 +447,22 @@ const arrows = async (page) => {
     return Number(await page.$eval(TIMELINE, (canvas) => canvas.dataset.arrows));
 };
 
-// A call and what it launched.
+// A call and the kernels that it launched.
 await open("ranks", {}, async (page) => {
+    await choose(page, 0);
     assert.match(await select(page, "cuGraphLaunch"), /^cuGraphLaunch launch · 12\.0 µs · launched 2 kernels · /);
     await page.focus(TIMELINE);
     await page.keyboard.press("l");
     const description = /^void vllm::rms_norm_kernel.* kernel · 3\.00 µs · launched by cuGraphLaunch on EngineCore, (.*) before it began · /;
     assert.match(await page.textContent(".status"), description);
     assert.equal(await arrows(page), 1);
-    // Back to the call, whose both kernels are in sight from near by.
+    // Back to the call. Both of its kernels are visible from close by.
     await page.keyboard.press("l");
     assert.match(await page.textContent(".status"), /^cuGraphLaunch launch/);
     assert.ok((await arrows(page)) >= 1);
     await page.keyboard.press("Escape");
     assert.equal(await arrows(page), 0);
-    // Eager kernels: each was launched by itself.
+    // Each eager kernel was launched by its own call.
     for (const nth of [1, 7]) {
         const kernel = await select(page, "ncclDevKernel", nth);
         assert.match(kernel, /launched by cuLaunchKernelEx on EngineCore, [\d.]+ (µs|ms) before it began/);
@@ -432,15 +471,15 @@ await open("ranks", {}, async (page) => {
         assert.match(await page.textContent(".status"), /^cuLaunchKernelEx launch · 5\.00 µs · launched ncclDevKernel/);
         assert.equal(await arrows(page), 1);
     }
-    // Where one end is out of sight there is no arrow.
+    // If one end is out of view, there is no arrow.
     await page.keyboard.press("f");
     assert.equal(await arrows(page), 0);
-    // Outside of where kernels were taken a call's kernels are not known.
+    // Outside the iterations with recorded kernels, the kernels of a call are not known.
     assert.match(await select(page, "cuGraphLaunch", 30), /^cuGraphLaunch launch · 12\.0 µs · [\d.]+ ms into iteration 129$/);
     assert.equal(await arrows(page), 0);
 });
 
-/** The colours of cells of the routers' map, each by its layer and expert. */
+/** Returns the colours of cells of the routers' map, given by layer and expert. */
 const colours = (page, layers, experts, cells) => page.$eval(".map canvas", (canvas, [layers, experts, cells]) => {
     const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
     const ratio = devicePixelRatio;
@@ -465,7 +504,7 @@ const moe = report("moe").processes[0];
 for (const colorScheme of ["light", "dark"]) {
     await open("moe", { colorScheme }, async (page) => {
         assert.equal(await page.textContent(".wrong"), "output is intentionally wrong: the routers are replaced");
-        // Where kernels would be, why there are none.
+        // The reason is shown in place of kernels.
         const refused = page.locator("section", { has: page.getByText("Top kernels", { exact: true }) });
         assert.equal(await refused.locator("p").textContent(), "no kernels: CUPTI took too long to load");
         const { layers } = moe.routing;
@@ -475,7 +514,7 @@ for (const colorScheme of ["light", "dark"]) {
         await page.click(".layers .more");
         const all = await rows();
         assert.equal(all.length, layers.length);
-        // How many GPUs share the experts is not known.
+        // The number of GPUs that share the experts is not known.
         assert.deepEqual(all[0], [worst.name, `${worst.max_of_mean.toFixed(2)} ×`, `${worst.idle}`, worst.tokens.toLocaleString("en-US")]);
         const [even, idle] = [await css(page, "expert-even"), await css(page, "expert-idle")];
         const most = worst.experts.indexOf(Math.max(...worst.experts));
@@ -494,19 +533,19 @@ for (const colorScheme of ["light", "dark"]) {
     });
 }
 
-/** The colour of a chart's canvas at a place of its drawing area; `null`: nothing is drawn there. */
+/** Returns the colour of a chart's canvas at a position of its drawing area; `null` if nothing is drawn there. */
 const pixelOf = (page, chart, x, y) => page.$eval(chart, (chart, [x, y]) => {
     const canvas = chart.querySelector("canvas");
     const over = chart.querySelector(".u-over");
     const at = [over.offsetLeft + x, over.offsetTop + y].map((at) => Math.round(at * devicePixelRatio));
-    // A copy, as reading a canvas often is warned of.
+    // A copy, because reading a canvas often causes a warning.
     const copy = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
     copy.drawImage(canvas, -at[0], -at[1]);
     const { data } = copy.getImageData(0, 0, 1, 1);
     return data[3] > 0 ? [...data.slice(0, 3)] : null;
 }, [x, y]);
 
-// Where GPU times were taken in some iterations alone the others have no line, and one between them is a point.
+// If only some iterations have GPU times, the others have no line, and one between two others is a point.
 for (const [colorScheme, width] of [["light", 800], ["dark", 1400]]) {
     await open("gaps", { colorScheme, viewport: { width, height: 900 } }, async (page) => {
         const [process] = report("gaps").processes;
@@ -535,13 +574,13 @@ for (const [colorScheme, width] of [["light", 800], ["dark", 1400]]) {
             await page.locator(`${chart} .u-over`).click({ position: { x: ((n - 100 + 0.5) / 17) * across, y: 60 } });
             assert.match(await page.textContent(".timeline"), says);
         }
-        // Text and page say it alike.
+        // Text and page have the same label.
         const rows = await page.$$eval("#quantiles th", (all) => all.map((one) => one.textContent));
-        assert.ok(rows.includes("GPU time (9)") && line(text("gaps"), "GPU time (9)"));
+        assert.ok(rows.includes("GPU span (9)") && line(text("gaps"), "GPU span (9)"), rows.join());
     });
 }
 
-// What is in batches: phases have colours that differ from the page's, and figures leave idle ones out.
+// Batches: phases have colours of their own, and figures leave idle iterations out.
 const PHASE_COLOURS = ["prefill", "decode", "mixed", "idle"].map((phase) => `phase-${phase}`);
 for (const colorScheme of ["light", "dark"]) {
     await open("batches", { colorScheme }, async (page) => {
@@ -573,12 +612,12 @@ for (const colorScheme of ["light", "dark"]) {
         await page.locator(`${chart} .u-over`).hover({ position: { x: (idle - 100 + 0.5) * wide, y: 60 } });
         assert.match(await page.textContent(`${chart} .tip`), new RegExp(`^iteration ${idle} · .* · left outidle: 0 requests, 0 tokens`));
 
-        // The timeline says it, too.
+        // The timeline has the same text.
         await page.locator(`${chart} .u-over`).click({ position: { x: (idle - 100 + 0.5) * wide, y: 60 } });
         await seen(page);
         assert.match(await page.textContent(".status"), new RegExp(`^iteration ${idle} .* · idle: 0 requests, 0 tokens · left out of the figures$`));
 
-        // Time against tokens.
+        // The chart of time against tokens.
         assert.equal(Number(await page.$eval("[data-points]", (chart) => chart.dataset.points)), all.filter((one) => one.batch.tokens > 0).length);
         const most = all.reduce((a, b) => (b.batch.tokens > a.batch.tokens ? b : a));
         const over = await page.$eval("[data-points] .u-over", (over) => [over.clientWidth, over.clientHeight]);
@@ -594,18 +633,19 @@ for (const colorScheme of ["light", "dark"]) {
         const rows = await page.$$eval("#batches tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
         const expected = process.phases.flatMap((phase) => [phase, ...(phase.sizes.length > 1 ? phase.sizes : [])]);
         assert.deepEqual(rows.map(([name, , iterations]) => [name, iterations]), expected.map((of) => [of.phase ?? "", String(of.iterations)]));
-        rows.forEach((cells, at) => ["p50_ns", "p90_ns", "p99_ns", "max_ns"].forEach((key, column) => isTime(cells[3 + column], expected[at].time[key])));
+        rows.forEach((cells, at) => ["p50_ns", "p90_ns", "p99_ns", "max_ns"].forEach((key, column) => isPercentile(cells[3 + column], expected[at].time[key])));
         const decode = process.phases.find((phase) => phase.phase === "decode");
         assert.deepEqual(line(lines, `decode (${decode.iterations})`).slice(1, 5), rows.find(([name]) => name === "decode").slice(3, 7));
 
-        // What is slow because its batch is large.
+        // An iteration that is slow because of a large batch.
         const large = process.slowest.findIndex(({ batch }) => batch.phase === "prefill");
         const { n, batch } = process.slowest[large];
-        const slow = (await rowsOf(page, "Slowest iterations"))[large];
-        assert.equal(slow[0], `${n}`);
-        assert.match(slow[1], new RegExp(` (GPU work|waiting for the GPU: \\w+) \\(prefill of ${batch.tokens} tokens`));
+        const slow = (await slowRows(page))[large];
+        assert.equal(slow.n, n);
+        const why = new RegExp(`^(GPU work|waiting for the GPU: \\w+) \\(prefill of ${batch.tokens} tokens`);
+        assert.ok(slow.causes.some(([, cause]) => why.test(cause)), JSON.stringify(slow));
 
-        // A phase that is switched off, and the other colours.
+        // A phase that is switched off, and the colours by cause.
         const prefill = all.find((one) => one.batch.phase === "prefill").n;
         await page.click(`section.card:has(${chart}) [data-phase=prefill] button`);
         assert.equal(await page.$eval(":focus", (focused) => focused.getAttribute("aria-pressed")), "false");
@@ -620,7 +660,7 @@ for (const colorScheme of ["light", "dark"]) {
     });
 }
 
-// Ten thousand iterations: each phase is seen.
+// With ten thousand iterations, each phase is visible.
 await open("long", {}, async (page) => {
     const colours = [];
     for (const phase of ["prefill", "decode", "mixed"]) colours.push((await css(page, `phase-${phase}`)).join());
@@ -636,13 +676,14 @@ await open("long", {}, async (page) => {
     for (const one of colours) assert.ok(seen[one] > 300, `${one}: ${seen[one]} pixels`);
 });
 
-// Where no batch is known there is nothing of them.
+// Without known batches, their panels are missing.
 await open("one", {}, async (page) => {
     assert.equal(await page.locator("#batches, .phases, #uncounted, .choice button:visible").count(), 0);
 });
 
-// On as many GPUs as there are ranks; where nothing was counted there is no section.
+// There are as many GPUs as ranks. Without counted tokens there is no section.
 await open("ranks", {}, async (page) => {
+    await choose(page, 0);
     const { layers } = ranks.processes[0].routing;
     const heads = await page.$$eval(".layers th", (heads) => heads.map((head) => head.textContent));
     assert.deepEqual(heads, ["layer", "busiest expert", "busiest of 4 GPUs", "idle experts", "tokens"]);
@@ -664,7 +705,7 @@ await open("many", {}, async (page) => {
     const whole = await seen(page);
     for (let times = 0; times < 12; times++) await page.keyboard.press("w");
     assert.ok((await seen(page)).span < whole.span / 50);
-    // Links are looked up among all of them.
+    // Links are found among all of them.
     assert.match(await select(page, "cuLaunchKernelEx", 3), /launched /);
     await page.focus(TIMELINE);
     await page.keyboard.press("l");
@@ -674,7 +715,7 @@ await open("many", {}, async (page) => {
     console.log(`first paint with ${events} events: ${took} ms`);
 });
 
-// Sampled stacks: as wide as their samples, zoomed by a click or a key, and readable in both themes.
+// Sampled stacks: as wide as their number of samples, zoomed by a click or a key, and readable in both themes.
 for (const colorScheme of ["light", "dark"]) {
     await open("stacks", { colorScheme }, async (page) => {
         const { stacks, ledger, inside } = report("stacks").processes[0];
@@ -689,7 +730,7 @@ for (const colorScheme of ["light", "dark"]) {
         const wide = async (name) => (await flame(name).boundingBox()).width;
         const node = (name) => tree.find((one) => one.name.startsWith(name));
         const all = await wide("EngineCoreProc.run");
-        // Nothing waits for requests in it.
+        // Waits for requests are not in the tree.
         assert.ok(!tree.some((one) => one.name.startsWith("Queue.get")));
         for (const name of ["EngineCore.step", "Scheduler.schedule", "LlamaModel.forward"]) {
             assert.ok(Math.abs(await wide(name) / all - node(name).samples / tree[0].samples) < 0.01, name);
@@ -699,12 +740,12 @@ for (const colorScheme of ["light", "dark"]) {
         assert.equal(await flame("Sampler.forward").getAttribute("aria-label"), said(node("Sampler.forward")));
         assert.ok(node("Sampler.forward").asleep > 0);
 
-        // A click zooms; what is above it stays, what is beside it goes.
+        // A click zooms: parents stay visible, siblings do not.
         await flame("Scheduler.schedule").click();
         assert.ok(Math.abs(await wide("Scheduler.schedule") - all) < 2);
         assert.equal(await flame("LlamaModel.forward").count(), 0);
         assert.equal(await page.textContent(".flames-said b"), said(node("Scheduler.schedule")));
-        // By keys: down to what it calls, back to all, along the callers.
+        // By keys: down to a callee, back to everything, along the callers.
         await page.keyboard.press("ArrowDown");
         assert.equal(await page.textContent(".flames-said b"), said(node("KVCacheManager")));
         await page.keyboard.press("Escape");
@@ -715,7 +756,7 @@ for (const colorScheme of ["light", "dark"]) {
         await page.getByRole("button", { name: "Show all" }).click();
         assert.ok(await wide("Scheduler.schedule") < all * 0.9);
 
-        // The same functions as in the table and in the ledger, as the report has them.
+        // The table, the ledger and the report have the same functions.
         const rows = await rowsOf(page, "Sampled stacks");
         assert.deepEqual(rows.map(([name, share, samples]) => [name, share, samples]),
             functions.map((one) => [one.name, percent(one.share), one.samples.toLocaleString("en-US")]));
@@ -725,7 +766,7 @@ for (const colorScheme of ["light", "dark"]) {
         for (const row of python.filter((row) => row.cause in host)) assert.equal(host[row.cause], percent(row.share));
         assert.ok(python.some((row) => row.cause in host));
 
-        // Names are read on their colours.
+        // Names are readable on their colours.
         const contrast = await flame("LlamaModel.forward").evaluate((button) => {
             const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
             const light = (colour) => {
@@ -740,7 +781,7 @@ for (const colorScheme of ["light", "dark"]) {
         });
         assert.ok(contrast >= 4.5, `contrast ${contrast}`);
 
-        // Waiting for requests is drawn apart: the chart agrees with the quantiles.
+        // Waits for requests are drawn separately, so that the chart agrees with the quantiles.
         assert.ok(inside.idle.max_ns >= 25e6 && inside.time.max_ns < 25e6);
         const { iterations } = report("stacks").processes[0].windows[0];
         const paused = iterations.findIndex((one) => one.idle_ns > 0);
@@ -763,7 +804,7 @@ for (const colorScheme of ["light", "dark"]) {
         const named = (rows, name) => rows.find((row) => row.name === name);
         const rows = await rowsOf(page, "Layers");
         const row = (name) => rows.find(([first]) => first === name);
-        // A row is called by what is not in the one around it; what is no more than what is within it is left out.
+        // A row's name leaves out that of the row around it. A row is left out if a single row inside it has all of it.
         for (const [shown, name] of [["model.layers.*", "model.layers.*"], [".mlp", "model.layers.*.mlp"], [".down_proj", "model.layers.*.mlp.down_proj"], ["sampler", "sampler"]]) {
             const of = named(together, name);
             const [, share, step, layers, one, gaps, count, total] = row(shown);
@@ -782,12 +823,12 @@ for (const colorScheme of ["light", "dark"]) {
         assert.ok(Math.abs(await wide("mlp") / all - named(together, "model.layers.*.mlp").gpu_ns / named(together, "model").gpu_ns) < 0.01);
         assert.equal(await card.getByRole("button", { name: "Find in the timeline" }).isVisible(), false);
         await block("self_attn").click();
-        // What is beside it is under a hundredth.
+        // The rest is less than a hundredth.
         assert.ok(Math.abs(await wide("self_attn") / all - 1) < 0.01);
         const attention = named(together, "model.layers.*.self_attn");
         assert.ok((await page.textContent(".flames-said b")).startsWith(`model.layers.*.self_attn: ${percent(attention.share)}, `));
 
-        // The timeline finds the kernels of a layer, and says of each which one it is in.
+        // The timeline finds the kernels of a layer, and names the layer of each kernel.
         const found = async () => Number((await page.textContent(".hits")).replace(/^.* of /, "").replace(/,/g, ""));
         await card.getByRole("button", { name: "Find in the timeline" }).click();
         assert.equal(await found(), attention.kernels);
@@ -799,7 +840,7 @@ for (const colorScheme of ["light", "dark"]) {
         await select(page, "vllm::act_and_mul_kernel", named(together, "model.layers.*.mlp.act_fn").layers + 1);
         assert.match(await page.textContent(".timeline .status"), /its layer is not known/);
 
-        // Each layer by itself, in the order of their numbers; and only the outer ones.
+        // Each layer by itself, in the order of their numbers; then only the outer layers.
         await card.getByRole("button", { name: "each layer" }).click();
         const numbers = await card.locator(".flames button", { hasText: /^\d+$/ }).allTextContents();
         assert.deepEqual(numbers, Array.from({ length: 12 }, (_, n) => String(n)));
@@ -809,7 +850,7 @@ for (const colorScheme of ["light", "dark"]) {
     });
 }
 
-// Few samples tell no functions apart.
+// Functions are not distinguished if there are few samples.
 await open("few", {}, async (page) => {
     assert.match(await page.textContent("main"), /Functions are distinguished from 200 samples on/);
     assert.equal(await page.locator(".flames").count(), 0);
@@ -819,7 +860,81 @@ await open("nothing", {}, async (page) => {
     assert.match(await page.textContent("main"), /no iteration was recorded/);
 });
 
-// Whatever is in a record, what is left of it can be gone through.
+// A record of vLLM with stacks.
+for (const colorScheme of ["light", "dark"]) {
+    await open("vllm-stacks", { colorScheme }, async (page) => {
+        const [process] = report("vllm-stacks").processes;
+        // The outer callers are one row, which opens them.
+        const { tree } = process.stacks;
+        const flames = page.locator(".flames button");
+        const first = await flames.first().textContent();
+        const [, callers] = /^(\d+) callers of [\d.]+ %, from /.exec(first) ?? [];
+        assert.ok(Number(callers) >= 10, first);
+        assert.equal(await page.locator(".flames button", { hasText: tree[0].name }).filter({ hasNotText: "callers" }).count(), 0);
+        const before = await flames.count();
+        const [folded, inner] = [await flames.nth(0).boundingBox(), await flames.nth(1).boundingBox()];
+        assert.ok(inner.width >= folded.width * 0.97 && inner.y > folded.y);
+        await flames.first().click();
+        // The rows beside them are opened, too.
+        assert.ok(await flames.count() >= before - 1 + Number(callers));
+        assert.equal(await flames.first().textContent(), tree[0].name);
+
+        // No two named causes of a bar look alike, and each looks the same in the bar and in the legend.
+        for (const bar of await page.$$(".ledger > .bar")) {
+            const [parts, names] = await bar.evaluate((bar) => [
+                [...bar.querySelectorAll(".stack i")], [...bar.querySelectorAll(":scope > .legend li > i")],
+            ].map((all) => all.map((one) => getComputedStyle(one).background)));
+            assert.ok(names.length > 3);
+            assert.equal(new Set(names).size, names.length, names.join("\n"));
+            assert.deepEqual(parts.slice(0, names.length), names);
+            assert.ok(parts.slice(names.length).every((one) => !names.includes(one)));
+        }
+
+        // The longest iteration has a label in the chart, by phase and by cause.
+        const chart = "[data-iterations]";
+        const longest = process.slowest[0];
+        assert.ok(process.slowest.every((slow) => slow.dur_ns - slow.idle_ns <= longest.dur_ns - longest.idle_ns));
+        const labelled = async () => JSON.parse(await page.$eval(chart, (chart) => chart.dataset.labelled));
+        assert.ok((await labelled()).includes(longest.n));
+        await page.click(".choice button:has-text('cause')");
+        assert.ok((await labelled()).includes(longest.n));
+        // Causes: code has the colours of its samples, which are in the legend.
+        const legend = await page.$$eval(`section.card:has(${chart}) .legend li`, (all) => all.map((one) => one.textContent));
+        for (const name of ["waits for the GPU", "launching", "Python code", "code without a sample"]) assert.ok(legend.includes(name), legend.join());
+        const python = await css(page, "python");
+        const seen = await page.$eval(`${chart} canvas`, (canvas, python) => {
+            const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+            let count = 0;
+            for (let at = 0; at < data.length; at += 4) if (python.every((one, rgb) => data[at + rgb] === one)) count++;
+            return count;
+        }, python);
+        assert.ok(seen > 2000, `${seen} pixels of Python code`);
+    });
+}
+
+// If kernels were recorded, the timeline begins with an iteration that has some. A page fits the width of a phone.
+for (const width of [390, 800, 1400]) {
+    for (const name of ["vllm-stacks", "hf-generate", "ranks", "batches"]) {
+        await open(name, { viewport: { width, height: 900 } }, async (page) => {
+            const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+            assert.ok(wide <= width, `${name}: it is ${wide} wide in ${width}`);
+            const names = await page.$$eval("td > .name", (names) => names.map((name) => {
+                const [own, cell] = [name, name.parentElement].map((one) => one.getBoundingClientRect());
+                return own.right - cell.right;
+            }));
+            assert.ok(names.every((over) => over <= 1), `${name}: in ${width}, names cover figures: ${names}`);
+            if (name !== "hf-generate") return;
+            const [, n] = /^iteration (\d+) /.exec(await page.textContent(".timeline .status"));
+            const [window] = report(name).processes[0].windows;
+            assert.ok(window.iterations.find((one) => one.n === Number(n)).gpu_busy_ns > 0, n);
+            assert.ok(window.iterations.some((one) => one.gpu_busy_ns === null));
+            assert.deepEqual(["p90", "p99"].map((quantile) => report(name).processes[0].inside.time[`${quantile}_ns`] === null), [false, true]);
+            assert.equal(await page.textContent("#p99"), "–");
+        });
+    }
+}
+
+// A page of a damaged record works with any contents.
 for (let seed = 0; seed < 6; seed++) {
     await open(`damaged-${seed}`, {}, async (page) => {
         await page.focus(TIMELINE);

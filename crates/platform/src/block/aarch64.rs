@@ -17,15 +17,15 @@ global_asm!(
     size = const Block::SIZE,
 );
 
-/// A word of the calling thread's block, by its place in bytes.
+/// Returns a word of the calling thread's block, by its offset in bytes.
 #[inline(always)]
 pub fn word<const PLACE: usize>() -> *const c_void {
     const { assert!(PLACE < Block::SIZE && PLACE.is_multiple_of(size_of::<usize>())) };
-    // SAFETY: the block is there as long as the thread is, and a word of it lies at this place.
+    // SAFETY: the block exists as long as the thread does, and a word of it is at this offset.
     unsafe { block().byte_add(PLACE).cast::<*const c_void>().read() }
 }
 
-/// The calling thread's block; never null, valid as long as the thread lives.
+/// Returns the calling thread's block; never null, valid as long as the thread lives.
 #[inline]
 pub fn block() -> *mut Block {
     let block: *mut Block;

@@ -17,14 +17,14 @@ global_asm!(
     size = const Block::SIZE,
 );
 
-/// A word of the calling thread's block, by its place in bytes. Read without the block's address, which lies in a cache line
-/// of its own.
+/// Returns a word of the calling thread's block, by its offset in bytes. Does not read the block's address,
+/// which would need another cache line.
 #[inline(always)]
 pub fn word<const PLACE: usize>() -> *const c_void {
     const { assert!(PLACE < Block::SIZE && PLACE.is_multiple_of(size_of::<usize>())) };
     let word: *const c_void;
-    // SAFETY: reads the offset that the loader put in the GOT, and a word that lies there in any thread: an initial-exec block
-    // exists in each from the thread's start, or from when the library was loaded.
+    // SAFETY: reads the offset that the loader put in the GOT, and a word that exists in any thread: each has
+    // an initial-exec block from the thread's start, or from when the library was loaded.
     unsafe {
         asm!(
             "mov {word}, qword ptr [rip + tllmprof_tls@GOTTPOFF]",
@@ -37,7 +37,7 @@ pub fn word<const PLACE: usize>() -> *const c_void {
     word
 }
 
-/// The calling thread's block; never null, valid as long as the thread lives.
+/// Returns the calling thread's block; never null, valid as long as the thread lives.
 #[inline]
 pub fn block() -> *mut Block {
     let block: *mut Block;

@@ -7,16 +7,16 @@
 use core::cell::RefCell;
 
 use super::*;
-use crate::libcuda::Place;
+use crate::libcuda::DriverLocation;
 use crate::log::tests::{Stderr, file, text};
 
-/// A GPU's driver as the calling thread sees it.
+/// A fake GPU driver, as the calling thread sees it.
 #[derive(Default)]
 struct Gpu {
     current: usize,
-    /// Whether each device's primary context is in use.
+    /// For each device, true if its primary context is in use.
     primaries: Vec<bool>,
-    /// What the profiler's functions and waits return.
+    /// The status that the profiler's functions and waits return.
     status: Status,
     /// The context that each of them was called in.
     used: Vec<usize>,
@@ -90,10 +90,11 @@ extern "C" fn get_memory(free: &mut usize, total: &mut usize) -> Status {
 
 /// Knows kernels 1 and 2; 3 has no name.
 extern "C" fn name_of_function(name: &mut *const c_char, handle: *mut c_void) -> Status {
-    const LONG: &CStr = c"_Z0123456789012345678901234567890123456789012345678901234567890123456789";
+    const LONG_NAME: &CStr =
+        c"_Z0123456789012345678901234567890123456789012345678901234567890123456789";
     match handle.addr() {
         1 => *name = c"_Z4stepv".as_ptr(),
-        2 => *name = LONG.as_ptr(),
+        2 => *name = LONG_NAME.as_ptr(),
         3 => *name = c"".as_ptr(),
         _ => return 400,
     }
@@ -110,7 +111,7 @@ extern "C" fn name_of_kernel(name: &mut *const c_char, handle: *mut c_void) -> S
 }
 
 const DRIVER: Driver = Driver {
-    place: Place::NOWHERE,
+    place: DriverLocation::NOWHERE,
     profiler_start: Some(acts),
     profiler_stop: Some(acts),
     driver_get_version: Some(get_version),
@@ -127,7 +128,7 @@ const DRIVER: Driver = Driver {
     primary_ctx_release: Some(release),
 };
 const NONE: Driver = Driver {
-    place: Place::NOWHERE,
+    place: DriverLocation::NOWHERE,
     profiler_start: None,
     profiler_stop: None,
     driver_get_version: None,
@@ -144,7 +145,7 @@ const NONE: Driver = Driver {
     primary_ctx_release: None,
 };
 
-/// The contexts that `act` used, where these primary contexts are in use and `current` is current.
+/// Returns the contexts that `act` used, if these primary contexts are in use and `current` is current.
 fn used(primaries: &[bool], current: usize, act: impl FnOnce()) -> Vec<usize> {
     gpu(|gpu| {
         *gpu = Gpu {
@@ -178,7 +179,7 @@ fn the_profiler_is_switched_in_a_context() {
     assert_eq!(used(&[true], 0, late), [110]);
 }
 
-/// The context that is remembered is the process's, so this is one test.
+/// The remembered context belongs to the process, so this is one test.
 #[test]
 fn the_worker_adopts_the_context_that_was_remembered() {
     let file = file();

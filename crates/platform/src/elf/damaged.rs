@@ -1,5 +1,6 @@
-//! Modules whose tables are damaged: what is read of them is nothing or something else, and nothing worse. Whoever is
-//! preloaded meets packers' and protectors' libraries, whose tables only have to satisfy the loader.
+//! Tests of modules with damaged tables: reading them gives nothing or wrong values, but does no harm. A
+//! preloaded library meets the libraries of packers and protectors, whose tables only have to satisfy the
+//! loader.
 
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
@@ -10,7 +11,7 @@ use super::{Description, Dyn, Module, walk};
 
 const NAMES: [&CStr; 4] = [c"_Unwind_Resume", c"malloc", c"no such function", c""];
 const VERSIONS: [Option<&CStr>; 3] = [None, Some(c"GCC_3.0"), Some(c"no version")];
-/// Changed modules; `TLLMPROF_TEST_DAMAGE` is another number.
+/// The number of damaged modules; `TLLMPROF_TEST_DAMAGE` sets another one.
 const CHANGED: u64 = 2000;
 
 /// A module's memory, copied.
@@ -23,7 +24,7 @@ struct Copy {
 }
 
 impl Copy {
-    fn of(module: &Module) -> Self {
+    fn from_module(module: &Module) -> Self {
         let mut bytes = vec![0_u64; (module.end - module.start).div_ceil(8)];
         let headers = module.headers().to_vec();
         let mut copy = Self {
@@ -57,7 +58,7 @@ impl Copy {
         self.bytes.as_ptr().expose_provenance()
     }
 
-    /// The loader has made the addresses in the dynamic section absolute.
+    /// Relocates the addresses in the dynamic section, which the loader has made absolute.
     fn move_tables(&mut self, module: &Module) {
         let to = self.address();
         for entry in self.bytes[self.dynamic / 8..].as_chunks_mut::<2>().0 {
@@ -71,7 +72,7 @@ impl Copy {
         }
     }
 
-    /// What the module is read as.
+    /// Runs `look` on the module that the copy is read as.
     fn with<T>(&self, look: impl FnOnce(Option<&Module>) -> T) -> T {
         // SAFETY: a description is numbers and addresses, for which zeros are values.
         let mut info: dl_phdr_info = unsafe { core::mem::zeroed() };
@@ -89,7 +90,7 @@ impl Copy {
     }
 }
 
-/// Everything that is read of a module; how much that was.
+/// Reads everything of a module, and returns how much that was.
 fn read_all(module: &Module) -> usize {
     let mut seen = usize::from(module.soname().is_some());
     module.each_needed(|name| seen += name.to_bytes().len());
@@ -109,20 +110,20 @@ fn read_all(module: &Module) -> usize {
     seen + usize::from(module.is_bound()) + usize::from(module.runs_early())
 }
 
-/// The library of the unwinder, which is small and has tables of all kinds.
+/// Returns the library of the unwinder, which is small and has tables of all kinds.
 fn small() -> (Copy, usize) {
     let mut found = None;
     walk(|module| {
         if module.soname() == Some(c"libgcc_s.so.1") {
             let defines = module.definition(NAMES[0], None).expect("its function");
-            found = Some((Copy::of(module), defines.address - module.start));
+            found = Some((Copy::from_module(module), defines.address - module.start));
         }
         found.is_some()
     });
     found.expect("libgcc_s.so.1 is among the test's libraries")
 }
 
-/// xorshift64: the same damage in each run.
+/// xorshift64, so that the damage is the same in each run.
 fn random(state: &mut u64, below: usize) -> usize {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -150,7 +151,7 @@ fn damaged_tables_are_survived() {
     let (mut copy, _) = small();
     let whole = copy.bytes.clone();
     let changed = std::env::var("TLLMPROF_TEST_DAMAGE").map_or(CHANGED, |n| n.parse().unwrap());
-    // The tables come first; the dynamic section says where.
+    // The tables come first; the dynamic section has their addresses.
     let tables = 16 * 1024;
     let mut state = 0x9e37_79b9_7f4a_7c15;
     let mut unread = 0;
@@ -172,7 +173,7 @@ fn damaged_tables_are_survived() {
     assert!(unread > 0, "no damage was seen");
 }
 
-/// A hash table of before GNU's, in which a chain leads back into itself.
+/// An old hash table (not GNU's) in which a chain leads back into itself.
 #[test]
 fn a_chain_that_never_ends_is_left() {
     let (mut copy, _) = small();

@@ -8,24 +8,23 @@ use core::sync::atomic::AtomicUsize;
 
 use libc::{Elf64_Phdr, PF_R, PF_W, PT_LOAD};
 
-/// The segments of a module, which its tables lie in. A place outside them is nothing that can be
-/// read, whatever a table says.
+/// The segments of a module, in which its tables lie. Nothing outside them is read, whatever a table says.
 ///
-/// Valid as long as the module stays loaded; [`super::walk`] keeps it so during its visit.
+/// Valid as long as the module stays loaded; [`super::walk`] ensures that during its visit.
 #[derive(Clone, Copy)]
 pub struct Memory {
-    /// What the addresses in the module's file are moved by.
+    /// The offset between addresses in the module's file and in memory.
     base: usize,
     headers: *const Elf64_Phdr,
     header_count: usize,
 }
 
 impl Memory {
-    /// The memory of the module that the loader describes.
+    /// Returns the memory of the module that the loader describes.
     ///
     /// # Safety
     /// The description is the loader's own, of a module that stays loaded as long as this is used.
-    pub unsafe fn of(info: &libc::dl_phdr_info) -> Self {
+    pub unsafe fn described_by(info: &libc::dl_phdr_info) -> Self {
         Self {
             base: info.dlpi_addr as usize,
             headers: info.dlpi_phdr,
@@ -33,23 +32,23 @@ impl Memory {
         }
     }
 
-    /// The module's program headers.
+    /// Returns the module's program headers.
     pub fn headers(&self) -> &[Elf64_Phdr] {
-        // SAFETY: the loader's table of that length, which stays as long as the module (`of`).
+        // SAFETY: the loader's table of that length, which stays as long as the module (`described_by`).
         unsafe { slice::from_raw_parts(self.headers, self.header_count) }
     }
 
-    /// Where what the file calls `address` lies.
+    /// Returns the address in memory of an address in the file.
     pub const fn address(&self, address: u64) -> usize {
         self.base.wrapping_add(address as usize)
     }
 
-    /// What the addresses in the module's file are moved by.
+    /// Returns the offset between addresses in the module's file and in memory.
     pub const fn base(&self) -> usize {
         self.base
     }
 
-    /// The segments that are mapped with all of these rights.
+    /// Returns the segments that are mapped with all of these rights.
     fn segments(&self, rights: u32) -> impl Iterator<Item = Range<usize>> {
         let mapped = self
             .headers()
@@ -60,14 +59,14 @@ impl Memory {
         })
     }
 
-    /// How many bytes from `address` on lie in its segment.
+    /// Returns the number of bytes from `address` to the end of its segment.
     fn room_at(&self, address: usize, rights: u32) -> Option<usize> {
         self.segments(rights)
             .find(|segment| segment.contains(&address))
             .map(|segment| segment.end - address)
     }
 
-    /// Where what the module's file holds of the segment around `address` ends.
+    /// Returns the end of the file's data in the segment around `address`.
     pub fn file_end(&self, address: usize) -> Option<usize> {
         let loaded = self
             .headers()
@@ -82,14 +81,14 @@ impl Memory {
             .map(|range| range.end)
     }
 
-    /// Reads `buffer.len()` bytes; false and nothing where they are not all there.
+    /// Reads `buffer.len()` bytes. Returns false without reading any if they are not all mapped.
     #[must_use]
     pub fn read(&self, address: usize, buffer: &mut [u8]) -> bool {
         let is_there = self
             .room_at(address, PF_R)
             .is_some_and(|room| buffer.len() <= room);
         if is_there {
-            // SAFETY: so many bytes lie in a segment of the module, which is mapped for reading.
+            // SAFETY: that many bytes lie in a segment of the module, which is mapped for reading.
             unsafe {
                 with_exposed_provenance::<u8>(address)
                     .copy_to_nonoverlapping(buffer.as_mut_ptr(), buffer.len());
@@ -98,51 +97,50 @@ impl Memory {
         is_there
     }
 
-    /// The entries of `N` bytes each from `address` on, as far as the segment has room for them.
+    /// Returns the entries of `N` bytes each from `address`, as far as the segment has room for them.
     pub fn table<const N: usize>(&self, address: usize) -> impl Iterator<Item = [u8; N]> {
         let room = self.room_at(address, PF_R).unwrap_or(0);
         (0..room / N).map(move |index| {
             let place = with_exposed_provenance::<[u8; N]>(address + index * N);
-            // SAFETY: so many bytes lie in a segment of the module, which is mapped for reading.
+            // SAFETY: that many bytes lie in a segment of the module, which is mapped for reading.
             unsafe { place.read() }
         })
     }
 
-    /// The `N` bytes at `address`.
+    /// Returns the `N` bytes at `address`.
     pub fn bytes<const N: usize>(&self, address: usize) -> Option<[u8; N]> {
         self.table(address).next()
     }
 
-    /// The 16-bit number at `address`.
+    /// Returns the 16-bit number at `address`.
     pub fn half(&self, address: usize) -> Option<u16> {
         self.bytes(address).map(u16::from_le_bytes)
     }
 
-    /// The 32-bit number at `address`.
+    /// Returns the 32-bit number at `address`.
     pub fn word(&self, address: usize) -> Option<u32> {
         self.bytes(address).map(u32::from_le_bytes)
     }
 
-    /// The terminated string at `address`, which has at most `most` bytes with its end.
+    /// Returns the terminated string at `address`, which has at most `most` bytes including its end.
     pub fn string(&self, address: usize, most: usize) -> Option<&CStr> {
         let room = self.room_at(address, PF_R)?.min(most);
-        // SAFETY: so many bytes lie in a segment of the module, which is mapped for reading, in a
-        // table that nobody writes to.
+        // SAFETY: that many bytes lie in a segment of the module, which is mapped for reading, in a table
+        // that no code writes to.
         let bytes = unsafe { slice::from_raw_parts(with_exposed_provenance::<u8>(address), room) };
         CStr::from_bytes_until_nul(bytes).ok()
     }
 
-    /// The word of the module's data at `address` that the loader may write, where it is aligned.
+    /// Returns the word at `address` of data that the loader may write, if it is aligned.
     pub fn slot(&self, address: usize) -> Option<&AtomicUsize> {
         let room = self.room_at(address, PF_R | PF_W)?;
         let is_whole = address.is_multiple_of(align_of::<usize>()) && room >= size_of::<usize>();
-        // SAFETY: an aligned word in a segment of the module that can be read, which others write as
-        // a whole.
+        // SAFETY: an aligned word in a readable segment of the module, which others write as a whole.
         is_whole.then(|| unsafe { &*with_exposed_provenance::<AtomicUsize>(address) })
     }
 }
 
-/// The 64-bit number at `offset` of an entry.
+/// Returns the 64-bit number at `offset` of an entry.
 pub fn double_word(entry: &[u8], offset: usize) -> u64 {
     let bytes = entry.get(offset..).and_then(<[u8]>::first_chunk);
     bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))

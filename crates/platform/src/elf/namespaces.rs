@@ -1,5 +1,5 @@
-//! Modules that were loaded into namespaces of their own (`dlmopen`), which no walk comes by: the loader tells a debugger of
-//! them.
+//! Modules that were loaded into separate namespaces (`dlmopen`). A walk does not visit them; the loader
+//! lists them for debuggers.
 
 use core::ffi::{CStr, c_char, c_int};
 
@@ -9,10 +9,10 @@ use super::{Description, Module, walk};
 use crate::peek;
 
 const DT_DEBUG: i64 = 21;
-/// From this version on the loader's description leads to those of further namespaces.
+/// From this version on, the loader's description leads to those of further namespaces.
 const HAS_NEXT: c_int = 2;
 
-/// As `r_debug_extended` of the loader's `link.h`.
+/// The structure `r_debug_extended` of the loader's `link.h`.
 #[repr(C)]
 struct Namespace {
     version: c_int,
@@ -32,10 +32,10 @@ struct Link {
     next: *const Link,
 }
 
-/// Visits the modules outside the namespace that the process started with whose file is called as `is_wanted` says. None of
-/// them is unloaded meanwhile. Without glibc 2.35 none is known.
+/// Visits the modules outside the initial namespace for whose file name `is_wanted` returns true. None of
+/// them is unloaded during the visit. Without glibc 2.35 none is known.
 pub fn each_elsewhere(is_wanted: impl Fn(&[u8]) -> bool, mut visit: impl FnMut(&Module)) {
-    // The loader's lock for the walk is one for all namespaces.
+    // The loader's lock for the walk is shared by all namespaces.
     walk(|program| {
         let mut first = 0;
         program.each_dynamic(|tag, value| {
@@ -50,7 +50,7 @@ pub fn each_elsewhere(is_wanted: impl Fn(&[u8]) -> bool, mut visit: impl FnMut(&
             // SAFETY: the list of the loader's descriptions, which it only adds to; the last has a null.
             namespace = unsafe { this.next.as_ref() };
             let Some(next) = namespace else { break };
-            // SAFETY: the list of modules changes under the loader's lock alone, which this walk has.
+            // SAFETY: the list of modules changes only under the loader's lock, which this walk holds.
             let mut link = unsafe { next.modules.as_ref() };
             while let Some(this) = link {
                 // SAFETY: as before.
@@ -70,11 +70,11 @@ pub fn each_elsewhere(is_wanted: impl Fn(&[u8]) -> bool, mut visit: impl FnMut(&
     });
 }
 
-/// The module of a link whose file's header is mapped in front of all else, as that of a shared library is.
+/// Returns the module of a link whose file header is mapped first, as that of a shared library is.
 fn described(link: &Link) -> Option<Module> {
     let mut header = [0; size_of::<Elf64_Ehdr>()];
     peek::copy(link.base, &mut header)?;
-    // SAFETY: so many bytes; any are a header.
+    // SAFETY: there are enough bytes, and any bytes are a valid header.
     let header = unsafe { header.as_ptr().cast::<Elf64_Ehdr>().read_unaligned() };
     if !header.e_ident.starts_with(b"\x7fELF") {
         return None;

@@ -1,4 +1,4 @@
-//! GOT slots that a module reaches other modules' functions through.
+//! The GOT slots through which a module calls functions of other modules.
 
 use core::ffi::CStr;
 use core::mem::offset_of;
@@ -23,9 +23,9 @@ const JUMP_SLOT: u32 = 1026;
 pub struct Slot<'a> {
     pub place: &'a AtomicUsize,
     pub name: &'a CStr,
-    /// The version in which the module asks for the symbol.
+    /// The version in which the module requires the symbol.
     pub version: Option<&'a CStr>,
-    /// The loader may fill it at the first call only; until then it leads back into the module.
+    /// True if the loader may fill it at the first call; until then it leads back into the module.
     pub may_be_lazy: bool,
 }
 
@@ -33,24 +33,26 @@ pub struct Slot<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     pub address: usize,
-    /// The address is that of a function that says which one is meant.
+    /// True if the address is that of a function that returns the address of the real one.
     pub is_ifunc: bool,
 }
 
 impl Module {
-    /// Its program headers.
+    /// Returns its program headers.
     pub fn headers(&self) -> &[Elf64_Phdr] {
         self.memory.headers()
     }
 
-    /// Reads from what the module's file has in memory; false and nothing if that is not all there.
+    /// Reads memory that is mapped from the module's file. Returns false without reading any if it is not all
+    /// mapped.
     #[must_use]
     pub fn read(&self, address: usize, buffer: &mut [u8]) -> bool {
         let in_file = address.wrapping_sub(self.base);
         self.file_offset(in_file, buffer.len()).is_some() && self.memory.read(address, buffer)
     }
 
-    /// Where `address`, given as in the file, lies in the file, if `length` bytes from there do.
+    /// Returns the offset in the file of `address`, which is given as in the file, if `length` bytes from
+    /// there are in the file.
     pub fn file_offset(&self, address: usize, length: usize) -> Option<u64> {
         self.headers().iter().find_map(|header| {
             let offset = (address as u64).checked_sub(header.p_vaddr)?;
@@ -60,8 +62,8 @@ impl Module {
         })
     }
 
-    /// Visits the slots for functions of names that are `wanted`. Relocations of data, which may
-    /// have an addend, are no slots.
+    /// Visits the slots of functions for whose names `wanted` returns true. Relocations of data, which may
+    /// have an addend, are not slots.
     pub fn each_slot(&self, wanted: impl Fn(&CStr) -> bool, mut visit: impl FnMut(Slot<'_>)) {
         for (table, size) in self.tables.relocations {
             let count = if table == 0 {
@@ -75,7 +77,7 @@ impl Module {
         }
     }
 
-    /// The slot of a relocation, if it is one for a function whose name is `wanted`.
+    /// Returns the slot of a relocation, if it is one of a function for whose name `wanted` returns true.
     fn slot(
         &self,
         entry: &[u8; size_of::<Elf64_Rela>()],
@@ -100,9 +102,9 @@ impl Module {
         })
     }
 
-    /// Whether the loader has gone through the module's slots, as far as they show: another thread
-    /// may be loading it. A slot that is filled at the first call leads back into its own module
-    /// until then; before, it holds where that lies in the file.
+    /// Returns true if the loader has processed the module's slots, as far as they show it: another thread
+    /// may be loading the module. A slot that is filled at the first call leads back into its own module
+    /// until then; before that, it holds an address as in the file.
     pub fn is_bound(&self) -> bool {
         let mut is_bound = true;
         let visit = |slot: Slot<'_>| {
@@ -114,8 +116,8 @@ impl Module {
         is_bound
     }
 
-    /// What the module defines under `name`, in `version` if the module has versions at all;
-    /// without one, in its default version.
+    /// Returns the symbol that the module defines under `name`, in `version` if the module has versions at
+    /// all; without `version`, in its default version.
     pub fn definition(&self, name: &CStr, version: Option<&CStr>) -> Option<Found> {
         let symbol = self.defined(name, version)?;
         Some(Found {
@@ -124,8 +126,8 @@ impl Module {
         })
     }
 
-    /// Where the code of a function lies that the module defines, by its default version; empty where the module does not say
-    /// how long it is.
+    /// Returns the address range of a function that the module defines, by its default version; empty if the
+    /// module does not give its size.
     pub fn code_of(&self, name: &CStr) -> Option<Range<usize>> {
         let symbol = self.defined(name, None)?;
         let start = self.base.wrapping_add(symbol.value);

@@ -1,4 +1,4 @@
-//! The walk over the loaded modules, which no fork may happen in.
+//! The walk over the loaded modules. The process must not fork during a walk.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -17,26 +17,26 @@ use tllmprof_sync::wake;
 lifecycle::global! {
     stage: Modules;
 
-    /// Threads that walk. They do not keep each other out: the host may be walking, too, with the
-    /// loader's lock in hand, and look something up meanwhile.
+    /// The number of threads that walk. They do not exclude each other: the host may be walking as well, with
+    /// the loader's lock held, and look something up during the walk.
     #[fork(reset)]
     static WALKERS: AtomicU32 = AtomicU32::new(0);
-    /// The thread that forks, 0 for none. Nobody else starts to walk meanwhile.
+    /// The thread that forks; 0: none. No other thread starts to walk during the fork.
     #[fork(reset)]
     static FORKING: AtomicU32 = AtomicU32::new(0);
-    /// Moves on in each child, which has none of its parent's walkers.
+    /// Increases in each child, which has none of its parent's walkers.
     #[fork(by = in_child)]
     static GENERATION: AtomicU32 = AtomicU32::new(0);
 }
-/// How long a fork waits for walks to end: a walk is short, but its thread may not be running.
-const WALK: Duration = Duration::from_secs(1);
-/// How long a walk waits for a fork to end: that of a large process takes a while.
-const FORK: Duration = Duration::from_secs(10);
+/// The time a fork waits for walks to end: a walk is short, but its thread may not be running.
+const WALK_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time a walk waits for a fork to end: the fork of a large process takes a while.
+const FORK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Visits the loaded modules in the loader's order, until the visitor returns true.
 ///
-/// No module is unloaded meanwhile. The loader's lock for this is one that a fork does not give
-/// back in the child, so that none may happen meanwhile: see [`before_fork`].
+/// No module is unloaded during the walk. A fork does not release the loader's lock for this in the child, so
+/// the process must not fork during the walk: see [`before_fork`].
 pub fn walk(visit: impl FnMut(&Module) -> bool) {
     let _walking = Walking::begin();
     iterate(visit);
@@ -46,28 +46,27 @@ pub(super) fn iterate(mut visit: impl FnMut(&Module) -> bool) {
     each_described(&mut |info| Module::new(info).is_some_and(|module| visit(&module)));
 }
 
-/// What the loader reports of a module.
+/// The loader's description of a module.
 pub(super) struct Description<'a>(pub(super) &'a dl_phdr_info);
 
-/// Visits what the loader reports of each module, until the visitor returns true.
+/// Visits the loader's description of each module, until the visitor returns true.
 pub(super) fn each_described(visit: &mut dyn FnMut(Description<'_>) -> bool) {
     type Visitor<'a> = &'a mut dyn FnMut(Description<'_>) -> bool;
     unsafe extern "C" fn each(info: *mut dl_phdr_info, _: usize, visit: *mut c_void) -> c_int {
-        // SAFETY: the loader passes a valid description, and `visit` is the closure given below,
-        // which is used by this call alone.
+        // SAFETY: the loader passes a valid description, and `visit` is the closure given below, which is
+        // used only by this call.
         let (info, visit) = unsafe { (&*info, &mut *visit.cast::<Visitor<'_>>()) };
-        // A panic must not pass the loader, which would keep its lock: nothing more is visited then.
+        // A panic must not pass through the loader, which would keep its lock: the walk ends then.
         contained(true, || visit(Description(info))).into()
     }
     let mut visit: Visitor<'_> = visit;
-    // SAFETY: the callback gets the closure back as the type it has, and the closure outlives the
-    // call.
+    // SAFETY: the callback gets the closure back with the type it has, and the closure outlives the call.
     unsafe {
         walker::iterate()(Some(each), (&raw mut visit).cast());
     }
 }
 
-/// A walk that is under way.
+/// A walk that is in progress.
 pub(super) struct Walking {
     generation: u32,
 }
@@ -80,11 +79,11 @@ impl Walking {
             let generation = GENERATION.load(Ordering::Relaxed);
             let walking = Self { generation };
             let forking = FORKING.load(Ordering::SeqCst);
-            // The thread that forks may walk in the handlers of others.
+            // The thread that forks may walk in fork handlers of others.
             if forking == 0 || forking == this_thread() {
                 return walking;
             }
-            let until = *deadline.get_or_insert_with(|| Instant::now() + FORK);
+            let until = *deadline.get_or_insert_with(|| Instant::now() + FORK_TIMEOUT);
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return walking;
@@ -117,7 +116,7 @@ lifecycle::at_fork! {
     parent: after_fork,
 }
 
-/// Keeps other threads from walking over a fork, unless another thread forks, too.
+/// Keeps other threads from walking during a fork, unless another thread forks as well.
 fn before_fork() {
     let us = this_thread();
     if FORKING
@@ -126,7 +125,7 @@ fn before_fork() {
     {
         return;
     }
-    let deadline = Instant::now() + WALK;
+    let deadline = Instant::now() + WALK_TIMEOUT;
     loop {
         let walkers = WALKERS.load(Ordering::SeqCst);
         let left = deadline.saturating_duration_since(Instant::now());
@@ -137,7 +136,7 @@ fn before_fork() {
     }
 }
 
-/// Lets other threads walk again, where [`before_fork`] kept them from it.
+/// Lets other threads walk again, if [`before_fork`] prevented it.
 fn after_fork() {
     let held = FORKING.compare_exchange(this_thread(), 0, Ordering::SeqCst, Ordering::Relaxed);
     if held.is_ok() {
@@ -145,12 +144,12 @@ fn after_fork() {
     }
 }
 
-/// What other threads were walking through is nothing to the child.
+/// The child does not have the other threads that were walking.
 fn in_child(_: &OnlyThread) {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The module that `address` lies in.
+/// Returns the module that contains `address`.
 pub fn containing(address: usize) -> Option<Module> {
     let mut found = None;
     walk(|module| {

@@ -1,10 +1,10 @@
 //! The loader's own `dl_iterate_phdr`.
 //!
-//! The function that the PLT leads to may be the host's: a sanitizer's, which must not be called before the
-//! sanitizer is initialised, or one that looks the real function up with `dlsym`, in the middle of which
-//! this library walks. So the C library's is found in its symbol table, by the loader's list of modules.
-//! That list needs no lock as far as the C library: the process has started with it and with all that lies
-//! before it, and these are never unloaded.
+//! The PLT may lead to a function of the host: a sanitizer's, which must not be called before the sanitizer
+//! is initialised, or one that looks the real function up with `dlsym`, while this library may be walking
+//! inside that very look-up. So the C library's function is found in its symbol table, through the loader's
+//! list of modules. That list needs no lock up to the C library: the process has started with the C library
+//! and everything before it, and these are never unloaded.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
@@ -23,14 +23,14 @@ lifecycle::global! {
     static ITERATE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 }
 
-/// `r_debug` of link.h, as far as it is used.
+/// The part of `r_debug` of link.h that is used.
 #[repr(C)]
 struct Debug {
     version: c_int,
     first: *const Link,
 }
 
-/// `link_map` of link.h.
+/// The structure `link_map` of link.h.
 #[repr(C)]
 struct Link {
     base: usize,
@@ -40,25 +40,25 @@ struct Link {
     before: *const Self,
 }
 
-// SAFETY: declared as in link.h, where the loader defines it.
+// SAFETY: declared as in link.h; the loader defines it.
 unsafe extern "C" {
     static _r_debug: Debug;
 }
 
-/// The loader's `dl_iterate_phdr`, or the host's where the loader's is not found.
+/// Returns the loader's `dl_iterate_phdr`, or the host's if the loader's is not found.
 pub(super) fn iterate() -> Iterate {
     let mut known = ITERATE.load(Ordering::Relaxed);
     if known.is_null() {
         known = find().unwrap_or_default();
         ITERATE.store(known, Ordering::Relaxed);
     }
-    // SAFETY: the place is null or has the C library's function of this name and type.
+    // SAFETY: the pointer is null or the C library's function of this name and type.
     unsafe { function::at::<Iterate>(known) }.unwrap_or(libc::dl_iterate_phdr)
 }
 
 fn find() -> Option<*mut c_void> {
     // SAFETY: the loader has filled the structure before it ran any code. The modules before the C library
-    // are never unloaded, and the walk ends with that.
+    // are never unloaded, and the walk ends with the C library.
     unsafe {
         let mut link = (&raw const _r_debug.first).read_volatile();
         while let Some(Link { dynamic, next, .. }) = link.as_ref() {
@@ -76,8 +76,8 @@ fn find() -> Option<*mut c_void> {
     None
 }
 
-/// Program headers that say of a module what [`Module::new`] needs. The list does not lead to the module's
-/// own; what its dynamic section says is believed.
+/// Returns program headers that describe as much of a module as [`Module::new`] needs. The list does not lead
+/// to the module's own headers; its dynamic section is trusted.
 fn headers(link: &Link) -> [Elf64_Phdr; 2] {
     const ALL: u64 = 1 << 47;
     let header = |kind, address: usize, size| Elf64_Phdr {
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_c_librarys_own_is_found() {
-        // SAFETY: a name that is terminated; RTLD_DEFAULT searches what the process started with.
+        // SAFETY: a terminated name; RTLD_DEFAULT searches the modules that the process started with.
         let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dl_iterate_phdr".as_ptr()) };
         assert_eq!(find(), Some(expected));
         assert_eq!(iterate() as *mut c_void, expected);

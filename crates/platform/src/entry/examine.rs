@@ -1,11 +1,10 @@
-//! Whether a function's first instructions can be moved, and which.
+//! Decides if a function's first instructions can be moved, and which.
 //!
-//! A jump to the trampoline takes five bytes. The instructions that it overwrites run in the
-//! trampoline instead, so nothing may reach them but by falling through from the entry: no branch
-//! of the function, no entry of one of its jump tables. A call among them is refused, as its return
-//! address would lie where no unwinder knows its way. (While the moved instructions themselves run,
-//! a profiler that unwinds from a signal finds no table for them either: it loses that one sample's
-//! callers.)
+//! A jump to the trampoline takes five bytes. The instructions that it overwrites run in the trampoline
+//! instead, so they must not be reached in any other way than from the entry: by no branch of the function,
+//! and by no entry of one of its jump tables. A call among them is refused, as its return address would lie
+//! in code that no unwinder knows. (While the moved instructions themselves run, a profiler that unwinds from
+//! a signal finds no table for them either: it loses the callers of that one sample.)
 
 use core::ops::Range;
 
@@ -13,9 +12,9 @@ use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind, Register};
 
 use super::Refusal;
 
-/// A near jump.
+/// The size of a near jump in bytes.
 pub const JUMP: usize = 5;
-/// A jump table has no more entries.
+/// The largest number of entries of a jump table.
 const TABLE: usize = 4096;
 
 /// An instruction that runs in the trampoline.
@@ -26,40 +25,40 @@ pub struct Moved {
 
 #[derive(Clone, Copy)]
 pub enum Kind {
-    /// It does not matter where it lies.
+    /// The instruction works at any address.
     Anywhere,
-    /// At this place among its bytes it says how far `target` is from its end.
+    /// The instruction contains, at offset `at`, the distance of `target` from its end.
     Relative { at: usize, target: usize },
-    /// A branch: with this opcode and a distance of 32 bits.
+    /// A branch with this opcode and a distance of 32 bits.
     Branch { opcode: [u8; 2], target: usize },
 }
 
-/// What a jump at a function's entry takes the place of.
+/// The instructions that a jump at a function's entry replaces.
 pub struct Entry {
-    /// Where the jump goes: the entry, or behind its `endbr64`.
+    /// The address of the jump: the entry, or after its `endbr64`.
     pub at: usize,
     pub moved: Vec<Moved>,
-    /// Bytes of the instructions that move.
+    /// The size in bytes of the instructions that move.
     pub length: usize,
-    /// The function, or one that it ends in, may look at its return address.
+    /// True if the function, or one that it jumps to at its end, may read its return address.
     pub looks_back: bool,
-    /// What else it may end in, by a jump, as far as that can be read.
+    /// The other functions that it may jump to at its end, as far as they can be read.
     pub ends_in: Vec<usize>,
 }
 
 impl Entry {
-    /// Where the jump goes.
+    /// Returns the address of the jump.
     pub const fn at(&self) -> usize {
         self.at
     }
 
-    /// Whether the function may look at its return address.
+    /// Returns true if the function may read its return address.
     pub const fn looks_back(&self) -> bool {
         self.looks_back
     }
 }
 
-/// Looks at the whole function, whose `code` lies at `start`. `read` reads the module's memory.
+/// Examines the whole function, whose `code` is at `start`. `read` reads the module's memory.
 pub fn examine(
     start: usize,
     code: &[u8],
@@ -98,7 +97,7 @@ pub fn examine(
         );
         if instruction.code() == Code::Jmp_rm64 {
             indirect = true;
-            // By a jump table of its own, or out of the function.
+            // It jumps through a jump table of its own, or out of the function.
             entry.looks_back |= tables.is_empty() || instruction.memory_base() != Register::None;
             if instruction.is_ip_rel_memory_operand() {
                 let slot = instruction.ip_rel_memory_address() as usize;
@@ -163,7 +162,7 @@ pub fn examine(
     Ok(entry)
 }
 
-/// Where a branch or call goes that says it itself.
+/// Returns the target of a branch or call that contains it.
 fn near_target(instruction: &Instruction) -> Option<usize> {
     let is_near = matches!(
         instruction.op0_kind(),
@@ -172,14 +171,14 @@ fn near_target(instruction: &Instruction) -> Option<usize> {
     is_near.then(|| instruction.near_branch_target() as usize)
 }
 
-/// The GOT slot by which what lies at `target` leads to another module, if it does: what a function ends in
-/// returns where that would, and may look where that is, as the loader's do to learn who asks. Nothing
-/// where that cannot be read.
+/// Returns the GOT slot through which the code at `target` leads to another module, if it does. A function
+/// that ends with a jump to it returns like that other function, which may read the return address, as
+/// functions of the loader do to identify their caller. `None` if the code cannot be read.
 fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<Option<usize>> {
     const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     const BND: u8 = 0xf2;
     let mut code = [0; 11];
-    // The last may be shorter than that.
+    // The last stub may be shorter than that.
     if !read(target, &mut code) && !read(target, &mut code[..8]) {
         return None;
     }
@@ -195,13 +194,13 @@ fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<
     Some(Some(end.wrapping_add_signed(distance as isize)))
 }
 
-/// The word at an address.
+/// Returns the word at an address.
 fn word(address: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<usize> {
     let mut word = [0; 8];
     read(address, &mut word).then(|| usize::from_le_bytes(word))
 }
 
-/// A plain branch in its long form; the short ones of `loop` and `jrcxz` have none.
+/// Returns the long form of a plain branch; the short branches `loop` and `jrcxz` have none.
 fn branch(bytes: &[u8], target: usize) -> Option<Kind> {
     let opcode = match *bytes {
         [short @ 0x70..=0x7f, _] => [0x0f, short + 0x10],
@@ -212,16 +211,17 @@ fn branch(bytes: &[u8], target: usize) -> Option<Kind> {
     Some(Kind::Branch { opcode, target })
 }
 
-/// Where a function's return address lies, as far as its code shows.
+/// The position of a function's return address, as far as its code shows it.
 struct ReturnAddress {
-    /// How far above the stack pointer, as long as nothing has branched.
+    /// The distance above the stack pointer, until the first branch.
     above_stack_pointer: Option<i64>,
-    /// How far above `rbp`, where that is the frame pointer.
+    /// The distance above `rbp`, if that is the frame pointer.
     above_frame_pointer: Option<i64>,
 }
 
 impl ReturnAddress {
-    /// Whether the instruction reads it or takes its place's address; goes on to the next.
+    /// Returns true if the instruction reads it or takes its address. Follows the stack pointer to the next
+    /// instruction.
     fn is_used_by(&mut self, instruction: &Instruction) -> bool {
         let base = match instruction.memory_base() {
             Register::RSP => self.above_stack_pointer,
@@ -255,7 +255,7 @@ impl ReturnAddress {
     }
 }
 
-/// Whether what lies at `table` looks like a jump table of the function that has an entry for the
+/// Returns true if the data at `table` looks like a jump table of the function with an entry for the
 /// overwritten part: distances from the table in four bytes, or addresses in eight.
 fn leads_to(
     table: usize,
@@ -300,7 +300,7 @@ mod tests {
     const RET: u8 = 0xc3;
     const MOV_RBP_RSP: [u8; 3] = [0x48, 0x89, 0xe5];
 
-    /// What becomes of these instructions; what lies elsewhere cannot be read.
+    /// Examines these instructions. Memory elsewhere cannot be read.
     fn examined(code: &[&[u8]]) -> Result<Entry, Refusal> {
         examine(START, &code.concat(), |_, _| false)
     }
@@ -341,7 +341,7 @@ mod tests {
         };
         assert_eq!((at, target), (3, START + 7 + 0x10));
 
-        // A short and a near conditional jump, and a plain one, beyond what is overwritten.
+        // A short and a near conditional jump, and an unconditional one, after the overwritten part.
         let near: [(&[u8], _); 3] = [
             (&[0x74, 3], [0x0f, 0x84]),
             (&[0x0f, 0x8f, 3, 0, 0, 0], [0x0f, 0x8f]),

@@ -1,4 +1,5 @@
-//! Functions of the driver whose entries may lead elsewhere, and what does the same as they without that.
+//! The functions of the driver at whose entries the command writes jumps, and for each the code that does the
+//! same without the jump.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -12,22 +13,23 @@ lifecycle::global! {
     /// The functions. The command writes jumps at their entries.
     #[fork(keep = "the child's code is its parent's")]
     pub static JUMPS: Jumps = Jumps::none();
-    /// The calls, by their bits, of which a program may have functions without a jump.
+    /// The calls, as bits, for which a program may have functions without a jump.
     #[fork(keep = "as the code")]
     static UNSEEN: AtomicU64 = AtomicU64::new(0);
-    /// The calls, by their bits, all of whose functions have jumps, as it was known after so many rounds of the command's.
+    /// The calls, as bits, whose functions all have jumps, as of this number of the command's rounds.
     #[fork(keep = "as the code")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "as the code")]
     static ROUNDS: AtomicU64 = AtomicU64::new(u64::MAX);
 }
 
-/// A program may have a function for `call` that gets no jump.
+/// Marks that a program may have a function for `call` that gets no jump.
 pub fn leave_out(call: Call) {
     UNSEEN.fetch_or(1 << call.index(), Ordering::Relaxed);
 }
 
-/// Whether the driver's functions for `call` all have jumps, so that what leads to one of them is seen there.
+/// Returns true if the driver's functions for `call` all have jumps, so that every call of one of them is
+/// seen there.
 pub fn are_seen(call: Call) -> bool {
     let rounds = JUMPS.rounds.load(Ordering::Acquire);
     if ROUNDS.load(Ordering::Acquire) != rounds {
@@ -55,17 +57,18 @@ fn seen() -> u64 {
     some & !lacks
 }
 
-/// What lies at an entry now. The command may write it meanwhile, which stops this thread for it.
+/// Returns the current code at an entry. The command may write it at any time, but stops this thread while it
+/// does.
 ///
 /// # Safety
-/// Eight bytes from there on are code of a module that stays loaded.
+/// Eight bytes from there are code of a module that stays loaded.
 pub unsafe fn code_at(at: usize) -> u64 {
     let code = core::ptr::with_exposed_provenance::<u64>(at);
-    // SAFETY: the code is there, as the function requires, and can be read.
+    // SAFETY: the code exists, as the function requires, and can be read.
     unsafe { code.read_unaligned() }
 }
 
-/// What does the same as `function`, whether a jump is at its entry or not: for whoever must not come back by that.
+/// Returns code that does the same as `function` without passing the jump at its entry, if there is one.
 pub fn original(function: *mut c_void) -> *mut c_void {
     let count = JUMPS.count.load(Ordering::Acquire) as usize;
     let address = function.addr() as u64;

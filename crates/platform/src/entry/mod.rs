@@ -1,7 +1,7 @@
-//! A jump at a function's entry: whether its first instructions can be moved, and the write.
+//! A jump at a function's entry: the check if its first instructions can be moved, and the write.
 //!
-//! Entries are patched on x86-64 only. Elsewhere it is still known of a function's code whether it
-//! looks at its return address.
+//! Entries are patched only on x86-64. Elsewhere a function's code is only checked for reads of its return
+//! address.
 
 #[cfg(target_arch = "x86_64")]
 mod examine;

@@ -1,18 +1,18 @@
-//! Why a function's entry is left as it is.
+//! The reason why a function's entry is not patched.
 
 use core::fmt;
 use std::io;
 
-/// The system did not let memory be mapped or its rights be changed.
+/// The error of a system call that maps memory or changes its protection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Denied {
     errno: i32,
-    /// The process forbids to make memory executable that was writable, or to write to it where it is executable.
+    /// True if the process forbids making writable memory executable, or writing to executable memory.
     is_mdwe: bool,
 }
 
 impl Denied {
-    /// By what the call before has left in `errno`.
+    /// Returns the error that the call before has left in `errno`.
     pub fn last() -> Self {
         const PR_GET_MDWE: libc::c_int = 66;
         const REFUSE_EXEC_GAIN: libc::c_int = 1;
@@ -44,26 +44,26 @@ impl fmt::Display for Denied {
     }
 }
 
-/// Why a function's entry is left as it is.
+/// The reason why a function's entry is not patched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // what only patching finds
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // found only when patching
 pub enum Refusal {
     EntryPoint,
-    /// Entries are not patched on this processor; the function's code is known.
+    /// Entries are not patched on this processor. The function's code was read.
     #[cfg(target_arch = "aarch64")]
     Processor {
-        /// It may look at its return address.
+        /// True if it may read its return address.
         looks_back: bool,
     },
     VariantCall,
     UnknownSize,
     Ifunc,
     Go,
-    /// Its file cannot be read: the error.
+    /// Its file cannot be read, with this error.
     Unreadable(i32),
-    /// What is mapped is not the file that has its name now.
+    /// The mapped file is not the file that has its name now.
     Replaced,
-    /// Its code does not lie in one mapping of its file's, executable and not writable.
+    /// Its code does not lie in one mapping of its file that is executable and not writable.
     NotMapped,
     Changed,
     TooShort,
@@ -77,7 +77,7 @@ pub enum Refusal {
     NotExecutable(Denied),
     NotWritable(Denied),
     Threads,
-    /// Of a function whose end is to be awaited.
+    /// The end of the function's calls is needed, but it reads its return address.
     LooksBack,
     ShadowStack,
     TooMany,

@@ -1,11 +1,11 @@
-//! No jump at a function's entry: AArch64, which nobody has written it for. What a function's code
-//! shows all the same is whether it looks at its return address.
+//! Processors without jumps at function entries: AArch64, for which they are not implemented. A function's
+//! code is still checked for reads of its return address.
 
 use super::Refusal;
 
 pub const JUMP: usize = 4;
 
-/// An entry that can be patched: there is none.
+/// An entry that can be patched: a type without values.
 #[derive(Clone, Copy)]
 pub enum Entry {}
 
@@ -36,14 +36,15 @@ pub fn examine(
     Err(Refusal::Processor { looks_back })
 }
 
-/// Where a branch at `at` goes that is no call.
+/// Returns the target of a branch at `at` that is not a call.
 fn near_target(instruction: u32, at: usize) -> Option<usize> {
     let distance = (instruction << 6).cast_signed() >> 4;
     (instruction >> 26 == 0b00_0101).then(|| at.wrapping_add_signed(distance as isize))
 }
 
-/// Whether what lies at `target` leads to another module, by a GOT slot: what a function ends in
-/// returns where that would, and may look where that is, as the loader's do to learn who asks.
+/// Returns true if the code at `target` leads to another module through a GOT slot. A function that ends with
+/// a jump to it returns like that other function, which may read the return address, as functions of the
+/// loader do to identify their caller.
 fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> bool {
     const BTI_C: [u8; 4] = 0xd503_245f_u32.to_le_bytes();
     let mut code = [0; 8];
@@ -56,12 +57,12 @@ fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> bool {
         .is_none_or(|first| u32::from_le_bytes(*first) & 0x9f00_001f == 0x9000_0010)
 }
 
-/// Whether an instruction does with `x30` what a function need not do to return: computes with it,
-/// keeps it elsewhere than on the stack, or reads it from its frame record; or goes on at an address
-/// that may be that of another module's function, which may do so. Where a
-/// compiler uses the register for something else the answer may be yes, too.
+/// Returns true if an instruction uses `x30` for something that is not needed to return: it computes with it,
+/// saves it elsewhere than on the stack, or reads it from its frame record; or it jumps to an address that
+/// may be another module's function, which may do so. If a compiler uses the register for another purpose,
+/// the answer may also be true.
 fn uses_return_address(instruction: u32) -> bool {
-    /// Strips a signature off `x30`, for a function that wants to know the address.
+    /// Strips a signature from `x30`, for a function that needs the address.
     const XPACLRI: u32 = 0xd503_20ff;
     const LINK: u32 = 30;
     const FRAME: u32 = 29;
@@ -77,7 +78,7 @@ fn uses_return_address(instruction: u32) -> bool {
             let is_pair = kind == 0b101;
             let is_single = kind == 0b111;
             if kind == 0b011 && !is_scaled {
-                return false; // from a place beside the code
+                return false; // from an address next to the code
             }
             let is_load = instruction >> 22 & if is_single { 3 } else { 1 } != 0;
             let is_indexed = is_single && !is_scaled && instruction >> 21 & 1 != 0;

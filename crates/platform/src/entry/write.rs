@@ -1,12 +1,12 @@
-//! Writing the jump into code.
+//! Writes the jump into code.
 //!
-//! With one thread in the process, as before `main` as a rule, nobody runs in the code that is
-//! written, and a few bytes are a few bytes. With several, another thread may stand in front of any
-//! instruction at any time. Then the jump is written only where one instruction makes room for it
-//! and lies in one aligned word: a single store, before which a thread executes the old instruction
-//! and after which the jump, and no thread can stand in the middle. A module that is loaded later is
-//! no exception, as its constructors may have started threads. The executable is one as long as it
-//! has not begun to run: threads that there are by then are other libraries', as a profiler's.
+//! While the process has one thread, which is usual before `main`, no thread runs in the code that is
+//! written, so any bytes can be changed. With several threads, another one may be about to execute any
+//! instruction at any time. Then the jump is written only if one instruction makes room for it and it lies in
+//! one aligned word: a single store, before which a thread executes the old instruction and after which it
+//! executes the jump, and no thread can be in between. A module that is loaded later is no exception, as its
+//! constructors may have started threads. The executable is one as long as it has not begun to run: any
+//! threads at that time belong to other libraries, such as a profiler.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -16,13 +16,13 @@ use crate::barrier;
 
 const PAGE: usize = 4096;
 
-/// Whether a jump can be written while other threads run.
+/// Returns true if a jump can be written while other threads run.
 pub fn fits_one_store(entry: &Entry) -> bool {
     let first = entry.moved.first().map_or(0, |moved| moved.bytes.len());
     first >= JUMP && entry.at % 8 + JUMP <= 8
 }
 
-/// The jump from `at` to `trampoline`.
+/// Returns the jump from `at` to `trampoline`.
 pub fn jump(at: usize, trampoline: usize) -> Option<[u8; JUMP]> {
     let distance = trampoline.wrapping_sub(at + JUMP).cast_signed();
     let [a, b, c, d] = i32::try_from(distance).ok()?.to_le_bytes();
@@ -32,24 +32,23 @@ pub fn jump(at: usize, trampoline: usize) -> Option<[u8; JUMP]> {
 /// Writes the jump over the entry.
 ///
 /// # Safety
-/// The module with the entry stays loaded meanwhile, and what runs instead of the overwritten
-/// instructions is ready. Where the entry does not fit one store, no other thread can be in the
-/// function. `alone`: the process has one thread.
+/// The module with the entry stays loaded during the call, and the trampoline is complete. If the entry does
+/// not fit one store, no other thread can be in the function. `alone`: the process has only one thread.
 pub unsafe fn write(entry: &Entry, jump: [u8; JUMP], alone: bool) -> Result<(), Refusal> {
     let pages = (entry.at & !(PAGE - 1))..(entry.at + entry.length).next_multiple_of(PAGE);
     let readable = libc::PROT_READ | libc::PROT_EXEC;
-    // Executable all the while: others may be running in these pages, a signal handler may lie
-    // there, or a function that this very code uses, as of a program that brings its own `memset`;
-    // and a system may refuse to make code executable again that has been changed.
+    // The pages stay executable: other threads may be running in them, and a signal handler may be there, or
+    // a function that this very code uses, as in a program with its own `memset`. Also, a system may refuse
+    // to make changed code executable again.
     if !protect(&pages, readable | libc::PROT_WRITE) {
         let denied = Denied::last();
-        // Of several pages some may have changed.
+        // If there are several pages, some may have changed.
         protect(&pages, readable);
         return Err(Refusal::NotWritable(denied));
     }
-    // SAFETY: the code lies in these pages, which stay mapped as the module stays loaded, and which can
-    // be written now. A jump that fits one store replaces an aligned word as a whole; of another no
-    // instruction is being executed, as no other thread is in the function.
+    // SAFETY: the code lies in these pages, which stay mapped as the module stays loaded, and which are
+    // writable now. A jump that fits one store replaces an aligned word as a whole; otherwise no instruction
+    // of the entry is being executed, as no other thread is in the function.
     unsafe {
         if fits_one_store(entry) {
             let word = entry.at & !7;
@@ -60,7 +59,7 @@ pub unsafe fn write(entry: &Entry, jump: [u8; JUMP], alone: bool) -> Result<(), 
         } else {
             let place = core::ptr::with_exposed_provenance_mut::<u8>(entry.at);
             core::ptr::copy_nonoverlapping(jump.as_ptr(), place, JUMP);
-            // What is left of the last instruction.
+            // The rest of the last instruction.
             core::ptr::write_bytes(place.add(JUMP), 0x90, entry.length - JUMP);
         }
     }
@@ -73,8 +72,8 @@ pub unsafe fn write(entry: &Entry, jump: [u8; JUMP], alone: bool) -> Result<(), 
 
 fn protect(pages: &Range<usize>, rights: libc::c_int) -> bool {
     let start = core::ptr::with_exposed_provenance_mut(pages.start);
-    // SAFETY: the pages are a module's code, which stays readable, and executable where others may
-    // be executing it.
+    // SAFETY: the pages are a module's code, which stays readable, and stays executable if others may be
+    // executing it.
     unsafe { libc::mprotect(start, pages.len(), rights) == 0 }
 }
 
@@ -84,7 +83,7 @@ mod tests {
     use crate::entry::examine;
     use crate::function;
 
-    /// Two functions in a page of their own, which return these numbers.
+    /// Returns two functions in a page of their own, which return these numbers.
     fn functions(numbers: [u8; 2]) -> [usize; 2] {
         // SAFETY: a new mapping, which replaces none; it is written before it is used, and stays.
         unsafe {
@@ -113,7 +112,7 @@ mod tests {
 
     fn call(place: usize) -> u32 {
         let place = core::ptr::with_exposed_provenance_mut(place);
-        // SAFETY: one of `functions`, or a jump to one, which take nothing and return a number.
+        // SAFETY: one of `functions`, or a jump to one; they take nothing and return a number.
         unsafe { function::at::<extern "C" fn() -> u32>(place) }.map_or(0, |function| function())
     }
 
@@ -151,7 +150,7 @@ mod tests {
             "its first instruction is not known to have room"
         );
         let jump = jump(first, second).unwrap();
-        // SAFETY: nobody is in the function, and the page stays mapped.
+        // SAFETY: no thread is in the function, and the page stays mapped.
         assert_eq!(unsafe { write(&entry, jump, true) }, Ok(()));
         assert_eq!(call(first), 2);
         // SAFETY: the page stays mapped.

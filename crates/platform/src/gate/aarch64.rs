@@ -1,7 +1,7 @@
-//! The assembler of the gate, for AArch64 (AAPCS64, little endian): as for x86-64, see there.
+//! The assembler of the gate, for AArch64 (AAPCS64, little endian). The x86-64 version has the explanations.
 //!
-//! A stub names its [`Gate`] in `x16`. Before the call only registers are used that any call may
-//! lose; the frame is in the chain of frame pointers, as the doors wants it.
+//! A stub passes its [`Gate`] in `x16`. Before the call only registers are used that any call may change; the
+//! frame is in the chain of frame pointers, as the doors require.
 
 use core::arch::{global_asm, naked_asm};
 
@@ -35,7 +35,7 @@ global_asm!(
     pass = sym pass,
 );
 
-/// Passes through the gate in `x16`, as on x86-64. Twelve words of arguments on the stack are copied.
+/// Passes through the gate in `x16`, as on x86-64. Twelve words of stack arguments are copied.
 #[unsafe(naked)]
 unsafe extern "C" fn pass() {
     naked_asm!(
@@ -62,7 +62,7 @@ unsafe extern "C" fn pass() {
         "str x11, [x9, #{passes}]",
         "str x9, [x29, #0x10]",
         "str x29, [x9, #{flight}]",
-        // Whoever closes the gate has a barrier run on every thread behind it.
+        // The thread that closes the gate runs a barrier on every thread after closing it.
         "adrp x10, {closed}",
         "ldr w10, [x10, :lo12:{closed}]",
         "cbnz w10, 2f",

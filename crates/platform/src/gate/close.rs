@@ -1,4 +1,4 @@
-//! Keeping every thread out of the driver, for a moment.
+//! Keeps every thread out of the driver for a moment.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -8,10 +8,10 @@ use super::{CLOSED, HELD, OPEN, SHUT, UNSEEN, UNSEEN_PASSES};
 use crate::{barrier, thread};
 use tllmprof_sync::wake;
 
-/// How often it is looked whether the last thread is out.
-const LOOK: Duration = Duration::from_micros(20);
+/// The interval between checks if the last thread has left the driver.
+const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
-/// The gate is closed and no thread is in the driver; open again when dropped.
+/// Keeps the gate closed, with no thread in the driver. The gate opens when this is dropped.
 pub struct Closed(());
 
 impl Drop for Closed {
@@ -20,12 +20,12 @@ impl Drop for Closed {
     }
 }
 
-/// Closes the gate and waits until no thread is in the driver. None if one still is after `patience`:
-/// one that waits may wait for what another is to launch, so the gate is open again.
+/// Closes the gate and waits until no thread is in the driver. `None` if one still is after `patience`: a
+/// thread that waits there may wait for what another one has to launch, so the gate is opened again.
 pub fn close(patience: Duration) -> Option<Closed> {
     CLOSED.store(SHUT, Ordering::SeqCst);
     let closed = Closed(());
-    // Without the barrier a thread may be about to pass that does not show yet.
+    // Without the barrier a thread may be about to pass that is not visible yet.
     if !barrier::process_wide() {
         return None;
     }
@@ -39,7 +39,7 @@ pub fn close(patience: Duration) -> Option<Closed> {
         if Instant::now() >= deadline {
             return None;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Some(closed)
 }
@@ -50,7 +50,7 @@ pub fn open() {
     wake(&CLOSED, i32::MAX);
 }
 
-/// Calls wait at the gate, for a bounded time; they go on when this is dropped.
+/// Makes calls wait at the gate, for a bounded time. They continue when this is dropped.
 pub struct Held(());
 
 impl Drop for Held {
@@ -59,9 +59,9 @@ impl Drop for Held {
     }
 }
 
-/// Has calls wait, where there are gates, while the calling thread is in the driver: its lock goes to
-/// whoever asks first, so that one thread among several which launch without a pause may not have it
-/// for seconds. Those that are in the driver go on.
+/// Makes calls wait, if there are gates, while the calling thread is in the driver. The driver's lock goes to
+/// whichever thread asks first, so with several threads that launch without a pause, the calling thread might
+/// not get it for seconds. Threads that are in the driver already continue.
 pub fn hold() -> Option<Held> {
     (super::is_wanted()
         && CLOSED
@@ -80,7 +80,7 @@ pub(super) fn release() {
     }
 }
 
-/// Calls so far that may have given the GPU work.
+/// Returns the number of calls so far that may have given the GPU work.
 pub fn passes() -> u64 {
     let seen = thread::records().map(|record| record.passes()).sum::<u64>();
     seen + UNSEEN_PASSES.load(Ordering::Relaxed)

@@ -1,5 +1,5 @@
-//! Functions of the driver that modules are linked to: no look-up passes us, and what this library
-//! does not export itself they reach by their GOT slots.
+//! Functions of the driver that modules are linked to. There is no look-up to intercept; functions that this
+//! library does not export itself are called directly through GOT slots.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -16,29 +16,30 @@ use crate::got::lead;
 use crate::resolve;
 
 lifecycle::global! {
-    /// What had come and gone when the modules were last looked at; 0 for never.
+    /// The value of [`elf::changes`] when the modules were last checked; 0: never.
     #[fork(keep = "the child's modules are its parent's")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
-    /// The same, for [`lead_new_links`].
+    /// The same value, for [`lead_new_links`].
     #[fork(keep = "the child's modules are its parent's")]
     static LOOKED: AtomicU64 = AtomicU64::new(0);
-    /// When slots were led last, in nanoseconds of `CLOCK_MONOTONIC`; 0: none were since [`forget_new`].
+    /// The time when slots were last redirected, in nanoseconds of `CLOCK_MONOTONIC`; 0: none were since
+    /// [`forget_new`].
     #[fork(keep = "the child's modules are its parent's")]
     static NEW: AtomicU64 = AtomicU64::new(0);
 }
 
-/// What became of the slots.
+/// The result of redirecting the slots.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// All lead through gates, and did so before.
+    /// All slots lead through gates, and did so before.
     Led,
-    /// Some were led only now: their calls that are under way are not known.
+    /// Some were redirected only now: their calls in progress are not known.
     New,
-    /// Some cannot be.
+    /// Some slots cannot be redirected.
     Missed,
 }
 
-/// Leads what modules are linked to through gates.
+/// Redirects the slots of linked functions to gates.
 pub fn lead_links() -> Links {
     let changes = elf::changes();
     if !is_wanted() || SEEN.load(Ordering::Relaxed) == changes {
@@ -60,7 +61,7 @@ pub fn lead_links() -> Links {
             let to_gate = |name: &CStr, value: Option<usize>| {
                 let real = match value {
                     Some(value) => driver.contains(value).then_some(value)?,
-                    // Where the loader would lead it; not to what this library exports.
+                    // The function that the loader would bind, but not one that this library exports.
                     None if is_hooked(name) => return None,
                     None => driver.defines(name, None)?.addr(),
                 };
@@ -85,7 +86,8 @@ pub fn lead_links() -> Links {
     links
 }
 
-/// As [`lead_links`], where modules have come since; what could not be led then is not tried again.
+/// Like [`lead_links`], if modules were loaded since. Slots that could not be redirected before are not tried
+/// again.
 pub fn lead_new_links() {
     let changes = elf::changes();
     if LOOKED.swap(changes, Ordering::Relaxed) != changes {
@@ -93,12 +95,13 @@ pub fn lead_new_links() {
     }
 }
 
-/// The calls that are under way past the gate, of what was linked until now, end before anybody asks [`have_settled`].
+/// The calls in progress through slots redirected so far will end before the next [`have_settled`].
 pub fn forget_new() {
     NEW.store(0, Ordering::Relaxed);
 }
 
-/// Whether no slot was led within this time: a call through it may have been under way then, past the gate.
+/// Returns true if no slot was redirected within this time. A call through it may have been in progress then,
+/// without passing the gate.
 pub fn have_settled(time: Duration) -> bool {
     let new = NEW.load(Ordering::Relaxed);
     new == 0 || u128::from(now().saturating_sub(new)) >= time.as_nanos()

@@ -1,10 +1,10 @@
-//! The gate in front of the driver: where kernels are taken, every function of it that the program
-//! looks up, or is linked to, is reached through here.
+//! The gate in front of the driver. While kernels are recorded, every driver function that the program looks
+//! up or is linked to is reached through it.
 //!
-//! A profiler that is taken out of the driver while a call is in it destroys the context. So it is
-//! known at any time which threads are in the driver, at the cost of a few nanoseconds a call, and
-//! [`close`] keeps them out for a moment. A call that has been in since before the gates were built
-//! is not known; they are built when the functions are handed out.
+//! Detaching a profiler from the driver while a call is in it destroys the context. So the gate counts the
+//! threads in the driver at all times, which costs a few nanoseconds a call, and [`close`] keeps them out for
+//! a moment. Calls that began before the gates existed are not counted; gates are created when the functions
+//! are handed out.
 
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
@@ -35,24 +35,24 @@ pub use links::{Links, forget_new, have_settled, lead_links, lead_new_links};
 pub use stubs::STUB_SIZE;
 use stubs::stub;
 
-/// Gates that a process can have. The driver has some 700 functions, of which a runtime looks up 440,
-/// and many in two forms.
+/// The largest number of gates in a process. The driver has some 700 functions, of which a runtime looks up
+/// 440, many of them in two forms.
 pub const GATE_COUNT: usize = 2048;
 
-/// How long a call waits at a closed gate. It is closed for milliseconds; a profiler that hangs must
-/// not take the program with it.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The time a call waits at a closed gate. The gate is closed for milliseconds; a profiler that hangs must
+/// not block the program as well.
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// The gate in front of one function.
 #[repr(C)]
 pub struct Gate {
     real: AtomicPtr<c_void>,
-    /// 1 where a call may give the GPU work.
+    /// 1 if a call may give the GPU work.
     weight: AtomicU64,
 }
 
 impl Gate {
-    /// Where the assembler finds the fields, in bytes.
+    /// Offsets of the fields in bytes, for the assembler.
     pub const REAL: usize = offset_of!(Self, real);
     pub const WEIGHT: usize = offset_of!(Self, weight);
 
@@ -74,24 +74,24 @@ lifecycle::global! {
     static USED: AtomicUsize = AtomicUsize::new(0);
     #[fork(free)]
     static CREATING: Lock<()> = Lock::new(());
-    /// A function was handed out without a gate, for want of one.
+    /// True if a function was handed out without a gate, because there were no more.
     #[fork(keep = "what was handed out stays so")]
     static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
-    /// Not [`OPEN`]: calls wait. What they sleep on.
+    /// The state of the gate, on which calls sleep. Calls wait unless it is [`OPEN`].
     #[fork(reset)]
     pub static CLOSED: AtomicU32 = AtomicU32::new(OPEN);
 }
 /// The assembler compares with this one.
 const OPEN: u32 = 0;
-/// Nobody may go into the driver.
+/// No thread may enter the driver.
 const SHUT: u32 = 1;
-/// Calls wait so that others come to their turn in the driver, and for no longer than [`HOLD`].
+/// Calls wait so that other threads get their turn in the driver, at most for [`MAX_HOLD`].
 const HELD: u32 = 2;
-/// How long a call waits for that.
-const HOLD: Duration = Duration::from_millis(100);
+/// The time a call waits for that.
+const MAX_HOLD: Duration = Duration::from_millis(100);
 
-/// Whether nobody may go into the driver.
+/// Returns true if no thread may enter the driver.
 pub fn is_closed() -> bool {
     CLOSED.load(Ordering::SeqCst) == SHUT
 }
@@ -99,15 +99,15 @@ pub fn is_closed() -> bool {
 lifecycle::global! {
     stage: Doors;
 
-    /// Calls that the driver is in of threads that have no record.
+    /// The number of calls in the driver from threads that have no record.
     #[fork(reset)]
     pub static UNSEEN: AtomicU32 = AtomicU32::new(0);
-    /// Their calls that may have given the GPU work.
-    #[fork(keep = "differences alone matter")]
+    /// The number of their calls that may have given the GPU work.
+    #[fork(keep = "only differences matter")]
     static UNSEEN_PASSES: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Whether a function gives the GPU work.
+/// Marks if a function may give the GPU work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     No,
@@ -115,8 +115,8 @@ pub enum Work {
 }
 
 impl Work {
-    /// Of a call of the table.
-    pub fn of(call: Call) -> Self {
+    /// Returns the value for a call of the table.
+    pub fn from_call(call: Call) -> Self {
         Self::from(call.kind().gives_work())
     }
 }
@@ -127,32 +127,32 @@ impl From<bool> for Work {
     }
 }
 
-/// What the gates depend on.
+/// The facts that the gates need from other layers.
 pub struct Needs {
-    /// Whether the driver's functions get gates in this process. Asked once, late: a profiler that is
-    /// preloaded, too, has set its variables by then.
+    /// Returns true if the driver's functions get gates in this process. Called once, late: by then a
+    /// profiler that is also preloaded has set its variables.
     pub are_wanted: fn() -> bool,
-    /// Whether the library itself stands in for the function of this name.
+    /// Returns true if the library itself hooks the function of this name.
     pub is_hooked: fn(&CStr) -> bool,
-    /// Threads that are in the driver for the library's own sake.
+    /// Returns the number of threads that are in the driver for the library itself.
     pub users: fn() -> u32,
 }
 
-/// What this library's gates depend on; without it there are none.
+/// The registered facts; without them there are no gates.
 #[linkme::distributed_slice]
 pub static NEEDS: [Needs];
 
-/// Threads that are in the driver for the library's own sake.
+/// Returns the number of threads that are in the driver for the library itself.
 fn users() -> u32 {
     NEEDS.first().map_or(0, |needs| (needs.users)())
 }
 
-/// Whether the library itself stands in for the function of this name.
+/// Returns true if the library itself hooks the function of this name.
 fn is_hooked(name: &CStr) -> bool {
     NEEDS.first().is_some_and(|needs| (needs.is_hooked)(name))
 }
 
-/// Whether the driver's functions get gates in this process.
+/// Returns true if the driver's functions get gates in this process.
 pub fn is_wanted() -> bool {
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
@@ -174,8 +174,8 @@ pub fn is_wanted() -> bool {
     }
 }
 
-/// Whether the code at `address` is a profiler's own: what it calls while it is taken out must not
-/// wait for that.
+/// Returns true if the code at `address` belongs to a profiler: calls that it makes while it is being
+/// detached must not wait for that.
 pub fn is_profiler(address: usize) -> bool {
     const NAMES: [&[u8]; 2] = [b"libcupti", b"libnvperf"];
     elf::containing(address)
@@ -183,7 +183,7 @@ pub fn is_profiler(address: usize) -> bool {
         .is_some_and(|soname| NAMES.iter().any(|name| soname.starts_with(name)))
 }
 
-/// What the program gets for a function `real` of the driver that the table of calls lacks.
+/// Returns the function that the program gets for a driver function `real` that the table of calls lacks.
 pub fn stand_in(real: *mut c_void, name: &CStr) -> *mut c_void {
     let is_drivers = || {
         elf::containing(real.addr()).is_some_and(|module| module.soname() == Some(c"libcuda.so.1"))
@@ -196,7 +196,7 @@ pub fn stand_in(real: *mut c_void, name: &CStr) -> *mut c_void {
     }
 }
 
-/// The gate in front of a function of the driver, where there are gates; else the function itself.
+/// Returns the gate in front of a driver function, if there are gates; otherwise the function itself.
 pub fn before(real: *mut c_void, work: Work) -> *mut c_void {
     if !is_wanted() || resolve::is_ours(real.addr()) {
         return real;
@@ -220,7 +220,7 @@ pub fn before(real: *mut c_void, work: Work) -> *mut c_void {
     stub(index)
 }
 
-/// The function behind a gate; any other function itself.
+/// Returns the function of a gate; any other function is returned unchanged.
 pub fn behind(function: *mut c_void) -> *mut c_void {
     match stubs::index(function.addr()) {
         Some(index) => GATES[index].real.load(Ordering::Relaxed),
@@ -234,17 +234,17 @@ fn find(real: *mut c_void) -> Option<usize> {
         .position(|gate| gate.real.load(Ordering::Relaxed) == real)
 }
 
-/// A call has come to a gate for which the assembler alone does not know what to do. Returns what it
-/// is noted in: a thread record's address, 1 for the count of those without one, 0 for nothing.
+/// Handles a call at a gate that the assembler cannot handle by itself. Returns where the call is noted: the
+/// address of a thread record, 1 for the count of threads without one, 0 if it is not noted.
 ///
-/// `frame` is where its frame lies, as the assembler notes it.
+/// `frame` is the address of its frame, as the assembler notes it.
 pub extern "C" fn enter(gate: &Gate, frame: usize) -> usize {
     let _errno = Kept::new();
-    // The call goes on to the driver, unnoted: a profiler that is taken out then waits for nothing.
+    // The call continues into the driver, unnoted: a profiler that is being detached does not wait for it.
     contained(0, || noted(gate, frame))
 }
 
-/// What the call is noted in, of those above.
+/// Notes the call. Returns the same values as [`enter`].
 fn noted(gate: &Gate, frame: usize) -> usize {
     #[cfg(test)]
     tests::panic_if_asked();
@@ -259,8 +259,8 @@ fn noted(gate: &Gate, frame: usize) -> usize {
     };
     let flight = record.flight();
     if flight > frame {
-        // Within another call, which is what counts; or one that was left by a jump: then the thread
-        // seems to be in the driver until it makes a call from farther up.
+        // It is nested in another call, which counts. Or that other call was left by a jump: then the thread
+        // seems to be in the driver until it makes a call from farther up the stack.
         return 0;
     }
     if flight != frame {
@@ -270,8 +270,8 @@ fn noted(gate: &Gate, frame: usize) -> usize {
     core::ptr::from_ref(record).expose_provenance()
 }
 
-/// Notes a call that goes on, and steps back while the gate is closed. After a long wait it goes on
-/// as it was.
+/// Notes a call, and withdraws the note while the gate is closed. After a long wait the call continues with
+/// its note.
 fn pass<N, U>(note: impl Fn() -> N, undo: impl Fn() -> U) {
     note();
     if CLOSED.load(Ordering::SeqCst) == OPEN {
@@ -293,8 +293,8 @@ fn wait_until_open(since: Instant) -> bool {
         let state = CLOSED.load(Ordering::SeqCst);
         let patience = match state {
             OPEN => return true,
-            HELD => HOLD,
-            _ => PATIENCE,
+            HELD => MAX_HOLD,
+            _ => MAX_WAIT,
         };
         let left = patience.saturating_sub(since.elapsed());
         if !left.is_zero() {
@@ -307,7 +307,7 @@ fn wait_until_open(since: Instant) -> bool {
     }
 }
 
-/// Gets ready to be closed: both take a while the first time.
+/// Prepares for closing: both steps take a while the first time.
 pub fn prepare() {
     lead_links();
     if is_wanted() {
@@ -315,7 +315,7 @@ pub fn prepare() {
     }
 }
 
-/// Whether all functions that were handed out have gates.
+/// Returns true if all functions that were handed out have gates.
 pub fn are_all() -> bool {
     is_wanted() && !IS_SHORT.load(Ordering::Relaxed)
 }
@@ -335,7 +335,7 @@ mod tests {
     use crate::thread::tests::{ONE, writer};
 
     static USERS: AtomicU32 = AtomicU32::new(0);
-    /// The next call that comes to a gate panics there.
+    /// Makes the next call at a gate panic there.
     static PANICS: AtomicBool = AtomicBool::new(false);
 
     pub fn panic_if_asked() {
@@ -349,12 +349,12 @@ mod tests {
         users: || USERS.load(Ordering::SeqCst),
     };
 
-    /// The gates are the process's, and a test may take a thread's record: one at a time.
+    /// The gates belong to the process, and a test may take a thread's record: one test at a time.
     fn one() -> MutexGuard<'static, ()> {
         ONE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A function of libc, which stands for one of the driver's.
+    /// Returns a function of libc, which stands for one of the driver.
     fn real(name: &CStr) -> *mut c_void {
         resolve::next(name).unwrap()
     }
@@ -412,12 +412,12 @@ mod tests {
                 if gives_record {
                     writer();
                 }
-                // The assembler alone does not know what to do where one is closed.
-                let closed = close(PATIENCE).expect("nobody is in");
+                // The assembler does not handle a closed gate by itself.
+                let closed = close(MAX_WAIT).expect("nobody is in");
                 PANICS.store(true, Ordering::Relaxed);
                 let since = Instant::now();
                 assert_eq!(call(), std::process::id() as pid_t);
-                assert!(since.elapsed() < PATIENCE, "it did not wait");
+                assert!(since.elapsed() < MAX_WAIT, "it did not wait");
                 drop(closed);
             });
             calls.join().unwrap();
@@ -453,7 +453,7 @@ mod tests {
     fn calls_wait_while_the_gate_is_closed() {
         let _one = one();
         for gives_record in [false, true] {
-            let closed = close(PATIENCE).expect("nobody is in");
+            let closed = close(MAX_WAIT).expect("nobody is in");
             assert!(is_closed());
             let is_open = Arc::new(AtomicBool::new(false));
             let waits = spawn({
@@ -492,7 +492,7 @@ mod tests {
             assert!(!is_closed(), "it is open again");
             to.write_all(b"x").unwrap();
             assert_eq!(reads.join().unwrap(), 1);
-            assert!(close(PATIENCE).is_some());
+            assert!(close(MAX_WAIT).is_some());
         }
     }
 
@@ -502,7 +502,7 @@ mod tests {
         USERS.store(1, Ordering::SeqCst);
         assert!(close(Duration::from_millis(10)).is_none());
         USERS.store(0, Ordering::SeqCst);
-        assert!(close(PATIENCE).is_some());
+        assert!(close(MAX_WAIT).is_some());
     }
 
     #[test]
@@ -512,7 +512,7 @@ mod tests {
         assert!(held.is_some() && hold().is_none() && !is_closed());
         let since = Instant::now();
         spawn(call).join().unwrap();
-        assert!(since.elapsed() >= HOLD, "{:?}", since.elapsed());
+        assert!(since.elapsed() >= MAX_HOLD, "{:?}", since.elapsed());
         drop(held);
         let held = hold();
         assert!(held.is_some(), "the last one is over");

@@ -1,10 +1,10 @@
-//! Where callers enter the gates: the assembler's stubs, one for each.
+//! The entry points of the gates: one assembler stub for each gate.
 
 use core::ffi::c_void;
 
 use super::GATE_COUNT;
 
-/// Bytes of a stub, which the assembler keeps to.
+/// The size of a stub in bytes, as the assembler lays them out.
 pub const STUB_SIZE: usize = 16;
 
 // SAFETY: the assembler of each processor defines the symbol, with this size.
@@ -12,13 +12,13 @@ unsafe extern "C" {
     static tllmprof_gates: [u8; STUB_SIZE * GATE_COUNT];
 }
 
-/// The address that callers get for gate `index`.
+/// Returns the address that callers get for gate `index`.
 pub fn stub(index: usize) -> *mut c_void {
     let pool = (&raw const tllmprof_gates).cast::<u8>();
     pool.wrapping_add(index * STUB_SIZE).cast_mut().cast()
 }
 
-/// Whose stub an address is.
+/// Returns the index of the gate whose stub is at an address.
 pub fn index(address: usize) -> Option<usize> {
     let pool = (&raw const tllmprof_gates).addr();
     let index = address.checked_sub(pool)? / STUB_SIZE;

@@ -1,16 +1,16 @@
 //! The assembler of the gate, for x86-64 (System V ABI).
 //!
-//! A stub names its [`Gate`] in `r11`; [`pass`] notes in the thread's record that the driver is in a
-//! call, calls the function and takes the note off again. The frame has call frame information and
-//! no personality, so that an exception passes through it.
+//! A stub passes its [`Gate`] in `r11`. [`pass`] notes in the thread's record that the driver is in a call,
+//! calls the function and clears the note again. The frame has call frame information and no personality, so
+//! that an exception passes through it.
 
 use core::arch::{global_asm, naked_asm};
 
 use crate::gate::{GATE_COUNT, Gate, STUB_SIZE};
 use crate::thread::{Block, Record};
 
-/// Stack words of arguments that are copied. `cuTensorMapEncodeIm2colWide` has ten, more than any
-/// other function of the driver.
+/// The number of stack words of arguments that are copied. `cuTensorMapEncodeIm2colWide` has ten, more than
+/// any other function of the driver.
 const STACK_WORDS: usize = 12;
 
 global_asm!(
@@ -38,9 +38,9 @@ global_asm!(
     pass = sym pass,
 );
 
-/// Passes through the gate in `r11`. What is out of the ordinary is for [`crate::gate::enter`]: a
-/// thread without a record, a call within another, a closed gate. It returns what the call is noted in:
-/// a record, 1 for those of threads without one, 0 for nothing.
+/// Passes through the gate in `r11`. Unusual cases are left to [`crate::gate::enter`]: a thread without a
+/// record, a call within another, a closed gate. It returns where the call is noted: a record, 1 for threads
+/// without one, 0 if it is not noted.
 #[unsafe(naked)]
 unsafe extern "C" fn pass() {
     naked_asm!(
@@ -61,8 +61,8 @@ unsafe extern "C" fn pass() {
         "mov rax, qword ptr [r11 + {weight}]",
         "add qword ptr [r10 + {passes}], rax",
         "mov qword ptr [r10 + {flight}], rbp",
-        // Whoever closes the gate has a barrier run on every thread behind it: either the note is
-        // seen there, or this is seen here.
+        // The thread that closes the gate runs a barrier on every thread after closing it: either that thread
+        // sees the note, or this one sees that the gate is closed.
         "cmp byte ptr [rip + {closed}], 0",
         "jne 2f",
         "3:",

@@ -3,25 +3,24 @@
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// What regions are counted in, whatever the size of the system's pages.
+/// The unit in which regions are counted, whatever the size of the system's pages.
 pub const PAGE: usize = 4096;
-/// How many there may be.
-const MOST: usize = 256;
-/// A region is a word: the number of its first page, and in so many bits how many pages it has.
+/// The largest number of regions.
+const MAX_REGIONS: usize = 256;
+/// A region is stored in a word: the number of its first page, and in this many bits its number of pages.
 const COUNT_BITS: u32 = 28;
-/// No region any more, but maybe others behind it: 0 is behind the last.
+/// The value of a removed region, which others may follow. The value after the last region is 0.
 pub(super) const GONE: u64 = 1 << COUNT_BITS;
 
-/// Mappings, each of which stays where it is as long as a block in it: so whether an address is in one is read
-/// without a lock.
-pub struct Regions([AtomicU64; MOST]);
+/// Mappings, each of which stays as long as a block in it. So an address can be looked up without a lock.
+pub struct Regions([AtomicU64; MAX_REGIONS]);
 
 impl Regions {
     pub const fn none() -> Self {
-        Self([const { AtomicU64::new(0) }; MOST])
+        Self([const { AtomicU64::new(0) }; MAX_REGIONS])
     }
 
-    /// Whether `place` is in one.
+    /// Returns true if `place` is in one of the regions.
     pub fn contain(&self, place: *mut u8) -> bool {
         let page = (place.addr() / PAGE) as u64;
         self.words().any(|word| {
@@ -35,7 +34,7 @@ impl Regions {
         words.take_while(|&word| word != 0)
     }
 
-    /// A new mapping of zeros, or none.
+    /// Returns a new mapping of zeros; `None` if there is no memory or no free word.
     pub fn map(&self, size: usize) -> Option<*mut u8> {
         let size = size.checked_next_multiple_of(PAGE)?;
         // SAFETY: the kernel chooses where the mapping lies, so that it replaces none.
@@ -64,25 +63,25 @@ impl Regions {
             })
         });
         if !is_kept {
-            // SAFETY: the mapping made above, which nobody has seen.
+            // SAFETY: the mapping made above, which no other code has seen.
             unsafe { libc::munmap(place.cast(), size) };
             return None;
         }
         Some(place)
     }
 
-    /// Gives a mapping back.
+    /// Unmaps a region.
     ///
     /// # Safety
-    /// [`Regions::map`] has made it of this size, and nobody uses it any more.
+    /// [`Regions::map`] has made it with this size, and it is no longer used.
     pub unsafe fn unmap(&self, place: *mut u8, size: usize) {
         let size = size.next_multiple_of(PAGE);
         let this = packed(place, size);
         let at = |word: &&AtomicU64| Some(word.load(Ordering::Relaxed)) == this;
         if let Some(word) = self.0.iter().find(at) {
-            // First: another thread's mapping may lie there at once.
+            // Before unmapping: another thread's new mapping may get the same address immediately.
             word.store(GONE, Ordering::Release);
-            // SAFETY: such a mapping, and nobody uses it, as the caller says.
+            // SAFETY: such a mapping, and it is not used, as the caller guarantees.
             unsafe { libc::munmap(place.cast(), size) };
         }
     }

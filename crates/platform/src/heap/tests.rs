@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::*;
 
-/// The heap is one: a test that locks it keeps the others out.
+/// There is only one heap: a test that locks it keeps the other tests out.
 static ONE: Mutex<()> = Mutex::new(());
 
 /// A block that is filled with its own pattern.
@@ -14,7 +14,7 @@ struct Block {
     pattern: u8,
 }
 
-// SAFETY: a block is used by whoever has it.
+// SAFETY: a block is used only by its owner.
 unsafe impl Send for Block {}
 
 impl Block {
@@ -66,7 +66,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         assert!(self.is_whole(self.layout.size()));
-        // SAFETY: made with this layout, and not used any more.
+        // SAFETY: made with this layout, and no longer used.
         unsafe { OwnHeap.dealloc(self.place, self.layout) };
     }
 }
@@ -86,7 +86,7 @@ const SIZES: [usize; 12] = [
     33,
 ];
 
-/// All sizes and alignments, each resized to all others.
+/// Uses all sizes and alignments, each resized to all others.
 fn use_it(seed: usize) {
     let mut blocks: Vec<Block> = Vec::new();
     for (n, &size) in SIZES.iter().enumerate() {
@@ -120,7 +120,7 @@ fn threads_share_it() {
             scope.spawn(move || use_it(seed));
         }
     });
-    // Made by one thread, given back by another.
+    // Allocated by one thread, freed by another.
     let blocks: Vec<_> = (1..500).map(|n| Block::new(n * 3, 8, n as u8)).collect();
     std::thread::spawn(move || drop(blocks)).join().unwrap();
 }
@@ -154,7 +154,7 @@ fn a_zeroed_block_is_zeros() {
     drop(Block::new(5000, 8, 255));
     for size in [5000, LARGE * 2] {
         let layout = Layout::from_size_align(size, 8).unwrap();
-        // SAFETY: the size is not 0; the block is read as far as it goes and given back.
+        // SAFETY: the size is not 0; the block is read within its size and freed.
         unsafe {
             let place = OwnHeap.alloc_zeroed(layout);
             let bytes = core::slice::from_raw_parts(place, size);
@@ -164,7 +164,7 @@ fn a_zeroed_block_is_zeros() {
     }
 }
 
-/// As in a signal handler that has interrupted an allocation.
+/// Simulates a signal handler that has interrupted an allocation.
 #[test]
 fn the_system_serves_where_the_heap_is_locked() {
     let _one = ONE.lock();
@@ -177,8 +177,12 @@ fn the_system_serves_where_the_heap_is_locked() {
     before.resize(2000);
     drop(lost);
     assert!(!before.is_own());
-    // Less than one wait for each of them: they waited once, together.
-    assert!(since.elapsed() < PATIENCE * 150, "{:?}", since.elapsed());
+    // Less than one wait for each of them: only the first one waited.
+    assert!(
+        since.elapsed() < LOCK_TIMEOUT * 150,
+        "{:?}",
+        since.elapsed()
+    );
     drop(held);
     for other in &mut others {
         other.resize(1000);
@@ -186,9 +190,10 @@ fn the_system_serves_where_the_heap_is_locked() {
     assert!(Block::new(10, 8, 2).is_own());
 }
 
-/// Runs `act` in a forked child; whether it was true.
+/// Runs `act` in a forked child. Returns its result.
 fn in_fork(act: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child does what a child of a process with threads may do here: it allocates from this heap alone.
+    // SAFETY: the child does what a child of a process with threads may do here: it allocates only from this
+    // heap.
     unsafe {
         let child = libc::fork();
         if child == 0 {

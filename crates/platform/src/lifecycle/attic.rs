@@ -1,6 +1,6 @@
-//! Where values go that nothing uses any more and that must not be dropped, as what a forked child has of its
-//! parent's. What they own is leaked, and a leak checker of the host's would hold that against the host. It
-//! looks for pointers in the statics of libraries: here it finds them.
+//! Keeps values that are no longer used but must not be dropped, such as the parent's values in a forked
+//! child. What they own is leaked, and a leak checker would report that as the host's leak. It looks for
+//! pointers in the statics of libraries, and finds them here.
 
 use core::cell::UnsafeCell;
 use core::mem::{ManuallyDrop, MaybeUninit};
@@ -9,10 +9,10 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::lifecycle;
 
-/// How many words there are: enough for the children of children of children. What comes later is leaked.
+/// The number of words: enough for children of children of children. Later values are leaked.
 const WORDS: usize = 1 << 13;
 
-/// Nothing is ever read from it.
+/// A buffer that is never read.
 struct Words(UnsafeCell<[MaybeUninit<usize>; WORDS]>);
 
 // SAFETY: each word is written once, by the thread that `USED` gave it to, and is never read.
@@ -31,15 +31,15 @@ pub fn put<T>(value: T) {
     let words = size_of::<T>().div_ceil(size_of::<usize>());
     let take = |used: usize| used.checked_add(words).filter(|end| *end <= WORDS);
     if let Ok(at) = USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
-        // SAFETY: the words from `at` on are this call's alone and within the array, and there are as many as the
-        // value has bytes for; it lies elsewhere, and is not used as a value any more.
+        // SAFETY: the words from `at` on belong only to this call and are within the array, and there are
+        // enough for the value's bytes; the value lies elsewhere, and is no longer used as a value.
         unsafe {
             let place = ROOM.0.get().cast::<MaybeUninit<usize>>().add(at);
             from_ref(&value)
                 .cast::<u8>()
                 .copy_to_nonoverlapping(place.cast(), size_of::<T>());
         }
-        // The optimizer would leave out what nothing ever reads.
+        // The optimizer would remove stores that nothing ever reads.
         core::hint::black_box(ROOM.0.get());
     }
 }
@@ -60,7 +60,7 @@ mod tests {
         let owned = from_ref(&*alarm.1).addr();
         put(alarm);
         let used = USED.load(Ordering::Relaxed);
-        // SAFETY: words that have been written, each a whole one of the value.
+        // SAFETY: words that have been written, each a whole word of the value.
         let words = unsafe { &*ROOM.0.get() }[..used]
             .iter()
             .map(|word| unsafe { word.assume_init() });

@@ -3,7 +3,7 @@ use std::sync::Mutex;
 
 use super::*;
 
-/// The hooks run at each fork of the process: one test at a time forks it.
+/// The hooks run at each fork of the process, so only one test at a time forks it.
 pub(crate) static FORKS: Mutex<()> = Mutex::new(());
 
 global! {
@@ -47,7 +47,7 @@ global! {
     static WERE_HELD: AtomicBool = AtomicBool::new(false);
     #[fork(in_child)]
     static OWN: Own = Own(AtomicBool::new(false));
-    #[fork(keep = "of the test alone")]
+    #[fork(keep = "only the test uses it")]
     #[restart(by = count_restart)]
     static RESTARTS: AtomicUsize = AtomicUsize::new(0);
 }
@@ -87,7 +87,7 @@ fn count_restart() {
     RESTARTS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The first of these that is not so in the child, from 1; 0 if all are.
+/// Returns the first of these conditions that does not hold in the child, from 1; 0 if all hold.
 fn wrong_in_child() -> i32 {
     let is_right = [
         [&BEGINS, &GOES_ON, &ENDS].map(|place| place.load(Ordering::Relaxed)) == [1, 2, 3],
@@ -105,7 +105,7 @@ fn wrong_in_child() -> i32 {
     first_wrong.map_or(0, |(number, _)| number)
 }
 
-/// Whatever the hooks do, the program has its own.
+/// The hooks must not change the program's `errno`.
 #[test]
 fn errno_is_the_programs_after_a_fork() {
     let _forks = FORKS.lock();
@@ -134,7 +134,7 @@ fn a_child_has_what_the_statics_declare() {
     KEPT.store(3, Ordering::Relaxed);
     *HELD.lock() = 4;
     *HELD_KEPT.lock() = 6;
-    // Another thread has these while the process forks.
+    // Another thread holds these while the process forks.
     let mut text = TEXT.lock();
     text.push(1);
     let mut free = FREE.lock();
@@ -157,7 +157,7 @@ fn a_child_has_what_the_statics_declare() {
         .expect("the child has been waited for");
     assert!(libc::WIFEXITED(status), "{status:#x}");
     assert_eq!(libc::WEXITSTATUS(status), 0, "see `wrong_in_child`");
-    // Nothing has happened to the parent.
+    // Nothing has changed in the parent.
     assert_eq!(*text, [1]);
     assert_eq!(CALLS.load(Ordering::Relaxed), 0);
     assert_eq!(COUNTS[1].load(Ordering::Relaxed), 8);

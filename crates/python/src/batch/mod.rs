@@ -1,7 +1,7 @@
-//! What is in the batch of an engine's step, read from the arguments of the step's function.
+//! Reads the batch of an engine's step from the arguments of the step's function.
 //!
-//! [`plain`] decides what may be read: no code of the program runs. [`reading`] follows the formulas of
-//! the engine's row. The thread has the GIL and is about to run the function.
+//! [`plain`] decides what may be read without running code of the program. [`reading`] evaluates the formulas
+//! of the engine's row. The thread has the GIL and is about to run the function.
 
 mod plain;
 mod reading;
@@ -22,37 +22,37 @@ use crate::place::Place;
 use plain::Refused;
 use reading::Reading;
 
-/// Gives an argument of the call that begins.
+/// Returns an argument of the call that begins.
 pub type Arguments<'a, 'py> = &'a dyn Fn(&Place) -> Option<Object<'py>>;
 
-/// Steps in a row that could not be read, after which no more are tried.
-const PATIENCE: usize = 64;
+/// Number of consecutive steps that may fail to be read. After that, no more are tried.
+const MAX_FAILURES: usize = 64;
 
-/// Reads the batches of a step's function.
+/// Reads the batches from the arguments of a step's function.
 pub struct Reader {
     function: &'static PyFunction,
     is_given: bool,
     ways: Vec<Way>,
-    /// The one that worked last.
+    /// The index of the way that worked last.
     works: AtomicUsize,
-    /// Steps in a row that could not be read.
+    /// Number of consecutive steps that could not be read.
     failed: AtomicUsize,
 }
 
 /// The formulas for some versions of the engine.
 pub struct Way {
     formulas: Formulas<3>,
-    /// Those of the formulas.
+    /// The attribute names in the formulas.
     names: Vec<AttributeName>,
-    /// `__get__`
+    /// The name `__get__`.
     get: AttributeName,
-    /// Where the arguments are.
+    /// The positions of the arguments.
     arguments: Vec<Place>,
-    /// How whole numbers lie in lists, if that is known.
+    /// The layout of whole numbers in lists, if it is known.
     ints: Option<Ints>,
 }
 
-/// Why a batch was not read, and the last attribute that was looked for.
+/// The reason why a batch was not read, and the last attribute that was looked up.
 struct Failure<'a> {
     refused: Refused,
     at: Option<&'a str>,
@@ -69,9 +69,9 @@ impl fmt::Display for Failure<'_> {
 }
 
 impl Reader {
-    /// Of a function with that code; none if nothing is known of its arguments.
+    /// Returns a reader for the function with this code, or `None` if its arguments are not known.
     #[cold]
-    pub fn of(
+    pub fn new(
         py: Python<'_>,
         code: &Object<'_>,
         yields: bool,
@@ -87,7 +87,7 @@ impl Reader {
         }
         let mut ways = Vec::new();
         if let Some(given) = given {
-            match Way::of(py, code, yields, given.formulas.clone()) {
+            match Way::new(py, code, yields, given.formulas.clone()) {
                 Ok(way) => ways.extend(way),
                 Err(missing) => log::say!(
                     Warn,
@@ -97,7 +97,7 @@ impl Reader {
             }
         } else {
             for row in batches(function) {
-                let way = Way::of(py, code, yields, row.formulas().ok()?);
+                let way = Way::new(py, code, yields, row.formulas().ok()?);
                 ways.extend(way.ok().flatten());
             }
         }
@@ -110,16 +110,16 @@ impl Reader {
         })
     }
 
-    /// Whether the user has named the function: it may be none whose calls are steps.
+    /// Returns true if the user has named the function. Its calls need not be steps then.
     pub const fn is_given(&self) -> bool {
         self.is_given
     }
 
-    /// What is in the batch of the call that begins.
+    /// Reads the batch of the call that begins.
     #[inline(never)]
     pub fn read<'py>(&self, py: Python<'py>, arguments: Arguments<'_, 'py>) -> Option<Batch> {
         let failed = self.failed.load(Ordering::Relaxed);
-        if failed >= PATIENCE {
+        if failed >= MAX_FAILURES {
             return None;
         }
         let works = self.works.load(Ordering::Relaxed);
@@ -132,7 +132,7 @@ impl Reader {
                     self.failed.store(0, Ordering::Relaxed);
                     return Some(batch);
                 }
-                // What the way said that worked before.
+                // Report the error of the way that worked before.
                 Err(refused) => failure = failure.or(Some(refused)),
             }
         }
@@ -147,7 +147,7 @@ impl Reader {
         None
     }
 
-    /// Gives its references up. The thread is in its interpreter.
+    /// Releases its references. The thread is in the references' interpreter.
     #[cold]
     pub fn release(&self, py: Python<'_>) {
         for way in &self.ways {
@@ -166,11 +166,11 @@ impl Reader {
 }
 
 impl Way {
-    /// None without memory.
+    /// Returns `None` if there is no memory.
     ///
     /// # Errors
-    /// The argument that the function does not have.
-    fn of(
+    /// Returns the name of an argument that the function does not have.
+    fn new(
         py: Python<'_>,
         code: &Object<'_>,
         yields: bool,
@@ -178,7 +178,7 @@ impl Way {
     ) -> Result<Option<Self>, String> {
         let mut arguments = Vec::new();
         for name in &formulas.arguments {
-            let place = Place::of(py, code, yields, Some(name));
+            let place = Place::find(py, code, yields, Some(name));
             arguments.push(place.ok_or_else(|| name.clone())?);
         }
         let named = |name: &CStr| AttributeName::new(py, name);
@@ -190,7 +190,7 @@ impl Way {
             names,
             get,
             arguments,
-            ints: Ints::of(py),
+            ints: Ints::detect(py),
         }))
     }
 

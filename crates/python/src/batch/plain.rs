@@ -1,20 +1,20 @@
-//! What may be read of the program's objects so that none of its code runs: attributes that an object
-//! or its class just has, slots, elements of lists, tuples and dictionaries, whole numbers and texts.
+//! Reads the program's objects without running any of its code: plain attributes of an object or of its
+//! class, slots, elements of lists, tuples and dictionaries, whole numbers and texts.
 //!
-//! A property, or another attribute that is computed, is not read, nor a class's `__getattr__` asked.
-//! The one that compiled code computes and that is read is the shape of a `torch.Tensor`, which is
-//! known without the GPU; not where a mode of torch's is on, which is asked for it.
+//! Properties and other computed attributes are not read, and a class's `__getattr__` is not called. The only
+//! computed attribute that is read is the shape of a `torch.Tensor`: compiled code computes it, and it is
+//! known without the GPU. It is not read while a torch function mode is active, as the mode's code would run.
 
 use crate::object::{AttributeName, Ints, Object};
 
-/// Why something was not read.
+/// The reason why something was not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
     NoArgument,
     NoAttribute,
     Computed,
     NoItem,
-    /// Another type was wanted.
+    /// Another type was required.
     NoList,
     NoDictionary,
     NoNumber,
@@ -40,10 +40,10 @@ impl Refused {
     }
 }
 
-/// Elements that are looked at in a batch.
-pub const MOST: usize = 4096;
+/// Limit for the elements that are read in a batch.
+pub const MAX_ELEMENTS: usize = 4096;
 
-/// `object.name`; `text` is that name. `get` is `__get__`.
+/// Reads `object.name`. `text` is that name, `get` is `__get__`.
 #[inline(never)]
 pub fn attribute<'py>(
     object: &Object<'py>,
@@ -70,7 +70,8 @@ fn is_tensor(object: &Object<'_>) -> bool {
     tensor().is_some_and(|tensor| tensor.raw() == object.kind())
 }
 
-/// Whether a `TorchFunctionMode` of the program's may be on: its code runs wherever an attribute of a tensor is read.
+/// Returns true if a `TorchFunctionMode` of the program may be active: its code runs whenever an attribute of
+/// a tensor is read.
 #[cold]
 fn has_modes(object: &Object<'_>) -> bool {
     let modes = || {
@@ -83,7 +84,7 @@ fn has_modes(object: &Object<'_>) -> bool {
     modes() != Some(0)
 }
 
-/// What may be gone through: its type is looked at once.
+/// A list or tuple whose type was checked once.
 pub struct Elements<'py> {
     object: Object<'py>,
     kind: Kind,
@@ -97,7 +98,7 @@ enum Kind {
 
 impl<'py> Elements<'py> {
     #[inline(never)]
-    pub fn of(object: Object<'py>) -> Self {
+    pub fn new(object: Object<'py>) -> Self {
         let kind = if object.kind() == object.py().api.types.list {
             Kind::List
         } else if object.is_tuple() {
@@ -108,7 +109,7 @@ impl<'py> Elements<'py> {
         Self { object, kind }
     }
 
-    /// `object[index]` of a list or tuple.
+    /// Returns `object[index]` of a list or tuple.
     pub fn at(&self, index: isize) -> Result<Object<'py>, Refused> {
         let found = match self.kind {
             Kind::List => self.object.at(index),
@@ -118,7 +119,7 @@ impl<'py> Elements<'py> {
         found.ok_or(Refused::NoItem)
     }
 
-    /// The first place from `from` on that may hold a 0; `to` where none before does.
+    /// Returns the first index from `from` on that may hold a 0, or `to` if there is none before it.
     pub fn skip_others(&self, from: isize, to: isize, ints: &Ints) -> isize {
         match self.kind {
             Kind::List => ints
@@ -129,19 +130,19 @@ impl<'py> Elements<'py> {
     }
 }
 
-/// `object[key]` of a dictionary.
+/// Returns `object[key]` of a dictionary.
 #[inline(never)]
 pub fn item<'py>(object: &Object<'py>, key: &Object<'py>) -> Result<Object<'py>, Refused> {
     let types = &object.py().api.types;
     let kind = key.kind();
-    // Others may compare by code of the program.
+    // Other types of keys may run code of the program to compare.
     if object.kind() != types.dict || kind != types.text && kind != types.integer {
         return Err(Refused::NoDictionary);
     }
     object.find(key).ok_or(Refused::NoItem)
 }
 
-/// `len(object)` of a list, tuple, dictionary or set; 0 of None.
+/// Returns `len(object)` of a list, tuple, dictionary or set; 0 for None.
 #[inline(never)]
 pub fn length(object: &Object<'_>) -> Result<isize, Refused> {
     let types = &object.py().api.types;
@@ -155,7 +156,7 @@ pub fn length(object: &Object<'_>) -> Result<isize, Refused> {
     Ok(object.py().c().size(object))
 }
 
-/// The value of a whole number, or of an enum or bool, which are such.
+/// Returns the value of a whole number, including enums and bools.
 #[inline(never)]
 pub fn number(object: &Object<'_>) -> Result<i64, Refused> {
     if object.kind() != object.py().api.types.integer && !object.is_integer() {

@@ -1,10 +1,10 @@
-//! The value of a formula.
+//! Evaluates a formula.
 
 use tllmprof_config::Comparison;
 use tllmprof_config::formula::{ARGUMENTS, Node, Sum, VARIABLES};
 
 use super::Way;
-use super::plain::{self, Elements, MOST, Refused};
+use super::plain::{self, Elements, MAX_ELEMENTS, Refused};
 use crate::object::{Ints, Object, Python};
 
 /// A batch that is being read.
@@ -13,9 +13,9 @@ pub struct Reading<'a, 'py> {
     way: &'a Way,
     arguments: [Option<Object<'py>>; ARGUMENTS],
     variables: [Option<Object<'py>>; VARIABLES],
-    /// Elements that may still be looked at.
+    /// Number of elements that may still be read.
     left: usize,
-    /// The last attribute that was looked for.
+    /// The last attribute that was looked up.
     name: usize,
 }
 
@@ -30,17 +30,17 @@ impl<'a, 'py> Reading<'a, 'py> {
             way,
             arguments,
             variables: [const { None }; VARIABLES],
-            left: MOST,
+            left: MAX_ELEMENTS,
             name: usize::MAX,
         }
     }
 
-    /// The last attribute that was looked for.
+    /// Returns the last attribute that was looked up.
     pub fn at(&self) -> Option<&'a str> {
         self.text(self.name)
     }
 
-    /// The whole number that a formula is.
+    /// Evaluates a formula to a whole number.
     pub fn number(&mut self, node: &Node) -> Result<i64, Refused> {
         Ok(match node {
             Node::Number(number) => *number,
@@ -78,7 +78,7 @@ impl<'a, 'py> Reading<'a, 'py> {
         })
     }
 
-    /// The object that a formula is.
+    /// Evaluates a formula to an object.
     fn object(&mut self, node: &Node) -> Result<Object<'py>, Refused> {
         match node {
             Node::Text(name) => self.way.names[*name].get(self.py).ok_or(Refused::NoItem),
@@ -96,7 +96,7 @@ impl<'a, 'py> Reading<'a, 'py> {
                 if of.kind() == self.py.api.types.dict {
                     return plain::item(&of, &self.object(key)?);
                 }
-                Elements::of(of).at(self.number(key)? as isize)
+                Elements::new(of).at(self.number(key)? as isize)
             }
             _ => Err(Refused::NoItem),
         }
@@ -132,7 +132,7 @@ impl<'a, 'py> Reading<'a, 'py> {
         for (place, list) in lists.iter_mut().zip(&sum.lists) {
             let list = self.object(list)?;
             length = length.min(plain::length(&list)?);
-            *place = Some(Elements::of(list));
+            *place = Some(Elements::new(list));
         }
         let left = self.left.checked_sub(length.unsigned_abs());
         self.left = left.ok_or(Refused::TooMany)?;
@@ -140,7 +140,7 @@ impl<'a, 'py> Reading<'a, 'py> {
         let quick = sum
             .test
             .as_ref()
-            .and_then(|test| Quick::of(test, sum.first, &lists, self.way.ints.as_ref()));
+            .and_then(|test| Quick::new(test, sum.first, &lists, self.way.ints.as_ref()));
         let mut next = 0;
         loop {
             let index = match &quick {
@@ -166,18 +166,18 @@ impl<'a, 'py> Reading<'a, 'py> {
     }
 }
 
-/// The test of a sum that compares the elements of one of its lists with a number. Most elements fail it, and cost
-/// no more then.
+/// A sum's test that compares the elements of one of its lists with a number. Most elements fail it, and then
+/// cost no more than this.
 struct Quick<'a, 'py> {
     list: &'a Elements<'py>,
     comparison: Comparison,
     number: i64,
-    /// Where the elements are to be 0.
+    /// The layout of whole numbers, if the test looks for zeros.
     zeros: Option<&'a Ints>,
 }
 
 impl<'a, 'py> Quick<'a, 'py> {
-    fn of(
+    fn new(
         test: &Node,
         first: usize,
         lists: &'a [Option<Elements<'py>>],
@@ -198,7 +198,7 @@ impl<'a, 'py> Quick<'a, 'py> {
         })
     }
 
-    /// The first place from `from` on for which it holds; `to` where there is none before.
+    /// Returns the first index from `from` on for which the test holds, or `to` if there is none before it.
     fn first(&self, from: isize, to: isize) -> Result<isize, Refused> {
         let mut index = from;
         loop {

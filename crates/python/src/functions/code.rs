@@ -1,11 +1,11 @@
-//! Code objects: the functions that are written in them.
+//! Code objects, and the functions that are written in them.
 
 use crate::object::Object;
 
-/// Flag of a code object: a function's, not that of a module or of the body of a class.
+/// The flag of a function's code object. Modules and class bodies do not have it.
 const CO_OPTIMIZED: i64 = 1;
 
-/// Each code object that is directly in `code`, and its name.
+/// Calls `act` for each code object directly in `code`, with its name.
 pub fn each_inner<'py>(code: &Object<'py>, act: &mut impl FnMut(&Object<'py>, &str)) {
     let kind = code.kind();
     let Some(constants) = code.attr(c"co_consts") else {
@@ -20,7 +20,7 @@ pub fn each_inner<'py>(code: &Object<'py>, act: &mut impl FnMut(&Object<'py>, &s
     }
 }
 
-/// Whether the code is a function's.
+/// Returns true if the code is a function's.
 pub fn is_function(code: &Object<'_>) -> bool {
     let flags = code.attr(c"co_flags").and_then(|flags| flags.as_int());
     flags.is_some_and(|flags| flags & CO_OPTIMIZED != 0)

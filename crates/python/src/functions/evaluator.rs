@@ -1,8 +1,8 @@
-//! CPython 3.8 to 3.11: a frame evaluator (PEP 523), while something is marked or searched for.
+//! CPython 3.8 to 3.11: a frame evaluator (PEP 523), while a function is marked or searched for.
 //!
-//! It is put where CPython's own is, never where another tool's is: such a tool, as torch's dynamo,
-//! keeps what it finds and goes on to it, and two that keep each other would call each other for
-//! ever. So what comes after us is always CPython's own.
+//! It replaces only CPython's own evaluator, never another tool's: a tool such as torch's dynamo stores the
+//! evaluator that it finds and calls it, and two that store each other would call each other forever. So our
+//! evaluator always calls CPython's own.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -31,31 +31,32 @@ use tllmprof_sync::hash::spread;
 type EvaluateOld = unsafe extern "C-unwind" fn(Raw, c_int) -> Raw;
 
 lifecycle::global! {
-    /// CPython's own.
+    /// CPython's own evaluator.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static EVALUATE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// Another tool's was there when ours should have been put.
+    /// True if another tool's evaluator was in place when ours was to be installed.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static IS_MISSING: AtomicBool = AtomicBool::new(false);
-    /// Functions are searched for by their first calls.
+    /// True while functions are searched for by their first calls.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_SEARCHING: AtomicBool = AtomicBool::new(false);
-    /// Code objects that are none of those, by their addresses, each as [`seen_as`] has it.
+    /// Addresses of code objects that are not wanted, each encoded by [`seen_as`].
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static SEEN: [AtomicUsize; SEEN_SLOTS] = [const { AtomicUsize::new(0) }; SEEN_SLOTS];
-    /// Moves on where code objects may have been made, which may lie where others did.
+    /// A counter that changes when code objects may have been made, as they may have the addresses of earlier
+    /// ones.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static ERA: AtomicUsize = AtomicUsize::new(1);
-    /// Calls that had been seen when another tool's evaluator took the place of ours, and 1; 0 where none has.
+    /// 1 plus the number of calls seen when another tool's evaluator replaced ours; 0 if none has.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static TAKEN: AtomicU64 = AtomicU64::new(0);
-    /// The evaluator of torch's compiler, if it has been met.
+    /// The evaluator of torch's compiler, once it was seen.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static TORCHS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -64,23 +65,24 @@ const SEEN_SLOTS: usize = 4096;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The modules whose calls that set an evaluator are led to us, or that have none: where each lies, in order.
+    /// The address ranges, in order, of modules whose slot for setting an evaluator is redirected to us, or
+    /// that have no such slot.
     #[fork(free)]
     #[restart(reset)]
     static LED: Lock<Vec<(usize, usize)>> = Lock::new(Vec::new());
 }
 
-/// Has the interpreter evaluate marked calls through us. None if that cannot be.
+/// Makes the interpreter evaluate marked calls through us. Returns `None` if that is not possible.
 pub fn install(py: Python<'_>) -> Option<()> {
     EVALUATE.store(py.api.evaluate?.as_ptr(), Ordering::Release);
     put(py)?;
-    trial::passes(py, Layout::of(py.api.version)?, is_there(py)).or_else(|| {
+    trial::passes(py, Layout::for_version(py.api.version)?, is_there(py)).or_else(|| {
         take_away(py);
         None
     })
 }
 
-/// Has the first call of each function given to [`resolve::meets`].
+/// Reports the first call of each function to [`resolve::meets`].
 pub fn search(py: Python<'_>) -> Option<()> {
     IS_SEARCHING.store(true, Ordering::Relaxed);
     install(py)
@@ -97,43 +99,43 @@ pub fn end_search(py: Python<'_>) {
     }
 }
 
-/// Code objects may have been made.
+/// Notes that code objects may have been made.
 pub fn code_is_made() {
     if IS_SEARCHING.load(Ordering::Relaxed) {
         ERA.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Whether [`search`] is under way.
+/// Returns true while [`search`] is active.
 pub fn is_searching() -> bool {
     IS_SEARCHING.load(Ordering::Relaxed)
 }
 
-/// Notes where another tool's evaluator is in its place, in a version that does not report that.
+/// Notes if another tool's evaluator has replaced ours, in a version that does not report this.
 pub fn check(py: Python<'_>) {
     let is_kept = EVALUATE.load(Ordering::Relaxed).is_null() || marked::is_empty();
     if !is_kept
         && !late::is_off()
         && !py.api.version.has_evaluator_functions()
-        && Place::of(py).is_none()
+        && EvaluatorSlot::find(py).is_none()
     {
         Trouble::EvaluatorTaken.note();
     }
 }
 
-/// Puts it where another tool's was when it should have been put, if that is gone.
+/// Installs the evaluator if another tool's was in place before and is gone now.
 pub fn put_again(py: Python<'_>) {
     if IS_MISSING.load(Ordering::Relaxed) {
         let _ = put(py);
     }
 }
 
-/// None if the interpreter takes none.
+/// Returns `None` if the interpreter accepts none.
 fn put(py: Python<'_>) -> Option<()> {
     if late::is_off() {
         return Some(());
     }
-    let place = Place::of(py)?;
+    let place = EvaluatorSlot::find(py)?;
     let ours = ours(py.api);
     let owner = owner(py.api, place.get());
     match owner {
@@ -144,17 +146,17 @@ fn put(py: Python<'_>) -> Option<()> {
     Some(())
 }
 
-/// How long a thread waits for another that follows setters.
-const FOLLOWING: Duration = Duration::from_millis(100);
+/// Limit for the wait for another thread that follows setters.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const SETTER: &CStr = c"_PyInterpreterState_SetEvalFrameFunc";
 
-/// Leads other modules' calls that set an evaluator to us, from 3.9 to 3.11.
+/// Redirects other modules' calls that set an evaluator to us, from 3.9 to 3.11.
 pub fn follow_setters(python: &Attached) {
     let version = python.api.version;
     if version.has_monitoring() || !version.has_evaluator_functions() {
         return;
     }
-    let Some(mut led) = LED.lock_for(FOLLOWING) else {
+    let Some(mut led) = LED.lock_for(LOCK_TIMEOUT) else {
         return;
     };
     elf::with_modules(|modules| {
@@ -168,7 +170,7 @@ pub fn follow_setters(python: &Attached) {
                     |_, _| Some(sets as *const () as usize),
                 )
             };
-            // One that is being loaded is led when modules have changed again.
+            // A module that is still being loaded is handled when the modules have changed again.
             if led.binary_search(&place).is_ok() || stand_in().is_some() {
                 now.push(place);
             }
@@ -178,10 +180,10 @@ pub fn follow_setters(python: &Attached) {
     });
 }
 
-/// Stands in for `_PyInterpreterState_SetEvalFrameFunc` where other modules call it, from 3.9 to 3.11.
+/// Replaces `_PyInterpreterState_SetEvalFrameFunc` for other modules, from 3.9 to 3.11.
 ///
 /// # Safety
-/// Called as that function is.
+/// It is called with that function's arguments.
 unsafe extern "C" fn sets(interpreter: *mut c_void, evaluator: *mut c_void) {
     let Some(api) = api() else { return };
     let Some((get, set)) = api.evaluator.zip(api.set_evaluator) else {
@@ -189,16 +191,17 @@ unsafe extern "C" fn sets(interpreter: *mut c_void, evaluator: *mut c_void) {
     };
     let errno = Kept::new();
     let evaluator = contained(evaluator, || {
-        // SAFETY: the caller has the GIL, and an interpreter.
+        // SAFETY: the caller has the GIL and an interpreter.
         let there = unsafe { get(interpreter) };
         instead(api, there, evaluator)
     });
     drop(errno);
-    // SAFETY: the caller's own call; ours takes what Python's own does.
+    // SAFETY: this is the caller's own call; our evaluator takes the arguments of Python's own.
     unsafe { set(interpreter, evaluator) };
 }
 
-/// What is set instead of `evaluator`, where `there` is in place: ours instead of Python's own, which comes after it.
+/// Returns the evaluator to set instead of `evaluator` while `there` is installed: ours instead of Python's
+/// own, which ours calls.
 fn instead(api: &Api, there: *mut c_void, evaluator: *mut c_void) -> *mut c_void {
     let before = owner(api, there);
     match owner(api, evaluator) {
@@ -224,7 +227,7 @@ fn is_needed() -> bool {
     is_searching() || !marked::is_empty()
 }
 
-/// Ours is in its place again.
+/// Handles that ours is installed again.
 fn given_back() {
     let taken = TAKEN.swap(0, Ordering::Relaxed);
     if taken == targets::calls() + 1 {
@@ -232,12 +235,12 @@ fn given_back() {
     }
 }
 
-/// Notes where another tool's evaluator is still in the place of ours, and no call has been seen since.
+/// Notes if another tool's evaluator is still installed instead of ours, and no call has been seen since.
 pub fn ends() {
     given_back();
 }
 
-/// Whether an evaluator is torch's, which goes on to what it finds.
+/// Returns true if an evaluator is torch's, which calls the evaluator that it found.
 fn passes_on(evaluator: *mut c_void) -> bool {
     if TORCHS.load(Ordering::Relaxed) == evaluator {
         return true;
@@ -250,7 +253,7 @@ fn passes_on(evaluator: *mut c_void) -> bool {
     is_torchs
 }
 
-/// Whose evaluator is in the place.
+/// The owner of the installed evaluator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Owner {
     Python,
@@ -259,7 +262,7 @@ enum Owner {
 }
 
 impl Owner {
-    fn of(there: *mut c_void, pythons: *mut c_void, ours: [*mut c_void; 2]) -> Self {
+    fn identify(there: *mut c_void, pythons: *mut c_void, ours: [*mut c_void; 2]) -> Self {
         match there {
             _ if there == pythons => Self::Python,
             _ if ours.contains(&there) => Self::Us,
@@ -270,22 +273,22 @@ impl Owner {
 
 fn owner(api: &Api, there: *mut c_void) -> Owner {
     let ours = both(api.version);
-    Owner::of(there, EVALUATE.load(Ordering::Relaxed), ours)
+    Owner::identify(there, EVALUATE.load(Ordering::Relaxed), ours)
 }
 
-/// Takes it out of its place.
+/// Uninstalls the evaluator.
 pub fn take_away(py: Python<'_>) {
     IS_MISSING.store(false, Ordering::Relaxed);
-    if let Some(place) = Place::of(py)
+    if let Some(place) = EvaluatorSlot::find(py)
         && owner(py.api, place.get()) == Owner::Us
     {
         place.set(EVALUATE.load(Ordering::Relaxed));
     }
 }
 
-/// Whether it is in its place.
+/// Returns true if the evaluator is installed.
 pub fn is_there(py: Python<'_>) -> bool {
-    Place::of(py).is_some_and(|place| owner(py.api, place.get()) == Owner::Us)
+    EvaluatorSlot::find(py).is_some_and(|place| owner(py.api, place.get()) == Owner::Us)
 }
 
 fn ours(api: &Api) -> *mut c_void {
@@ -293,7 +296,7 @@ fn ours(api: &Api) -> *mut c_void {
     if is_searching() { searching } else { plain }
 }
 
-/// Those of a version: without a search, and with one.
+/// Returns the evaluators for a version: without a search, and with one.
 fn both(version: Version) -> [*mut c_void; 2] {
     let old = |evaluate: EvaluateOld| (evaluate as *const ()).cast_mut().cast();
     let new = |evaluate: Evaluate| (evaluate as *const ()).cast_mut().cast();
@@ -307,26 +310,26 @@ fn both(version: Version) -> [*mut c_void; 2] {
     }
 }
 
-/// Where an interpreter keeps its evaluator.
-enum Place<'py> {
+/// The location where an interpreter stores its evaluator.
+enum EvaluatorSlot<'py> {
     Functions(Python<'py>),
     /// The word itself, in 3.8.
     Word(&'py AtomicPtr<c_void>),
 }
 
-impl<'py> Place<'py> {
-    fn of(py: Python<'py>) -> Option<Self> {
+impl<'py> EvaluatorSlot<'py> {
+    fn find(py: Python<'py>) -> Option<Self> {
         if py.api.version.has_evaluator_functions() {
             py.api.evaluator.and(py.api.set_evaluator)?;
             return Some(Self::Functions(py));
         }
-        /// Words of a `PyInterpreterState`, which is longer, that are looked at.
+        /// Number of words of a `PyInterpreterState` to search; it has more.
         const WORDS: usize = 128;
         let [plain, searching] = both(py.api.version);
         let wanted = [EVALUATE.load(Ordering::Relaxed), plain, searching];
-        // SAFETY: the interpreter is the calling thread's and stays as long as the thread has the
-        // GIL. It has 255 words for `co_extra_freefuncs` behind the one looked for, so that all of
-        // these lie in it. They may change.
+        // SAFETY: the interpreter is the calling thread's and stays while the thread has the GIL. After the
+        // word that is searched for, it has 255 words for `co_extra_freefuncs`, so all of these words are
+        // inside it. They may change.
         let words: &[AtomicPtr<c_void>] =
             unsafe { core::slice::from_raw_parts(py.c().interpreter().cast(), WORDS) };
         only(words, wanted).map(Self::Word)
@@ -346,8 +349,8 @@ impl<'py> Place<'py> {
         match *self {
             Self::Functions(py) => {
                 if let Some(set) = py.api.set_evaluator {
-                    // SAFETY: the interpreter is the calling thread's, and what is put there is of
-                    // the right type for its version.
+                    // SAFETY: the interpreter is the calling thread's, and the evaluator has the right type
+                    // for its version.
                     unsafe { set(py.c().interpreter(), evaluator) };
                 }
             }
@@ -356,7 +359,7 @@ impl<'py> Place<'py> {
     }
 }
 
-/// The one word that is any of those; none if there is none, or more than one.
+/// Returns the only word with one of these values, or `None` if there is none or more than one.
 fn only(words: &[AtomicPtr<c_void>], wanted: [*mut c_void; 3]) -> Option<&AtomicPtr<c_void>> {
     let is_wanted = |word: &&AtomicPtr<c_void>| wanted.contains(&word.load(Ordering::Relaxed));
     let mut found = words.iter().filter(is_wanted);
@@ -364,27 +367,27 @@ fn only(words: &[AtomicPtr<c_void>], wanted: [*mut c_void; 3]) -> Option<&Atomic
     found.next().is_none().then_some(place)
 }
 
-/// CPython's own evaluator, from 3.9 on.
+/// Returns CPython's own evaluator, from 3.9 on.
 ///
 /// # Safety
-/// The version is not 3.8, and our evaluator is in place.
+/// The version is not 3.8, and our evaluator is installed.
 #[inline]
 unsafe fn own() -> Evaluate {
-    // SAFETY: ours is in place only after CPython's own has been stored, which has this type but in
-    // 3.8, where the caller is not.
+    // SAFETY: ours is installed only after CPython's own has been stored. That has this type in all versions
+    // but 3.8, which the caller excludes.
     unsafe { core::mem::transmute::<*mut c_void, Evaluate>(EVALUATE.load(Ordering::Relaxed)) }
 }
 
-/// What is kept of a code object that is none of those searched for. Addresses have their upper 16 bits clear.
+/// Encodes a code object that is not wanted. The upper 16 bits of addresses are zero.
 const fn seen_as(code: usize, era: usize) -> usize {
     code ^ era << 48
 }
 
-/// What a frame's code object means that is about to be evaluated, if it is marked or, where functions are searched
-/// for (`SEARCHES`), has to be.
+/// Returns the mark of a frame's code object before the frame is evaluated. If functions are searched for
+/// (`SEARCHES`), an unmarked one is reported first and may become marked.
 ///
 /// # Safety
-/// The interpreter has given `frame` to be evaluated.
+/// The interpreter has passed `frame` to be evaluated.
 #[inline]
 unsafe fn mark_of<const SEARCHES: bool>(frame: Raw) -> Option<&'static Mark> {
     // SAFETY: the caller has such a frame.
@@ -404,10 +407,10 @@ unsafe fn mark_of<const SEARCHES: bool>(frame: Raw) -> Option<&'static Mark> {
     marked::find(code)
 }
 
-/// A frame's code object is met for the first time.
+/// Reports a frame's code object that was seen for the first time.
 ///
 /// # Safety
-/// The interpreter has given `frame` to be evaluated.
+/// The interpreter has passed `frame` to be evaluated.
 #[cold]
 #[inline(never)]
 unsafe fn meet(frame: Raw) {
@@ -426,28 +429,27 @@ fn is_met<'py>(py: Python<'py>, frame: &Frame<'py>) -> bool {
     })
 }
 
-/// The first argument of the call that begins with the frame, of which that is the code.
+/// Returns the first argument of the call that begins with the frame. `code` is the frame's code.
 fn first_argument<'py>(frame: &Frame<'py>, code: &Object<'py>) -> Option<Object<'py>> {
-    let place = place::Place::of(frame.py(), code, spans::yields(code)?, None)?;
+    let place = place::Place::find(frame.py(), code, spans::yields(code)?, None)?;
     frame.argument(&place)
 }
 
-/// Evaluates a frame, in 3.9 and 3.10. What is not marked is passed on by a jump, so that it takes no
-/// more of the stack.
+/// Evaluates a frame in 3.9 and 3.10. An unmarked frame is passed on by a jump, so it takes no extra stack.
 ///
-/// A thread that the end of the interpreter, or `pthread_exit`, ends in the midst of a call is
-/// unwound through here: nothing is to be dropped around the call.
+/// If the end of the interpreter or `pthread_exit` ends a thread during a call, the thread is unwound through
+/// here: there must be nothing to drop around the call.
 ///
 /// # Safety
-/// Called by the interpreter, from 3.9 on.
+/// It is called by the interpreter, from 3.9 on.
 unsafe extern "C-unwind" fn evaluate<const SEARCHES: bool>(
     state: ThreadState,
     frame: Raw,
     throws: c_int,
 ) -> Raw {
     // No panic: `follow` contains it.
-    // SAFETY: the interpreter, from 3.9 on, calls this in the place of its own, which these arguments
-    // are for; a frame that it gives has a code object.
+    // SAFETY: from 3.9 on, the interpreter calls this instead of its own evaluator, with that one's
+    // arguments, and a frame that it passes has a code object.
     unsafe {
         let next = own();
         match mark_of::<SEARCHES>(frame) {
@@ -457,17 +459,17 @@ unsafe extern "C-unwind" fn evaluate<const SEARCHES: bool>(
     }
 }
 
-/// As [`evaluate`], in 3.11.
+/// Evaluates a frame as [`evaluate`] does, in 3.11.
 ///
 /// # Safety
-/// Called by the interpreter, in 3.11.
+/// It is called by the interpreter, in 3.11.
 unsafe extern "C-unwind" fn evaluate_in_3_11<const SEARCHES: bool>(
     state: ThreadState,
     frame: Raw,
     throws: c_int,
 ) -> Raw {
-    // No panic: `is_short` and what goes on contain it.
-    // SAFETY: 3.11 calls this in the place of its own evaluator, which these arguments are for.
+    // No panic: `is_short` and the evaluators contain it.
+    // SAFETY: 3.11 calls this instead of its own evaluator, with that one's arguments.
     unsafe {
         if may_be_short() && is_short() {
             evaluate_without_us(state, frame, throws)
@@ -477,13 +479,13 @@ unsafe extern "C-unwind" fn evaluate_in_3_11<const SEARCHES: bool>(
     }
 }
 
-/// Whether the calling thread may be as far down its stack as it may go; [`is_short`] knows.
+/// Returns true if the calling thread may have used up our part of its stack; [`is_short`] decides.
 #[inline]
 fn may_be_short() -> bool {
     threads::known().is_none_or(|thread| thread.spans.may_be_short())
 }
 
-/// Whether the calling thread is as far down its stack as it may go.
+/// Returns true if the calling thread has used up our part of its stack (`spans::room`).
 #[cold]
 #[inline(never)]
 fn is_short() -> bool {
@@ -492,10 +494,10 @@ fn is_short() -> bool {
     })
 }
 
-/// Evaluates a frame with none of the calls in it through us, so that they take no stack.
+/// Evaluates a frame with our evaluator uninstalled, so the calls in it take no extra stack.
 ///
 /// # Safety
-/// Called for the interpreter, in 3.11, with our evaluator in place.
+/// It is called for the interpreter, in 3.11, with our evaluator installed.
 #[cold]
 #[inline(never)]
 unsafe extern "C-unwind" fn evaluate_without_us(
@@ -511,7 +513,7 @@ unsafe extern "C-unwind" fn evaluate_without_us(
             take_away(py);
         }
     });
-    // SAFETY: 3.11 has given these arguments to ours, in the place of its own evaluator.
+    // SAFETY: 3.11 has passed these arguments to ours instead of its own evaluator.
     let result = unsafe { own()(state, frame, throws) };
     if let Some(py) = py {
         let _errno = Kept::new();
@@ -520,18 +522,18 @@ unsafe extern "C-unwind" fn evaluate_without_us(
     result
 }
 
-/// As [`evaluate`], in 3.8.
+/// Evaluates a frame as [`evaluate`] does, in 3.8.
 ///
 /// # Safety
-/// Called by the interpreter, in 3.8.
+/// It is called by the interpreter, in 3.8.
 unsafe extern "C-unwind" fn evaluate_in_3_8<const SEARCHES: bool>(
     frame: Raw,
     throws: c_int,
 ) -> Raw {
     // No panic: `follow` contains it.
     let next = EVALUATE.load(Ordering::Relaxed);
-    // SAFETY: ours is in place only after CPython's own has been stored, which has this type in
-    // 3.8; the interpreter calls this with its own arguments.
+    // SAFETY: ours is installed only after CPython's own has been stored, which has this type in 3.8; the
+    // interpreter calls this with its own arguments.
     unsafe {
         let next = core::mem::transmute::<*mut c_void, EvaluateOld>(next);
         match mark_of::<SEARCHES>(frame) {
@@ -541,10 +543,10 @@ unsafe extern "C-unwind" fn evaluate_in_3_8<const SEARCHES: bool>(
     }
 }
 
-/// Follows a call of the marked code object; `go_on` evaluates its frame.
+/// Follows a call of the marked code object. `go_on` evaluates its frame.
 ///
 /// # Safety
-/// The interpreter has given `frame` to be evaluated.
+/// The interpreter has passed `frame` to be evaluated.
 #[cold]
 #[inline(never)]
 unsafe fn follow(
@@ -553,13 +555,13 @@ unsafe fn follow(
     mark: &'static Mark,
     go_on: impl FnOnce() -> Raw,
 ) -> Raw {
-    // SAFETY: the interpreter has given the frame to be evaluated, and waits for that to return.
+    // SAFETY: the interpreter has passed the frame to be evaluated, and waits for that to return.
     if !unsafe { with_frame(frame, |thread, frame| enters(thread, frame, throws, mark)) } {
         return go_on();
     }
     let result = go_on();
     let has_value = !result.is_null();
-    // SAFETY: the frame that was evaluated is its caller's, and goes only after this returns.
+    // SAFETY: the evaluated frame belongs to its caller, which frees it only after this returns.
     unsafe {
         with_frame(frame, |thread, frame| {
             leaves(thread, frame, mark, has_value)
@@ -568,23 +570,23 @@ unsafe fn follow(
     result
 }
 
-/// Has `act` act on a frame; false where that cannot be, or is false.
+/// Runs `act` for a frame, and returns its result; false if that is not possible.
 ///
 /// # Safety
-/// The interpreter has given `frame` to be evaluated.
+/// The interpreter has passed `frame` to be evaluated.
 unsafe fn with_frame(frame: Raw, act: impl FnOnce(&Thread, &Frame<'_>) -> bool) -> bool {
     let _errno = Kept::new();
     contained(false, || {
         let (Some(api), Some(thread)) = (api(), threads::current()) else {
             return false;
         };
-        // SAFETY: frames are evaluated with the GIL, and the interpreter has given this one for that.
-        let frame = unsafe { Frame::of(Python::assume(api), frame) };
+        // SAFETY: frames are evaluated with the GIL, and the interpreter has passed this one for that.
+        let frame = unsafe { Frame::new(Python::assume(api), frame) };
         frame.is_some_and(|frame| act(thread, &frame))
     })
 }
 
-/// A call begins or goes on. False if neither is so.
+/// Notes that a call begins or resumes. Returns false if it does neither.
 fn enters<'py>(thread: &Thread, frame: &Frame<'py>, throws: c_int, mark: &'static Mark) -> bool {
     let state = mark.yields.then(|| frame.state());
     let Some(goes_on) = goes_on(state, throws != 0) else {
@@ -610,19 +612,19 @@ fn enters<'py>(thread: &Thread, frame: &Frame<'py>, throws: c_int, mark: &'stati
     true
 }
 
-/// Whether a call goes on that has yielded; none where no call begins. `state` is that of a
-/// generator's frame.
+/// Returns true if a call resumes after a yield, false if it begins, and `None` if it does neither. `state`
+/// is that of a generator's frame.
 fn goes_on(state: Option<State>, throws: bool) -> Option<bool> {
     match state.unwrap_or(State::New) {
         State::Makes => None,
-        // What is thrown into a generator that has not run ends it before it has begun.
+        // An exception thrown into a new generator ends it before it begins.
         State::New if throws => None,
         State::New => Some(false),
         State::Suspended => Some(true),
     }
 }
 
-/// A call has ended or yielded.
+/// Notes that a call has ended or yielded.
 fn leaves(thread: &Thread, frame: &Frame<'_>, mark: &'static Mark, has_value: bool) -> bool {
     let has_yielded = has_value && mark.yields && frame.has_yielded();
     let py = frame.py();
@@ -638,7 +640,7 @@ mod tests {
 
     #[test]
     fn only_pythons_own_evaluator_is_replaced() {
-        let of = |there| Owner::of(at(there), at(8), [at(16), at(32)]);
+        let of = |there| Owner::identify(at(there), at(8), [at(16), at(32)]);
         assert_eq!(of(8), Owner::Python);
         assert_eq!([of(16), of(32)], [Owner::Us, Owner::Us]);
         assert_eq!(of(24), Owner::Another);

@@ -1,6 +1,6 @@
-//! Frames as the evaluator of CPython 3.8 to 3.11 gets them: a row for each layout.
+//! Frames as CPython 3.8 to 3.11 passes them to an evaluator: a row for each layout.
 //!
-//! The offsets are those of the headers; they are tried before they are trusted, by calls of our own
+//! The offsets are from CPython's headers. Calls of our own check them before they are used
 //! ([`super::trial`]).
 
 use crate::api::Raw;
@@ -9,25 +9,25 @@ use crate::object::Python;
 use crate::place::Place;
 use crate::version::Version;
 
-/// Where a frame's code object lies, in all of them.
+/// The offset of a frame's code object, in all versions.
 const CODE: isize = 32;
 
-/// What a version's frames look like. Offsets are in bytes.
+/// The layout of a version's frames. Offsets are in bytes.
 pub struct Layout {
     last: Last,
     yielded: Yielded,
-    /// Where the names of its module are.
+    /// The offset of the names of the frame's module.
     globals: isize,
-    /// Where its variables lie.
+    /// The offset of the variables.
     variables: isize,
 }
 
-/// Where it is known whether the frame of a generator has run before.
+/// The field that shows whether a generator's frame has run before.
 enum Last {
-    /// `f_lasti` is -1 before.
+    /// `f_lasti`; it is -1 before.
     Index { at: isize },
-    /// `prev_instr` points to `instruction`, `RETURN_GENERATOR`, before. The frame lies in the
-    /// generator once that is made: `owner` is `FRAME_OWNED_BY_GENERATOR` then.
+    /// `prev_instr`; it points to `instruction`, `RETURN_GENERATOR`, before. Once the generator is made, the
+    /// frame is inside it, and `owner` is `FRAME_OWNED_BY_GENERATOR`.
     Instruction {
         at: isize,
         instruction: u8,
@@ -36,11 +36,11 @@ enum Last {
     },
 }
 
-/// Where it is known whether the frame of a generator has yielded, after it was evaluated to a value.
+/// The field that shows whether a generator's frame has yielded, after it was evaluated to a value.
 enum Yielded {
-    /// `f_stacktop` is null but while it waits in a `yield`.
+    /// `f_stacktop`; it is null except while the frame waits in a `yield`.
     StackTop { at: isize },
-    /// `f_state` is `FRAME_SUSPENDED`, or `gi_frame_state`, which lies before the frame.
+    /// `f_state`, or `gi_frame_state` before the frame; it is `FRAME_SUSPENDED`.
     State { at: isize, suspended: i8 },
 }
 
@@ -85,17 +85,17 @@ static IN_3_11: Layout = Layout {
 };
 
 impl Layout {
-    pub fn of(version: Version) -> Option<&'static Self> {
+    pub fn for_version(version: Version) -> Option<&'static Self> {
         version.frames([&UNTIL_3_9, &IN_3_10, &IN_3_11])
     }
 
-    /// [`Frame::state`].
+    /// Returns the result of [`Frame::state`].
     ///
     /// # Safety
     /// `frame` is a frame of this layout that is about to be evaluated.
     unsafe fn state(&self, frame: Raw) -> State {
-        // SAFETY: a frame of this layout has the fields there, and an instruction that it points to
-        // is one of its code's.
+        // SAFETY: a frame of this layout has these fields, and the instruction that it points to is in its
+        // code.
         let is_new = unsafe {
             match self.last {
                 Last::Index { at: last } => at::<i32>(frame, last) == -1,
@@ -112,13 +112,13 @@ impl Layout {
         if is_new { State::New } else { State::Suspended }
     }
 
-    /// [`Frame::has_yielded`].
+    /// Returns the result of [`Frame::has_yielded`].
     ///
     /// # Safety
     /// `frame` is a generator's frame of this layout that was evaluated.
     unsafe fn has_yielded(&self, frame: Raw) -> bool {
-        // SAFETY: a frame of this layout has the field there: before the frame only where that lies
-        // in its generator, as it does once it has run.
+        // SAFETY: a frame of this layout has the field. If it is before the frame, the frame is inside its
+        // generator, as it is once it has run.
         unsafe {
             match self.yielded {
                 Yielded::StackTop { at: top } => at::<usize>(frame, top) != 0,
@@ -130,37 +130,37 @@ impl Layout {
         }
     }
 
-    /// What variable number `index` of a frame is, borrowed, or null.
+    /// Returns variable `index` of a frame, borrowed, or null.
     ///
     /// # Safety
     /// `frame` is a frame of this layout whose code object has that many variables.
     unsafe fn variable(&self, frame: Raw, index: usize) -> Raw {
         let offset = self.variables + (index * size_of::<Raw>()).cast_signed();
-        // SAFETY: the variables of a frame of this layout lie there, one behind the other.
+        // SAFETY: a frame of this layout has its variables there, one after the other.
         unsafe { at::<Raw>(frame, offset) }
     }
 }
 
-/// Where the code object of a frame lies that the interpreter has given to be evaluated.
+/// Returns the address of the code object of a frame that is to be evaluated.
 ///
 /// # Safety
-/// It is such a frame.
+/// The interpreter has passed `frame` to be evaluated.
 #[inline]
 pub unsafe fn code_of(frame: Raw) -> usize {
-    // SAFETY: every frame that the interpreter gives to be evaluated has its code object there, and
-    // the caller has such a frame.
+    // SAFETY: every frame that the interpreter passes to be evaluated has its code object there, and the
+    // caller has such a frame.
     unsafe { at::<usize>(frame, CODE) }
 }
 
 /// # Safety
-/// There is a value of that type so many bytes from where `frame` points.
+/// There is a value of this type at this offset, in bytes, from `frame`.
 #[inline]
 const unsafe fn at<T: Copy>(frame: Raw, offset: isize) -> T {
     // SAFETY: the caller has a frame with a value of that type there.
     unsafe { frame.byte_offset(offset).cast::<T>().read() }
 }
 
-/// The frame of a marked code object, which is about to be evaluated, or has been.
+/// The frame of a marked code object, which is about to be evaluated or was evaluated.
 pub struct Frame<'py> {
     py: Python<'py>,
     raw: Raw,
@@ -168,12 +168,12 @@ pub struct Frame<'py> {
 }
 
 impl<'py> Frame<'py> {
-    /// None in a version whose frames are not known.
+    /// Returns `None` in a version whose frames are not known.
     ///
     /// # Safety
-    /// The interpreter has given `raw` to be evaluated, and it is there as long as `'py`.
-    pub unsafe fn of(py: Python<'py>, raw: Raw) -> Option<Self> {
-        let layout = Layout::of(py.api.version)?;
+    /// The interpreter has passed `raw` to be evaluated, and it lives as long as `'py`.
+    pub unsafe fn new(py: Python<'py>, raw: Raw) -> Option<Self> {
+        let layout = Layout::for_version(py.api.version)?;
         Some(Self { py, raw, layout })
     }
 
@@ -181,43 +181,41 @@ impl<'py> Frame<'py> {
         self.py
     }
 
-    /// Where it lies, which no other frame does as long as its call is open.
+    /// Returns the frame's address. No other frame has it while the call is open.
     pub fn addr(&self) -> usize {
         self.raw.addr()
     }
 
-    /// Whether the frame of a generator has run before, or runs to make the generator. Before it is
-    /// evaluated.
+    /// Returns whether a generator's frame has run before, or runs to make the generator. It must be called
+    /// before the frame is evaluated.
     pub fn state(&self) -> State {
-        // SAFETY: the interpreter has given the frame to be evaluated, and it is of the layout's
-        // version: `Frame::of` has found that.
+        // SAFETY: the interpreter has passed the frame to be evaluated, and the layout is that of its version
+        // (`Frame::new`).
         unsafe { self.layout.state(self.raw) }
     }
 
-    /// Whether the frame of a generator has yielded, after it was evaluated to a value.
+    /// Returns true if a generator's frame has yielded, after it was evaluated to a value.
     pub fn has_yielded(&self) -> bool {
-        // SAFETY: the frame was evaluated, and is of the layout's version: `Frame::of` has found that.
+        // SAFETY: the frame was evaluated, and the layout is that of its version (`Frame::new`).
         unsafe { self.layout.has_yielded(self.raw) }
     }
 
-    /// Its code object.
+    /// Returns the frame's code object.
     pub fn code(&self) -> Option<Object<'py>> {
         // SAFETY: a frame that is about to be evaluated owns its code object.
         unsafe { self.py.share(at::<Raw>(self.raw, CODE)) }
     }
 
-    /// The names of the module that its function was made in.
+    /// Returns the names of the module in which its function was made.
     pub fn globals(&self) -> Option<Object<'py>> {
         // SAFETY: a frame of this layout that is about to be evaluated owns a dictionary there.
         unsafe { self.py.share(at::<Raw>(self.raw, self.layout.globals)) }
     }
 
-    /// The argument of the call that begins with the frame, of the marked code object that `place` is
-    /// of.
+    /// Returns an argument of the call that begins with the frame. `place` is from the same code object.
     pub fn argument(&self, place: &Place) -> Option<Object<'py>> {
         let variable = |index: usize| {
-            // SAFETY: the code object has that many variables: references that the frame owns, or
-            // null.
+            // SAFETY: the code object has that many variables: references that the frame owns, or null.
             unsafe { self.py.share(self.layout.variable(self.raw, index)) }
         };
         match place {
@@ -232,7 +230,7 @@ impl<'py> Frame<'py> {
 mod tests {
     use super::*;
 
-    /// Memory as a frame's, which has words before it, as one in a generator has.
+    /// Memory that imitates a frame's, with words before it like a frame in a generator.
     struct Made {
         words: [u64; 64],
     }
@@ -249,17 +247,17 @@ mod tests {
         }
 
         fn set<T>(&mut self, offset: isize, value: T) {
-            // SAFETY: the offsets of all layouts lie within the words.
+            // SAFETY: the offsets of all layouts are within the words.
             unsafe { self.raw().byte_offset(offset).cast::<T>().write(value) };
         }
 
         fn state(&mut self, layout: &Layout) -> State {
-            // SAFETY: what the layouts' offsets lead to lies within the words.
+            // SAFETY: the layouts' offsets are within the words, and so is the instruction.
             unsafe { layout.state(self.raw()) }
         }
 
         fn has_yielded(&mut self, layout: &Layout) -> bool {
-            // SAFETY: what the layouts' offsets lead to lies within the words.
+            // SAFETY: the layouts' offsets are within the words.
             unsafe { layout.has_yielded(self.raw()) }
         }
     }
@@ -306,7 +304,7 @@ mod tests {
     fn variables_and_code_lie_where_the_headers_have_them() {
         let mut made = Made::new();
         made.set(32, 0x7000_usize);
-        // SAFETY: the words of the code object and of each layout's variables lie within the words.
+        // SAFETY: the words of the code object and of each layout's variables are within the words.
         unsafe {
             assert_eq!(code_of(made.raw()), 0x7000);
             for (layout, start) in [(&UNTIL_3_9, 360), (&IN_3_10, 352), (&IN_3_11, 72)] {

@@ -1,7 +1,7 @@
-//! The frame of the call that the calling thread begins or ends, in CPython from 3.12 on.
+//! The frame of the call that the calling thread begins or ends, in CPython 3.12 and later.
 //!
-//! An event of `sys.monitoring` has the code object alone, which many calls share. The thread's state leads to
-//! the frame, which is one call's.
+//! An event of `sys.monitoring` has only the code object, which many calls share. The thread's state leads to
+//! the frame, which belongs to one call.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,10 +9,10 @@ use crate::object::Python;
 use crate::stacks::{Layout, TAGS, Top};
 use tllmprof_platform::lifecycle;
 
-/// Where a thread state has its innermost frame.
+/// The path from a thread state to its innermost frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// Nobody has looked yet.
+    /// Not looked up yet.
     New,
     Unknown,
     Here(u32),
@@ -25,7 +25,7 @@ enum Way {
 lifecycle::global! {
     stage: Sinks;
 
-    /// The [`Way`] in the interpreter that runs, as a number.
+    /// The [`Way`] of the running interpreter, as a number.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static WAY: AtomicU64 = AtomicU64::new(0);
@@ -49,7 +49,7 @@ impl Way {
 
     #[inline]
     const fn from_number(number: u64) -> Self {
-        /// No structure is larger.
+        /// The largest offset; no structure is larger.
         const MASK: u64 = (1 << 31) - 1;
         match number {
             0 => Self::New,
@@ -63,8 +63,8 @@ impl Way {
     }
 }
 
-/// Where the calling thread's innermost frame lies, which has the code object at `code`; 0 where that cannot be
-/// known.
+/// Returns the address of the calling thread's innermost frame, which has the code object at `code`; 0 if it
+/// cannot be known.
 #[inline]
 pub fn frame(py: Python<'_>, code: usize) -> usize {
     let state = py.api.current_state().addr();
@@ -76,10 +76,10 @@ pub fn frame(py: Python<'_>, code: usize) -> usize {
     }
 }
 
-/// As [`frame`], the first time: whether the frame has that code object shows whether it is where the layout says.
+/// Returns the same as [`frame`], the first time. If the frame has that code object, the layout is right.
 #[cold]
 fn find(py: Python<'_>, state: usize, code: usize) -> usize {
-    let layout = Layout::of(py.api.version, py.api.runtime.addr());
+    let layout = Layout::for_version(py.api.version, py.api.runtime.addr());
     let found = layout.ok().and_then(|layout| {
         let (way, frame) = match layout.thread.frame {
             Top::Here(at) => (Way::Here(at as u32), copied(state + at)?),
@@ -99,7 +99,7 @@ fn find(py: Python<'_>, state: usize, code: usize) -> usize {
     frame
 }
 
-/// A word that may not be there.
+/// Reads a word that may not be mapped.
 fn copied(address: usize) -> Option<usize> {
     let mut bytes = [0; size_of::<usize>()];
     tllmprof_platform::peek::copy(address, &mut bytes)?;
@@ -109,9 +109,9 @@ fn copied(address: usize) -> Option<usize> {
 #[inline]
 fn word(address: usize) -> usize {
     let place = core::ptr::with_exposed_provenance::<usize>(address);
-    // SAFETY: the word is one of the calling thread's state, or of what that leads to on the thread's C stack, which
-    // is there while the thread runs Python code, as it does in an event. `find` has seen that they are where the
-    // layout says.
+    // SAFETY: the word is in the calling thread's state, or on the thread's C stack where the state points
+    // to. The stack is there while the thread runs Python code, as it does during an event. `find` has
+    // checked the layout.
     unsafe { place.read() }
 }
 

@@ -1,7 +1,8 @@
-//! The code objects that are marked.
+//! The marked code objects.
 //!
-//! Read at calls, without a lock: open addressing, the addresses of code objects apart from what
-//! they mean. References are kept to the objects, so that no other comes to lie where one was.
+//! The table is read at calls, without a lock. It uses open addressing, with the addresses of code objects
+//! apart from their marks. It keeps references to the objects, so that no other object gets the address of
+//! one.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
@@ -20,34 +21,34 @@ struct Slot {
 }
 
 const FREE: usize = 0;
-/// One was here; others may lie behind it.
+/// A removed code object; entries that were inserted later may follow it.
 const GONE: usize = 1;
 
 impl Slot {
-    /// Its code object is not marked any more.
+    /// Removes the mark of its code object.
     fn go(&self) {
         self.code.store(GONE, Ordering::Release);
     }
 }
 
-/// Its size is a power of two.
+/// A hash table. Its size is a power of two.
 struct Table(Box<[Slot]>);
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The table; none before the first mark. Those that it replaces are never freed, as they may be
-    /// being read: together they are smaller than it.
+    /// The table; `None` before the first mark. Replaced tables are never freed, as a thread may be reading
+    /// them. Together they are smaller than the current one.
     #[fork(keep = "code objects are copied as they are")]
     #[restart(by = clear)]
     static TABLE: Published<Table> = Published::none();
-    /// Held by whoever changes the table. Nothing of Python's is called under it.
+    /// Held while the table is changed. No function of Python is called under it.
     #[fork(free)]
     #[restart(keep)]
     static CHANGING: Lock<()> = Lock::new(());
 }
-const PATIENCE: Duration = Duration::from_secs(1);
-const SMALLEST: usize = 64;
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+const MIN_SLOTS: usize = 64;
 
 impl Table {
     fn new(size: usize) -> Self {
@@ -58,7 +59,7 @@ impl Table {
         Self(core::iter::repeat_with(slot).take(size).collect())
     }
 
-    /// The slots where `code` may lie, in the order in which they are filled.
+    /// Returns the slots that may hold `code`, in the order in which they are filled.
     #[inline]
     fn places(&self, code: usize) -> impl Iterator<Item = &Slot> {
         let first = spread(code as u64);
@@ -82,7 +83,7 @@ impl Table {
 
     fn insert(&self, code: usize, mark: &'static Mark) {
         let mut places = self.places(code);
-        // One that is gone is not used again: a reader may have seen its address already.
+        // A removed slot is not reused: a reader may have seen its address already.
         if let Some(slot) = places.find(|slot| slot.code.load(Ordering::Relaxed) == FREE) {
             slot.mark.set(Some(mark));
             slot.code.store(code, Ordering::Release);
@@ -96,10 +97,10 @@ impl Table {
         })
     }
 
-    /// A larger one with the marks of `old`.
+    /// Returns a larger table with the marks of `old`.
     fn grown(old: Option<&Self>) -> Self {
         let count = old.map_or(0, |old| old.marks().count());
-        let new = Self::new(((count + 1) * 4).next_power_of_two().max(SMALLEST));
+        let new = Self::new(((count + 1) * 4).next_power_of_two().max(MIN_SLOTS));
         for (slot, mark) in old.into_iter().flat_map(Self::marks) {
             new.insert(slot.code.load(Ordering::Relaxed), mark);
         }
@@ -112,23 +113,23 @@ impl Table {
     }
 }
 
-/// What the code object at that address means, if it is marked.
+/// Returns the mark of the code object at this address.
 #[inline]
 pub fn find(code: usize) -> Option<&'static Mark> {
     TABLE.get()?.find(code)?.mark.get()
 }
 
-/// Whether nothing is marked.
+/// Returns true if nothing is marked.
 pub fn is_empty() -> bool {
     TABLE
         .get()
         .is_none_or(|table| table.marks().next().is_none())
 }
 
-/// Adds a mark. False if its code object means something else already.
+/// Adds a mark. Returns false if its code object has a different mark.
 pub fn add(py: Python<'_>, mark: Mark) -> bool {
     let code = mark.code();
-    let changing = CHANGING.lock_for(PATIENCE);
+    let changing = CHANGING.lock_for(LOCK_TIMEOUT);
     let there = find(code);
     if changing.is_none() || there.is_some() {
         drop(changing);
@@ -151,7 +152,7 @@ fn grow(old: Option<&'static Table>) -> &'static Table {
     new
 }
 
-/// The code objects that are marked in the calling thread's interpreter.
+/// Returns the marked code objects of the calling thread's interpreter.
 pub fn codes<'py>(py: Python<'py>) -> Vec<Object<'py>> {
     let number = py.interpreter();
     let marks = TABLE.get().into_iter().flat_map(Table::marks);
@@ -159,10 +160,10 @@ pub fn codes<'py>(py: Python<'py>) -> Vec<Object<'py>> {
     own.filter_map(|(_, mark)| mark.code_object(py)).collect()
 }
 
-/// Takes the mark of a code object away.
+/// Removes the mark of a code object.
 pub fn remove_one(py: Python<'_>, code: usize) {
     let mut gone = None;
-    if let Some(_changing) = CHANGING.lock_for(PATIENCE)
+    if let Some(_changing) = CHANGING.lock_for(LOCK_TIMEOUT)
         && let Some(slot) = TABLE.get().and_then(|table| table.find(code))
     {
         slot.go();
@@ -173,11 +174,12 @@ pub fn remove_one(py: Python<'_>, code: usize) {
     }
 }
 
-/// Takes the marks of an interpreter away that `is_meant`, and gives their references up.
+/// Removes the marks of the calling thread's interpreter for which `is_meant` is true, and releases their
+/// references.
 pub fn remove(py: Python<'_>, is_meant: impl Fn(Watch) -> bool) {
     let number = py.interpreter();
     let mut gone = Vec::new();
-    if let Some(_changing) = CHANGING.lock_for(PATIENCE)
+    if let Some(_changing) = CHANGING.lock_for(LOCK_TIMEOUT)
         && let Some(table) = TABLE.get()
     {
         for (slot, mark) in table.marks() {
@@ -192,9 +194,9 @@ pub fn remove(py: Python<'_>, is_meant: impl Fn(Watch) -> bool) {
     }
 }
 
-/// Interpreters start anew: the marked objects have gone with the old ones.
+/// Removes all marks when interpreters start anew: the marked objects ended with the old ones.
 fn clear() {
-    if let Some(_changing) = CHANGING.lock_for(PATIENCE) {
+    if let Some(_changing) = CHANGING.lock_for(LOCK_TIMEOUT) {
         TABLE.set(None);
     }
 }
@@ -218,7 +220,7 @@ mod tests {
 
     #[test]
     fn what_lies_behind_one_that_has_gone_is_found() {
-        // Of 8 places a table of 4 marks has some that are not where they would lie alone.
+        // For some of these addresses the codes share a first slot, so not all of them are in it.
         for first in (0..64).map(|n| 0x1000 + n * 16) {
             let (table, mark) = (Table::new(4), mark());
             let codes = [first, first + 0x10_0000, first + 0x20_0000];
@@ -235,7 +237,7 @@ mod tests {
     #[test]
     fn a_crowded_table_grows_and_drops_what_has_gone() {
         let mut table = Table::grown(None);
-        assert_eq!(table.0.len(), SMALLEST);
+        assert_eq!(table.0.len(), MIN_SLOTS);
         let codes = || (1..=100).map(|n| n * 0x40);
         for code in codes() {
             if table.is_crowded() {
@@ -249,7 +251,7 @@ mod tests {
             table.find(code).unwrap().go();
         }
         let table = Table::grown(Some(&table));
-        assert_eq!((table.0.len(), table.marks().count()), (SMALLEST, 5));
+        assert_eq!((table.0.len(), table.marks().count()), (MIN_SLOTS, 5));
     }
 
     #[test]

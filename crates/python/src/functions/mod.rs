@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! targets ──▶ resolve, replaced ──▶ marked ◀── monitoring, 3.12 on; evaluator, 3.8–3.11
-//! asked for   found                                 │
+//! requested   found                                 │
 //!                                                   └▶ spans: this thread's calls, what a call means
 //! ```
 
@@ -30,8 +30,8 @@ pub use targets::are_asked_for;
 #[cfg(test)]
 pub use targets::tests::settings;
 
-/// Has the calls of a code object marked and counted as those of `function`, from the next one on;
-/// if it is marked as those of another, as those of both. False if they are not seen.
+/// Marks a code object, and counts its calls as those of `function` from the next one on. If it is already
+/// marked for another function, its calls count for both. Returns false if its calls cannot be seen.
 pub fn mark(py: Python<'_>, code: &Object<'_>, function: &'static Function) -> bool {
     if !can_see(py) {
         return false;
@@ -45,9 +45,9 @@ pub fn mark(py: Python<'_>, code: &Object<'_>, function: &'static Function) -> b
     sees(py, code)
 }
 
-/// As [`mark`], of code whose first call shows whether it is the function's ([`resolve::confirms`]).
+/// Marks a code object whose first call shows whether it is the function's ([`resolve::confirms`]).
 pub fn mark_candidate(py: Python<'_>, code: &Object<'_>, function: &'static Function) {
-    let mark = || Mark::of(py, code, Watch::Function(function)).map(Mark::into_candidate);
+    let mark = || Mark::new(py, code, Watch::Function(function)).map(Mark::into_candidate);
     if marked::find(code.addr()).is_none()
         && can_see(py)
         && mark().is_some_and(|mark| marked::add(py, mark))
@@ -56,12 +56,13 @@ pub fn mark_candidate(py: Python<'_>, code: &Object<'_>, function: &'static Func
     }
 }
 
-/// Has `calls` follow the calls of a code object. False if that follows something else, or they are not seen.
+/// Follows the calls of a code object with `calls`. Returns false if the code object is followed for another
+/// purpose, or if its calls cannot be seen.
 pub fn follow(py: Python<'_>, code: &Object<'_>, calls: &'static dyn Calls) -> bool {
     can_see(py) && add(py, code, Watch::Calls(calls)) && sees(py, code)
 }
 
-/// Whether calls can be seen, as far as that is known before there is something to see.
+/// Returns true if calls can be seen, as far as that is known before the first one.
 fn can_see(py: Python<'_>) -> bool {
     let can_see = py.api.version.has_monitoring() || evaluator::install(py).is_some();
     if !can_see {
@@ -71,16 +72,16 @@ fn can_see(py: Python<'_>) -> bool {
 }
 
 fn add(py: Python<'_>, code: &Object<'_>, watch: Watch) -> bool {
-    Mark::of(py, code, watch).is_some_and(|mark| marked::add(py, mark))
+    Mark::new(py, code, watch).is_some_and(|mark| marked::add(py, mark))
 }
 
-/// Whether the calls of a code object in the table are seen from the next one on.
+/// Returns true if the calls of a code object in the table are seen from the next one on.
 fn sees(py: Python<'_>, code: &Object<'_>) -> bool {
     !py.api.version.has_monitoring() || monitoring::watch(py, code).is_some()
 }
 
-/// The calling thread's interpreter reports no calls any more. `is_main`: it is the main one, and nothing is
-/// looked for any more, until [`install`] is called again.
+/// Stops the reports of calls in the calling thread's interpreter. If it is the main one (`is_main`), also
+/// stops the search for functions until [`install`] is called again.
 pub fn uninstall(py: Python<'_>, is_main: bool) {
     resolve::end_search(py, true);
     if !py.api.version.has_monitoring() {
@@ -94,7 +95,7 @@ pub fn uninstall(py: Python<'_>, is_main: bool) {
     }
 }
 
-/// The interpreter ends, which is not the main one.
+/// Handles the end of an interpreter that is not the main one.
 pub fn interpreter_ends(py: Python<'_>) {
     monitoring::forget(py.interpreter());
     marked::remove(py, |_| true);

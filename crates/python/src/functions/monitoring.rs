@@ -1,7 +1,7 @@
-//! CPython from 3.12 on: `sys.monitoring`, by events of the marked code objects alone.
+//! CPython 3.12 and later: `sys.monitoring`, with events only for marked code objects.
 //!
-//! An exception that leaves a call, or is thrown into a generator, is reported for all code objects in
-//! versions where it cannot be asked for one by one; those that are not marked are passed over.
+//! Some versions can report an exception that leaves a call, or is thrown into a generator, only for all code
+//! objects. Events of unmarked ones are ignored then.
 
 use core::ffi::CStr;
 use core::time::Duration;
@@ -19,11 +19,11 @@ use tllmprof_platform::errno::Kept;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
-/// The numbers for tools that are tried; those below belong to debuggers, coverage and profilers.
+/// The tool numbers to try; lower ones belong to debuggers, coverage and profilers.
 const TOOLS: [i64; 3] = [5, 4, 3];
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The events, each with the function that it calls.
+/// The events, each with its callback.
 static EVENTS: [(&CStr, MethodDef); 6] = [
     (c"PY_START", MethodDef::fast(c"tllmprof_start", start)),
     (c"PY_RESUME", MethodDef::fast(c"tllmprof_resume", resume)),
@@ -32,19 +32,19 @@ static EVENTS: [(&CStr, MethodDef); 6] = [
     (c"PY_THROW", MethodDef::fast(c"tllmprof_throw", resume)),
     (c"PY_UNWIND", MethodDef::fast(c"tllmprof_unwind", end)),
 ];
-/// The same event for a search, with a tool of its own.
+/// The callback for `PY_START` during a search, under a separate tool number.
 static FIRST_CALL: MethodDef = MethodDef::answering(c"tllmprof_first_call", first_call);
-/// So many of them can be asked for by the code object in every version.
+/// Number of the first events that every version can enable per code object.
 const ALWAYS_LOCAL: usize = 4;
 
-/// What an interpreter has given us.
+/// The tool that an interpreter has assigned to us.
 #[derive(Clone, Copy)]
 struct Tool {
     interpreter: i64,
     number: i64,
-    /// All events, as a set.
+    /// All events, as a bit set.
     all: i64,
-    /// Those that can be asked for by the code object.
+    /// The events that can be enabled per code object.
     local: i64,
 }
 
@@ -54,7 +54,7 @@ lifecycle::global! {
     #[fork(free)]
     #[restart(reset)]
     static OURS: Lock<Vec<Tool>> = Lock::new(Vec::new());
-    /// The interpreters in which functions are searched for, each with the number of the tool for that.
+    /// The interpreters in which functions are searched for, each with the search's tool number.
     #[fork(free)]
     #[restart(reset)]
     static SEARCHES: Lock<Vec<(i64, i64)>> = Lock::new(Vec::new());
@@ -64,14 +64,14 @@ lifecycle::global! {
     static DISABLE: Held = Held::none();
 }
 
-/// The module `sys.monitoring`, with integers for arguments.
+/// The module `sys.monitoring`, called with integer arguments.
 struct Monitoring<'py> {
     py: Python<'py>,
     module: Object<'py>,
 }
 
 impl<'py> Monitoring<'py> {
-    fn of(py: Python<'py>) -> Option<Self> {
+    fn new(py: Python<'py>) -> Option<Self> {
         let module = py.sys(c"monitoring")?;
         Some(Self { py, module })
     }
@@ -89,14 +89,14 @@ impl<'py> Monitoring<'py> {
         tool.is_some_and(|tool| tool.is_none())
     }
 
-    /// What the tool is called that has a number.
+    /// Returns the name of the tool that uses a number.
     fn holder(&self, number: i64) -> String {
         let tool = self.call(c"get_tool", number, &[]);
         let name = tool.as_ref().and_then(Object::as_text);
         format!("{number}: {}", name.unwrap_or("another"))
     }
 
-    /// Whether the number and its events are still ours, as far as the interpreter says.
+    /// Returns true if the number and its events are still ours, as far as the interpreter reports it.
     fn has(&self, tool: Tool, codes: &[Object<'py>]) -> Option<bool> {
         let events = |value: Option<Object<'py>>| value?.as_int();
         let name = self.call(c"get_tool", tool.number, &[])?;
@@ -114,7 +114,8 @@ impl<'py> Monitoring<'py> {
         Some(true)
     }
 
-    /// Has the first call of each code object reported, with a tool of its own, unless that would be the last one.
+    /// Reports the first call of each code object under a separate tool number, unless that would be the last
+    /// free one.
     fn search(&self) -> Option<i64> {
         let mut free = TOOLS
             .into_iter()
@@ -136,7 +137,7 @@ impl<'py> Monitoring<'py> {
         self.call(c"free_tool_id", number, &[]).map(|_| ())
     }
 
-    /// Claims a number and has our functions called under it.
+    /// Claims a tool number and registers the callbacks under it.
     fn claim(&self) -> Option<Tool> {
         let Some(number) = TOOLS.into_iter().find(|&number| self.is_free(number)) else {
             trouble::tools_are_taken(&TOOLS.map(|number| self.holder(number)).join(", "));
@@ -166,7 +167,7 @@ impl<'py> Monitoring<'py> {
         Some(tool)
     }
 
-    /// Gives a number up, under which events of `codes` were asked for.
+    /// Releases a tool number, with the events of `codes`.
     fn give_back(&self, tool: Tool, codes: &[Object<'py>]) -> Option<()> {
         let none = self.py.nothing();
         for code in codes {
@@ -189,9 +190,9 @@ impl<'py> Monitoring<'py> {
     }
 }
 
-/// Has the interpreter report the calls of `code`, which is in the table. None if it does not.
+/// Enables the events of `code`, which is in the table. Returns `None` if that fails.
 pub fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
-    let monitoring = Monitoring::of(py)?;
+    let monitoring = Monitoring::new(py)?;
     let tool = match known(py)? {
         Some(tool) => tool,
         None => {
@@ -202,7 +203,7 @@ pub fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
                 let others = py.int(tool.all & !tool.local)?;
                 monitoring.call(c"set_events", tool.number, &[&others])?;
             }
-            let mut ours = OURS.lock_for(PATIENCE)?;
+            let mut ours = OURS.lock_for(LOCK_TIMEOUT)?;
             let is_its = |known: &&Tool| known.interpreter == tool.interpreter;
             let first = ours.iter().find(is_its).copied().unwrap_or(tool);
             if first.number == tool.number {
@@ -210,11 +211,12 @@ pub fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
             }
             drop(ours);
             if first.number != tool.number {
-                // Threads without a GIL have claimed one each: a call must not be reported twice.
+                // Without a GIL, several threads may each have claimed one: a call must not be reported
+                // twice.
                 monitoring.give_back(tool, core::slice::from_ref(code));
             }
             if late::is_off() {
-                leave(py, &[]); // meanwhile, where there is no GIL
+                leave(py, &[]); // switched off meanwhile, which is possible without a GIL
                 return None;
             }
             first
@@ -223,7 +225,7 @@ pub fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
     monitoring.set_local(tool, code, tool.local).then_some(())
 }
 
-/// Asks again for what no tool was free for. False if there is none yet.
+/// Tries again to get a tool number if none was free. Returns false if there still is none.
 pub fn try_again(py: Python<'_>) -> bool {
     let lacks = py.api.version.has_monitoring() && trouble::has_no_tool();
     if !lacks || matches!(known(py), Some(Some(_)) | None) {
@@ -233,67 +235,68 @@ pub fn try_again(py: Python<'_>) -> bool {
     codes.is_empty() || codes.iter().all(|code| watch(py, code).is_some())
 }
 
-/// What the calling thread's interpreter has given us, if it has; None if another thread is too long about that.
+/// Returns the tool of the calling thread's interpreter, if it has one; the outer `None` if another thread
+/// holds the lock for too long.
 fn known(py: Python<'_>) -> Option<Option<Tool>> {
     let number = py.interpreter();
-    let ours = OURS.lock_for(PATIENCE)?;
+    let ours = OURS.lock_for(LOCK_TIMEOUT)?;
     Some(ours.iter().find(|tool| tool.interpreter == number).copied())
 }
 
-/// Gives the interpreter back what it has given us, if anything: it reports no calls any more, those of `codes` first of all. None if it does
-/// not take it back.
+/// Gives the tool back to the interpreter, if it has one, and disables the events of `codes` first. Returns
+/// `None` if the interpreter does not accept it.
 pub fn leave<'py>(py: Python<'py>, codes: &[Object<'py>]) -> Option<()> {
     let Some(tool) = known(py)? else {
         return Some(()); // no function has been followed
     };
     forget(tool.interpreter);
-    Monitoring::of(py)?.give_back(tool, codes)
+    Monitoring::new(py)?.give_back(tool, codes)
 }
 
-/// Forgets what the interpreter with that number has given us.
+/// Forgets the tools of the interpreter with this number.
 pub fn forget(interpreter: i64) {
-    if let Some(mut ours) = OURS.lock_for(PATIENCE) {
+    if let Some(mut ours) = OURS.lock_for(LOCK_TIMEOUT) {
         ours.retain(|tool| tool.interpreter != interpreter);
     }
-    if let Some(mut searches) = SEARCHES.lock_for(PATIENCE) {
+    if let Some(mut searches) = SEARCHES.lock_for(LOCK_TIMEOUT) {
         searches.retain(|(known, _)| *known != interpreter);
     }
 }
 
-/// Notes where the number or the events that the interpreter has given us are not ours any more. Whether the functions
-/// are could be known only by registering them anew, which other audit hooks would see.
+/// Notes if the tool number or its events are no longer ours. The callbacks cannot be checked: that would
+/// mean to register them again, which other audit hooks would see.
 pub fn check(py: Python<'_>) -> Option<()> {
     let tool = known(py)??;
-    let monitoring = Monitoring::of(py)?;
+    let monitoring = Monitoring::new(py)?;
     if monitoring.has(tool, &marked::codes(py)) != Some(true) {
         Trouble::LostTool.note();
     }
     Some(())
 }
 
-/// Has the first call of each function reported to [`resolve::meets`].
+/// Reports the first call of each function to [`resolve::meets`].
 pub fn search(py: Python<'_>) -> Option<()> {
     let number = py.interpreter();
     let is_known = |searches: &[(i64, i64)]| searches.iter().any(|(known, _)| *known == number);
-    if is_known(&SEARCHES.lock_for(PATIENCE)?) {
+    if is_known(&SEARCHES.lock_for(LOCK_TIMEOUT)?) {
         return Some(());
     }
-    let tool = Monitoring::of(py)?.search()?;
-    SEARCHES.lock_for(PATIENCE)?.push((number, tool));
+    let tool = Monitoring::new(py)?.search()?;
+    SEARCHES.lock_for(LOCK_TIMEOUT)?.push((number, tool));
     Some(())
 }
 
 /// Ends [`search`] in the calling thread's interpreter.
 pub fn end_search(py: Python<'_>) -> Option<()> {
     let number = py.interpreter();
-    let mut searches = SEARCHES.lock_for(PATIENCE)?;
+    let mut searches = SEARCHES.lock_for(LOCK_TIMEOUT)?;
     let place = searches.iter().position(|(known, _)| *known == number)?;
     let (_, tool) = searches.swap_remove(place);
     drop(searches);
-    Monitoring::of(py)?.end_search(tool)
+    Monitoring::new(py)?.end_search(tool)
 }
 
-/// `PY_START(code, offset)` of a search: once for each code object.
+/// Handles `PY_START(code, offset)` of a search, once for each code object.
 fn first_call<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
     if let Some(thread) = threads::current()
         && !thread.is_busy.get()
@@ -304,7 +307,7 @@ fn first_call<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
         && let Some(mark) = marked::find(code.addr())
     {
         thread.catch_up();
-        // The call has begun: its own event has not been asked for in time.
+        // The call has begun before its own event was enabled.
         let arguments = |place: &Place| argument(py, place);
         let frame = frame(py, code.addr());
         thread.spans.enter(py, frame, mark, false, &arguments);
@@ -312,7 +315,7 @@ fn first_call<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
     DISABLE.get(py)
 }
 
-/// The interpreter calls for an event of the code object at `code`: if that is marked, `act` acts.
+/// Runs `act` for an event of the code object at `code`, if that is marked.
 #[inline]
 fn with_mark(code: usize, act: impl FnOnce(&Spans, &'static Mark)) {
     if let Some(mark) = marked::find(code) {
@@ -324,7 +327,7 @@ fn with_mark(code: usize, act: impl FnOnce(&Spans, &'static Mark)) {
     }
 }
 
-/// `PY_START(code, offset)`.
+/// Handles `PY_START(code, offset)`.
 fn start(py: Python<'_>, code: usize) {
     with_mark(code, |spans, mark| {
         if mark.is_candidate() && !confirms(py, mark) {
@@ -336,7 +339,8 @@ fn start(py: Python<'_>, code: usize) {
     });
 }
 
-/// Whether the first call of a candidate shows that it is the function's code. If not, its calls are not reported any more.
+/// Returns true if the first call of a candidate shows that it is the function's code. Otherwise, disables
+/// its events.
 #[cold]
 fn confirms(py: Python<'_>, mark: &'static Mark) -> bool {
     py.quietly(|py| {
@@ -346,7 +350,7 @@ fn confirms(py: Python<'_>, mark: &'static Mark) -> bool {
         }
         if let (Some(code), Some(Some(tool))) = (mark.code_object(py), known(py)) {
             marked::remove_one(py, code.addr());
-            if let Some(monitoring) = Monitoring::of(py) {
+            if let Some(monitoring) = Monitoring::new(py) {
                 monitoring.set_local(tool, &code, 0);
             }
         }
@@ -354,28 +358,28 @@ fn confirms(py: Python<'_>, mark: &'static Mark) -> bool {
     })
 }
 
-/// `PY_RESUME(code, offset)` and `PY_THROW(code, offset, exception)`.
+/// Handles `PY_RESUME(code, offset)` and `PY_THROW(code, offset, exception)`.
 fn resume(py: Python<'_>, code: usize) {
     with_mark(code, |spans, mark| {
         spans.enter(py, frame(py, code), mark, true, &|_| None);
     });
 }
 
-/// `PY_YIELD(code, offset, value)`.
+/// Handles `PY_YIELD(code, offset, value)`.
 fn yields(py: Python<'_>, code: usize) {
     with_mark(code, |spans, mark| {
         spans.leave(py, frame(py, code), mark, false);
     });
 }
 
-/// `PY_RETURN(code, offset, value)` and `PY_UNWIND(code, offset, exception)`.
+/// Handles `PY_RETURN(code, offset, value)` and `PY_UNWIND(code, offset, exception)`.
 fn end(py: Python<'_>, code: usize) {
     with_mark(code, |spans, mark| {
         spans.leave(py, frame(py, code), mark, true);
     });
 }
 
-/// An argument of the call that the calling thread begins.
+/// Returns an argument of the call that the calling thread begins.
 fn argument<'py>(py: Python<'py>, place: &Place) -> Option<Object<'py>> {
     let Place::Named(name) = place else {
         return None;

@@ -1,16 +1,16 @@
-//! Names of functions that are near to one that is missing.
+//! Similar names for a function that is missing.
 
 use tllmprof_config::distance;
 
 use super::code::{each_inner, is_function};
 use crate::object::Object;
 
-/// How many are reported.
-const REPORTED: usize = 3;
-/// How many are looked at.
-const MOST: usize = 4096;
+/// Number of names that are reported.
+const MAX_REPORTED: usize = 3;
+/// Number of names that are compared.
+const MAX_COMPARED: usize = 4096;
 
-/// Of the functions that are written in a module.
+/// Returns similar names among the functions that are written in a module.
 pub fn in_code(code: &Object<'_>, wanted: &str) -> Vec<String> {
     let mut names = Vec::new();
     collect(code, "", &mut names);
@@ -19,7 +19,7 @@ pub fn in_code(code: &Object<'_>, wanted: &str) -> Vec<String> {
 
 fn collect(code: &Object<'_>, before: &str, names: &mut Vec<String>) {
     each_inner(code, &mut |inner, name| {
-        if names.len() >= MOST || name.starts_with('<') {
+        if names.len() >= MAX_COMPARED || name.starts_with('<') {
             return;
         }
         let name = format!("{before}{name}");
@@ -32,14 +32,14 @@ fn collect(code: &Object<'_>, before: &str, names: &mut Vec<String>) {
     });
 }
 
-/// Of what is in a module, or in the class of it that the name begins with.
+/// Returns similar names in a module, or in the class in it that the name begins with.
 pub fn in_module(module: &Object<'_>, wanted: &str) -> Vec<String> {
     let mut names = Vec::new();
     let Some(attrs) = module.own_attrs() else {
         return names;
     };
     attrs.each_key(|name| names.push(name.to_owned()));
-    names.truncate(MOST);
+    names.truncate(MAX_COMPARED);
     nearest(wanted, names)
 }
 
@@ -48,11 +48,11 @@ fn nearest(wanted: &str, names: Vec<String>) -> Vec<String> {
     let mut ranked: Vec<_> = names.into_iter().filter_map(rank).collect();
     ranked.sort();
     ranked.dedup();
-    ranked.truncate(REPORTED);
+    ranked.truncate(MAX_REPORTED);
     ranked.into_iter().map(|(_, name)| name).collect()
 }
 
-/// How far a name is from the one that is wanted; none for one that has nothing to do with it.
+/// Returns the distance of a name from the wanted one, or `None` if they are too different.
 fn farness(wanted: &str, name: &str) -> Option<usize> {
     let distance = |a: &str, b: &str| distance(a.as_bytes(), b.as_bytes(), (a.len() / 3).max(2));
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_lowercase();

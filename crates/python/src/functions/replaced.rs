@@ -1,8 +1,8 @@
-//! Functions that the program replaces after they were found, as plugins do: another function under the same name, other
-//! code in the same function.
+//! Functions that the program replaces after they were found, as plugins do: another function under the same
+//! name, or other code in the same function.
 //!
-//! The name is looked up again from time to time, and at the end. What is there is followed, too, from then on. Where it calls
-//! the function that it replaces, a call of both counts once.
+//! The name is looked up again from time to time, and at the end. A replacement is followed, too, from then
+//! on. If it calls the function that it replaces, a call of both counts once.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,35 +14,45 @@ use crate::spans::Mark;
 use crate::time::now;
 use tllmprof_platform::lifecycle;
 
-/// Nanoseconds between two looks.
-const INTERVAL: u64 = 20_000_000;
+/// Nanoseconds between two checks.
+const CHECK_INTERVAL_NS: u64 = 20_000_000;
 
 lifecycle::global! {
-    /// When names are looked up next.
+    /// The time of the next check.
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(0);
 }
 
-/// What the program has put in the place of a function.
+lifecycle::global! {
+    stage: Sinks;
+
+    /// True if the functions were checked when the interpreter ended.
+    #[fork(reset)]
+    #[restart(reset)]
+    static WERE_CHECKED: AtomicBool = AtomicBool::new(false);
+}
+
+/// The replacement of a function.
 pub struct Replaced {
-    /// `MODULE:QUALNAME`, or the type of what is no Python function.
+    /// `MODULE:QUALNAME`, or the type if it is not a Python function.
     by: String,
     is_function: bool,
-    /// Calls of the function before it was noticed.
+    /// Number of calls of the function before the replacement was noticed.
     after: u64,
-    /// Its calls are seen from then on.
+    /// True if the replacement's calls are seen from then on.
     is_followed: AtomicBool,
 }
 
-/// Whether it is time for [`check`].
+/// Returns true if it is time for [`check`].
 pub fn is_time() -> bool {
     now() >= NEXT.load(Ordering::Relaxed)
 }
 
-/// Looks whether what was found is still what is called by its name, and whether what calls are seen by is in its place.
+/// Checks that each found function is still the one with its name, and that the hooks that see its calls are
+/// still installed.
 pub fn check(py: Python<'_>) {
-    NEXT.store(now() + INTERVAL, Ordering::Relaxed);
+    NEXT.store(now() + CHECK_INTERVAL_NS, Ordering::Relaxed);
     for module in targets::known() {
         let is_found =
             |target: &&Target| target.found() != Found::NotYet && target.replaced.get().is_none();
@@ -64,10 +74,22 @@ pub fn check(py: Python<'_>) {
     }
 }
 
-/// Whether the calls of a code object are those of `target`.
+/// Checks a last time, when the interpreter ends.
+pub fn check_last(py: Python<'_>) {
+    check(py);
+    WERE_CHECKED.store(true, Ordering::Relaxed);
+}
+
+/// Returns true if no replacement can have gone unnoticed. A process that ends by `os._exit` skips the interpreter's end, and
+/// so the last check. Objects cannot be examined in `_exit` itself, as a signal handler may call it at any moment.
+pub fn were_checked() -> bool {
+    WERE_CHECKED.load(Ordering::Relaxed)
+}
+
+/// Returns true if the calls of a code object count as those of `target`.
 fn is_its(code: &Object<'_>, target: &Target) -> bool {
     let function = marked::find(code.addr()).and_then(Mark::function);
-    // One that is marked as another's was asked for by two names.
+    // A code object that is marked for another function was requested by two names.
     function.is_some_and(|function| {
         core::ptr::eq(function, &target.function) || !function.is_replaced()
     })
@@ -101,7 +123,7 @@ fn look_up(py: Python<'_>, module: &Object<'_>, target: &'static Target) -> Opti
     Some(())
 }
 
-/// `MODULE:QUALNAME` of a Python function.
+/// Returns `MODULE:QUALNAME` of a Python function.
 fn name_of(function: &Object<'_>) -> Option<String> {
     function.code()?;
     let (module, name) = (
@@ -112,7 +134,8 @@ fn name_of(function: &Object<'_>) -> Option<String> {
     Some(format!("{module}:{}", name.as_text()?))
 }
 
-/// An attribute is set that is audited, which `args` has: the object, the name and the value. A function's `__code__` is.
+/// Handles an audited `setattr` with the arguments object, name and value. Assignments to a function's
+/// `__code__` are audited.
 pub fn is_set(py: Python<'_>, args: &Object<'_>) -> Option<()> {
     let mut args = args.elements();
     let (object, name, value) = (args.next()?, args.next()?, args.next()?);
@@ -126,13 +149,13 @@ pub fn is_set(py: Python<'_>, args: &Object<'_>) -> Option<()> {
 }
 
 impl Replaced {
-    /// Whether calls may be missing for it: not, where it calls the function that it replaces.
+    /// Returns true if it may hide calls: it does unless it calls the function that it replaces.
     pub fn hides_calls(&self, target: &Target) -> bool {
         !target.function.is_called_within()
     }
 }
 
-/// As `was replaced by MODULE:QUALNAME after 7 calls, …`.
+/// Formats it like `was replaced by MODULE:QUALNAME after 7 calls, …`.
 impl fmt::Display for Replaced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { by, after, .. } = self;

@@ -1,22 +1,23 @@
-//! What is reported of functions that were asked for, at the end of a process that uses CUDA.
+//! The report about requested functions at the end of a process that uses CUDA.
 
 use core::fmt;
 use core::sync::atomic::Ordering;
 
 use super::evaluator;
-use super::replaced::Replaced;
+use super::replaced::{self, Replaced};
 use super::targets::{self, By, Found, Module, Target};
 use crate::attached::{self, Presence};
 use crate::trouble;
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
 
-/// Reports what was in the way, what was found late, and what was not found. Allocates nothing.
+/// Reports obstacles, functions that were found late, and functions that were not found. It allocates
+/// nothing.
 pub fn report() {
     evaluator::ends();
     trouble::report();
     let (mut api, mut found) = (0, 0);
-    // Without a window nothing is reported of what would have opened it.
+    // Without a window, functions that would have opened one are not reported.
     let has_windows =
         tllmprof_session::activity::settings().is_some_and(|settings| !settings.windows.is_empty());
     for module in targets::known() {
@@ -25,7 +26,7 @@ pub fn report() {
                 api += 1;
                 found += usize::from(target.found() != Found::NotYet);
             }
-            if let Some(line) = Line::of(module, target, has_windows) {
+            if let Some(line) = Line::new(module, target, has_windows) {
                 log::line(line.level(), format_args!("{line}"));
             }
             if let Some(replaced) = replaced(target) {
@@ -43,14 +44,14 @@ pub fn report() {
     }
 }
 
-/// What the program has put in the place of a function, where calls may be missing for that.
+/// Returns the replacement of a function, if it may hide calls.
 fn replaced(target: &Target) -> Option<&Replaced> {
     let is_wanted = target.is_by_name() || target.function.is_step();
     let replaced = target.replaced.get().filter(|_| is_wanted)?;
     replaced.hides_calls(target).then_some(replaced)
 }
 
-/// What there is to report of a function that was asked for.
+/// A reported fact about a requested function.
 enum Line<'a> {
     StepIsLate(&'a Target),
     RangesAreLate(&'a Target),
@@ -60,11 +61,11 @@ enum Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    fn of(module: &'a Module, target: &'a Target, has_windows: bool) -> Option<Self> {
+    fn new(module: &'a Module, target: &'a Target, has_windows: bool) -> Option<Self> {
         match (target.by, target.found()) {
             (By::Rule, Found::Late) if has_windows => Some(Self::StepIsLate(target)),
             (By::Ranges, Found::Late) => Some(Self::RangesAreLate(target)),
-            // The rule that counted nothing is reported with the windows.
+            // A rule that counted nothing is reported with the windows.
             (By::Ranges | By::Batch, Found::NotYet) => Some(Self::NotFound(module, target)),
             (By::Batch, _) if target.function.calls() == 0 => Some(Self::NotCalled(module, target)),
             (By::Api, Found::NotYet) if module.is_imported.load(Ordering::Relaxed) => {
@@ -109,7 +110,7 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// Why no call of the function that the rule names was counted.
+/// The reason why no call of the rule's function was counted.
 pub struct Uncalled;
 
 impl fmt::Display for Uncalled {
@@ -132,26 +133,32 @@ impl fmt::Display for Uncalled {
     }
 }
 
-/// Whether calls of the function that the rule names may be missing.
+/// The note that a replacement of a function may have gone unnoticed.
+const UNCHECKED: &str = "; whether it was replaced was not checked at the end, as the interpreter did not end (os._exit)";
+
+/// A note that calls of the rule's function may be missing.
 pub struct MayLackCalls;
 
 impl fmt::Display for MayLackCalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut targets = targets::known().iter().flat_map(|module| &module.targets);
         let rules = targets.find(|target| target.by == By::Rule);
-        // That it was found late is reported by itself.
+        // A function that was found late is reported separately.
         let lacks = |target: &Target| {
             let is_found = target.found() != Found::NotYet;
             is_found && (trouble::hides_calls() || replaced(target).is_some())
         };
-        match rules.is_some_and(lacks) {
-            true => f.write_str("; calls of it may be missing"),
-            false => Ok(()),
+        match rules {
+            Some(target) if lacks(target) => f.write_str("; calls of it may be missing"),
+            Some(target) if target.found() != Found::NotYet && !replaced::were_checked() => {
+                f.write_str(UNCHECKED)
+            }
+            _ => Ok(()),
         }
     }
 }
 
-/// Why no call of this function was counted.
+/// The reason why no call of this function was counted.
 struct Unseen<'a>(&'a Module, &'a Target);
 
 impl fmt::Display for Unseen<'_> {
@@ -165,12 +172,15 @@ impl fmt::Display for Unseen<'_> {
             _ if target.function.calls() > 0 => Ok(()),
             _ if trouble::hides_calls() => f.write_str("; it is there, and no call of it was seen"),
             _ if let Some(replaced) = target.replaced.get() => write!(f, "; it {replaced}"),
+            _ if !replaced::were_checked() => {
+                write!(f, "; it is there, and no call of it was seen{UNCHECKED}")
+            }
             _ => f.write_str("; it is there, and was never called"),
         }
     }
 }
 
-/// Why a function was not found.
+/// The reason why a function was not found.
 struct Missing<'a>(&'a Module, &'a Target);
 
 impl fmt::Display for Missing<'_> {
@@ -193,7 +203,7 @@ impl fmt::Display for Missing<'_> {
     }
 }
 
-/// As it was asked for.
+/// Formats the target in the way in which it was requested.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let asked = &self.function.asked;
@@ -212,7 +222,7 @@ mod tests {
     use super::*;
 
     fn line(module: &Module, target: &Target) -> Option<String> {
-        Line::of(module, target, true).map(|line| line.to_string())
+        Line::new(module, target, true).map(|line| line.to_string())
     }
 
     #[test]
@@ -244,7 +254,7 @@ mod tests {
             line(&module, &target).unwrap(),
             "py:m:f was found late: calls before that do not count"
         );
-        assert!(Line::of(&module, &target, false).is_none());
+        assert!(Line::new(&module, &target, false).is_none());
         let (module, target) = asked("m:f", By::Ranges);
         target.set_found(Found::Late);
         assert_eq!(
@@ -258,16 +268,18 @@ mod tests {
         target.set_found(Found::InTime);
         assert_eq!(
             line(&module, &target).unwrap(),
-            "TLLMPROF_BATCH: m:f: no batch is recorded; it is there, and was never called"
+            format!(
+                "TLLMPROF_BATCH: m:f: no batch is recorded; it is there, and no call of it was seen{UNCHECKED}"
+            )
         );
     }
 
     #[test]
     fn an_engines_own_functions_are_reported_where_it_was_imported() {
         let (module, target) = asked("m:f", By::Api);
-        assert!(Line::of(&module, &target, true).is_none());
+        assert!(Line::new(&module, &target, true).is_none());
         module.imported();
-        let line = Line::of(&module, &target, true).unwrap();
+        let line = Line::new(&module, &target, true).unwrap();
         assert_eq!(
             line.to_string(),
             "TLLM_LLMAPI_ENABLE_NVTX: m:f is not there"
@@ -275,7 +287,7 @@ mod tests {
         assert!(line.level() == Level::Debug);
         let (module, target) = asked("m:f", By::Engine);
         module.imported();
-        assert!(Line::of(&module, &target, true).is_none());
+        assert!(Line::new(&module, &target, true).is_none());
     }
 
     #[test]
@@ -284,10 +296,14 @@ mod tests {
         let why = || Unseen(&module, &target).to_string();
         assert_eq!(why(), "; m was never imported");
         target.set_found(Found::InTime);
-        assert_eq!(why(), "; it is there, and was never called");
+        // No interpreter has ended in this process.
+        assert_eq!(
+            why(),
+            format!("; it is there, and no call of it was seen{UNCHECKED}")
+        );
         target.is_unseen.store(true, Ordering::Relaxed);
         assert_eq!(why(), "; it is there, and its calls cannot be seen");
-        // In this process nothing was asked for, and there is no Python.
+        // In this process nothing was requested, and there is no Python.
         assert_eq!(
             Uncalled.to_string(),
             "; no Python from 3.8 on was found in the process"

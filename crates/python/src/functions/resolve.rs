@@ -1,16 +1,15 @@
-//! From names to code objects.
+//! Finds code objects by name.
 //!
-//! A module's code holds that of all functions that are written in it, as constants, and is audited
-//! right before it runs: so functions are found before their first call, however they are decorated
-//! and wherever they are nested. What was imported before us, or is made while the program runs, is
-//! looked for by its name in `sys.modules`, from event to event. No code of the program's runs for
-//! that.
+//! A module's code holds the code of all functions written in it, as constants, and it is audited right
+//! before it runs. So functions are found before their first call, however they are decorated or nested.
+//! Functions that were imported before the library was loaded, or that are made while the program runs, are
+//! looked up by name in `sys.modules` at later events. No code of the program runs for that.
 //!
-//! Not all code has the file that its module says: a frozen program's, that of a notebook, code by value
-//! as of cloudpickle. What has the name of a function that was asked for is a candidate then: at its
-//! first call, what its module calls itself shows whether it is that function ([`confirms`]). And the code of a
-//! frozen program's `__main__` is not audited: there, while a function has not been found, the first call
-//! of each function is looked at ([`meets`]).
+//! Some code does not have the file that its module names: that of a frozen program, of a notebook, or code
+//! by value as from cloudpickle. Code with the name of a requested function is then a candidate. At its first
+//! call, the `__name__` of its module shows whether it is that function ([`confirms`]). The code of a frozen
+//! program's `__main__` is not audited. In such a program, while a function is missing, the first call of
+//! each function is examined ([`meets`]).
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::ffi::CString;
@@ -26,42 +25,41 @@ use crate::time::now;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 
-/// Nanoseconds between two looks at what is there, at first and at most.
-const SOON: u64 = 1_000_000;
-const SELDOM: u64 = 100_000_000;
-/// How many wrappers there may be around a function.
-const DEEPEST: usize = 32;
-/// Candidates that are looked at: what is marked stays.
+/// Nanoseconds between two searches among loaded modules: at first, and at most.
+const FIRST_INTERVAL_NS: u64 = 1_000_000;
+const MAX_INTERVAL_NS: u64 = 100_000_000;
+/// Limit for the number of wrappers around a function.
+const MAX_WRAPPERS: usize = 32;
+/// Limit for candidates; they stay marked.
 const MAX_CANDIDATES: u32 = 4096;
 
 lifecycle::global! {
-    /// Something is asked for.
+    /// True if functions are requested.
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
-    /// Candidates so far.
+    /// Number of candidates so far.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static CANDIDATES: AtomicU32 = AtomicU32::new(0);
-    /// First calls are looked at.
+    /// True while first calls are examined.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_SEARCHING: AtomicBool = AtomicBool::new(false);
-    /// Something is asked for that has not been found: when it is looked for next, and how long after
-    /// the last time.
+    /// The time of the next search for missing functions, and the interval since the last one.
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
-    static WAIT: AtomicU64 = AtomicU64::new(SOON);
+    static WAIT: AtomicU64 = AtomicU64::new(FIRST_INTERVAL_NS);
 }
 
-/// Looks at what an interpreter has imported before us.
+/// Examines what an interpreter has imported before the library was loaded.
 pub fn install(py: Python<'_>) {
     let modules = targets::all();
     if late::is_late() && py.interpreter() == 0 {
-        // It may come in again: what was found was given up.
+        // The library may be attached again: what was found before was released.
         targets::forget();
     }
     IS_WANTED.store(!modules.is_empty(), Ordering::Relaxed);
@@ -71,7 +69,7 @@ pub fn install(py: Python<'_>) {
     }
 }
 
-/// Has [`meets`] called for the first call of each function, in a frozen program in which one is missing.
+/// Calls [`meets`] for the first call of each function, in a frozen program in which one is missing.
 fn search(py: Python<'_>) {
     let is_frozen = || py.sys(c"frozen").is_some_and(|frozen| frozen.is_true());
     if IS_SEARCHING.load(Ordering::Relaxed) || !targets::are_missing() || !is_frozen() {
@@ -88,7 +86,7 @@ fn search(py: Python<'_>) {
     }
 }
 
-/// Ends [`search`] where nothing is missing, or where `is_over`.
+/// Ends [`search`] if nothing is missing, or if `is_over`.
 pub fn end_search(py: Python<'_>, is_over: bool) {
     if !is_over && targets::are_missing() || !IS_SEARCHING.load(Ordering::Relaxed) {
         return;
@@ -100,8 +98,8 @@ pub fn end_search(py: Python<'_>, is_over: bool) {
     }
 }
 
-/// A function is called for the first time, which `code` is of: whether it is one that is asked for and was missing.
-/// `globals` gives the names of its module, `first` the first argument of the call.
+/// Handles the first call of the function that `code` belongs to. Returns true if it is a requested function
+/// that was missing. `globals` returns the names of its module, `first` the first argument of the call.
 pub fn meets<'py>(
     py: Python<'py>,
     code: &Object<'py>,
@@ -126,7 +124,7 @@ pub fn meets<'py>(
     is_one
 }
 
-/// The qualified name of code, or its name where that is all it has.
+/// Returns the qualified name of code, or its plain name if the version has no qualified names.
 fn name_of<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
     let has_whole = py.api.version.has_qualified_names();
     code.attr(if has_whole {
@@ -136,14 +134,14 @@ fn name_of<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
     })
 }
 
-/// Whether the target may be what [`name_of`] calls that.
+/// Returns true if the target may have this result of [`name_of`].
 fn is_called(py: Python<'_>, target: &Target, name: &str) -> bool {
     let asked = target.function.asked.qualname.as_str();
     let is_last = || asked.rsplit('.').next() == Some(name);
     asked == name || !py.api.version.has_qualified_names() && is_last()
 }
 
-/// Whether code that has its name is the function that is asked for.
+/// Returns `Some` if code with the function's name is the requested function.
 fn is_function_of<'py>(
     py: Python<'py>,
     code: &Object<'py>,
@@ -159,8 +157,8 @@ fn is_function_of<'py>(
     (is_its && (has_whole || is_named(code, &globals, first, target))).then_some(())
 }
 
-/// Whether the code, of which only the last part of the qualified name is known, is the function's: as what its module or
-/// the class of its first argument has by that name.
+/// Returns true if code of which only the plain name is known is the function's: its module, or the class of
+/// its first argument, has it under the requested name.
 fn is_named<'py>(
     code: &Object<'py>,
     globals: &Object<'py>,
@@ -180,7 +178,7 @@ fn is_named<'py>(
     if let Some(root) = root {
         each_below(root, &parts[1..], &mut compare);
     } else if parts.len() == 1 {
-        return true; // as of a function by value, whose names are those alone that it uses
+        return true; // a function by value, whose globals hold only the names that it uses
     } else if let Some(first) = first(code) {
         let class = if first.is_class() {
             Some(first)
@@ -199,14 +197,14 @@ fn is_named<'py>(
     is_it
 }
 
-/// Nothing is looked for any more, until [`install`] is called again.
+/// Stops the search until [`install`] is called again.
 pub fn forget() {
     IS_WANTED.store(false, Ordering::Relaxed);
     NEXT.store(u64::MAX, Ordering::Relaxed);
-    WAIT.store(SOON, Ordering::Relaxed);
+    WAIT.store(FIRST_INTERVAL_NS, Ordering::Relaxed);
 }
 
-/// Whether an audited event may bring a function that is wanted.
+/// Returns true if an audited event may bring a wanted function.
 pub fn wants(event: &[u8]) -> bool {
     if !IS_WANTED.load(Ordering::Relaxed) {
         return false;
@@ -220,23 +218,23 @@ pub fn wants(event: &[u8]) -> bool {
     is_time()
 }
 
-/// Whether something is missing, and first calls are not looked at.
+/// Returns true if a function is missing and first calls are not examined.
 fn may_begin_search() -> bool {
     NEXT.load(Ordering::Relaxed) != u64::MAX && !IS_SEARCHING.load(Ordering::Relaxed)
 }
 
-/// Whether it is time to look for what has not been found.
+/// Returns true if it is time to search for missing functions.
 fn is_time() -> bool {
     let next = NEXT.load(Ordering::Relaxed);
     next != u64::MAX && now() >= next
 }
 
-/// An event that is of interest, whose arguments `args` gives.
+/// Handles an event for which [`wants`] is true. `args` returns its arguments.
 pub fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object<'py>>) {
     if !py.api.version.has_monitoring() {
         evaluator::put_again(py);
     }
-    // Tuples, which have the code object first.
+    // The arguments are tuples that begin with the code object.
     let first = || args().and_then(|args| args.elements().next());
     match event {
         b"exec" => {
@@ -267,7 +265,7 @@ pub fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Obj
     }
 }
 
-/// Code is about to run: a module's, if that is one that has functions that are asked for.
+/// Handles code that is about to run, if it is that of a module with requested functions.
 fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     if !code.is_code() || code.attr(c"co_name")?.as_text()? != "<module>" {
         return None;
@@ -276,7 +274,7 @@ fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     let file = file.as_text()?;
     for module in targets::known() {
         if !module.may_be(file) || !is_run_as(py, module, file) {
-            // A frozen program's code has a file of the machine that it was made on.
+            // A frozen program's code has a file name from the machine where it was built.
             let may_be = module.may_be(file) && !module.is_main();
             let wanted = |target: &&Target| may_be || target.is_by_name();
             for target in module.targets.iter().filter(wanted) {
@@ -304,14 +302,14 @@ fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
             }
         }
         if has_left {
-            WAIT.store(SOON, Ordering::Relaxed);
-            NEXT.fetch_min(now() + SOON, Ordering::Relaxed);
+            WAIT.store(FIRST_INTERVAL_NS, Ordering::Relaxed);
+            NEXT.fetch_min(now() + FIRST_INTERVAL_NS, Ordering::Relaxed);
         }
     }
     Some(())
 }
 
-/// A function is made of the code, by Python code that has that: by value, as cloudpickle does.
+/// Handles a function that is made from code by Python code that has it by value, as cloudpickle does.
 fn is_made(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     let name = name_of(py, code)?;
     let name = name.as_text()?;
@@ -324,15 +322,15 @@ fn is_made(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     Some(())
 }
 
-/// The code has the name of a function that is asked for.
+/// Marks code that has the name of a requested function as a candidate.
 fn is_candidate(py: Python<'_>, code: &Object<'_>, target: &'static Target) {
     if CANDIDATES.fetch_add(1, Ordering::Relaxed) < MAX_CANDIDATES {
         mark_candidate(py, code, &target.function);
     }
 }
 
-/// Whether the first call of a candidate shows that it is the code of the function that is asked for: by what its module
-/// calls itself, and where the code does not have its whole name, by that of `first`, the call's first argument.
+/// Returns true if the first call of a candidate shows that it is the requested function's code: by the name
+/// of its module and, if the code has no qualified name, by that of `first`, the call's first argument.
 pub fn confirms<'py>(
     py: Python<'py>,
     mark: &Mark,
@@ -358,8 +356,8 @@ pub fn confirms<'py>(
     confirmed().is_some()
 }
 
-/// Whether code from `file` that is about to run is the module's. Another module's file may be
-/// called the same, and so may be what `exec` is given.
+/// Returns true if code from `file` that is about to run is the module's. Another module's file may have the
+/// same name, and so may code that is passed to `exec`.
 fn is_run_as(py: Python<'_>, module: &Module, file: &str) -> bool {
     if module.is_main() {
         // The second name is the program's in a child that multiprocessing has spawned.
@@ -368,16 +366,16 @@ fn is_run_as(py: Python<'_>, module: &Module, file: &str) -> bool {
     }
     match imported(py, &module.name) {
         Some(_) => is_file_of(py, &module.name, file, true),
-        // Started by its name or file: it has another name then.
+        // If the module was started by its name or file, it is called `__main__`.
         None => is_file_of(py, "__main__", file, false),
     }
 }
 
-/// Whether the module `name` says that it is read from `file`; `otherwise`: if it does not say.
+/// Returns true if the module `name` says that it is read from `file`, or `otherwise` if it does not say.
 fn is_file_of(py: Python<'_>, name: &str, file: &str, otherwise: bool) -> bool {
     let attrs = imported(py, name).and_then(|module| module.own_attrs());
     let said = attrs.and_then(|attrs| attrs.item(c"__file__"));
-    match Origin::of(name, said.as_ref().and_then(Object::as_text), file) {
+    match Origin::classify(name, said.as_ref().and_then(Object::as_text), file) {
         Origin::This => true,
         Origin::Another => false,
         Origin::Unknown => otherwise,
@@ -388,24 +386,24 @@ fn is_file_of(py: Python<'_>, name: &str, file: &str, otherwise: bool) -> bool {
     }
 }
 
-/// Whether a module is read from a file.
+/// The relation of a module to a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Origin {
     This,
     Another,
     Unknown,
-    /// It is if the program was typed in.
+    /// It is read from the file if the program was typed in.
     ThisIfTyped,
 }
 
 impl Origin {
-    /// By what the module `name` has for its `__file__`, which may be nothing.
-    fn of(name: &str, said: Option<&str>, file: &str) -> Self {
+    /// Decides by the `__file__` of the module `name`, which may be missing.
+    fn classify(name: &str, said: Option<&str>, file: &str) -> Self {
         let is_main = name == "__main__";
         match said {
             Some(said) if said == file => Self::This,
-            // A frozen one may say where it was read from once, one without source what it is read
-            // from.
+            // A frozen module may have the file that it was read from once, one without source the compiled
+            // file.
             Some(said) if (file.starts_with('<') || said.ends_with(".pyc")) && !is_main => {
                 Self::Unknown
             }
@@ -416,18 +414,18 @@ impl Origin {
     }
 }
 
-/// Whether code from `file` is what was given to Python by `-c`, on its standard input, or by the
-/// program that it is a part of. `first` is the first of `sys.argv`.
+/// Returns true if code from `file` was passed to Python with `-c`, on its standard input, or by the program
+/// that embeds it. `first` is the first of `sys.argv`.
 fn is_typed(file: &str, first: Option<&str>) -> bool {
     matches!(file, "<string>" | "<stdin>") && matches!(first, None | Some("" | "-" | "-c"))
 }
 
-/// The parts of a qualified name that code objects have names for.
+/// Returns the parts of a qualified name that are names of code objects.
 fn parts(qualname: &str) -> impl Iterator<Item = &str> {
     qualname.split('.').filter(|part| *part != "<locals>")
 }
 
-/// Each function of that name in the code that it is written in.
+/// Calls `act` for each function of that name in the code that contains it.
 pub fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Object<'py>)) {
     let Some((part, rest)) = parts.split_first() else {
         if is_function(code) {
@@ -444,9 +442,9 @@ pub fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Ob
     });
 }
 
-/// The code is that of a function that is asked for. Whether its calls are seen.
+/// Handles the code of a requested function. Returns true if its calls are seen.
 fn is_code(py: Python<'_>, code: &Object<'_>, target: &'static Target, mut found: Found) -> bool {
-    // It has been marked since before its first call.
+    // It was marked before its first call.
     if let Some(mark) = marked::find(code.addr()).filter(|mark| mark.is_candidate()) {
         mark.confirm();
         found = Found::InTime;
@@ -466,7 +464,7 @@ fn is_code(py: Python<'_>, code: &Object<'_>, target: &'static Target, mut found
     is_seen
 }
 
-/// Looks for what has not been found among what is there.
+/// Searches for missing functions among the loaded modules.
 pub fn look(py: Python<'_>) {
     let mut has_left = !monitoring::try_again(py);
     for module in targets::known() {
@@ -480,7 +478,7 @@ pub fn look(py: Python<'_>) {
             continue;
         };
         module.imported();
-        // Nobody else has seen what a module makes while it is being imported.
+        // No caller has used the functions of a module that is still being imported.
         let found = if is_being_imported(&there) {
             Found::InTime
         } else {
@@ -502,16 +500,16 @@ pub fn look(py: Python<'_>) {
     NEXT.store(next, Ordering::Relaxed);
 }
 
-/// How long to wait after a look that came that long after the one before.
+/// Returns the interval after the next search, from that before it.
 fn longer(wait: u64) -> u64 {
-    (wait * 2).min(SELDOM)
+    (wait * 2).min(MAX_INTERVAL_NS)
 }
 
-/// The main interpreter ends: what is missing is looked for a last time.
+/// Searches for missing functions a last time when the main interpreter ends.
 pub fn ends(py: Python<'_>) {
     look(py);
     end_search(py, true);
-    replaced::check(py);
+    replaced::check_last(py);
     for module in targets::known() {
         for target in module.targets.iter().filter(|target| target.is_missing()) {
             if let Some(there) = imported(py, &module.name) {
@@ -522,12 +520,12 @@ pub fn ends(py: Python<'_>) {
     }
 }
 
-/// `sys.modules.get(name)`.
+/// Returns `sys.modules.get(name)`.
 pub fn imported<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
     py.imported(&CString::new(name).ok()?)
 }
 
-/// Whether the module's code has not come to its end.
+/// Returns true if the module's code has not finished.
 fn is_being_imported(module: &Object<'_>) -> bool {
     let is_initialising = || {
         let spec = module.own_attrs()?.item(c"__spec__")?;
@@ -536,8 +534,8 @@ fn is_being_imported(module: &Object<'_>) -> bool {
     is_initialising().is_some_and(|is| is != 0)
 }
 
-/// The code of each function of that name, by the attributes that lead to it. What there is
-/// instead, if that is no Python function: its type.
+/// Calls `act` for the code of each function that the attributes of that name lead to. Returns the type of
+/// the object if it is not a Python function.
 pub fn each_named<'py>(
     module: &Object<'py>,
     wanted: &str,
@@ -548,7 +546,7 @@ pub fn each_named<'py>(
     each_below(attr_of(module, first)?, rest, act)
 }
 
-/// As [`each_named`], from what the module has by the first part of the name.
+/// Continues [`each_named`] from the module's attribute for the first part of the name.
 fn each_below<'py>(
     mut at: Object<'py>,
     parts: &[&str],
@@ -570,7 +568,7 @@ fn each_below<'py>(
     None
 }
 
-/// What a module has by a qualified name, or by the part of it before `<locals>`, under whatever it is wrapped in.
+/// Returns the object with a qualified name, or with the part of it before `<locals>`, without its wrappers.
 pub fn named<'py>(module: &Object<'py>, wanted: &str) -> Option<Object<'py>> {
     let mut parts = wanted.split('.').take_while(|part| *part != "<locals>");
     let first = attr_of(module, parts.next()?)?;
@@ -579,17 +577,17 @@ pub fn named<'py>(module: &Object<'py>, wanted: &str) -> Option<Object<'py>> {
         .map(innermost)
 }
 
-/// Whether Python mangles the name of an attribute of a class.
+/// Returns true if Python mangles the name of an attribute of a class.
 fn is_private(name: &str) -> bool {
     name.starts_with("__") && !name.ends_with("__")
 }
 
-/// What Python makes of such a name in the class with that name.
+/// Returns the mangled name in the class.
 fn mangled(class: &str, name: &str) -> String {
     format!("_{}{name}", class.trim_start_matches('_'))
 }
 
-/// What an object, or what it wraps, has by that name.
+/// Returns the attribute of an object, or of the object that it wraps.
 fn attr_of<'py>(object: &Object<'py>, name: &str) -> Option<Object<'py>> {
     let class = object.class()?;
     let own = if object.is_class() {
@@ -607,9 +605,9 @@ fn attr_of<'py>(object: &Object<'py>, name: &str) -> Option<Object<'py>> {
     own.or_else(|| attr_of(&wrapped(object)?, name))
 }
 
-/// What is there under whatever it is wrapped in.
+/// Removes all wrappers from an object.
 fn innermost(mut object: Object<'_>) -> Object<'_> {
-    for _ in 0..DEEPEST {
+    for _ in 0..MAX_WRAPPERS {
         match wrapped(&object) {
             Some(inner) => object = inner,
             None => break,
@@ -618,7 +616,7 @@ fn innermost(mut object: Object<'_>) -> Object<'_> {
     object
 }
 
-/// What a decorator, a method or a partial call has been made of.
+/// Returns the object inside a decorator, a method or a partial call.
 fn wrapped<'py>(object: &Object<'py>) -> Option<Object<'py>> {
     let (py, kind) = (object.py(), object.kind());
     let types = &py.api.types;
@@ -645,7 +643,7 @@ mod tests {
 
     #[test]
     fn code_is_a_modules_by_its_file() {
-        let of = Origin::of;
+        let of = Origin::classify;
         assert_eq!(of("m", Some("/a/m.py"), "/a/m.py"), Origin::This);
         assert_eq!(of("m", Some("/b/m.py"), "/a/m.py"), Origin::Another);
         assert_eq!(of("m", Some("/a/m.pyc"), "/src/m.py"), Origin::Unknown);
@@ -681,9 +679,9 @@ mod tests {
 
     #[test]
     fn looks_become_rarer() {
-        assert_eq!(longer(SOON), 2 * SOON);
-        assert_eq!(longer(SELDOM - 1), SELDOM);
-        assert_eq!(longer(SELDOM), SELDOM);
+        assert_eq!(longer(FIRST_INTERVAL_NS), 2 * FIRST_INTERVAL_NS);
+        assert_eq!(longer(MAX_INTERVAL_NS - 1), MAX_INTERVAL_NS);
+        assert_eq!(longer(MAX_INTERVAL_NS), MAX_INTERVAL_NS);
     }
 
     #[test]

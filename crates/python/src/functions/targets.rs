@@ -1,4 +1,4 @@
-//! Which functions are asked for, by whom.
+//! The requested functions, and the settings that request them.
 
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -23,32 +23,32 @@ lifecycle::global! {
     static TARGETS: OnceBox<Vec<Module>> = OnceBox::new();
 }
 
-/// A module that has functions that are asked for.
+/// A module with requested functions.
 pub struct Module {
     pub name: String,
-    /// How the file that it is read from ends: `pkg/mod`.
+    /// The end of its file's path: `pkg/mod`.
     pub path: String,
     pub targets: Vec<Target>,
-    /// It has been imported, or is being imported.
+    /// True if it has been imported, or is being imported.
     pub is_imported: AtomicBool,
 }
 
-/// A function that is asked for, and whether it was found.
+/// A requested function, and whether it was found.
 pub struct Target {
     pub function: Function,
     pub by: By,
     found: AtomicU8,
-    /// The names that are near, of those that are where it should be.
+    /// Similar names among those that are where it should be.
     pub near: OnceBox<Vec<String>>,
-    /// It was found, and its calls cannot be seen.
+    /// True if it was found but its calls cannot be seen.
     pub is_unseen: AtomicBool,
-    /// The type of what has its name and is no Python function.
+    /// The type of the object that has its name but is not a Python function.
     pub kind: OnceBox<String>,
-    /// What the program has put in its place.
+    /// The object with which the program has replaced it.
     pub replaced: OnceBox<Replaced>,
 }
 
-/// By whom a function is asked for.
+/// The setting or table that requests a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
     /// `TLLMPROF_STEP`.
@@ -57,42 +57,42 @@ pub enum By {
     Ranges,
     /// The table of known engines' API functions.
     Api,
-    /// The tables of known engines' steps, and of where they wait for requests.
+    /// The tables of known engines' steps, and of their waits for requests.
     Engine,
     /// `TLLMPROF_BATCH`.
     Batch,
 }
 
-/// Whether and how a function was found.
+/// The time at which a function was found.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
 #[repr(u8)]
 pub enum Found {
     NotYet,
-    /// Where calls may have been made before.
+    /// Late: calls may have been made before.
     Late,
     /// Before its first call.
     InTime,
 }
 
-/// Whether functions are to be marked or counted. For the constructor: whether somebody listens to
-/// ranges is asked later.
+/// Returns true if functions are to be marked or counted. The constructor calls it: whether ranges are wanted
+/// is checked later.
 pub fn are_asked_for(settings: &Settings) -> bool {
     let listens = settings.nvtx || settings.trace.is_some();
     let asked = settings.llmapi || settings.layers || !settings.py_ranges.is_empty();
     listens && asked || counts(settings) || settings.batch.is_some() && has_work(settings)
 }
 
-/// Whether Python functions may be steps.
+/// Returns true if Python functions may be steps.
 fn counts(settings: &Settings) -> bool {
     matches!(settings.step, Step::Python { .. } | Step::Auto) && has_work(settings)
 }
 
-/// What is asked for, as far as that has been asked.
+/// Returns the requested functions if they have been collected, otherwise nothing.
 pub fn known() -> &'static [Module] {
     TARGETS.get().map_or(&[], Vec::as_slice)
 }
 
-/// What is asked for. From here on it is known whether somebody listens.
+/// Returns the requested functions. From the first call on it is fixed whether ranges are wanted.
 pub fn all() -> &'static [Module] {
     TARGETS.get_or_init(|| {
         let listens = marks::are_wanted() || recorder::is_wanted();
@@ -101,21 +101,21 @@ pub fn all() -> &'static [Module] {
     })
 }
 
-/// What is kept of a function's calls, besides that they are counted.
+/// The kind of data that is kept about a function's calls, besides their number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kept {
     Nothing,
-    /// Each, as a range.
+    /// Each call, as a range.
     Calls,
-    /// As these, and the time in them is none of an iteration's, as the engine waits for requests.
+    /// Each call, as a range. Their time is not part of an iteration, as the engine waits for requests.
     Waits,
-    /// Those between two steps as one.
+    /// The calls between two steps, as one range.
     Polls,
-    /// That a thread is in one.
+    /// The fact that a thread is in a call.
     Drafts,
 }
 
-/// `listens`: somebody wants ranges.
+/// Collects the requested functions. `listens`: ranges are wanted.
 fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
     let mut modules = Vec::new();
     let mut add = |asked: &PyFunction, by, step, kept: Kept| {
@@ -182,7 +182,7 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
         for function in &settings.py_ranges {
             add(function, By::Ranges, None, Kept::Calls);
         }
-        // Scopes of what known engines launch besides the model.
+        // Scopes of the launches of known engines outside the model.
         for function in SCOPES.iter().flat_map(Scopes::functions) {
             if let (true, Ok(function)) = (settings.layers, PyFunction::parse(&function)) {
                 add(&function, By::Engine, None, Kept::Calls);
@@ -197,7 +197,7 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
     modules
 }
 
-/// The target for `asked`, new or there already.
+/// Returns the target for `asked`, which is added if it is new.
 fn target<'a>(modules: &'a mut Vec<Module>, asked: &PyFunction, by: By) -> &'a mut Target {
     let at = modules
         .iter()
@@ -214,31 +214,31 @@ fn target<'a>(modules: &'a mut Vec<Module>, asked: &PyFunction, by: By) -> &'a m
     });
     let target = &mut targets[at];
     if matches!(by, By::Ranges | By::Batch) && target.by == By::Engine {
-        target.by = by; // asked for by name: it is reported if it is not found
+        target.by = by; // requested by name, so it is reported if it is missing
     }
     target
 }
 
-/// The child of a fork begins its own iterations.
+/// Resets the counts in the child of a fork, which begins its own iterations.
 fn in_child(_: &OnlyThread) {
     for target in known().iter().flat_map(|module| &module.targets) {
         target.function.in_child();
     }
 }
 
-/// Whether something that was asked for by its name has not been found.
+/// Returns true if a function that was requested by name is missing.
 pub fn are_missing() -> bool {
     let mut all = known().iter().flat_map(|module| &module.targets);
     all.any(Target::is_missing)
 }
 
-/// Calls of all of them so far.
+/// Returns the number of calls of all functions so far.
 pub fn calls() -> u64 {
     let all = known().iter().flat_map(|module| &module.targets);
     all.map(|target| target.function.calls()).sum()
 }
 
-/// Nothing has been found, and no call is under way.
+/// Resets all functions to not found, with no call under way.
 pub fn forget() {
     for target in known().iter().flat_map(|module| &module.targets) {
         target.found.store(Found::NotYet as u8, Ordering::Relaxed);
@@ -256,18 +256,18 @@ impl Module {
         }
     }
 
-    /// Whether it is the module that the program starts with.
+    /// Returns true if it is the module that the program starts with.
     pub fn is_main(&self) -> bool {
         self.name == "__main__"
     }
 
-    /// Whether code is its own whose module calls itself `name`.
+    /// Returns true if code of the module that calls itself `name` is its own.
     pub fn is_called(&self, name: &str) -> bool {
         // The second name is the program's in a child that multiprocessing has spawned.
         name == self.name || self.is_main() && name == "__mp_main__"
     }
 
-    /// Whether its code may come from `file`.
+    /// Returns true if its code may come from `file`.
     pub fn may_be(&self, file: &str) -> bool {
         if self.is_main() {
             return true;
@@ -281,7 +281,7 @@ impl Module {
         before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
     }
 
-    /// It has been imported, or is about to be.
+    /// Notes that it has been imported, or is about to be.
     pub fn imported(&self) {
         if !self.is_imported.swap(true, Ordering::Relaxed) {
             for target in &self.targets {
@@ -306,12 +306,12 @@ impl Target {
         }
     }
 
-    /// Whether the user has asked for it by its name.
+    /// Returns true if the user has requested it by name.
     pub fn is_by_name(&self) -> bool {
         matches!(self.by, By::Rule | By::Ranges | By::Batch)
     }
 
-    /// Whether the user has asked for it by its name, and it has not been found.
+    /// Returns true if the user has requested it by name and it is missing.
     pub fn is_missing(&self) -> bool {
         self.is_by_name() && self.found() == Found::NotYet
     }
@@ -324,7 +324,7 @@ impl Target {
         }
     }
 
-    /// It has been found; what was known of that already stays.
+    /// Notes how it was found, unless that is known already.
     pub fn set_found(&self, found: Found) {
         if self.found() == Found::NotYet {
             self.found.store(found as u8, Ordering::Relaxed);
@@ -341,7 +341,7 @@ pub mod tests {
         Settings::from_env(|name| find(name).map(|(_, value)| (*value).into())).unwrap()
     }
 
-    /// The module and the target for a function that is asked for, which were never looked for.
+    /// Returns the module and the target of a requested function that was never looked up.
     pub fn asked(text: &str, by: By) -> (Module, Target) {
         let asked = PyFunction::parse(text).unwrap();
         (Module::new(&asked.module), Target::new(asked, by))
@@ -379,7 +379,7 @@ pub mod tests {
         assert_eq!(names(&modules), [("pkg.mod:Engine.step".into(), By::Rule)]);
         assert!(modules[0].targets[0].function.step() == Some(StepOf::Rule));
         assert!(modules[0].targets[0].is_by_name());
-        // Without a window there is nothing to count for.
+        // Without a window there is nothing to count.
         assert!(collect(&settings(&[rule]), false).is_empty());
         assert!(!are_asked_for(&settings(&[rule])));
         assert!(are_asked_for(&settings(&[WINDOW, rule])));

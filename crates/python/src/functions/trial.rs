@@ -1,5 +1,5 @@
-//! Calls of our own that show whether a frame is what its layout says, before anything of the
-//! program's is marked.
+//! Runs calls of our own to check that frames have the expected layout, before any function of the program is
+//! marked.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
@@ -36,14 +36,14 @@ def run():
     steps(token).close()
 ";
 
-/// What [`SOURCE`]'s `run` is to be seen as.
+/// The events that [`SOURCE`]'s `run` must cause.
 const WANTED: &[Seen] = {
     use Seen::{Begins, Ends, GoesOn, Yields};
     &[
         Begins, Ends, // call
         Begins, Ends, // closed
         Begins, Yields, GoesOn, Yields, GoesOn, Ends, // the loop
-        Begins, Yields, GoesOn, Ends, // closed in the midst; what has not run is not seen
+        Begins, Yields, GoesOn, Ends, // closed after a value; a new one is not seen
     ]
 };
 
@@ -54,11 +54,11 @@ enum Seen {
     GoesOn,
     Yields,
     Ends,
-    /// A call began with another first argument than it has.
+    /// A call began with a wrong first argument.
     Wrong,
 }
 
-/// Remembers what it sees.
+/// Records the events that it sees.
 struct Trial {
     token: AtomicUsize,
     next: AtomicUsize,
@@ -80,7 +80,7 @@ impl Trial {
         }
     }
 
-    /// Whether exactly this was seen.
+    /// Returns true if exactly these events were seen.
     fn has_seen(&self, wanted: &[Seen]) -> bool {
         self.next.load(Ordering::Relaxed) == wanted.len()
             && wanted
@@ -89,7 +89,7 @@ impl Trial {
                 .all(|(&wanted, seen)| wanted as u8 == seen.load(Ordering::Relaxed))
     }
 
-    /// What the beginning of a call is, whose first argument lies at `first`.
+    /// Classifies the beginning of a call whose first argument is at `first`.
     fn beginning(&self, first: usize, goes_on: bool) -> Seen {
         match goes_on {
             true => Seen::GoesOn,
@@ -121,13 +121,14 @@ const UNKNOWN: u32 = 0;
 const GOOD: u32 = 1;
 const BAD: u32 = 2;
 lifecycle::global! {
-    /// Another CPython may come: what was seen of the last one says nothing of it.
+    /// The result of the trial. It is reset for another CPython.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static VERDICT: AtomicU32 = AtomicU32::new(UNKNOWN);
 }
 
-/// None if frames are not as the layout says. `is_there`: marked calls are evaluated through us.
+/// Returns `None` if frames do not have the expected layout. `is_there`: marked calls are evaluated through
+/// us.
 pub fn passes(py: Python<'_>, _: &Layout, is_there: bool) -> Option<()> {
     if VERDICT.load(Ordering::Relaxed) == UNKNOWN && is_there {
         let is_good = run(py).is_some() && TRIAL.has_seen(WANTED);
@@ -145,7 +146,7 @@ fn run(py: Python<'_>) -> Option<()> {
     let token = names.item(c"token")?.addr();
     TRIAL.token.store(token, Ordering::Relaxed);
     for code in names.item(c"codes")?.elements() {
-        marked::add(py, Mark::of(py, &code, Watch::Calls(&TRIAL))?);
+        marked::add(py, Mark::new(py, &code, Watch::Calls(&TRIAL))?);
     }
     let ran = names.item(c"run")?.call(&[]);
     let is_ours = |watch| matches!(watch, Watch::Calls(calls) if core::ptr::addr_eq(calls, &TRIAL));

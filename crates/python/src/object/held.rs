@@ -1,4 +1,4 @@
-//! References that outlive whoever has the GIL.
+//! References that live longer than their thread has the GIL.
 
 use core::ffi::{CStr, c_void};
 use core::ptr::null_mut;
@@ -8,10 +8,10 @@ use tllmprof_platform::lifecycle::Reset;
 
 use super::{Object, Python, Raw};
 
-/// A reference that is owned by a static, or by something else that outlives the GIL's holders.
+/// A reference that is owned by a static, or by something else that lives longer than a thread has the GIL.
 ///
-/// Whoever keeps one forgets it when interpreters start anew in the process: the object is gone
-/// then. Otherwise it stays: an interpreter may have ended with it.
+/// Its owner forgets it when interpreters start anew in the process, as the object is gone then. Otherwise
+/// the reference is never dropped, as its interpreter may have ended.
 pub struct Held(AtomicPtr<c_void>);
 
 impl Reset for Held {
@@ -21,52 +21,52 @@ impl Reset for Held {
 }
 
 impl Held {
-    /// Nothing yet.
+    /// Returns an empty reference.
     pub const fn none() -> Self {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// That object.
+    /// Returns a reference to the object.
     pub fn new(object: Object<'_>) -> Self {
         Self(AtomicPtr::new(object.release()))
     }
 
-    /// The object, if one is held.
+    /// Returns the object, if one is held.
     pub fn get<'py>(&self, py: Python<'py>) -> Option<Object<'py>> {
         let raw = self.0.load(Ordering::Acquire);
-        // SAFETY: the reference is owned, so that the object is alive.
+        // SAFETY: the reference is owned, so the object is alive.
         (!raw.is_null()).then(|| unsafe { py.share(raw) })?
     }
 
-    /// Holds `object` from here on. What was held is not given back: it may be in use.
+    /// Replaces the object. The old one is not released, as it may be in use.
     pub fn set(&self, object: Object<'_>) {
         self.0.store(object.release(), Ordering::Release);
     }
 
-    /// Holds nothing any more, and gives the reference over.
+    /// Takes the object out.
     pub fn take<'py>(&self, py: Python<'py>) -> Option<Object<'py>> {
         let raw = self.0.swap(null_mut(), Ordering::AcqRel);
-        // SAFETY: the reference was owned, and nobody else has it now.
+        // SAFETY: the reference was owned, and has no other owner now.
         (!raw.is_null()).then(|| unsafe { py.own(raw) })?
     }
 
-    /// Holds nothing any more: the object has gone with its interpreter.
+    /// Forgets the object without releasing it, as it ended with its interpreter.
     pub fn forget(&self) {
         self.0.store(null_mut(), Ordering::Release);
     }
 
-    /// Whether an object is held.
+    /// Returns true if an object is held.
     pub fn is_some(&self) -> bool {
         !self.0.load(Ordering::Acquire).is_null()
     }
 
-    /// Where the object lies; 0 for none.
+    /// Returns the address of the object; 0 for none.
     pub fn addr(&self) -> usize {
         self.0.load(Ordering::Relaxed).addr()
     }
 }
 
-/// The name of an attribute: a str that is held, or none any more.
+/// The name of an attribute: a held str, until it is released.
 pub struct AttributeName(Held);
 
 impl AttributeName {
@@ -79,12 +79,12 @@ impl AttributeName {
         (!raw.is_null()).then_some(raw)
     }
 
-    /// The str.
+    /// Returns the str.
     pub fn get<'py>(&self, py: Python<'py>) -> Option<Object<'py>> {
         self.0.get(py)
     }
 
-    /// Gives the str up.
+    /// Releases the str.
     pub fn release(&self, py: Python<'_>) {
         drop(self.0.take(py));
     }

@@ -1,34 +1,36 @@
-//! Lists of whole numbers, read where they lie: the C API needs five calls to tell that an element is not 0.
+//! Reads whole numbers in lists directly from memory. The C API needs five calls to find that an element is
+//! not 0.
 //!
-//! Lists and numbers have had the same words since 3.8, in builds with a GIL: an object begins with its count of references and
-//! its type, a list goes on with its length and where its elements lie, and a number with what tells its sign and size.
-//! [`Ints::of`] tries that with a list of its own, and does not hold in other builds.
+//! Lists and numbers have had the same layout since 3.8, in builds with a GIL: an object begins with its
+//! reference count and its type; a list continues with its length and the address of its elements, a number
+//! with a word for its sign and size. [`Ints::detect`] checks that with a list of its own, and returns `None` in
+//! other builds.
 
 use super::{Held, Object, Python};
 use crate::api::Raw;
 
-/// Words of an object.
+/// Indices of words in an object.
 const TYPE: usize = 1;
 const LENGTH: usize = 2;
 const ELEMENTS: usize = 3;
 const SIGN: usize = 2;
-/// Since 3.14 the word has this bit for small numbers, which live forever. Before 3.12 it is one of those of its size: numbers
-/// of 91 to 120 bits cannot be told from 0.
+/// Since 3.14 this bit of the word is set for small numbers, which live forever. Before 3.12 the bit is part
+/// of the size, so numbers of 91 to 120 bits cannot be distinguished from 0.
 const SMALL: usize = 1 << 2;
 
-/// How this interpreter's numbers lie in lists.
+/// The layout of this interpreter's numbers in lists.
 pub struct Ints {
-    /// Small numbers exist once.
+    /// The number 0. Each small number exists once.
     zero: Held,
-    /// The word of 0 that tells its sign.
+    /// The word of 0 with its sign.
     sign: usize,
 }
 
 impl Ints {
-    /// None where lists or numbers lie otherwise than they are known to.
+    /// Returns `None` if lists or numbers have an unknown layout.
     #[cold]
-    pub fn of(py: Python<'_>) -> Option<Self> {
-        /// Whether an element is 0. A bool is none of the interpreter's own whole numbers.
+    pub fn detect(py: Python<'_>) -> Option<Self> {
+        /// True for each element that is 0. A bool is not exactly an int.
         const EXPECTED: [Option<bool>; 8] = {
             let mut expected = [Some(false); 8];
             expected[0] = Some(true);
@@ -39,18 +41,18 @@ impl Ints {
         let names = py.run(source, c"<tllmprof>")?;
         let list = names.item(c"numbers")?;
         let known = EXPECTED.len();
-        // SAFETY: a list of any build has four words and more.
+        // SAFETY: a list of any build has at least four words.
         let is_list = unsafe {
             word(list.raw(), TYPE) == py.api.types.list.addr() && word(list.raw(), LENGTH) == known
         };
         let lies_there = |index: usize| {
             let element = list.at(index.cast_signed());
-            // SAFETY: asked where the first words are a list's, and the next one leads to its elements.
+            // SAFETY: it runs only if the first words are a list's, and the next one leads to its elements.
             element.is_some_and(|one| one.raw() == unsafe { element_of(list.raw(), index) })
         };
         let is_known = is_list && (0..known).all(lies_there);
         let zero = list.at(0)?;
-        // SAFETY: the elements were found where they were looked for, so that objects have the known words.
+        // SAFETY: the elements are where they were expected, so objects have the known layout.
         let sign = is_known.then(|| unsafe { word(zero.raw(), SIGN) })?;
         let ints = Self {
             zero: Held::new(zero),
@@ -65,13 +67,13 @@ impl Ints {
         None
     }
 
-    /// Whether the element of a list is 0; None where it is none that can be told so, or no whole number of the
-    /// interpreter's own.
+    /// Returns true if the list's element is 0, false if it is another number, and `None` if that cannot be
+    /// seen or it is not exactly an int.
     #[inline]
     pub fn is_zero(&self, list: &Object<'_>, index: usize) -> Option<bool> {
         let types = &list.py().api.types;
-        // SAFETY: `of` has proved the words of lists and numbers of this interpreter. The list is alive, the thread may use the
-        // interpreter, whose GIL nobody else has, and an element that lies in a list lives.
+        // SAFETY: `detect` has checked the layout of this interpreter's lists and numbers. The list is alive, the
+        // thread has the interpreter's GIL, which no other thread has, and an element of a list is alive.
         unsafe {
             if word(list.raw(), TYPE) != types.list.addr() || index >= word(list.raw(), LENGTH) {
                 return None;
@@ -86,14 +88,14 @@ impl Ints {
         }
     }
 
-    /// The first element from `from` on that may be 0; `to` where there is none before.
+    /// Returns the first index from `from` on whose element may be 0, or `to` if there is none before it.
     #[inline]
     pub fn skip_others(&self, list: &Object<'_>, from: usize, to: usize) -> usize {
         let is_other = |index: &usize| self.is_zero(list, *index) == Some(false);
         (from..to).find(|index| !is_other(index)).unwrap_or(to)
     }
 
-    /// Gives its reference up.
+    /// Releases its reference.
     #[cold]
     pub fn release(&self, py: Python<'_>) {
         drop(self.zero.take(py));
@@ -101,16 +103,16 @@ impl Ints {
 }
 
 /// # Safety
-/// The object has that many words.
+/// The object has more than `at` words.
 unsafe fn word(object: Raw, at: usize) -> usize {
-    // SAFETY: as the caller says; objects are aligned.
+    // SAFETY: the caller promises this; objects are aligned.
     unsafe { object.cast::<usize>().add(at).read() }
 }
 
 /// # Safety
-/// The words of a list are those that are known, and it has that element.
+/// The list has the known layout, and it has that element.
 unsafe fn element_of(list: Raw, index: usize) -> Raw {
-    // SAFETY: the word is where the elements lie, one behind the other.
+    // SAFETY: the word points to the elements, one after the other.
     unsafe {
         list.cast::<*const Raw>()
             .add(ELEMENTS)

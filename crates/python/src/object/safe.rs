@@ -1,16 +1,16 @@
-//! The functions of the C API that can be called without `unsafe`: by whoever has a [`Python`], with
-//! any objects, texts and plain values.
+//! The C API functions that can be called without `unsafe`, with a [`Python`] and any objects, texts and
+//! plain values.
 
 use core::ffi::{CStr, c_int, c_void};
 
 use super::{Exception, Object, Python};
 use crate::api::{MethodDef, with_functions};
 
-/// The C API for whoever may use the interpreter ([`Python::c`]).
+/// The C API for a thread that may use the interpreter ([`Python::c`]).
 #[derive(Clone, Copy)]
 pub struct C<'py>(pub Python<'py>);
 
-/// A kind of argument or result of the table as Rust has it.
+/// The Rust type of an argument or result in the table.
 macro_rules! rust_type {
     ($py:lifetime object) => { &Object<'_> };
     ($py:lifetime maybe) => { Option<&Object<'_>> };
@@ -28,7 +28,7 @@ macro_rules! rust_type {
     ($py:lifetime address) => { *mut c_void };
 }
 
-/// From Rust to C.
+/// Converts an argument from Rust to C.
 macro_rules! to_c {
     (object $value:expr) => {
         $value.raw()
@@ -56,7 +56,7 @@ macro_rules! to_c {
     };
 }
 
-/// From C to Rust.
+/// Converts a result from C to Rust.
 macro_rules! to_rust {
     (new $py:expr, $value:expr) => {
         $py.own($value)
@@ -83,14 +83,14 @@ macro_rules! wrap {
         required { $($required:tt)* }
         optional { $($optional:tt)* }
     ) => {
-        /// The functions that any object may be given to: one that wants another type raises.
+        /// The functions that accept any object: they raise if they require another type.
         impl<'py> C<'py> {
             $(
                 #[inline]
                 pub fn $safe(self, $($name: rust_type!('py $kind)),*) -> rust_type!('py $result) {
-                    // SAFETY: the thread may use the interpreter, as the `Python` proves. The
-                    // arguments are live objects, terminated texts and plain values, which the
-                    // function checks; what it returns is the caller's or not, as the table says.
+                    // SAFETY: the thread may use the interpreter, as the `Python` proves. The arguments are
+                    // live objects, zero-terminated texts and plain values, which the function checks. The
+                    // table says whether its result is owned or borrowed.
                     unsafe {
                         let result = (self.0.api.$safe)($(to_c!($kind $name)),*);
                         to_rust!($result self.0, result)

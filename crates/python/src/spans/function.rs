@@ -1,4 +1,4 @@
-//! A Python function that is marked or counted, and what a call of it means.
+//! A Python function that is marked or counted, and the meaning of its calls.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -17,55 +17,55 @@ use tllmprof_session::by_name;
 use tllmprof_session::engines;
 use tllmprof_steps::step::counted::Counted;
 
-/// A function that was asked for by its name.
+/// A function that was requested by name.
 pub struct Function {
-    /// As it was asked for.
+    /// The name as it was requested.
     pub asked: PyFunction,
-    /// The name of its ranges, where it gets any.
+    /// The name of its ranges, if it has ranges.
     name: OnceBox<Name>,
-    /// Whose step it is, if it is one.
+    /// The owner of the step, if the function is one.
     step: OnceBox<StepOf>,
-    /// An iteration that begins with a call goes on when that has ended: an engine's, most of whose
-    /// work may come after the function.
+    /// True if an iteration that begins with a call continues after the call has ended. It is so for an
+    /// engine's step, as most of the work may come after the function.
     outlives: bool,
-    /// An engine calls it over and over while it has nothing to do.
+    /// True if an engine calls it repeatedly while it has no requests.
     polls: AtomicBool,
-    /// An engine waits for requests in it.
+    /// True if an engine waits for requests in it.
     idles: AtomicBool,
-    /// An engine's steps within it are passes of a model that drafts.
+    /// True if an engine's steps within it are passes of a draft model.
     drafts: AtomicBool,
-    /// The program has put another one in its place, whose calls are its own, too.
+    /// True if the program has replaced it with another function, whose calls count as its own.
     is_replaced: AtomicBool,
-    /// That one has called it.
+    /// True if the replacement has called it.
     is_called_within: AtomicBool,
-    /// Calls so far.
+    /// Number of calls so far.
     calls: AtomicU64,
-    /// Calls that have yielded and not ended.
+    /// Number of calls that have yielded and not ended.
     suspended: AtomicU64,
-    /// The iteration that is over when none of those is left, counted from 1; 0 for none.
+    /// The iteration that ends when no suspended call is left, counted from 1; 0 for none.
     ends: AtomicU64,
 }
 
-/// Whose step a function is.
+/// The owner of a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum StepOf {
-    /// The rule names it.
+    /// The rule that names it.
     Rule,
-    /// Of an engine, by its place among those in Python.
+    /// An engine, by its index among those in Python.
     Engine(usize),
-    /// Of an engine that has nothing to do, by its place in the table.
+    /// An engine that has no requests, by its index in the table.
     Dummy(usize),
 }
 
-/// What is kept while a thread is in a call.
+/// The state of a call while a thread is in it.
 pub struct Entered {
     range: Option<Pushed>,
     /// The iteration that the call began.
     iteration: Option<u64>,
-    /// The call began earlier, and yielded.
+    /// True if the call began earlier, and yielded.
     goes_on: bool,
     is_unkept: bool,
-    /// When a call began of a function in which an engine waits for requests.
+    /// The start of a call in which an engine waits for requests, in the record's ticks.
     idles_since: Option<u64>,
 }
 
@@ -87,7 +87,7 @@ impl Function {
         }
     }
 
-    /// Its calls mean this, too, unless they mean something of the kind already.
+    /// Adds a meaning to its calls, unless they have one of the same kind.
     pub fn means(&self, name: Option<Name>, step: Option<StepOf>) {
         if let Some(name) = name {
             self.name.get_or_init(|| Box::new(name));
@@ -97,27 +97,27 @@ impl Function {
         }
     }
 
-    /// An engine calls it over and over while it has nothing to do.
+    /// Notes that an engine calls it repeatedly while it has no requests.
     pub fn polls(&self) {
         self.polls.store(true, Ordering::Relaxed);
     }
 
-    /// An engine waits for requests in it.
+    /// Notes that an engine waits for requests in it.
     pub fn idles(&self) {
         self.idles.store(true, Ordering::Relaxed);
     }
 
-    /// An engine's steps within it are passes of a model that drafts.
+    /// Notes that an engine's steps within it are passes of a draft model.
     pub fn drafts(&self) {
         self.drafts.store(true, Ordering::Relaxed);
     }
 
-    /// Whether they are.
+    /// Returns true if steps within it are passes of a draft model.
     pub fn is_of_drafts(&self) -> bool {
         self.drafts.load(Ordering::Relaxed)
     }
 
-    /// The code that `other` names is this function's: its calls mean what those of both do.
+    /// Merges `other`, which has the same code: a call means what a call of either means.
     pub fn is_also(&self, other: &Self) {
         self.means(other.name.get().copied(), other.step.get().copied());
         if other.polls.load(Ordering::Relaxed) {
@@ -131,38 +131,39 @@ impl Function {
         }
     }
 
-    /// The program has put another one in its place, whose calls are its own, too, from here on.
+    /// Notes that the program has replaced it with another function, whose calls count as its own from here
+    /// on.
     pub fn is_replaced_now(&self) {
         self.is_replaced.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the program has put another one in its place.
+    /// Returns true if the program has replaced it.
     #[inline]
     pub fn is_replaced(&self) -> bool {
         self.is_replaced.load(Ordering::Relaxed)
     }
 
-    /// What has replaced it calls it.
+    /// Notes that the replacement calls it.
     pub fn called_within(&self) {
         self.is_called_within.store(true, Ordering::Relaxed);
     }
 
-    /// Whether what has replaced it has called it.
+    /// Returns true if the replacement has called it.
     pub fn is_called_within(&self) -> bool {
         self.is_called_within.load(Ordering::Relaxed)
     }
 
-    /// Calls so far.
+    /// Returns the number of calls so far.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Whose step it is, if it is one.
+    /// Returns the owner of the step, if the function is one.
     pub fn step(&self) -> Option<StepOf> {
         self.step.get().copied()
     }
 
-    /// Whether its calls are counted as steps.
+    /// Returns true if its calls are counted as steps.
     #[inline]
     pub fn is_step(&self) -> bool {
         match self.step.get() {
@@ -175,9 +176,9 @@ impl Function {
         }
     }
 
-    /// A thread enters the function: a call begins, or a generator or coroutine that has yielded
-    /// goes on. `overlaps`: it may end before calls that begin later. `facts` reads what is in its batch, if that decides
-    /// whether a window opens.
+    /// Notes that a thread enters the function: a call begins, or a generator or coroutine resumes.
+    /// `overlaps`: it may end before calls that begin later. `facts` reads the batch, if that decides whether
+    /// a window opens.
     pub fn enters(
         &'static self,
         py: Python<'_>,
@@ -200,8 +201,9 @@ impl Function {
         }
     }
 
-    /// As [`Function::enters`], where nothing can be kept of the call, which has no range then and
-    /// is left with [`Entered::unkept`]: an iteration that begins here is open until the next.
+    /// Enters the function as [`Function::enters`] does, without storing the call. The call then has no
+    /// range, and is left with [`Entered::unkept`]. An iteration that begins here stays open until the next
+    /// one.
     pub fn enters_unkept(&'static self, py: Python<'_>, goes_on: bool) {
         self.begins(py, goes_on, &mut Facts::default);
     }
@@ -222,7 +224,7 @@ impl Function {
         self.count(py, facts)
     }
 
-    /// The thread leaves it: the call has ended, by returning or raising, or has only yielded.
+    /// Notes that the thread leaves the function: the call has returned, raised or yielded.
     pub fn leaves(&'static self, py: Python<'_>, entered: Entered, has_ended: bool) {
         let Entered {
             range,
@@ -245,8 +247,8 @@ impl Function {
         }
     }
 
-    /// The iteration that is over when a call of a step ends or yields, of which `iteration` is the
-    /// one that it began: when no call is left that has yielded.
+    /// Returns the iteration that is over when a call of a step ends or yields: it is over when no suspended
+    /// call is left. `iteration` is the one that this call began.
     fn over(&self, iteration: Option<u64>, goes_on: bool, has_ended: bool) -> Option<u64> {
         let left = match (goes_on, has_ended) {
             (false, false) => self.suspended.fetch_add(1, Ordering::Relaxed) + 1,
@@ -269,7 +271,7 @@ impl Function {
         Some(iteration)
     }
 
-    /// The thread has ended in the midst of the call. There may be no interpreter any more.
+    /// Handles the end of the thread during the call. The interpreter may have ended, too.
     pub fn abandons(&'static self, entered: Entered) {
         drop(entered.range);
         if let Some(iteration) = entered.iteration
@@ -279,8 +281,8 @@ impl Function {
         }
     }
 
-    /// A call has ended that had yielded: how many of those are left. One that began before the
-    /// function was marked was not counted.
+    /// Counts the end of a call that had yielded, and returns the number of those left. A call that began
+    /// before the function was marked was not counted.
     fn resumed_ended(&self) -> u64 {
         let less = |left: u64| left.checked_sub(1);
         let before = self
@@ -289,7 +291,7 @@ impl Function {
         before.map_or(0, |left| left - 1)
     }
 
-    /// Counts the call if it is a step: the iteration that it begins, where that matters.
+    /// Counts the call if it is a step. Returns the iteration that it begins, if that matters.
     #[inline]
     fn count(&self, py: Python<'_>, facts: &mut dyn FnMut() -> Facts) -> Option<u64> {
         if !(self.is_step() && by_name::count(Counted::Python)) {
@@ -303,25 +305,26 @@ impl Function {
             Facts::default()
         };
         let ends = py.without_gil(|| by_name::ask_with(Counted::Python, facts));
-        // Not before the thread has the GIL again: the call is to be in the window that it belongs to.
+        // This must run after the thread has the GIL again, as the call must be inside the window that it
+        // belongs to.
         tllmprof_session::goes_on();
         ends
     }
 
-    /// How calls that have yielded go on is not seen.
+    /// Forgets calls that have yielded, as their end will not be seen.
     pub fn forget_calls(&self) {
         self.suspended.store(0, Ordering::Relaxed);
         self.ends.store(0, Ordering::Relaxed);
     }
 
-    /// In the child of a fork, iterations that were open are the parent's.
+    /// Forgets open iterations in the child of a fork: they are the parent's.
     pub fn in_child(&self) {
         self.ends.store(0, Ordering::Relaxed);
     }
 }
 
 impl Entered {
-    /// Of a call that has a range, or none, and is no step.
+    /// Returns the state of a call that is not a step, with or without a range.
     pub const fn with(range: Option<Pushed>) -> Self {
         Self {
             range,
@@ -332,14 +335,14 @@ impl Entered {
         }
     }
 
-    /// Of a call of which nothing was kept.
+    /// Returns the state of a call that was not stored.
     pub const fn unkept() -> Self {
         let mut entered = Self::with(None);
         entered.is_unkept = true;
         entered
     }
 
-    /// The iteration that the call began, if that is of this call alone.
+    /// Returns the iteration that the call began, if it belongs only to this call.
     pub const fn iteration(&self) -> Option<u64> {
         self.iteration
     }
@@ -348,7 +351,7 @@ impl Entered {
         self.is_unkept
     }
 
-    /// Takes its range off the thread's stack for a while ([`Pushed::interrupt`]).
+    /// Removes its range from the thread's stack for a while ([`Pushed::interrupt`]).
     pub fn interrupt(&mut self) {
         self.range.iter_mut().for_each(Pushed::interrupt);
     }
@@ -358,7 +361,7 @@ impl Entered {
         self.range.iter_mut().for_each(Pushed::resume);
     }
 
-    /// Gives the range up without ending it: it is another process's.
+    /// Drops the range without ending it, as it belongs to another process.
     pub fn forget(self) {
         if let Some(range) = self.range {
             range.forget();
@@ -379,7 +382,7 @@ mod tests {
         let step = function("m:step");
         assert_eq!(step.over(Some(0), false, true), Some(0));
         assert_eq!(step.over(Some(7), false, true), Some(7));
-        // A call that began none, as one within another.
+        // This call began no iteration, as if within another step.
         assert_eq!(step.over(None, false, true), None);
     }
 
@@ -387,9 +390,9 @@ mod tests {
     fn a_generators_iteration_is_over_when_it_has_ended() {
         let step = function("m:step");
         assert_eq!(step.over(Some(3), false, false), None); // yields
-        assert_eq!(step.over(None, true, false), None); // goes on, and yields again
+        assert_eq!(step.over(None, true, false), None); // resumes, and yields again
         assert_eq!(step.over(None, true, true), Some(3));
-        assert_eq!(step.over(None, true, true), None); // one that began unseen
+        assert_eq!(step.over(None, true, true), None); // a call whose start was not seen
     }
 
     #[test]
@@ -399,7 +402,7 @@ mod tests {
         assert_eq!(step.over(Some(2), false, false), None);
         assert_eq!(step.over(None, true, true), None);
         assert_eq!(step.over(None, true, true), Some(2));
-        // A call that returns while another waits ends nothing yet.
+        // A call that returns while another is suspended does not end an iteration yet.
         assert_eq!(step.over(Some(4), false, false), None);
         assert_eq!(step.over(Some(5), false, true), None);
         assert_eq!(step.over(None, true, true), Some(5));

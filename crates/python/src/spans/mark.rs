@@ -1,4 +1,4 @@
-//! What is known of a code object that is marked.
+//! The mark of a code object.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,62 +10,61 @@ use tllmprof_capture as capture;
 use tllmprof_config::condition::Facts;
 use tllmprof_recorder::Batch;
 
-/// What follows the calls of a code object.
+/// The handler of a code object's calls.
 #[derive(Clone, Copy)]
 pub enum Watch {
     Function(&'static Function),
     Calls(&'static dyn Calls),
 }
 
-/// Follows the calls of code objects, in the thread that calls, which has the GIL and no
-/// exception set.
+/// Handles the calls of code objects, in the calling thread, which has the GIL and no pending exception.
 pub trait Calls: Sync {
-    /// A call begins with `first` as its first positional argument; or a generator or coroutine that
-    /// has yielded goes on, and there is none.
+    /// Handles a call that begins with `first` as its first positional argument, or a generator or coroutine
+    /// that resumes, without it.
     fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, goes_on: bool) -> Entered;
 
-    /// The call has ended, by returning or raising, or has only yielded.
+    /// Handles a call that has returned, raised or yielded.
     fn leaves(&self, py: Python<'_>, entered: Entered, has_ended: bool);
 
-    /// The thread has ended in the midst of a call. There may be no interpreter any more.
+    /// Handles the end of the thread during a call. The interpreter may have ended, too.
     fn abandons(&self, entered: Entered) {
         drop(entered);
     }
 }
 
-/// Whether calls of a code object make generators, coroutines or asynchronous generators.
+/// Returns true if calls of a code object make generators, coroutines or asynchronous generators.
 pub fn yields(code: &Object<'_>) -> Option<bool> {
     /// `CO_GENERATOR`, `CO_COROUTINE`, `CO_ASYNC_GENERATOR`.
     const YIELDS: i64 = 0x20 | 0x80 | 0x200;
     Some(code.attr(c"co_flags")?.as_int()? & YIELDS != 0)
 }
 
-/// The calls that a thread is in already.
+/// The calls that a thread is in.
 pub trait Within {
-    /// A step within them is a pass of a model that drafts.
+    /// Returns true if a step within them is a pass of a draft model.
     fn is_draft(&self) -> bool;
-    /// Calls on the thread have ended before others that were entered later.
+    /// Returns true if a call on the thread has ended before one that was entered later.
     fn has_overlaps(&self) -> bool;
 }
 
-/// What is known of a marked code object. Never freed.
+/// The mark of a code object. It is never freed.
 pub struct Mark {
     code: Held,
     pub watch: Watch,
-    /// It makes generators, coroutines or asynchronous generators.
+    /// True if its calls make generators, coroutines or asynchronous generators.
     pub yields: bool,
-    /// Where the first argument of a call is found, if somebody wants it.
+    /// The location of a call's first argument, if it is needed.
     first: Option<Place>,
-    /// Reads what is in the batch of a step, where that is known.
+    /// Reads the batch of a step, if that is possible.
     reader: Option<Box<Reader>>,
     /// The number of its interpreter.
     pub interpreter: i64,
-    /// It has the function's name, and its first call shows whether it is the function's code.
+    /// True if it has the function's name, but its first call must show whether it is the function's code.
     is_candidate: AtomicBool,
 }
 
 impl Mark {
-    /// Of no code object, for a test without an interpreter.
+    /// Returns a mark without a code object, for a test without an interpreter.
     #[cfg(test)]
     pub const fn made(watch: Watch) -> Self {
         Self {
@@ -79,15 +78,15 @@ impl Mark {
         }
     }
 
-    /// What `code` shall mean. None if that is no code object.
-    pub fn of(py: Python<'_>, code: &Object<'_>, watch: Watch) -> Option<Self> {
+    /// Returns a mark for `code`, or `None` if that is not a code object.
+    pub fn new(py: Python<'_>, code: &Object<'_>, watch: Watch) -> Option<Self> {
         if !code.is_code() {
             return None;
         }
         let yields = yields(code)?;
         let (first, reader) = match watch {
-            Watch::Function(function) => (None, Reader::of(py, code, yields, &function.asked)),
-            Watch::Calls(_) => (Place::of(py, code, yields, None), None),
+            Watch::Function(function) => (None, Reader::new(py, code, yields, &function.asked)),
+            Watch::Calls(_) => (Place::find(py, code, yields, None), None),
         };
         Some(Self {
             code: Held::new(code.clone()),
@@ -100,34 +99,34 @@ impl Mark {
         })
     }
 
-    /// It is the function's code only if its first call shows that.
+    /// Makes it the function's code only if its first call confirms that.
     pub fn into_candidate(self) -> Self {
         self.is_candidate.store(true, Ordering::Relaxed);
         self
     }
 
-    /// Whether no call has shown yet whose code it is.
+    /// Returns true if no call has confirmed it yet.
     #[inline]
     pub fn is_candidate(&self) -> bool {
         self.is_candidate.load(Ordering::Relaxed)
     }
 
-    /// It is the function's code.
+    /// Confirms that it is the function's code.
     pub fn confirm(&self) {
         self.is_candidate.store(false, Ordering::Relaxed);
     }
 
-    /// Where its code object lies.
+    /// Returns the address of its code object.
     pub fn code(&self) -> usize {
         self.code.addr()
     }
 
-    /// Its code object.
+    /// Returns its code object.
     pub fn code_object<'py>(&self, py: Python<'py>) -> Option<Object<'py>> {
         self.code.get(py)
     }
 
-    /// A call begins, of which `arguments` gives the arguments, or goes on.
+    /// Handles a call that begins or resumes. `arguments` returns the call's arguments.
     pub fn enters<'py>(
         &self,
         py: Python<'py>,
@@ -164,7 +163,7 @@ impl Mark {
                     let is_given = self.reader.as_ref().is_some_and(|reader| reader.is_given());
                     is_given && !goes_on && !function.is_step()
                 };
-                // It was read already: the histogram of iteration times has it by phase at no cost.
+                // It was read already, so the histogram of iteration times has it by phase at no cost.
                 if (before.is_some() || capture::wants_batches())
                     && (iteration.is_some() || is_told())
                     && let Some(batch) = before.unwrap_or_else(read)
@@ -180,7 +179,7 @@ impl Mark {
         }
     }
 
-    /// As [`Mark::enters`], where nothing can be kept of the call.
+    /// Handles a call as [`Mark::enters`] does, without storing it.
     pub fn enters_unkept(&self, py: Python<'_>, goes_on: bool) {
         if let Watch::Function(function) = self.watch {
             function.enters_unkept(py, goes_on);
@@ -197,7 +196,7 @@ impl Mark {
         }
     }
 
-    /// The thread has ended in the midst of a call.
+    /// Handles the end of the thread during a call.
     pub fn abandons(&self, entered: Entered) {
         match self.watch {
             Watch::Function(function) => function.abandons(entered),
@@ -205,7 +204,7 @@ impl Mark {
         }
     }
 
-    /// The function whose calls it follows, if it is one that was asked for by its name.
+    /// Returns the function whose calls it follows, if that was requested by name.
     pub const fn function(&self) -> Option<&'static Function> {
         match self.watch {
             Watch::Function(function) => Some(function),
@@ -213,7 +212,7 @@ impl Mark {
         }
     }
 
-    /// Whether it means the same.
+    /// Returns true if both marks mean the same.
     pub fn is_alike(&self, other: &Self) -> bool {
         match (self.watch, other.watch) {
             (Watch::Function(one), Watch::Function(two)) => core::ptr::eq(one, two),
@@ -222,7 +221,7 @@ impl Mark {
         }
     }
 
-    /// Gives its references up. It is in no table any more, and the thread is in its interpreter.
+    /// Releases its references. It is in no table any more, and the thread is in its interpreter.
     pub fn release(&self, py: Python<'_>) {
         drop(self.code.take(py));
         self.first.iter().for_each(|place| place.release(py));

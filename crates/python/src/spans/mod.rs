@@ -1,6 +1,6 @@
 //! The marked calls that a thread is in.
 //!
-//! What a call means, its code object's [`Mark`] knows.
+//! The [`Mark`] of a call's code object defines the meaning of the call.
 
 mod function;
 mod mark;
@@ -19,19 +19,19 @@ use super::trouble::Trouble;
 use tllmprof_platform::lifecycle::OnlyThread;
 use tllmprof_platform::pages;
 
-/// Calls of a thread that are kept at once; others are counted, but have no ranges.
+/// Limit for the stored open calls of a thread. Further ones are counted, but have no ranges.
 const MAX_OPEN: usize = 256;
 
-/// What is kept of a call, and room for that.
+/// A slot for an open call.
 struct Entry {
-    /// Where the call's frame lies; 0 where that is not known.
+    /// The address of the call's frame; 0 if it is not known.
     frame: Cell<usize>,
     mark: Cell<Option<&'static Mark>>,
     entered: Cell<Option<Entered>>,
 }
 
 impl Entry {
-    /// Changes what is kept of the call.
+    /// Changes the state of the call.
     fn change(&self, change: impl FnOnce(&mut Entered)) {
         if let Some(mut entered) = self.entered.take() {
             change(&mut entered);
@@ -40,19 +40,19 @@ impl Entry {
     }
 }
 
-/// The marked calls that a thread is in, in the order in which it entered them.
+/// The marked calls that a thread is in, in the order of entry.
 ///
-/// They end in any order: greenlets switch the thread from within one call into another. So a call is
-/// known by its frame, which is no other call's as long as it is open.
+/// They end in any order, as greenlets switch the thread from within one call into another. So a call is
+/// identified by its frame, which no other open call has.
 pub struct Spans {
-    /// Room for `MAX_OPEN` of them, which is never given back; empty before the first.
+    /// `MAX_OPEN` slots, which are never freed; empty before the first call.
     entries: Cell<&'static [Entry]>,
     used: Cell<usize>,
-    /// Calls that were entered when there was no room.
+    /// Number of calls that were entered when there was no free slot.
     beyond: Cell<usize>,
-    /// A call has ended before one that was entered later.
+    /// True if a call has ended before one that was entered later.
     has_overlaps: Cell<bool>,
-    /// What is left of the thread's stack to the program.
+    /// The part of the thread's stack that is left to the program.
     room: Cell<Room>,
 }
 
@@ -67,7 +67,7 @@ impl Spans {
         }
     }
 
-    /// Whether there is room for another call.
+    /// Returns true if there is a free slot for another call.
     fn has_room(&self) -> bool {
         if self.entries.get().is_empty() {
             self.entries.set(room().unwrap_or(&[]));
@@ -75,12 +75,12 @@ impl Spans {
         self.used.get() < self.entries.get().len()
     }
 
-    /// The calls that are kept.
+    /// Returns the stored calls.
     fn open(&self) -> &'static [Entry] {
         self.entries.get().get(..self.used.get()).unwrap_or(&[])
     }
 
-    /// Keeps a call, if there is room.
+    /// Stores a call, if there is a free slot.
     fn push(&self, frame: usize, mark: &'static Mark, entered: Entered) {
         let used = self.used.get();
         if let Some(entry) = self.entries.get().get(used) {
@@ -99,7 +99,7 @@ impl Spans {
         entry.mark.take().zip(entry.entered.take())
     }
 
-    /// Takes the call at `place`; those that were entered later move up.
+    /// Takes the call at `place`. Later calls move up.
     fn take(&self, place: usize) -> Option<(&'static Mark, Entered)> {
         let open = self.open();
         let entry = open.get(place)?;
@@ -113,14 +113,15 @@ impl Spans {
         taken
     }
 
-    /// The place of the call of `mark` in `frame`; the innermost one's, where no frames are known.
+    /// Returns the index of the call of `mark` in `frame`; without known frames, that of the innermost one.
     fn find(&self, frame: usize, mark: &Mark) -> Option<usize> {
         self.open().iter().rposition(|entry| {
             entry.frame.get() == frame && entry.mark.get().is_some_and(|it| core::ptr::eq(it, mark))
         })
     }
 
-    /// The calling thread enters a marked call, or one goes on, in `frame`; `arguments` gives its arguments.
+    /// Handles a marked call in `frame` that the calling thread enters or resumes. `arguments` returns its
+    /// arguments.
     pub fn enter<'py>(
         &self,
         py: Python<'py>,
@@ -139,7 +140,7 @@ impl Spans {
                 return;
             }
             let entered = mark.enters(py, goes_on, arguments, self);
-            // What came in between has left again.
+            // Calls that were entered in between have ended.
             self.push(frame, mark, entered);
         } else {
             self.enter_beyond();
@@ -147,7 +148,8 @@ impl Spans {
         }
     }
 
-    /// Whether the thread is in a call of what has replaced `function`, of which `mark` is the code.
+    /// Returns true if the thread is in a call of the function that has replaced `function`. `mark` is that
+    /// of the original code.
     #[cold]
     fn is_within(&self, function: &Function, mark: &Mark) -> bool {
         self.open().iter().any(|entry| {
@@ -160,7 +162,8 @@ impl Spans {
         })
     }
 
-    /// Drops a call whose end was not seen: its frame is another call's by now. Whether there was one.
+    /// Drops a call whose end was not seen: its frame belongs to another call by now. Returns true if there
+    /// was one.
     #[cold]
     fn drop_stale(&self, frame: usize) -> bool {
         let is_its = |entry: &Entry| frame != 0 && entry.frame.get() == frame;
@@ -171,15 +174,15 @@ impl Spans {
         })
     }
 
-    /// The calling thread enters a call for which there is no room.
+    /// Counts a call for which there is no free slot.
     fn enter_beyond(&self) {
         self.beyond.set(self.beyond.get() + 1);
         Trouble::ManyOpen.note();
     }
 
-    /// The calling thread leaves a marked call in `frame`, which has ended, or has only yielded.
+    /// Handles a marked call in `frame` that the calling thread leaves: it has ended or yielded.
     ///
-    /// A call that was entered unseen, before it was marked or in the parent of a fork, is not found.
+    /// Calls whose entry was not seen, before the mark or in the parent of a fork, are not found.
     pub fn leave(&self, py: Python<'_>, frame: usize, mark: &'static Mark, has_ended: bool) {
         self.end(frame, mark, |mark, entered| {
             mark.leaves(py, entered, has_ended);
@@ -208,8 +211,8 @@ impl Spans {
         }
     }
 
-    /// As [`Spans::end_at`], where calls are open that were entered later. Ranges on a thread's stack end in the
-    /// reverse order of their beginnings, so that theirs are interrupted.
+    /// Ends a call as [`Spans::end_at`] does if later calls are open. Ranges on a thread's stack must end in
+    /// reverse order, so those of the later calls are interrupted.
     #[cold]
     fn end_before_others(&self, place: usize, leaves: impl FnOnce(&'static Mark, Entered)) {
         self.has_overlaps.set(true);
@@ -224,7 +227,7 @@ impl Spans {
         }
     }
 
-    /// The thread has ended.
+    /// Handles the end of the thread.
     pub fn thread_ends(&self) {
         self.beyond.set(0);
         self.has_overlaps.set(false);
@@ -234,7 +237,8 @@ impl Spans {
         }
     }
 
-    /// How the calls go on is not seen: their ranges end here, their iterations with the next.
+    /// Forgets the calls, as their ends will not be seen: their ranges end here, their iterations with the
+    /// next one.
     pub fn forget(&self) {
         self.beyond.set(0);
         while let Some((_, entered)) = self.pop() {
@@ -242,7 +246,7 @@ impl Spans {
         }
     }
 
-    /// The process is the child of a fork: ranges are their process's.
+    /// Forgets the calls in the child of a fork: ranges belong to their process.
     pub fn in_child(&self, _: &OnlyThread) {
         self.beyond.set(0);
         while let Some((_, entered)) = self.pop() {
@@ -281,7 +285,7 @@ pub mod tests {
     use super::*;
     use crate::object::Object;
 
-    /// Counts the calls that a thread has ended in the midst of.
+    /// Counts the calls during which a thread has ended.
     struct Counts(AtomicUsize);
 
     static COUNTS: Counts = Counts(AtomicUsize::new(0));
@@ -296,12 +300,12 @@ pub mod tests {
         }
     }
 
-    /// Of no code object.
+    /// Returns a mark without a code object.
     pub fn mark() -> &'static Mark {
         Box::leak(Box::new(Mark::made(Watch::Calls(&COUNTS))))
     }
 
-    /// What ends with the call of `mark` in `frame`, by its place in `marks`.
+    /// Ends the call of `mark` in `frame`, and returns the index in `marks` of the mark that ended.
     fn ended(
         spans: &Spans,
         marks: &[&'static Mark],
@@ -315,7 +319,7 @@ pub mod tests {
         ended.get()
     }
 
-    /// A thread that has entered these, in frames from 1 on.
+    /// Returns a thread's state after it has entered these calls, in frames from 1 on.
     fn in_calls(marks: &[&'static Mark]) -> Spans {
         let spans = Spans::new();
         for (index, mark) in marks.iter().enumerate() {
@@ -383,7 +387,7 @@ pub mod tests {
         assert!(!spans.has_room());
         spans.enter_beyond();
         spans.enter_beyond();
-        // One of those that are kept ends first, as where a greenlet was switched to.
+        // A stored call ends first, as if a greenlet was switched to.
         spans.end(7, outer, |_, entered| assert!(!entered.is_unkept()));
         spans.end(999, inner, |_, entered| assert!(entered.is_unkept()));
         assert_eq!(ended(&spans, &[outer, inner], 998, inner), Some(1));

@@ -1,5 +1,5 @@
-//! Where an engine looks for requests over and over: what lies between two steps is one run of that function in the
-//! record, not one for each call. An engine has one thread that does.
+//! Functions in which an engine looks for requests repeatedly. The record has one run of the function between
+//! two steps, not one for each call. In an engine, one thread calls it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ use tllmprof_sync::Published;
 struct Polled {
     function: Published<PyFunction>,
     thread: AtomicU64,
-    /// When the first began, and when the last ended, in the record's ticks.
+    /// The start of the first call and the end of the last, in the record's ticks.
     since: AtomicU64,
     until: AtomicU64,
 }
@@ -47,7 +47,7 @@ impl Polled {
         self.function.set(Some(function));
     }
 
-    /// The function, when it was first called and when the last call ended, if the thread has called it.
+    /// Takes the function, the start of the first call and the end of the last, if the thread has called it.
     fn take(&self, thread: u64) -> Option<(&'static PyFunction, u64, u64)> {
         if self.function.get().is_none() || self.thread.load(Ordering::Relaxed) != thread {
             return None;
@@ -58,8 +58,8 @@ impl Polled {
     }
 }
 
-/// A call in which an engine waited for requests has ended that began at `since`, in the record's ticks. `polled`: the
-/// function, where it is called over and over.
+/// Handles the end of a call in which an engine waited for requests. It began at `since`, in the record's
+/// ticks. `polled` is the function, if it is called repeatedly.
 pub fn ended(polled: Option<&'static PyFunction>, since: u64) {
     if !recorder::is_keeping() && !watch::is_watching() {
         return;
@@ -71,7 +71,7 @@ pub fn ended(polled: Option<&'static PyFunction>, since: u64) {
     }
 }
 
-/// The calling thread begins a step.
+/// Handles the start of a step on the calling thread.
 pub fn step_begins() {
     if POLLED.function.get().is_none() {
         return;

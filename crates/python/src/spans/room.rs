@@ -1,7 +1,7 @@
-//! How far down its C stack a thread may evaluate calls through us, in CPython 3.11.
+//! Limits how far down its C stack a thread may evaluate calls through us, in CPython 3.11.
 //!
-//! There, calls from Python to Python take no C stack but where an evaluator is set. A program that
-//! has raised the recursion limit may go deeper than its stack then has room for.
+//! In 3.11, calls from Python to Python take C stack only if an evaluator is set. A program that has raised
+//! the recursion limit may then go deeper than its stack allows.
 
 use core::ops::Range;
 
@@ -25,15 +25,15 @@ impl Room {
     const NONE: Self = Self { start: 0, end: 0 };
 }
 
-/// Asked by the thread itself.
+/// Functions that only the thread itself may call.
 impl Spans {
-    /// Whether the thread may be as far down as it may go; [`Spans::is_short`] knows.
+    /// Returns true if the thread may have reached its limit; [`Spans::is_short`] decides.
     #[inline]
     pub fn may_be_short(&self) -> bool {
         stack::here() < self.room.get().end
     }
 
-    /// Whether the thread is as far down as it may go.
+    /// Returns true if the thread has reached its limit.
     pub fn is_short(&self) -> bool {
         let mut room = self.room.get();
         if room.end == usize::MAX {
@@ -45,7 +45,7 @@ impl Spans {
             room = stack::bounds().map_or(Room::NONE, half);
             self.room.set(room);
         }
-        // Below it is another stack, as of a coroutine.
+        // An address below it is on another stack, such as a coroutine's.
         (room.start..room.end).contains(&stack::here())
     }
 }
@@ -66,7 +66,7 @@ mod tests {
             end: here + 4096,
         });
         assert!(spans.may_be_short() && spans.is_short());
-        // On another stack, as a coroutine's that lies below.
+        // On another stack, such as that of a coroutine at lower addresses.
         spans.room.set(Room {
             start: here + (1 << 20),
             end: here + (2 << 20),

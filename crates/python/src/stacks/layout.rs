@@ -1,8 +1,8 @@
-//! Where each version of CPython has what a stack is read from.
+//! The offsets of the data from which stacks are read, in each version of CPython.
 //!
-//! Up to 3.12 the offsets are those of the headers, one row for each layout. From 3.13 on `_PyRuntime` begins with a
-//! table of them (`_Py_DebugOffsets`), and the rows say where in it. Either way they are tried on a stack that is known
-//! before they are trusted ([`super::trial`]).
+//! Up to 3.12 the offsets are from CPython's headers, one row for each layout. From 3.13 on, `_PyRuntime`
+//! begins with a table of offsets (`_Py_DebugOffsets`), and the rows say where in it each one is. In both
+//! cases they are checked on a known stack before they are used ([`super::trial`]).
 
 use tllmprof_platform::ids;
 use tllmprof_platform::peek::{self, Span};
@@ -10,14 +10,14 @@ use tllmprof_platform::peek::{self, Span};
 use super::Trouble;
 use crate::version::Version;
 
-/// What a stack is read from. Offsets are in bytes.
+/// The offsets from which a stack is read, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     pub thread: Thread,
     pub frame: Frame,
     pub code: Code,
     pub text: Text,
-    /// Where an object has its type.
+    /// The offset of an object's type.
     pub kind: usize,
 }
 
@@ -27,15 +27,15 @@ pub struct Thread {
     /// `thread_id`, which is what `pthread_self` returns.
     pub id: usize,
     pub frame: Top,
-    /// `datastack_chunk`, where frames lie in chunks.
+    /// `datastack_chunk`, if frames are in chunks.
     pub chunk: Option<usize>,
 }
 
-/// Where a thread's innermost frame is found.
+/// The location of a thread's innermost frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Top {
     Here(usize),
-    /// In a structure of the C stack that the thread state leads to.
+    /// In a structure on the C stack that the thread state points to.
     Behind {
         pointer: usize,
         frame: usize,
@@ -45,36 +45,36 @@ pub enum Top {
 /// `PyFrameObject` or `_PyInterpreterFrame`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame {
-    /// The caller's.
+    /// The caller's frame.
     pub previous: usize,
     pub code: usize,
     pub instruction: Instruction,
     pub life: Life,
 }
 
-/// Where a frame has the instruction that it is in.
+/// The location of a frame's current instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Instruction {
-    /// An `int`, how many instructions of so many bytes are before it.
+    /// An `int`: the index of the instruction. Each has `bytes` bytes.
     Number { at: usize, bytes: usize },
     /// Its address.
     Address { at: usize },
 }
 
-/// How a frame shows that it is one of the stack's.
+/// The field that shows whether a frame belongs to the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
-    /// It is an object. The byte is `runs` as long as it is executed.
+    /// The frame is an object. The byte is `runs` while it is executed.
     Object { at: usize, runs: u8 },
-    /// It lies in the thread's chunks, or in a generator. The byte is one of [`owner`].
+    /// The frame is in the thread's chunks, or in a generator. The byte is one of [`owner`].
     Chunk { owner: usize },
 }
 
-/// Whose a frame is that is no object.
+/// The owners of a frame that is not an object.
 pub mod owner {
     pub const THREAD: u8 = 0;
     pub const GENERATOR: u8 = 1;
-    /// From here on the interpreter's own, between C and Python: no function.
+    /// From this value on, frames are the interpreter's own, between C and Python: not a function's.
     pub const NONE: u8 = 3;
 }
 
@@ -82,7 +82,7 @@ pub mod owner {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Code {
     pub file: usize,
-    /// The qualified name, or before 3.11 the name.
+    /// The qualified name; before 3.11, the plain name.
     pub name: usize,
     pub line: usize,
 }
@@ -92,15 +92,15 @@ pub struct Code {
 pub struct Text {
     pub length: usize,
     pub state: usize,
-    /// Which bit of the state begins the kind; behind its three are `compact` and `ascii`.
+    /// The first bit of the kind in the state. It has three bits; `compact` and `ascii` follow.
     pub kind: u32,
-    /// Where the characters lie, of a text that is ASCII and of another one.
+    /// Offsets of the characters, of a text that is ASCII and of another one.
     pub ascii: usize,
     pub other: usize,
 }
 
-/// `_PyStackChunk`: the chunk before, its size, and where its frames begin. The first frame of a thread lies one word
-/// behind the beginning of its first chunk.
+/// `_PyStackChunk`: the offsets of the chunk before, of its size, and of its frames. The first frame of a
+/// thread is one word after the beginning of its first chunk.
 pub mod chunk {
     pub const PREVIOUS: usize = 0;
     pub const SIZE: usize = 8;
@@ -199,7 +199,7 @@ const IN_3_12: Layout = Layout {
     kind: OBJECT,
 };
 
-/// Where `_Py_DebugOffsets` has each of them, counted in words.
+/// The indices of the offsets in `_Py_DebugOffsets`, counted in words.
 struct Table {
     frame: usize,
     id: usize,
@@ -268,10 +268,10 @@ const IN_3_15: Table = Table {
     ascii: 92,
 };
 
-/// What the table begins with, and where it says whether threads run without a GIL.
+/// The first bytes of the table, and the index of its word for builds without a GIL.
 const COOKIE: [u8; 8] = *b"xdebugpy";
 const FREE_THREADED: usize = 2;
-/// Words of the table that are looked at.
+/// Number of words of the table that are read.
 const WORDS: usize = 96;
 
 enum Row {
@@ -279,7 +279,7 @@ enum Row {
     Described(Table),
 }
 
-/// From 3.8 on.
+/// The rows, from 3.8 on.
 const ROWS: [Row; 8] = [
     Row::Known(UNTIL_3_9),
     Row::Known(UNTIL_3_9),
@@ -292,8 +292,8 @@ const ROWS: [Row; 8] = [
 ];
 
 impl Layout {
-    /// That of a version, whose `_PyRuntime` lies at `runtime`.
-    pub fn of(version: Version, runtime: usize) -> Result<Self, Trouble> {
+    /// Returns the layout of a version, whose `_PyRuntime` has the address `runtime`.
+    pub fn for_version(version: Version, runtime: usize) -> Result<Self, Trouble> {
         match version.row(&ROWS) {
             Row::Known(layout) => Ok(*layout),
             Row::Described(table) => {
@@ -303,35 +303,35 @@ impl Layout {
         }
     }
 
-    /// Bytes of a thread state that are looked at.
+    /// Returns the number of bytes of a thread state to read.
     pub fn thread_bytes(&self) -> usize {
         let (Top::Here(frame) | Top::Behind { pointer: frame, .. }) = self.thread.frame;
         word_end(&[self.thread.id, frame, self.thread.chunk.unwrap_or(0)])
     }
 
-    /// Of a frame.
+    /// Returns the number of bytes of a frame to read.
     pub fn frame_bytes(&self) -> usize {
         let (Life::Object { at, .. } | Life::Chunk { owner: at }) = self.frame.life;
         word_end(&[self.frame.previous, self.frame.code, at & !7])
     }
 
-    /// Of a code object.
+    /// Returns the number of bytes of a code object to read.
     pub fn code_bytes(&self) -> usize {
         word_end(&[self.code.file, self.code.name, self.code.line, self.kind])
     }
 
-    /// Of a text, before its characters.
+    /// Returns the number of bytes of a text to read, without its characters.
     pub fn text_bytes(&self) -> usize {
         word_end(&[self.text.length, self.text.state, self.kind])
     }
 }
 
-/// Where the last of these words ends.
+/// Returns the end of the last of these words.
 fn word_end(offsets: &[usize]) -> usize {
     offsets.iter().copied().max().unwrap_or(0) + size_of::<u64>()
 }
 
-/// The table of `_PyRuntime`.
+/// Returns the table of `_PyRuntime`.
 fn words(runtime: usize) -> Result<[u64; WORDS], Trouble> {
     let span = Span {
         address: runtime,
@@ -351,12 +351,12 @@ fn words(runtime: usize) -> Result<[u64; WORDS], Trouble> {
 }
 
 impl Table {
-    /// None where an offset is none.
+    /// Returns `None` if an offset is invalid.
     fn layout(&self, words: &[u64; WORDS]) -> Option<Layout> {
         // No structure is larger.
-        const MOST: u64 = 1 << 16;
+        const MAX_OFFSET: u64 = 1 << 16;
         let at = |word: usize| {
-            let offset = words.get(word).filter(|offset| **offset < MOST)?;
+            let offset = words.get(word).filter(|offset| **offset < MAX_OFFSET)?;
             usize::try_from(*offset).ok()
         };
         let ascii = at(self.ascii)?;
@@ -384,10 +384,10 @@ impl Table {
             text: Text {
                 length: at(self.length)?,
                 state: at(self.state)?,
-                // Without a GIL the byte before it is changed by itself.
+                // In a build without a GIL, the byte before it changes independently.
                 kind: if words[FREE_THREADED] == 1 { 8 } else { 2 },
                 ascii,
-                // Behind what a text of ASCII has: the length as UTF-8, and where that is.
+                // A text that is not ASCII has two more fields: the length as UTF-8, and a pointer to that.
                 other: ascii + 16,
             },
             kind: at(self.kind)?,
@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn old_versions_have_their_rows() {
-        let of = |text| Layout::of(version(text), 0);
+        let of = |text| Layout::for_version(version(text), 0);
         assert_eq!(of("3.8.1 "), Ok(UNTIL_3_9));
         assert_eq!(of("3.9.1 "), Ok(UNTIL_3_9));
         assert_eq!(of("3.10.1 "), Ok(IN_3_10));
@@ -417,7 +417,7 @@ mod tests {
     fn new_versions_describe_themselves() {
         let mut words = [0_u64; WORDS];
         let of = |words: &[u64; WORDS]| {
-            Layout::of(version("3.14.1 "), core::ptr::from_ref(words).addr())
+            Layout::for_version(version("3.14.1 "), core::ptr::from_ref(words).addr())
         };
         assert_eq!(of(&words), Err(Trouble::NotDescribed));
         words[0] = u64::from_ne_bytes(COOKIE);
@@ -429,9 +429,9 @@ mod tests {
         assert_eq!((layout.text.kind, layout.text.other), (8, 72));
         words[IN_3_14.owner] = 1 << 16;
         assert_eq!(of(&words), Err(Trouble::NotDescribed));
-        // Nothing lies there.
+        // Nothing is mapped there.
         assert_eq!(
-            Layout::of(version("3.14.1 "), 16),
+            Layout::for_version(version("3.14.1 "), 16),
             Err(Trouble::NotDescribed)
         );
     }

@@ -1,9 +1,9 @@
-//! The Python stacks of other threads, read while they run: without the GIL, without a signal and without stopping
-//! them.
+//! Reads the Python stacks of other threads while they run: without the GIL, without a signal and without
+//! stopping them.
 //!
-//! The kernel copies the memory ([`tllmprof_platform::peek`]), so that what is freed meanwhile is at worst nonsense,
-//! and what is nonsense is rejected. Where each version has what ([`layout`]) is tried once on a stack that is known
-//! ([`trial`]), when an interpreter starts.
+//! The kernel copies the memory ([`tllmprof_platform::peek`]), so memory that is freed during the read gives
+//! garbage at worst, and garbage is rejected. The offsets of each version ([`layout`]) are checked once on a
+//! known stack ([`trial`]), when an interpreter starts.
 
 mod layout;
 mod names;
@@ -26,30 +26,30 @@ pub use layout::{Layout, Top};
 pub use names::{Names, OfAddress};
 pub use walk::{TAGS, Target, Walked, Walker};
 
-/// What is known of the interpreter whose stacks can be read.
+/// The data for reading an interpreter's stacks.
 pub struct Ready {
     pub layout: Layout,
-    /// Where the types of code objects and of texts lie.
+    /// The addresses of the types of code objects and of texts.
     pub(crate) code_type: usize,
     pub(crate) text_type: usize,
-    /// How long a code object is before its instructions, from 3.11 on.
+    /// Number of bytes of a code object before its instructions, from 3.11 on.
     code_bytes: usize,
-    /// A thread may read its own stack where it lies.
+    /// True if a thread may read its own stack without a copy.
     has_own: bool,
 }
 
-/// Why no stacks are read.
+/// The reason why no stacks are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// The interpreter does not say where what lies.
+    /// The interpreter does not publish its offsets.
     NotDescribed,
-    /// A stack that is known was read as another one.
+    /// A known stack was read differently.
     OtherStacks,
     /// The kernel refuses to copy the process's own memory.
     Refused(c_int),
 }
 
-/// What tests look into.
+/// Internals that tests use.
 #[cfg(test)]
 pub(crate) mod tests {
     pub(crate) use super::names::name_of;
@@ -66,12 +66,12 @@ lifecycle::global! {
     static READY: Published<Result<Ready, Trouble>> = Published::none();
 }
 
-/// Whether stacks are to be sampled.
+/// Returns true if stacks are to be sampled.
 pub fn are_asked_for(settings: &Settings) -> bool {
     settings.stacks.is_some() && settings.trace.is_some()
 }
 
-/// Tries stacks of the main interpreter, once.
+/// Checks that stacks of the main interpreter can be read, once.
 pub fn install(py: Python<'_>) {
     if READY.get().is_some() {
         return;
@@ -85,7 +85,7 @@ fn prepare(py: Python<'_>) -> Result<Ready, Trouble> {
     Ok(Ready {
         code_bytes: code_bytes(py).ok_or(Trouble::NotDescribed)?,
         has_own: false,
-        layout: Layout::of(api.version, api.runtime.addr())?,
+        layout: Layout::for_version(api.version, api.runtime.addr())?,
         code_type: api.code_type.addr(),
         text_type: api.types.text.addr(),
     })
@@ -96,23 +96,25 @@ fn code_bytes(py: Python<'_>) -> Option<usize> {
     usize::try_from(class.as_int()?).ok()
 }
 
-/// The interpreter whose stacks can be read, or why they cannot; None where there is no interpreter yet.
+/// Returns the interpreter whose stacks can be read, or the reason why they cannot; `None` if there is no
+/// interpreter yet.
 pub fn ready() -> Option<&'static Result<Ready, Trouble>> {
     READY.get()
 }
 
-/// The calling thread as one whose stack can be read; None if it is none of Python's. Neither waits nor allocates.
+/// Returns the calling thread as one whose stack can be read, or `None` if it is not one of Python's. It
+/// neither waits nor allocates.
 pub fn here() -> Option<Target> {
     let api = attached::api()?;
     let state = api.state_of_thread().addr();
     (state != 0).then(|| Target {
         state,
-        // SAFETY: takes nothing.
+        // SAFETY: the function has no arguments and no conditions.
         id: unsafe { libc::pthread_self() } as usize,
     })
 }
 
-/// As `its stacks are not as expected`.
+/// Formats it like `the stacks of Python 3.12.1 are not as expected`.
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let version = attached::api().map_or("", |api| api.version_text);

@@ -1,4 +1,4 @@
-//! What functions of a stack are called.
+//! The names of functions on a stack.
 
 use core::ffi::c_int;
 use core::hash::{BuildHasherDefault, Hasher};
@@ -12,15 +12,15 @@ use super::Ready;
 use super::layout::Layout;
 use super::snapshot::{Snapshot, word};
 
-/// Code objects that are kept.
-const MOST: usize = 1 << 16;
-/// Characters of a function's name, and of its file's.
-const MOST_CHARACTERS: usize = 4096;
-/// Bytes of the two, so that the line still fits into a string of the record.
-const NAME: usize = 300;
-const FILE: usize = LONGEST - NAME - 20;
+/// Limit for the code objects that are stored.
+const MAX_CODES: usize = 1 << 16;
+/// Limit for the characters of a function's name, and of its file's.
+const MAX_CHARACTERS: usize = 4096;
+/// Limits for the bytes of the two, so that the line still fits into a string of the record.
+const MAX_NAME_BYTES: usize = 300;
+const MAX_FILE_BYTES: usize = LONGEST - MAX_NAME_BYTES - 20;
 
-/// A code object as it was when its name was read. Another one may lie there later.
+/// The fields of a code object when its name was read. Another object may have the address later.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Code {
     file: usize,
@@ -29,8 +29,8 @@ struct Code {
 }
 
 impl Code {
-    /// Whether it is none of a function's: the interpreter makes such code, with one text for its name and its file,
-    /// for what comes after an `__init__`.
+    /// Returns true if it is not a function's: the interpreter makes such code, with one text for its name
+    /// and its file, for its work after an `__init__`.
     const fn is_between(self) -> bool {
         self.file == self.name
     }
@@ -38,13 +38,13 @@ impl Code {
 
 struct Known {
     code: Code,
-    /// None for what the interpreter puts between functions.
+    /// `None` for the interpreter's code between functions.
     id: Option<StringId>,
-    /// The sample that has seen that it is still the same.
+    /// The last sample that has seen it unchanged.
     seen: u64,
 }
 
-/// The names of code objects, each read once.
+/// The names of code objects. Each is read once.
 #[derive(Default)]
 pub struct Names {
     known: HashMap<usize, Known, BuildHasherDefault<OfAddress>>,
@@ -54,11 +54,11 @@ pub struct Names {
 }
 
 impl Names {
-    /// Gives the strings of the functions that a stack consists of, in its order; false where one of them is no code
-    /// object: the stack is torn.
+    /// Calls `give` with the strings of a stack's functions, in order. Returns false if one of them is not a
+    /// code object: the stack is torn.
     ///
     /// # Errors
-    /// As [`super::Walker::walk`].
+    /// Returns the kernel's error, as [`super::Walker::walk`] does.
     pub fn strings(
         &mut self,
         process: i32,
@@ -66,7 +66,7 @@ impl Names {
         codes: &[usize],
         mut give: impl FnMut(StringId),
     ) -> Result<bool, c_int> {
-        if self.known.len() > MOST {
+        if self.known.len() > MAX_CODES {
             self.known.clear();
         }
         self.samples += 1;
@@ -110,7 +110,7 @@ impl Names {
         self.snapshot.take(process, spans)
     }
 
-    /// Reads the name of a code object, unless it is known; false where it is none.
+    /// Reads the name of a code object, unless it is known. Returns false if it is not a code object.
     fn look(&mut self, ready: &Ready, address: usize) -> bool {
         let code = read(&mut self.snapshot, ready, address);
         let is_known = |known: &Known| Some(known.code) == code && known.id != Some(NO_STRING);
@@ -135,7 +135,7 @@ impl Names {
     }
 }
 
-/// What a code object consists of; None where it is none.
+/// Reads a code object, or returns `None` if it is not one.
 fn read(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<Code> {
     let layout = &ready.layout;
     let bytes = snapshot.get(address, layout.code_bytes())?;
@@ -147,16 +147,17 @@ fn read(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<Code> 
     })
 }
 
-/// `QUALNAME (FILE:FIRST LINE)`. What is too long is cut: a name at its end, and a path at its beginning.
+/// Returns `QUALNAME (MAX_FILE_BYTES:FIRST LINE)`. If it is too long, the name is cut at its end, and the path at its
+/// beginning.
 fn text_of(snapshot: &mut Snapshot, ready: &Ready, code: Code) -> Option<String> {
     let mut name = text(snapshot, ready, code.name)?;
-    name.truncate(name.floor_char_boundary(NAME));
+    name.truncate(name.floor_char_boundary(MAX_NAME_BYTES));
     let file = text(snapshot, ready, code.file)?;
-    let file = &file[file.ceil_char_boundary(file.len().saturating_sub(FILE))..];
+    let file = &file[file.ceil_char_boundary(file.len().saturating_sub(MAX_FILE_BYTES))..];
     Some(format!("{name} ({file}:{})", code.line))
 }
 
-/// As [`Names::strings`] would have it, of one code object; nothing for one that is no function's.
+/// Returns the text of [`Names::strings`] for one code object; an empty text if it is not a function's.
 pub fn name_of(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<String> {
     let code = read(snapshot, ready, address)?;
     if code.is_between() {
@@ -165,7 +166,7 @@ pub fn name_of(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option
     text_of(snapshot, ready, code)
 }
 
-/// A str; None where it is none.
+/// Reads a str, or returns `None` if it is not one.
 fn text(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<String> {
     let (at, kind) = (ready.layout.text, ready.layout.kind);
     let bytes = snapshot.get(address, ready.layout.text_bytes())?;
@@ -173,7 +174,7 @@ fn text(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<String
         word(bytes, at.length),
         word(bytes, at.state) as u32 >> at.kind,
     );
-    if word(bytes, kind) != ready.text_type || length > MOST_CHARACTERS {
+    if word(bytes, kind) != ready.text_type || length > MAX_CHARACTERS {
         return None;
     }
     let (is_compact, is_ascii) = (state & 0b1000 != 0, state & 0b1_0000 != 0);
@@ -193,7 +194,7 @@ fn text(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<String
     Some(bytes.chunks(width).map(code).map(shown).collect())
 }
 
-/// Hashes an address. Not the standard library's way, which takes a thread key.
+/// Hashes an address. The standard library's hasher takes a thread key.
 #[derive(Default)]
 pub struct OfAddress(u64);
 

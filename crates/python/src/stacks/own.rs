@@ -1,29 +1,30 @@
-//! The calling thread's own stack, read where it lies: nobody else changes it.
+//! Reads the calling thread's own stack without a copy, as no other thread changes it.
 
 use super::layout::{Instruction, Layout, Life, Top, owner};
 use super::walk::TAGS;
 use super::{Ready, here};
 
-/// How far out a function is looked for.
-const FARTHEST: usize = 24;
+/// Limit for the frames that are searched for a function.
+const MAX_FRAMES: usize = 24;
 
-/// Whether threads may read their own stacks in this way.
+/// Returns true if threads may read their own stacks in this way.
 pub fn is_ready() -> bool {
     matches!(super::ready(), Some(Ok(ready)) if ready.has_own)
 }
 
-/// What `wanted` makes of the code object of the innermost function that it makes anything of, and behind how many bytes of
-/// instructions the function is now. Takes no lock, allocates nothing, and may be called without the GIL.
+/// Searches for the innermost function for whose code object `wanted` returns a result. Returns that, and the
+/// offset in bytes of the current instruction. It takes no lock, allocates nothing, and may be called without
+/// the GIL.
 pub fn find<T>(wanted: impl Fn(usize) -> Option<T>) -> Option<(T, usize)> {
     let ready = super::ready()?.as_ref().ok()?;
     ready.has_own.then(|| read(ready, wanted))?
 }
 
-/// The same, on trial.
+/// Returns the same as [`find`] during the trial.
 pub(super) fn read<T>(ready: &Ready, wanted: impl Fn(usize) -> Option<T>) -> Option<(T, usize)> {
     let layout = &ready.layout;
     let mut frame = innermost(layout)?;
-    for _ in 0..FARTHEST {
+    for _ in 0..MAX_FRAMES {
         if frame == 0 {
             return None;
         }
@@ -55,7 +56,7 @@ fn innermost(layout: &Layout) -> Option<usize> {
     })
 }
 
-/// Whether a frame is a function's, and not the interpreter's own.
+/// Returns true if a frame is a function's, and not the interpreter's own.
 fn is_function(layout: &Layout, frame: usize) -> bool {
     match layout.frame.life {
         Life::Object { .. } => true,
@@ -63,11 +64,12 @@ fn is_function(layout: &Layout, frame: usize) -> bool {
     }
 }
 
-/// A word of the calling thread's state or of one of its frames.
+/// Reads a word of the calling thread's state or of one of its frames.
 fn word(address: usize) -> usize {
     let place = core::ptr::with_exposed_provenance::<usize>(address);
-    // SAFETY: the thread's state is there as long as it is the interpreter's, which `here` has just seen; what it leads to are
-    // the thread's frames, which live until their functions return, and the thread is here. Where they have what was tried on
-    // this interpreter (`trial`): by the walker, which copies them, before they are read here.
+    // SAFETY: the thread's state exists while it belongs to the interpreter, which `here` has just checked.
+    // It leads to the thread's frames, which live until their functions return, and this thread is inside
+    // them. The offsets were checked on this interpreter (`trial`), by the walker, which copies frames,
+    // before they are read here.
     unsafe { place.read_unaligned() }
 }

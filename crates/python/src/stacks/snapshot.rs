@@ -1,31 +1,33 @@
-//! Copies of memory that are of one moment, as far as that goes: what the last sample has read is read again at once.
+//! Copies of memory from about the same moment: the places that the last sample has read are copied in one
+//! call.
 
 use core::ffi::c_int;
 
 use tllmprof_platform::peek::{self, Span};
 
-/// What is copied at most, in bytes.
-const LARGEST: usize = 8 << 20;
+/// Limit for the bytes that are copied.
+const MAX_BYTES: usize = 8 << 20;
 
 /// Copies of places in memory.
 #[derive(Default)]
 pub struct Snapshot {
     process: i32,
     spans: Vec<Span>,
-    /// Where each span's copy begins.
+    /// The offset of each span's copy.
     starts: Vec<usize>,
     bytes: Vec<u8>,
-    /// Bytes that are copies.
+    /// Number of bytes that are copies.
     copied: usize,
-    /// The span that was found last: the next one is asked for behind it.
+    /// The span that was found last. The search begins there, as the next one usually follows it.
     last: usize,
 }
 
 impl Snapshot {
-    /// Copies these spans of the memory of `process`, which is this one: all at once, up to the first that is not there.
+    /// Copies these spans of the memory of `process`, which is this process, in one call, up to the first
+    /// that is not mapped.
     ///
     /// # Errors
-    /// The kernel's, where it copies nothing whatever is asked for.
+    /// Returns the kernel's error if it refuses to copy at all.
     pub fn take(
         &mut self,
         process: i32,
@@ -35,8 +37,8 @@ impl Snapshot {
         self.spans.clear();
         self.starts.clear();
         let mut total = 0;
-        for span in spans.into_iter().take(peek::MOST) {
-            if total + span.length > LARGEST {
+        for span in spans.into_iter().take(peek::MAX_SPANS) {
+            if total + span.length > MAX_BYTES {
                 break;
             }
             self.spans.push(span);
@@ -55,7 +57,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// The copy of a place, which is made now where there is none. None where nothing is there.
+    /// Returns the copy of a place, which is copied now if that has not been done; `None` if nothing is
+    /// mapped there.
     pub fn get(&mut self, address: usize, length: usize) -> Option<&[u8]> {
         let at = self
             .find(address, length)
@@ -63,7 +66,7 @@ impl Snapshot {
         self.bytes.get(at..at + length)
     }
 
-    /// Where the copy begins.
+    /// Returns the offset of the copy.
     fn find(&mut self, address: usize, length: usize) -> Option<usize> {
         let has = |index: usize| {
             let offset = address.checked_sub(self.spans[index].address)?;
@@ -81,12 +84,12 @@ impl Snapshot {
 
     fn add(&mut self, address: usize, length: usize) -> Option<usize> {
         let span = Span { address, length };
-        // What the kernel left out lies there.
+        // The kernel has left out the spans from here on.
         let wanted = self.starts.partition_point(|start| *start < self.copied);
         self.spans.truncate(wanted);
         self.starts.truncate(wanted);
         let at = self.copied;
-        if at + length > LARGEST {
+        if at + length > MAX_BYTES {
             return None;
         }
         if self.bytes.len() < at + length {
@@ -103,7 +106,7 @@ impl Snapshot {
     }
 }
 
-/// The word at an offset of a copy; 0 behind its end.
+/// Returns the word at an offset of a copy; 0 after its end.
 pub fn word(bytes: &[u8], offset: usize) -> usize {
     bytes
         .get(offset..)
@@ -132,7 +135,7 @@ mod tests {
         snapshot.take(ids::process(), [span(&words)]).unwrap();
         words[1] = 7;
         assert_eq!(word(snapshot.get(at + 8, 8).unwrap(), 0), 2);
-        // Beyond what was copied it is read now.
+        // A place that was not copied is read now.
         let more = [9_u64];
         assert_eq!(word(snapshot.get(more.as_ptr().addr(), 8).unwrap(), 0), 9);
         assert_eq!(word(snapshot.get(at, 8).unwrap(), 0), 1);
@@ -157,7 +160,7 @@ mod tests {
         );
         assert!(snapshot.get(16, 8).is_none());
         assert_eq!(word(snapshot.get(two.as_ptr().addr(), 8).unwrap(), 0), 3);
-        // Nothing at all is there.
+        // Nothing at all is mapped.
         snapshot.take(ids::process(), [nowhere]).unwrap();
         assert!(snapshot.get(16, 8).is_none() && snapshot.get(usize::MAX - 4, 8).is_none());
     }

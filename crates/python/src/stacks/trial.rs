@@ -1,4 +1,4 @@
-//! A stack of our own, which shows whether stacks are what their layout says, before any of the program's is read.
+//! Reads a stack of our own to check the layout, before any of the program's is read.
 
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
@@ -28,8 +28,8 @@ def run():
     Stra\xc3\x9fe().\xe6\xad\xa5()
 ";
 
-/// What [`SOURCE`]'s `run` is in when it calls us, the innermost first, in versions with qualified names and in those
-/// without.
+/// The functions that [`SOURCE`]'s `run` is in when it calls us, the innermost first, with and without
+/// qualified names.
 const WANTED: [[&str; 2]; 4] = [
     ["leaf (<tllmprof>:2)"; 2],
     ["steps (<tllmprof>:5)"; 2],
@@ -37,30 +37,30 @@ const WANTED: [[&str; 2]; 4] = [
     ["run (<tllmprof>:13)"; 2],
 ];
 
-/// The functions of [`SOURCE`] have fewer bytes of instructions.
-const LONGEST: usize = 256;
+/// Each function of [`SOURCE`] has fewer bytes of instructions.
+const MAX_CODE_BYTES: usize = 256;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The layout that is on trial, and what came of it.
+    /// The layout on trial, and the result.
     #[fork(free)]
     #[restart(keep)]
     static TRIAL: Lock<Option<(Ready, Result<(), Trouble>)>> = Lock::new(None);
 }
 
-static LOOK: MethodDef = MethodDef::without_args(c"look", |_| {
+static LOOK_METHOD: MethodDef = MethodDef::without_args(c"look", |_| {
     if let Some((ready, result)) = &mut *TRIAL.lock() {
         *result = look(ready);
     }
 });
 
-/// Whether a stack of our own is read as it is.
+/// Returns `ready` if a stack of our own is read correctly.
 pub fn passes(py: Python<'_>, ready: Ready) -> Result<Ready, Trouble> {
     *TRIAL.lock() = Some((ready, Err(Trouble::OtherStacks)));
     let ran = || {
         let names = py.run(SOURCE, c"<tllmprof>")?;
-        add(py, &names, &LOOK).then_some(())?;
+        add(py, &names, &LOOK_METHOD).then_some(())?;
         names.item(c"run")?.call(&[])
     };
     let _ = ran();
@@ -89,10 +89,10 @@ fn look(ready: &mut Ready) -> Result<(), Trouble> {
         .ok_or(Trouble::OtherStacks)
 }
 
-/// The same of [`own`], and the instructions: the innermost function is in the middle of its own.
+/// Returns true if [`own`] reads the same, and the innermost function is in the middle of its instructions.
 fn are_read_where_they_lie(ready: &Ready, codes: &[usize]) -> bool {
     codes.iter().take(WANTED.len()).all(|wanted| {
         let found = own::read(ready, |code| (code == *wanted).then_some(code));
-        found.is_some_and(|(_, at)| (1..LONGEST).contains(&at))
+        found.is_some_and(|(_, at)| (1..MAX_CODE_BYTES).contains(&at))
     })
 }

@@ -1,8 +1,9 @@
-//! One thread's stack, read while the thread runs.
+//! Reads one thread's stack while the thread runs.
 //!
-//! The thread is not stopped, so its stack may change meanwhile. What was read then does not fit together, in most
-//! cases: a frame that has ended, a caller that lies above what it called, a chain that ends elsewhere than stacks do.
-//! Such a stack is torn and is given up on. Reading it again would favour functions that last long.
+//! The thread is not stopped, so its stack may change during the read. In most cases the parts then do not
+//! fit together: a frame has ended, a caller is above the function that it called, or the chain does not end
+//! as stacks do. Such a stack is torn and is rejected. Reading it again would favour functions that run for a
+//! long time.
 
 use core::ffi::c_int;
 
@@ -11,33 +12,33 @@ use tllmprof_platform::peek::Span;
 use super::layout::{Layout, Life, Top, chunk, owner};
 use super::snapshot::{Snapshot, word};
 
-/// Frames of a stack that is not torn.
-const MOST_FRAMES: usize = 4096;
-/// Chunks of a thread, and bytes of one.
-const MOST_CHUNKS: usize = 64;
-const LARGEST_CHUNK: usize = 1 << 20;
-/// Frames outside the chunks that are copied with them.
-const MOST_OUTSIDE: usize = 900;
-/// The bits that tag a reference; objects are aligned to more.
+/// Limit for the frames of a stack; a longer one is torn.
+const MAX_FRAMES: usize = 4096;
+/// Limits for the chunks of a thread, and for the bytes of one.
+const MAX_CHUNKS: usize = 64;
+const MAX_CHUNK_BYTES: usize = 1 << 20;
+/// Limit for the frames outside the chunks that are copied with them.
+const MAX_OUTSIDE: usize = 900;
+/// The bits that tag a reference. The alignment of objects keeps them zero.
 pub const TAGS: usize = 0b111;
 
-/// A thread of Python's, as it sees itself.
+/// A Python thread, as it sees itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Target {
-    /// Where its `PyThreadState` lies.
+    /// The address of its `PyThreadState`.
     pub state: usize,
-    /// What `pthread_self` returns on it.
+    /// The result of `pthread_self` on the thread.
     pub id: usize,
 }
 
-/// What was read of a stack.
+/// The result of reading a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Walked {
     /// The thread is in the functions of [`Walker::codes`].
     Stack,
-    /// The thread is in no Python function, or is none of Python's any more.
+    /// The thread runs no Python function, or is no longer one of Python's.
     Nothing,
-    /// The stack has changed meanwhile.
+    /// The stack changed during the read.
     Torn,
 }
 
@@ -45,12 +46,12 @@ pub enum Walked {
 struct Chunk {
     address: usize,
     size: usize,
-    /// Bytes that are copied: up to a little behind the last sample's frames.
+    /// Number of bytes to copy: up to a little after the last sample's frames.
     used: usize,
 }
 
-/// What a stack may grow by from sample to sample, in bytes, to be copied at once all the same.
-const GROWTH: usize = 1024;
+/// Number of bytes by which a stack may grow between samples and still be copied in one call.
+const MAX_GROWTH: usize = 1024;
 
 impl Chunk {
     const fn contains(self, address: usize) -> bool {
@@ -58,21 +59,21 @@ impl Chunk {
     }
 }
 
-/// Reads the stack of one thread again and again.
+/// Reads the stack of one thread repeatedly.
 #[derive(Default)]
 pub struct Walker {
     snapshot: Snapshot,
-    /// What the last sample has met: it is copied at once with the thread's state.
+    /// The chunks of the last sample. They are copied together with the thread's state.
     chunks: Vec<Chunk>,
     behind: usize,
     outside: Vec<usize>,
-    /// Frames outside the chunks that this sample has met.
+    /// Frames of this sample outside the chunks.
     met: Vec<usize>,
     codes: Vec<usize>,
 }
 
 impl Walker {
-    /// The code objects of the last stack, the innermost first.
+    /// Returns the code objects of the last stack, the innermost first.
     pub fn codes(&self) -> &[usize] {
         &self.codes
     }
@@ -80,7 +81,7 @@ impl Walker {
     /// Reads a thread's stack. `process` is this process.
     ///
     /// # Errors
-    /// The kernel's, where the process may not read its own memory in this way.
+    /// Returns the kernel's error if the process may not read its own memory in this way.
     pub fn walk(&mut self, process: i32, layout: &Layout, target: Target) -> Result<Walked, c_int> {
         self.codes.clear();
         self.copy(process, layout, target)?;
@@ -88,7 +89,8 @@ impl Walker {
             None | Some((0, _)) => return Ok(Walked::Nothing),
             Some((top, chunks)) if chunks == self.newest() => top,
             Some((_, chunks)) => {
-                // The stack has got into another chunk. All is copied again, so that it is of one moment.
+                // The stack has reached another chunk. Everything is copied again, so that it is from one
+                // moment.
                 if !self.learn(chunks) {
                     return Ok(Walked::Torn);
                 }
@@ -111,7 +113,7 @@ impl Walker {
         self.chunks.first().map_or(0, |chunk| chunk.address)
     }
 
-    /// Copies what the last sample has met.
+    /// Copies the places that the last sample has read.
     fn copy(&mut self, process: i32, layout: &Layout, target: Target) -> Result<(), c_int> {
         let state = Span {
             address: target.state,
@@ -119,7 +121,7 @@ impl Walker {
         };
         let behind = (self.behind != 0).then_some(Span {
             address: self.behind,
-            length: BEHIND,
+            length: LINK_BYTES,
         });
         let chunks = self.chunks.iter().map(|chunk| Span {
             address: chunk.address,
@@ -136,8 +138,8 @@ impl Walker {
         self.snapshot.take(process, spans)
     }
 
-    /// The innermost frame and the newest chunk of the thread, each 0 for none; None where the state is not the
-    /// thread's.
+    /// Returns the innermost frame and the newest chunk of the thread, each 0 for none; `None` if the state
+    /// is not the thread's.
     fn top(&mut self, layout: &Layout, target: Target) -> Option<(usize, usize)> {
         let state = self.snapshot.get(target.state, layout.thread_bytes())?;
         if word(state, layout.thread.id) != target.id {
@@ -148,13 +150,13 @@ impl Walker {
             Top::Here(at) => word(state, at),
             Top::Behind { pointer, frame } => {
                 self.behind = word(state, pointer);
-                word(self.snapshot.get(self.behind, BEHIND)?, frame)
+                word(self.snapshot.get(self.behind, LINK_BYTES)?, frame)
             }
         };
         Some((frame, chunk))
     }
 
-    /// Follows the chunks from the newest one; false where they are none.
+    /// Follows the chunks from the newest one. Returns false if they are invalid.
     fn learn(&mut self, newest: usize) -> bool {
         self.chunks.clear();
         let mut address = newest;
@@ -163,8 +165,8 @@ impl Walker {
                 return false;
             };
             let (previous, size) = (word(header, chunk::PREVIOUS), word(header, chunk::SIZE));
-            let is_one = (chunk::FIRST_FRAME..=LARGEST_CHUNK).contains(&size);
-            if !is_one || self.chunks.len() == MOST_CHUNKS {
+            let is_one = (chunk::FIRST_FRAME..=MAX_CHUNK_BYTES).contains(&size);
+            if !is_one || self.chunks.len() == MAX_CHUNKS {
                 self.chunks.clear();
                 return false;
             }
@@ -178,21 +180,21 @@ impl Walker {
         true
     }
 
-    /// Follows the frames from the innermost one; None where they are no stack.
+    /// Follows the frames from the innermost one. Returns `None` if they are not a stack.
     fn follow(&mut self, layout: &Layout, top: usize) -> Option<()> {
         let length = layout.frame_bytes();
         let mut outside = core::mem::take(&mut self.met);
         outside.clear();
         let mut frames = 0;
         let mut at = top;
-        // Of the thread's own frames: the chunk that the last one lay in, and where.
+        // The last of the thread's own frames: the index of its chunk, and its address.
         let mut last = (0, usize::MAX);
         let mut outermost = top;
         let whole = loop {
             if at == 0 {
                 break true;
             }
-            if frames == MOST_FRAMES {
+            if frames == MAX_FRAMES {
                 break false;
             }
             let Some(frame) = self.snapshot.get(at, length) else {
@@ -203,7 +205,7 @@ impl Walker {
                 word(frame, layout.frame.code),
             );
             let is_function = match layout.frame.life {
-                // The innermost one may be about to begin.
+                // The innermost frame may be about to begin.
                 Life::Object { at, runs } if frames > 0 && frame[at] != runs => break false,
                 Life::Object { .. } => {
                     outside.push(at);
@@ -217,13 +219,13 @@ impl Walker {
                         else {
                             break false;
                         };
-                        // Callers lie below.
+                        // Callers have lower addresses.
                         if index == from && at >= above {
                             break false;
                         }
                         if index != from || above == usize::MAX {
-                            // The first that is met in a chunk is the one that lies farthest up.
-                            let end = at - self.chunks[index].address + length + GROWTH;
+                            // The first frame that is found in a chunk is the topmost one.
+                            let end = at - self.chunks[index].address + length + MAX_GROWTH;
                             self.chunks[index].used = end.min(self.chunks[index].size);
                         }
                         last = (index, at);
@@ -258,9 +260,9 @@ impl Walker {
             }
         };
         let is_whole = whole && is_rooted;
-        outside.truncate(MOST_OUTSIDE);
+        outside.truncate(MAX_OUTSIDE);
         self.met = outside;
-        // Of a torn stack only a part is known: what was there before is more likely to be met again.
+        // A torn stack is known only in part, so the frames from before are more likely to be found again.
         if is_whole {
             core::mem::swap(&mut self.met, &mut self.outside);
         }
@@ -268,5 +270,5 @@ impl Walker {
     }
 }
 
-/// Bytes of what lies between a thread's state and its frames.
-const BEHIND: usize = 16;
+/// Number of bytes of the structure between a thread's state and its frames.
+const LINK_BYTES: usize = 16;

@@ -1,4 +1,4 @@
-//! Functions by name, counted and followed.
+//! Tests functions that are found by name, counted and followed.
 
 use core::sync::atomic::Ordering;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use crate::functions::{Uncalled, follow, interpreter_ends, near, resolve};
 use crate::object::{Object, Python};
 use crate::spans::{Calls, Entered};
 
-/// The function that the rule names.
+/// Returns the function that the rule names.
 fn target() -> &'static Target {
     let mut targets = targets::known().iter().flat_map(|module| &module.targets);
     targets
@@ -201,7 +201,7 @@ number = 3
     });
 }
 
-/// Remembers what it sees of calls.
+/// Records the calls that it sees.
 struct Seen(Mutex<Vec<String>>);
 
 static SEEN: Seen = Seen(Mutex::new(Vec::new()));
@@ -251,10 +251,10 @@ def run():
             let names = py.run(source, c"<test>").unwrap();
             for function in names.item(c"followed").unwrap().elements() {
                 assert!(follow(py, &function.code().unwrap(), &SEEN));
-                // Followed twice it is seen once.
+                // A function that is followed twice is seen once.
                 assert!(follow(py, &function.code().unwrap(), &SEEN));
             }
-            assert!(!follow(py, &names, &SEEN)); // no code object
+            assert!(!follow(py, &names, &SEEN)); // not a code object
             names.item(c"run").unwrap().call(&[]).unwrap();
             let seen = core::mem::take(&mut *SEEN.0.lock().unwrap());
             assert_eq!(

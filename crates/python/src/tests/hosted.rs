@@ -1,6 +1,6 @@
-//! Tests in a CPython: the test's own process loads a libpython, finds it as the library does, and
-//! starts it. Such a process has one interpreter's library, so that each version has a process of its
-//! own, which runs the same test again.
+//! Runs tests in a CPython: the test's own process loads a libpython, finds it as the library does, and
+//! starts it. A process can load only one libpython, so each version has a process of its own, which runs the
+//! same test again.
 
 use core::any::type_name;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -18,14 +18,14 @@ use crate::attached;
 use crate::object::Python;
 use crate::skipped::skipped;
 
-/// In the process that loads it: the path of the libpython.
+/// The path of the libpython, in the process that loads it.
 const LIBRARY: &str = "TLLMPROF_TEST_LIBPYTHON";
 
-/// A variable: the interpreter is up before it is looked for.
+/// A variable: the interpreter is initialized before it is looked for.
 pub const LATE: &str = "TLLMPROF_TEST_LATE";
 
-/// Runs `body`, the closure of a test, in each CPython from 3.8 on that `scripts/list-pythons` finds a
-/// libpython of, with these variables, in a new folder.
+/// Runs `body`, the closure of a test, with these variables and in a new folder, in each CPython from 3.8 on
+/// for which `scripts/list-pythons` finds a libpython.
 pub fn in_each<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
     if let Some(library) = env::var_os(LIBRARY) {
         return body(&Host::load(Path::new(&library)));
@@ -33,13 +33,14 @@ pub fn in_each<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
     run_in(libraries(), test_of::<F>(), variables);
 }
 
-/// The name of the test that a closure is in.
+/// Returns the name of the test that a closure is in.
 fn test_of<F>() -> &'static str {
     let path = type_name::<F>().trim_end_matches("::{{closure}}");
     path.split_once("::").unwrap().1
 }
 
-/// As [`in_each`], where the version matters little: in the oldest, the newest and one in between.
+/// Runs `body` as [`in_each`] does, but only in the oldest version, the newest and one in between: the
+/// version matters little.
 pub fn in_few<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
     if let Some(library) = env::var_os(LIBRARY) {
         return body(&Host::load(Path::new(&library)));
@@ -82,7 +83,7 @@ fn run_in<'a>(
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr),
         );
-        // Not if the name is none of a test's, so that nothing ran.
+        // With a name that is not a test's, nothing would run.
         let has_run = out.contains("1 passed");
         assert!(
             output.status.success() && has_run,
@@ -93,23 +94,23 @@ fn run_in<'a>(
     }
 }
 
-/// Whether the library or Python reads a variable, which is a test's own then.
+/// Returns true if the library or Python reads a variable. Only the test may set it then.
 fn is_read(name: &OsStr) -> bool {
     let name = name.as_bytes();
     let is_tool = name.ends_with(b"_INJECTION64_PATH");
     is_tool || name.starts_with(b"TLLM") || name.starts_with(b"PYTHON")
 }
 
-/// A libpython that there is to test with.
+/// A libpython to test with.
 struct Library {
     path: PathBuf,
-    /// What `PYTHONHOME` is to be.
+    /// The value for `PYTHONHOME`.
     home: PathBuf,
 }
 
 impl Library {
-    /// That of a Python, if it is of this processor.
-    fn of(python: &str) -> Option<Self> {
+    /// Returns the libpython of a Python, if it is built for this processor.
+    fn find(python: &str) -> Option<Self> {
         const ABOUT: &str = "
 import platform, sys
 print(platform.machine())
@@ -129,7 +130,8 @@ with open('/proc/self/maps') as maps:
         (machine == env::consts::ARCH).then_some(Self { path, home })
     }
 
-    /// Runs this test again, with the C library that came with the libpython, if one did.
+    /// Returns a command that runs this test again, with the C library that was installed with the libpython,
+    /// if there is one.
     fn command(&self) -> Command {
         let us = env::current_exe().unwrap();
         let folder = self.path.parent().unwrap();
@@ -147,7 +149,8 @@ with open('/proc/self/maps') as maps:
     }
 }
 
-/// One of each minor version that `scripts/list-pythons` finds: one that cannot be loaded fails.
+/// Returns one of each minor version that `scripts/list-pythons` finds. One that cannot be loaded makes the
+/// test fail.
 fn libraries() -> &'static BTreeMap<u32, Library> {
     static FOUND: OnceLock<BTreeMap<u32, Library>> = OnceLock::new();
     FOUND.get_or_init(find_libraries)
@@ -165,7 +168,7 @@ fn find_libraries() -> BTreeMap<u32, Library> {
         };
         let minor = version.split('.').nth(1).unwrap().parse().unwrap();
         if !libraries.contains_key(&minor)
-            && let Some(library) = Library::of(path)
+            && let Some(library) = Library::find(path)
         {
             libraries.insert(minor, library);
         }
@@ -179,8 +182,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Does what the library does where it is preloaded: it is there before libpython is, and looks
-    /// for that when modules have changed.
+    /// Does what the preloaded library does: it is loaded before libpython, and looks for that when modules
+    /// have changed.
     fn load(path: &Path) -> Self {
         let is_late = env::var_os(LATE).is_some();
         if !is_late {
@@ -206,7 +209,7 @@ impl Host {
     }
 
     /// # Safety
-    /// `F` is the type of the function that libpython has by that name.
+    /// `F` is the type of the function that libpython has under this name.
     unsafe fn function<F: Copy>(&self, name: &CStr) -> F {
         // SAFETY: the library stays loaded.
         let address = unsafe { libc::dlsym(self.library, name.as_ptr()) };
@@ -222,7 +225,7 @@ impl Host {
     }
 
     fn initialize(&self) {
-        // SAFETY: the type is that of Python.h; no interpreter is up.
+        // SAFETY: the type is that of Python.h; no interpreter is initialized.
         unsafe { self.function::<extern "C" fn(c_int)>(c"Py_InitializeEx")(0) };
     }
 
@@ -238,24 +241,23 @@ impl Host {
         assert!(self.try_run(program), "{program}");
     }
 
-    /// Runs a program; false if it raised.
+    /// Runs a program. Returns false if it raised.
     pub fn try_run(&self, program: &str) -> bool {
         type Run = extern "C" fn(*const c_char) -> c_int;
         let text = CString::new(program).unwrap();
-        // SAFETY: the type is that of Python.h, from which a macro is called so; this thread has the
-        // GIL.
+        // SAFETY: the type is that of Python.h, where a macro calls it in this way; this thread has the GIL.
         let run = unsafe { self.function::<Run>(c"PyRun_SimpleString") };
         run(text.as_ptr()) == 0
     }
 
-    /// Runs a program that can import `module`, whose source is this.
+    /// Runs a program that can import `module` with this source.
     pub fn run_with_module(&self, module: &str, source: &str, program: &str) {
         std::fs::write(format!("{module}.py"), source).unwrap();
         self.run("import os, sys\nsys.path.insert(0, os.getcwd())");
         self.run(program);
     }
 
-    /// What `act` makes of the interpreter, whose GIL this thread has.
+    /// Runs `act` with the interpreter, whose GIL this thread has.
     pub fn with<R>(&self, act: impl FnOnce(Python<'_>) -> R) -> R {
         Python::if_held(attached::api().unwrap(), act).expect("this thread has the GIL")
     }
@@ -275,9 +277,9 @@ impl Host {
 }
 
 impl Host {
-    /// Runs a program in another interpreter, which ends with it.
+    /// Runs a program in another interpreter, which ends afterwards.
     pub fn in_another(&self, program: &str) {
-        // SAFETY: the types are those of Python.h; this thread has the GIL, and goes back to its own
+        // SAFETY: the types are those of Python.h; this thread has the GIL, and returns to its own
         // interpreter.
         unsafe {
             type Swap = extern "C" fn(ThreadState) -> ThreadState;

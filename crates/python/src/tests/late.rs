@@ -1,4 +1,4 @@
-//! An interpreter that was there before us.
+//! Tests an interpreter that is older than the library.
 
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ fn it_is_come_into_and_left_again() {
             host.in_another("import gc; assert not gc.callbacks");
             assert!(host.without_gil(|| late::switch(true)));
         }
-        // Who has the GIL is not waited for, and does not wait.
+        // A thread with the GIL neither waits nor is waited for.
         assert!(!late::switch(false));
         assert!(late::switch(true) || host.without_gil(|| late::switch(true)));
         host.run("import gc; assert len(gc.callbacks) == 1");

@@ -1,4 +1,4 @@
-//! Exceptions that are raised in the program later.
+//! Tests exceptions that are raised in the program later.
 
 use super::hosted::in_few;
 use crate::later::call_for_program;

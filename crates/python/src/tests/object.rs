@@ -1,4 +1,4 @@
-//! Objects of each CPython.
+//! Tests the objects of each CPython.
 
 use core::ffi::CStr;
 
@@ -14,7 +14,7 @@ fn what_outlives_the_gil_may_go_to_another_thread() {
     assert_eq!(Held::none().addr(), 0);
 }
 
-/// Has `act` act on the names of a program's body.
+/// Runs `act` with the names of a program's body.
 fn with_names(host: &Host, source: &CStr, act: impl for<'py> FnOnce(Python<'py>, Object<'py>)) {
     host.with(|py| act(py, py.run(source, c"<test>").expect("the program runs")));
 }
@@ -32,7 +32,7 @@ mixed = [1, True, 2, Own(0), 3, 0, 'a', None]
 pair = (1, 0)",
             |py, program| {
                 let of = |name| program.item(name).unwrap();
-                let ints = Ints::of(py);
+                let ints = Ints::detect(py);
                 assert_eq!(ints.is_some(), of(c"has_gil").is_true());
                 let Some(ints) = ints else { return };
                 let most = of(c"most");
@@ -42,7 +42,7 @@ pair = (1, 0)",
                 assert_eq!(found.next(), Some(None), "there is no more");
                 assert_eq!(ints.skip_others(&most, 0, 8), 0);
                 assert_eq!(ints.skip_others(&most, 1, 8), 8);
-                // What is no plain number is left to who knows more.
+                // The caller handles objects that are not plain numbers.
                 let mixed = of(c"mixed");
                 let stops = (0..8).filter(|&index| ints.skip_others(&mixed, index, 8) == index);
                 assert_eq!(stops.collect::<Vec<_>>(), [1, 3, 5, 6, 7]);
@@ -132,7 +132,7 @@ fn modules_and_references_are_had_for_as_long_as_they_are_held() {
             assert_eq!(py.interpreter(), 0);
             assert_ne!(py.interpreter_address(), 0);
             assert!(py.sys(c"stdout").is_some() && py.sys(c"nothing").is_none());
-            // A module that nothing has imported stays unseen; one that was there, seen.
+            // A module that was not imported before stays unseen; one that was imported stays seen.
             assert!(py.imported(c"colorsys").is_none());
             assert!(py.import_unseen(c"colorsys").is_some());
             assert!(py.imported(c"colorsys").is_none());

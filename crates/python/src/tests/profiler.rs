@@ -1,4 +1,4 @@
-//! The PyTorch profiler in the windows, with a torch that is made up.
+//! Tests the PyTorch profiler in the windows, with a made-up torch.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::torch::profiler::{
     SOURCE, TorchProfiler, runs, window_closes, window_has_closed, window_opens, writes,
 };
 
-/// What is used of torch; `made` are the options of each profiler.
+/// The parts of torch that are used. `made` are the options of each profiler.
 const TORCH: &str = "
 import types
 __version__ = '2.1.0+made'
@@ -39,7 +39,7 @@ fn window(text: &str) -> Window {
     Windows::parse(text).unwrap().as_slice()[0]
 }
 
-/// A window opens and closes, as the session has it.
+/// Opens and closes a window in the way the session does.
 fn passes(host: &Host, name: &str, rank: Option<u64>) {
     host.without_gil(|| {
         window_opens(window(name), rank, None, None);
@@ -63,7 +63,7 @@ fn each_window_has_a_trace() {
         assert!(Path::new("traces/trace-rank-3.json").exists());
         passes(host, "20", None);
         assert!(Path::new("traces/trace-rank-0-window-2.json").exists());
-        // One on demand has a path of its own.
+        // A window on demand has its own path.
         let path = TracePath::parse("others/own.json").unwrap();
         host.without_gil(|| {
             window_opens(window("30-31"), Some(1), Some(1), Some(&path));
@@ -92,7 +92,7 @@ fn what_torch_raises_stays_out_of_the_program() {
             assert!(!runs() && !Path::new("traces/trace-rank-0.json").exists());
         }
         host.run("torch.profile.fails = ''");
-        // A trace that is under way when the interpreter ends is written.
+        // A trace that is being recorded when the interpreter ends is written.
         host.without_gil(|| window_opens(window("5-9"), None, None, None));
         assert!(runs());
         host.end();

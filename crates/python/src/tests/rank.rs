@@ -1,4 +1,4 @@
-//! The rank that Python knows, with a torch and engines that are made up.
+//! Tests the rank that Python knows, with a made-up torch and made-up engines.
 
 use crate::attached;
 use tllmprof_platform::lifecycle::{HOOKS, OnlyThread, Stage};
@@ -9,7 +9,7 @@ use crate::Cpython;
 
 const RECORDED: (&str, &str) = ("TLLMPROF_TRACE", "record");
 
-/// A world of three ranks, of which this is the second, and what makes the process that of a worker.
+/// A world of three ranks, of which this is the second, and functions that make the process a worker.
 const MADE_UP: &str = "
 import sys, types
 import multiprocessing.process as processes
@@ -45,9 +45,9 @@ fn found() -> String {
     }
 }
 
-/// Forgets what was found, as the child of a fork does.
+/// Forgets the rank, as the child of a fork does.
 fn forget() {
-    // SAFETY: one thread uses the state of this stage here.
+    // SAFETY: only this thread uses the state of this stage here.
     let alone = unsafe { OnlyThread::new() };
     let ours = HOOKS.iter().filter(|hook| hook.stage == Stage::Sinks);
     ours.filter_map(|hook| hook.child)
@@ -63,7 +63,7 @@ fn the_world_of_torch_gives_the_rank_once_it_is_there() {
         assert_eq!(found(), "torch.distributed is not initialised");
         host.run("begin()");
         assert_eq!(found(), "1 of 3 by torch.distributed");
-        // It is not asked for again.
+        // It is not looked up again.
         host.run("c10d._world._default_pg = None");
         assert_eq!(found(), "1 of 3 by torch.distributed");
         host.end();
@@ -107,7 +107,7 @@ fn without_the_gil_the_main_thread_is_asked_and_nobody_waits() {
             "none"
         };
         assert_eq!(host.without_gil(found), after);
-        // Whoever has the GIL looks.
+        // The thread with the GIL looks it up.
         assert_eq!(found(), "1 of 3 by torch.distributed");
         host.end();
     });
@@ -134,7 +134,7 @@ fn what_goes_wrong_is_not_raised_in_the_program() {
     });
 }
 
-/// What is found where a process was started with `work`, by a torch whose world has three ranks.
+/// Asserts the result if a process was started with `work`, in a world of three ranks.
 #[track_caller]
 fn assert_found(host: &Host, work: &str, expected: &str) {
     forget();
@@ -193,7 +193,7 @@ def sglang_of_context(dp_rank, dp_size):
             assert_found(host, work, expected);
         }
         host.run("del sys.modules['sglang.srt.runtime_context']");
-        // Without a world an engine's worker knows its rank.
+        // Without a world, an engine's worker knows its rank.
         host.run("begin = lambda: setattr(c10d._world, '_default_pg', None)");
         assert_found(host, "vllm(2, 3)", "7 of ? by vLLM");
         assert_found(host, "vllm(0, 3)", "1 of 3 by vLLM");

@@ -1,4 +1,4 @@
-//! Stacks of a thread that runs, read by another one.
+//! Tests the stacks of a running thread, read by another one.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -15,7 +15,8 @@ use crate::stacks::{Ready, Walked, Walker, here, ready};
 
 const ASKED: &[(&str, &str)] = &[("TLLMPROF_STACKS", "1"), ("TLLMPROF_TRACE", "record")];
 
-/// Functions that take 70, 20 and 10 % of the thread's processor time: of time on a busy machine, as often.
+/// Functions that take 70, 20 and 10 % of the thread's processor time, which is independent of the machine's
+/// load.
 const THREE: &str = "
 import time
 def spin(share):
@@ -30,10 +31,11 @@ def step():
     ten()
 ";
 
-/// Stacks by the names of their functions, the innermost first; none for a torn one.
+/// Stacks by the names of their functions, the innermost first; `None` for a torn one.
 struct Seen {
     stacks: Vec<Option<Vec<String>>>,
-    /// Whether the thread ran for the most part before each: on a busy machine it waits for long, in whichever function.
+    /// True for each stack before which the thread mostly ran. On a busy machine it waits for a long time, in
+    /// any function.
     ran: Vec<bool>,
     took: Duration,
 }
@@ -53,7 +55,7 @@ impl Seen {
         );
     }
 
-    /// Stacks before which the thread ran, in which a function is.
+    /// Returns the number of stacks with a function, among those before which the thread ran.
     fn count(&self, function: &str) -> usize {
         let ran = self.stacks.iter().zip(&self.ran).filter(|(_, ran)| **ran);
         let whole = ran.filter_map(|(stack, _)| stack.as_ref());
@@ -62,7 +64,7 @@ impl Seen {
             .count()
     }
 
-    /// Of the three functions.
+    /// Asserts the shares of the three functions.
     #[track_caller]
     fn has_its_shares(&self) {
         let functions = [("seventy", 0.7), ("twenty", 0.2), ("ten", 0.1)];
@@ -73,7 +75,7 @@ impl Seen {
         assert!(all > 200, "{all} of {}", self.stacks.len());
         for (function, truth) in functions {
             let found = self.count(function) as f64 / all as f64;
-            // Three points from 2000 samples on, and more for fewer.
+            // The tolerance is three percentage points from 2000 samples on, and more for fewer.
             let most = 0.03 * (2000.0 / all as f64).sqrt().max(1.0);
             assert!(
                 (found - truth).abs() < most,
@@ -82,7 +84,7 @@ impl Seen {
         }
     }
 
-    /// Who calls a function, but for what is as rare as stacks that fit together by chance.
+    /// Returns the callers of a function, without those as rare as stacks that fit together by chance.
     fn callers(&self, function: &str) -> HashSet<&str> {
         let pairs = self
             .stacks
@@ -102,13 +104,13 @@ impl Seen {
     }
 }
 
-/// Whether a frame is of this function, by its name without the class.
+/// Returns true if a frame belongs to this function, by its name without the class.
 fn is(name: &str, function: &str) -> bool {
     let qualified = name.split(' ').next().unwrap();
     qualified.rsplit('.').next() == Some(function)
 }
 
-/// Samples the calling thread while it does `act`.
+/// Samples the calling thread while it runs `act`.
 fn sample(ready: &Ready, act: impl FnOnce()) -> Seen {
     let target = here().expect("this thread is one of Python's");
     let number = ids::thread();
@@ -227,7 +229,7 @@ for turn in range(500):
         seen.report();
         let deepest = seen.stacks.iter().flatten().map(Vec::len).max().unwrap();
         assert!(deepest > 700, "{deepest}");
-        // A stack that is gone before it has been read is rejected: on a slow machine, all but those that stay.
+        // A stack that changes before it was read is rejected: on a slow machine, all but those that stay.
         let callers = seen.callers("seventy");
         let all = ["down", "long"].into();
         assert!(
@@ -256,7 +258,7 @@ for turn in range(3000):
             );
         });
         println!("{} samples, {:.4} torn", seen.stacks.len(), seen.torn());
-        // None is called what it is not: each name is one of the program's, or of the library's.
+        // No wrong name occurs: each name is the program's or the library's.
         let odd = |name: &&String| {
             !name.contains(".py:") && !name.contains("<string>:") && !name.contains("<frozen")
         };
@@ -277,7 +279,7 @@ fn an_interpreter_that_ends_and_starts_again_is_read_again() {
         );
         let layout = &ready_now(host).layout;
         host.end();
-        // Its state is gone, or nonsense.
+        // The thread's state is freed or garbage.
         let walked = walker.walk(process, layout, target);
         assert!(
             matches!(walked, Ok(Walked::Nothing | Walked::Torn)),

@@ -1,5 +1,5 @@
-# What torch's compiler leaves of a model: which module each operation of the graph that it is given belongs to, and, in the code
-# that it writes, of which operations each call of a kernel is. Runs in a namespace of its own.
+# Finds the modules in what torch's compiler makes of a model: the module of each operation in the graph that
+# it compiles and, in the code that it writes, the operations of each kernel call. Runs in its own namespace.
 
 import re
 import sys
@@ -14,12 +14,12 @@ COMMENT = re.compile(r'# (?:(Topologically Sorted|Unsorted) )?Source Nodes: \[([
 FUSED = re.compile(r'\w\.run\(')
 EXTERN = re.compile(r'\b(?:extern_kernels|torch\.ops|aten|inductor_ops|_quantized)\.')
 
-# By thread, the operations of the graphs that are being compiled, the innermost last.
+# The operations of the graphs that are being compiled, by thread, the innermost last.
 compiling = {}
 
 
 def path_of(source):
-    """`model.layers.0` of `L['self'].model._modules['layers'][0]`."""
+    """Returns `model.layers.0` for `L['self'].model._modules['layers'][0]`."""
     source = INDEX.sub(r'.\1', source)
     if not NAME.fullmatch(source):
         return None
@@ -27,14 +27,14 @@ def path_of(source):
 
 
 def module_of(node):
-    """The path to the innermost module that an operation lies in; None if it is in none."""
+    """Returns the path to the innermost module that contains an operation, or None if there is none."""
     stack = node.meta.get('nn_module_stack') or {}
     paths = (path_of(source) for source, _ in reversed(tuple(stack.values())))
     return next((path for path in paths if path is not None), None)
 
 
 def modules_of(graph_module):
-    """The path to the module of each operation, by its name; '' where two of a name are in different ones, or in none."""
+    """Returns the path to the module of each operation by name; '' if it is in none, or if two of a name are in different ones."""
     modules = {}
     for within in graph_module.modules():
         for node in within.graph.nodes if hasattr(within, 'graph') else ():
@@ -47,7 +47,7 @@ def modules_of(graph_module):
 
 
 def module_of_graph(graph_module):
-    """The path to the module that all operations of a graph lie in, which is called by itself; None if there is no such module."""
+    """Returns the path to the one module that contains all operations of a graph, or None if there is none."""
     try:
         own = object.__getattribute__(graph_module, '__dict__')
         nodes = graph_module.graph.nodes if '_graph' in own else ()
@@ -58,7 +58,7 @@ def module_of_graph(graph_module):
 
 
 def begins(graph_module):
-    """A graph is to be compiled by this thread."""
+    """Notes that this thread begins to compile a graph."""
     try:
         modules = modules_of(graph_module)
     except WRONG:
@@ -75,13 +75,13 @@ def ends():
 
 
 def modules():
-    """Those of the graph that this thread compiles."""
+    """Returns the modules of the graph that this thread compiles."""
     graphs = compiling.get(get_ident())
     return graphs[-1] if graphs else None
 
 
 def calls_in(source, modules):
-    """By the number of a line that calls a kernel, the paths of the modules that it is of."""
+    """Returns, by the number of each line that calls a kernel, the paths of the kernel's modules."""
     calls, comment = {}, None
     for number, line in enumerate(source.split('\n'), 1):
         line = line.strip()
@@ -97,7 +97,7 @@ def calls_in(source, modules):
             order, nodes = comment.groups()
             nodes = nodes.split(', ')
             if not is_fused and order != 'Unsorted':
-                # What it works on comes before it.
+                # The node that it works on comes before it.
                 nodes = nodes[-1:]
             paths = [modules[node] for node in nodes if node in modules]
             calls[number] = tuple(dict.fromkeys(paths))
@@ -114,8 +114,8 @@ def functions_in(module):
 
 
 def lines_of(graph, modules):
-    """Of the functions that a compiled graph runs: the code objects, and in each from which instruction on, in bytes, it launches
-    what belongs to which modules."""
+    """Returns the code objects of the functions that a compiled graph runs. For each: the offsets of its instructions, in bytes, from
+    which on its launches belong to other modules, and the paths of these modules."""
     try:
         loaded = sys.modules['torch._inductor.codecache'].PyCodeCache.modules
         calls = calls_in(graph.source_code, modules)

@@ -1,9 +1,10 @@
-//! Scopes in what torch has compiled (`TLLMPROF_LAYERS`).
+//! Scopes in code that torch has compiled (`TLLMPROF_LAYERS`).
 //!
-//! The code that Inductor writes launches the kernels of a whole graph, and no module's code runs. Which module each operation of
-//! the graph belongs to is noted when the graph is compiled; a comment before each call in that code says of which operations it
-//! is. While a compiled graph runs, the line that its code is at says the scope, at each launch that matters. `compiled.py` reads
-//! both, in a namespace of its own. Nothing of torch's is changed.
+//! The code that Inductor writes launches the kernels of a whole graph, and no module's code runs. The module
+//! of each operation is noted when the graph is compiled. In Inductor's code, a comment before each call
+//! names the operations of the call. While a compiled graph runs, the current line of its code gives the
+//! scope at each launch that is recorded. `compiled.py` reads both, in its own namespace. Nothing in torch is
+//! changed.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -31,19 +32,20 @@ const SOURCE: &CStr =
         Err(_) => panic!("a NUL in compiled.py"),
     };
 
-/// Graphs that are kept, and what they run, which stays for good: a model has a graph for each of its parts and shapes.
-const MOST: usize = 4096;
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Limit for the stored graphs, and for the code that they run, which is never freed: a model has a graph for
+/// each of its parts and shapes.
+const MAX_CODES: usize = 4096;
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A compiled graph.
 struct Graph {
     /// The module of each of its operations.
     modules: Held,
-    /// A weak reference, which calls [`goes`] when the graph goes.
+    /// A weak reference, which calls [`goes`] when the graph is freed.
     reference: Held,
-    /// What the names of its modules may begin with ([`known::around`]).
+    /// The possible prefixes of its modules' names ([`known::around`]).
     starts: Vec<String>,
-    /// What it runs, by what the names begin with, from the first call on.
+    /// The code that it runs, by the prefix of the names, from the first call on.
     codes: Vec<(String, &'static Code)>,
 }
 
@@ -51,24 +53,24 @@ struct Graph {
 struct Code(&'static [Function]);
 
 struct Function {
-    /// The address of the code object, which is kept for good.
+    /// The address of the code object, which is never freed.
     code: usize,
     scopes: Vec<At<Scope>>,
 }
 
-/// What is launched from this byte of a function's instructions on.
+/// A value that applies from this byte of a function's instructions on.
 type At<T> = (usize, T);
-/// What the scope is called, if there is one.
+/// The name of the scope, if there is one.
 type Scope = Option<&'static [u8]>;
-/// The modules that it belongs to.
+/// The modules that a launch belongs to.
 type Paths = Vec<String>;
-/// A function's code object, and what it launches.
+/// A function's code object, and its launches.
 type Launches<'py> = (Object<'py>, Vec<At<Paths>>);
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// Which of [`FOLLOWED`] have not been found, a bit for each.
+    /// The functions of [`FOLLOWED`] that have not been found, a bit for each.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(by = begins)]
     static MISSING: AtomicU8 = AtomicU8::new(0);
@@ -76,11 +78,11 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static NAMES: Held = Held::none();
-    /// How many [`Code`]s there are.
+    /// Number of [`Code`]s.
     #[fork(keep = "they are inherited")]
     #[restart(keep)]
     static CODES: AtomicUsize = AtomicUsize::new(0);
-    /// Graphs by their addresses. Nothing of Python's is called under the lock.
+    /// Graphs by address. No function of Python is called under the lock.
     #[fork(reset)]
     #[restart(reset)]
     static GRAPHS: Lock<BTreeMap<usize, Graph>> = Lock::new(BTreeMap::new());
@@ -117,20 +119,20 @@ const FOLLOWED: [Followed; 3] = [
 const MADE_IN: &CStr = c"torch._inductor.output_code";
 const MADE_IN_FILE: &str = "torch/_inductor/output_code.py";
 
-/// An interpreter starts, the first or another one.
+/// Handles the start of an interpreter.
 pub fn begins() {
     let is_wanted = wants::wants().modules && scopes::are_on();
     let all = (1 << FOLLOWED.len()) - 1;
     MISSING.store(if is_wanted { all } else { 0 }, Ordering::Relaxed);
 }
 
-/// Whether an audited event may bring the compiler.
+/// Returns true if an audited event may bring the compiler.
 pub fn wants(event: &[u8]) -> bool {
     MISSING.load(Ordering::Relaxed) != 0 && matches!(event, b"import" | b"exec")
 }
 
-/// Follows what is there of the compiler: in code that is about to run (`exec`), as the first call may come right behind it, or in
-/// modules that were imported before us.
+/// Follows the compiler's functions that exist: in code that is about to run (`exec`), as the first call may
+/// come right after it, or in modules that were imported before the library was loaded.
 pub fn look<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object<'py>>) {
     let code = (event == b"exec").then(|| args()?.elements().next());
     let code = code.flatten().filter(Object::is_code);
@@ -157,7 +159,7 @@ pub fn look<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object
     }
 }
 
-/// Whether what was found can be followed.
+/// Returns true if the functions can be followed.
 fn is_prepared(py: Python<'_>) -> bool {
     if NAMES.is_some() {
         return true;
@@ -178,7 +180,7 @@ fn call<'py>(py: Python<'py>, name: &CStr, args: &[&Object<'py>]) -> Option<Obje
     call_for_program(py, &NAMES.get(py)?.item(name)?, args)
 }
 
-/// `compile_fx(graph_module, …)`.
+/// Handles `compile_fx(graph_module, …)`.
 struct Compiles;
 
 impl Calls for Compiles {
@@ -192,7 +194,7 @@ impl Calls for Compiles {
     }
 }
 
-/// `CompiledFxGraph.post_compile(self, …)`, of a graph that was made or found in a cache.
+/// Handles `CompiledFxGraph.post_compile(self, …)`, of a graph that was made or found in a cache.
 struct IsMade;
 
 impl Calls for IsMade {
@@ -216,8 +218,8 @@ fn keep(py: Python<'_>, graph: &Object<'_>) -> Option<()> {
         starts: Vec::new(),
         codes: Vec::new(),
     };
-    let mut graphs = GRAPHS.lock_for(PATIENCE)?;
-    let is_room = graphs.len() < MOST || graphs.contains_key(&address);
+    let mut graphs = GRAPHS.lock_for(LOCK_TIMEOUT)?;
+    let is_room = graphs.len() < MAX_CODES || graphs.contains_key(&address);
     let left = match is_room {
         true => graphs.insert(address, made),
         false => Some(made),
@@ -227,9 +229,9 @@ fn keep(py: Python<'_>, graph: &Object<'_>) -> Option<()> {
     Some(())
 }
 
-/// `goes(address)(weak reference)`: the graph that was there is no more.
+/// Handles `goes(address)(weak reference)`: the graph with this address was freed.
 fn goes(py: Python<'_>, address: &Object<'_>) {
-    let remove = |address| GRAPHS.lock_for(PATIENCE)?.remove(&address);
+    let remove = |address| GRAPHS.lock_for(LOCK_TIMEOUT)?.remove(&address);
     drop_graph(py, gone::address(address).and_then(remove));
 }
 
@@ -240,7 +242,7 @@ fn drop_graph(py: Python<'_>, graph: Option<Graph>) {
     }
 }
 
-/// `CompiledFxGraph.__call__(self, …)`.
+/// Handles `CompiledFxGraph.__call__(self, …)`.
 struct Runs;
 
 impl Calls for Runs {
@@ -260,13 +262,13 @@ impl Calls for Runs {
     }
 }
 
-/// What a graph runs, if it was seen while it was compiled, in the scope that the thread is in: where layers are compiled one by one,
-/// one graph may be that of all.
+/// Returns the code that a graph runs in the thread's current scope, if its compilation was seen. If layers
+/// are compiled one by one, one graph may serve all of them.
 fn code(py: Python<'_>, graph: &Object<'_>) -> Option<&'static Code> {
     let address = graph.addr();
     let caller = scopes::innermost();
     let modules = {
-        let graphs = GRAPHS.lock_for(PATIENCE)?;
+        let graphs = GRAPHS.lock_for(LOCK_TIMEOUT)?;
         let known = graphs.get(&address)?;
         let start = start(&known.starts, caller);
         let mut codes = known.codes.iter();
@@ -275,8 +277,8 @@ fn code(py: Python<'_>, graph: &Object<'_>) -> Option<&'static Code> {
         }
         known.modules.get(py)?
     };
-    if CODES.fetch_add(1, Ordering::Relaxed) >= MOST {
-        CODES.store(MOST, Ordering::Relaxed);
+    if CODES.fetch_add(1, Ordering::Relaxed) >= MAX_CODES {
+        CODES.store(MAX_CODES, Ordering::Relaxed);
         return None;
     }
     let functions = read(&call(py, c"lines_of", &[graph, &modules])?);
@@ -284,15 +286,15 @@ fn code(py: Python<'_>, graph: &Object<'_>) -> Option<&'static Code> {
     let paths = lines.flat_map(|(_, paths)| paths.iter().map(String::as_str));
     let starts = known::around(&paths.filter(|path| !path.is_empty()).collect());
     let start = start(&starts, caller).to_owned();
-    let code: &'static Code = Box::leak(Box::new(Code::of(functions, &start)));
-    let mut graphs = GRAPHS.lock_for(PATIENCE)?;
+    let code: &'static Code = Box::leak(Box::new(Code::new(functions, &start)));
+    let mut graphs = GRAPHS.lock_for(LOCK_TIMEOUT)?;
     let known = graphs.get_mut(&address)?;
     known.starts = starts;
     known.codes.push((start, code));
     Some(code)
 }
 
-/// What names begin with in a scope whose innermost part is `caller`, of what they may begin with.
+/// Selects the prefix of names for a scope whose innermost part is `caller`, among the possible ones.
 fn start<'a>(starts: &'a [String], caller: Option<&[u8]>) -> &'a str {
     let is_of_caller = |start: &&String| start.strip_suffix('.').map(str::as_bytes) == caller;
     let alone = || starts.first().filter(|_| starts.len() == 1);
@@ -300,7 +302,7 @@ fn start<'a>(starts: &'a [String], caller: Option<&[u8]>) -> &'a str {
     found.map_or("", String::as_str)
 }
 
-/// What a module is called that is a part of a compiler's graph and lies in one module of the model.
+/// Returns the name of a module that is a part of a compiler's graph and belongs to one module of the model.
 pub fn name_of_graph(py: Python<'_>, module: &Object<'_>) -> Option<String> {
     let path = call(py, c"module_of_graph", &[module])?;
     let path = path.as_text().filter(|path| !path.is_empty())?;
@@ -308,7 +310,7 @@ pub fn name_of_graph(py: Python<'_>, module: &Object<'_>) -> Option<String> {
     Some(start(&starts, scopes::innermost()).to_owned() + path)
 }
 
-/// Of what `lines_of` returns: the functions that launch what belongs to modules.
+/// Reads the result of `lines_of`: the functions that launch work of modules.
 fn read<'py>(functions: &Object<'py>) -> Vec<Launches<'py>> {
     let function = |pair: Object<'py>| {
         let lines: Vec<_> = pair
@@ -323,7 +325,7 @@ fn read<'py>(functions: &Object<'py>) -> Vec<Launches<'py>> {
 }
 
 impl Code {
-    fn of(functions: Vec<Launches<'_>>, around: &str) -> Self {
+    fn new(functions: Vec<Launches<'_>>, around: &str) -> Self {
         let mut names = Names::default();
         let functions = functions.into_iter().map(|(code, lines)| {
             let mut scopes: Vec<At<Scope>> = Vec::new();
@@ -346,7 +348,7 @@ impl Code {
     }
 }
 
-/// `(offset, (path, …))`.
+/// Reads `(offset, (path, …))`.
 fn place(line: &Object<'_>) -> Option<At<Paths>> {
     let at = usize::try_from(line.at(0)?.as_int()?).ok()?;
     let paths = line.at(1)?;
@@ -356,7 +358,7 @@ fn place(line: &Object<'_>) -> Option<At<Paths>> {
     Some((at, paths.collect()))
 }
 
-/// Names that are kept once.
+/// Names that are stored once.
 #[derive(Default)]
 struct Names(BTreeMap<String, Scope>);
 

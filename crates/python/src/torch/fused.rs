@@ -1,10 +1,10 @@
-//! What the scope of a kernel of several modules is called, which a compiler has made one of theirs.
+//! Names the scope of a kernel that a compiler has made for several modules.
 
-/// Modules that are named; of more, how many there are.
-const NAMED: usize = 4;
+/// Limit for the modules that are named; with more, their number is shown.
+const MAX_NAMED: usize = 4;
 
-/// `model.layers.(0 + 1.norm)` of `model.layers.0` and `model.layers.1.norm`. A module is left out that another one lies in; `None`
-/// where no module is left but the outermost.
+/// Returns `model.layers.(0 + 1.norm)` for `model.layers.0` and `model.layers.1.norm`. A module that contains
+/// another one is left out. Returns `None` if only the outermost module is left.
 pub fn name(paths: &[String]) -> Option<String> {
     let is_around = |outer: &str, inner: &str| {
         let rest = inner.strip_prefix(outer);
@@ -32,10 +32,10 @@ pub fn name(paths: &[String]) -> Option<String> {
     let common = parts.take_while(is_common).last().unwrap_or(0);
     let mut rests: Vec<String> = inner
         .iter()
-        .take(NAMED)
+        .take(MAX_NAMED)
         .map(|path| path[common..].to_owned())
         .collect();
-    if let Some(more) = inner.len().checked_sub(NAMED).filter(|more| *more > 0) {
+    if let Some(more) = inner.len().checked_sub(MAX_NAMED).filter(|more| *more > 0) {
         rests.push(format!("{more} more"));
     }
     Some(format!("{}({})", &first[..common], rests.join(" + ")))

@@ -9,28 +9,29 @@ use tllmprof_sync::Lock;
 
 use crate::object::Held;
 
-/// What is known of a module.
+/// The name of a module, and a reference to it.
 pub struct Known {
     pub name: Name,
-    /// A weak reference, which calls back when the module goes.
+    /// A weak reference, which calls back when the module is freed.
     pub reference: Held,
 }
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The modules that have been called, and those within them, by their addresses. Nothing of
-    /// Python's is called under the lock.
+    /// The modules that have been called, and those within them, by address. No function of Python is called
+    /// under the lock.
     #[fork(reset)]
     #[restart(reset)]
     pub static TABLE: Lock<BTreeMap<usize, Known>> = Lock::new(BTreeMap::new());
 }
-/// How long a thread waits for the table.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+/// Limit for the wait for the table.
+pub const TABLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What names of modules have before these paths, which are from a module that was compiled: with it, each is a known module's.
+/// Returns the prefixes that make each of these paths the name of a known module. The paths are from a
+/// compiled module.
 pub fn around(paths: &BTreeSet<&str>) -> Vec<String> {
-    let (Some(first), Some(table)) = (paths.first(), TABLE.lock_for(PATIENCE)) else {
+    let (Some(first), Some(table)) = (paths.first(), TABLE.lock_for(TABLE_TIMEOUT)) else {
         return Vec::new();
     };
     let texts = table.values().filter_map(|known| known.name.text());

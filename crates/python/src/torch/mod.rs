@@ -1,4 +1,4 @@
-//! PyTorch: its profiler in the windows, ranges for its modules, and scopes in what it compiles.
+//! PyTorch: its profiler in the windows, ranges for its modules, and scopes in the code that it compiles.
 
 pub mod compiled;
 mod fused;

@@ -1,8 +1,8 @@
-//! Ranges for torch modules by their qualified names (`TLLM_NVTX_DEBUG`), which are the scopes of layers (`TLLMPROF_LAYERS`).
+//! Ranges for torch modules by their qualified names (`TLLM_NVTX_DEBUG`), which are the scopes of layers
+//! (`TLLMPROF_LAYERS`).
 //!
-//! What is marked is the one code object that every call of a module runs, so that no module is
-//! touched. What torch has compiled runs other code objects, and what replays a captured stream runs
-//! none: neither has ranges.
+//! The mark is on the one code object that every call of a module runs, so no module is changed. Code that
+//! torch has compiled runs other code objects, and a replayed stream runs none: neither has ranges.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use tllmprof_config::Settings;
 use tllmprof_platform::lifecycle;
 
-use super::known::{Known, PATIENCE, TABLE};
+use super::known::{Known, TABLE, TABLE_TIMEOUT};
 use super::{compiled, gone};
 use crate::functions::follow;
 use crate::later::call_for_program;
@@ -25,11 +25,11 @@ use tllmprof_recorder as recorder;
 use tllmprof_scopes as scopes;
 use tllmprof_session as session;
 
-/// A module's qualified name is the path to it from the module that is called first. What
-/// `torch.compile` puts around a module is no part of the path.
+/// Python functions that return the names of modules. A module's qualified name is the path to it from the
+/// module that is called first. The wrapper of `torch.compile` is not part of the path.
 ///
-/// As `named_modules`, which a class may have made its own: no code of the program's runs here, so
-/// that what is raised comes from the handler of a signal.
+/// They do the work of `named_modules`, which a class may have overridden. No code of the program runs here,
+/// so any exception comes from a signal handler.
 const SOURCE: &CStr = c"
 attributes = object.__getattribute__
 address = object.__hash__
@@ -65,7 +65,7 @@ def name_of(module):
 ";
 
 lifecycle::global! {
-    /// torch has not been seen yet.
+    /// True until torch is seen.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(by = begins)]
     static WAITS: AtomicBool = AtomicBool::new(false);
@@ -80,22 +80,22 @@ lifecycle::global! {
     static NAMES: Held = Held::none();
 }
 
-/// Whether modules are to be marked.
+/// Returns true if modules are to be marked.
 pub fn are_asked_for(settings: &Settings) -> bool {
     settings.nvtx_debug && settings.nvtx || scopes::are_asked_for(settings)
 }
 
-/// An interpreter starts, the first or another one.
+/// Handles the start of an interpreter.
 pub fn begins() {
     WAITS.store(wants::wants().modules, Ordering::Relaxed);
 }
 
-/// Whether an audited event may bring torch.
+/// Returns true if an audited event may bring torch.
 pub fn wants(event: &[u8]) -> bool {
     WAITS.load(Ordering::Relaxed) && matches!(event, b"import" | b"exec")
 }
 
-/// Marks what modules are called by, once torch is there.
+/// Marks the function that calls modules, once torch is loaded.
 pub fn look(py: Python<'_>) {
     let Some(code) = called(py) else { return };
     WAITS.store(false, Ordering::Relaxed);
@@ -104,7 +104,7 @@ pub fn look(py: Python<'_>) {
     }
 }
 
-/// The code object of `torch.nn.Module.__call__`.
+/// Returns the code object of `torch.nn.Module.__call__`.
 fn called(py: Python<'_>) -> Option<Object<'_>> {
     let module = py.imported(c"torch.nn.modules.module")?;
     let call = module.attr(c"Module")?.attr(c"__call__")?;
@@ -120,7 +120,7 @@ impl Calls for Modules {
         };
         let around = thread.modules.get();
         thread.modules.set(around + 1);
-        // A call that is captured is no work yet, but its scope is that of what replays it.
+        // A captured call does no work yet, but its scope applies to the replay.
         let is_captured = session::is_capturing() && !scopes::are_on();
         let module = first.filter(|_| !is_captured);
         let name = module.and_then(|module| name(py, module, around == 0));
@@ -139,11 +139,11 @@ impl Calls for Modules {
     }
 }
 
-/// What the ranges of `module` are called. One that is called first, and is not known, is a root: it
-/// gives those within it their names. One that was put there later is called by its class.
+/// Returns the name of a module's ranges. An unknown module that is called first is a root, and gives names
+/// to the modules within it. A module that was added later is named by its class.
 fn name(py: Python<'_>, module: &Object<'_>, is_first: bool) -> Option<Name> {
     let address = module.addr();
-    let known = || Some(TABLE.lock_for(PATIENCE)?.get(&address)?.name);
+    let known = || Some(TABLE.lock_for(TABLE_TIMEOUT)?.get(&address)?.name);
     known().or_else(|| {
         if let Some(name) = compiled::name_of_graph(py, module) {
             learn(py, module, &name)?;
@@ -176,14 +176,14 @@ fn learn(py: Python<'_>, module: &Object<'_>, name: &str) -> Option<()> {
         name: Name::of_range(name)?,
         reference: gone::reference(module, &GOES)?,
     };
-    let before = TABLE.lock_for(PATIENCE)?.insert(module.addr(), known);
+    let before = TABLE.lock_for(TABLE_TIMEOUT)?.insert(module.addr(), known);
     drop_known(py, before);
     Some(())
 }
 
-/// `goes(address)(weak reference)`: the module that was there is no more.
+/// Handles `goes(address)(weak reference)`: the module with this address was freed.
 fn goes(py: Python<'_>, address: &Object<'_>) {
-    let remove = |address| TABLE.lock_for(PATIENCE)?.remove(&address);
+    let remove = |address| TABLE.lock_for(TABLE_TIMEOUT)?.remove(&address);
     drop_known(py, gone::address(address).and_then(remove));
 }
 

@@ -17,10 +17,10 @@ import os
 import sys
 import time
 
-# When this was loaded, in the clock of files.
+# The time at which this was loaded, on the clock of files.
 _BEGAN = time.time()
 
-# What the profiler records, and what has been recorded and not been written yet: no trace, or one.
+# The running profiler, and the recorded trace that is not written yet: at most one each.
 _running = []
 _recorded = []
 
@@ -30,7 +30,7 @@ class _Trace:
 
 
 def start(window, number, rank, stem, extension, cpu_only):
-    """Starts the profiler for `window`, the `number`-th that was asked for."""
+    """Starts the profiler for `window`, the `number`-th requested one."""
     trace = _Trace()
     trace.window = window
     try:
@@ -40,7 +40,7 @@ def start(window, number, rank, stem, extension, cpu_only):
 
 
 def stop(is_capturing):
-    """Stops the profiler. `is_capturing`: a stream capture is under way, which a synchronisation would break."""
+    """Stops the profiler. `is_capturing`: a stream capture is under way, and a synchronization would break it."""
     trace = _take(_running)
     if trace is None or trace.process != os.getpid():
         return
@@ -64,12 +64,12 @@ def stop(is_capturing):
 
 
 def write():
-    """Writes what has been recorded, first to a temporary name."""
+    """Writes the recorded trace, first under a temporary name."""
     trace = _take(_recorded)
     if trace is None:
         return
     folder, name = os.path.split(trace.path)
-    # The end of the name stays: by it PyTorch compresses.
+    # The end of the name is kept, as PyTorch decides by it whether to compress.
     temporary = os.path.join(folder, ".%d-%s" % (trace.process, name))
     try:
         trace.profile.export_chrome_trace(temporary)
@@ -85,7 +85,7 @@ def write():
 
 
 def finish():
-    """The process, or what is to be profiled of it, ends."""
+    """Handles the end of the process, or of its part that is profiled."""
     stop(False)
     write()
 
@@ -113,7 +113,7 @@ def _start(trace, number, rank, stem, extension, cpu_only):
         raise PermissionError("%s cannot be written to" % folder)
 
     options = _options(torch, cpu_only)
-    # Without this option PyTorch records one thread, which alone can stop it.
+    # Without this option PyTorch records one thread, and only that thread can stop it.
     trace.thread = None if "experimental_config" in options else _thread.get_ident()
     trace.profile = torch.profiler.profile(**options)
     trace.profile.start()
@@ -123,7 +123,7 @@ def _start(trace, number, rank, stem, extension, cpu_only):
 
 
 def _options(torch, cpu_only):
-    """What the profiler is made with: as much as this PyTorch can."""
+    """Returns the options of the profiler: as many as this PyTorch supports."""
     profiler = torch.profiler
     supported = profiler.supported_activities()
     wanted = ("CPU",) if cpu_only else ("CPU", "CUDA", "XPU")
@@ -141,8 +141,8 @@ def _options(torch, cpu_only):
 
 
 def _enter(trace, torch):
-    """Has the profiler stopped where the process ends without Python's end, and where the program is about to start it
-    itself: only one can run."""
+    """Stops the profiler if the process ends without Python's end, and if the program is about to start a profiler of its
+    own: only one can run."""
     trace.finalizer = None
     multiprocessing = sys.modules.get("multiprocessing.util")
     if multiprocessing is not None:
@@ -180,7 +180,7 @@ def _version(torch):
 
 
 def _free(trace):
-    """The path, or a like one if another process of this run has written there."""
+    """Returns the path, or a similar one if another process of this run has written to it."""
     try:
         is_another = os.stat(trace.path).st_mtime >= _BEGAN
     except OSError:
@@ -196,7 +196,7 @@ def _take(traces):
 
 
 def _report(error, what):
-    """Logs what torch raised; raises again what is not torch's but came from a signal's handler."""
+    """Logs an exception from torch. Raises it again if it came from a signal handler instead."""
     if not isinstance(error, Exception) or _comes_from_handler(error):
         warn(what + ": a signal came meanwhile")
         raise error

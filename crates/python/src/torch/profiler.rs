@@ -1,7 +1,7 @@
 //! The PyTorch profiler, in the same windows (`TLLM_TORCH_PROFILE_TRACE`).
 //!
-//! What it takes of torch is in `profiler.py`, which runs in a namespace of its own. Called by the
-//! thread that opens or closes a window, with nothing locked: these wait for the GIL.
+//! `profiler.py` uses torch, and runs in its own namespace. The thread that opens or closes a window calls it
+//! without a lock held, as the calls wait for the GIL.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +34,7 @@ pub const SOURCE: &CStr =
 lifecycle::global! {
     stage: Sinks;
 
-    /// Where the traces go: the path that was given, from the folder that the process was started in.
+    /// The path of the traces: the given path, relative to the folder in which the process was started.
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     static PATH: OnceBox<TracePath> = OnceBox::new();
@@ -42,23 +42,23 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static NAMES: Held = Held::none();
-    /// The profiler runs.
+    /// True while the profiler runs.
     #[fork(reset)]
     #[restart(reset)]
     static RUNS: AtomicBool = AtomicBool::new(false);
-    /// A trace is being collected or written, which may take long.
+    /// True while a trace is being collected or written, which may take a long time.
     #[fork(reset)]
     #[restart(keep)]
     static WRITES: AtomicBool = AtomicBool::new(false);
 }
 
-/// Whether traces are to be made.
+/// Returns true if traces are to be made.
 pub fn is_asked_for(settings: &Settings) -> bool {
     let has_windows = !settings.windows.is_empty() || settings.control.is_on();
     settings.torch_trace.is_some() && has_windows
 }
 
-/// Remembers where the traces go. For the constructor.
+/// Stores the path of the traces. The constructor calls it.
 pub fn start(settings: &Settings) {
     if let Some(path) = &settings.torch_trace {
         PATH.get_or_init(|| {
@@ -70,7 +70,7 @@ pub fn start(settings: &Settings) {
     }
 }
 
-/// The PyTorch profiler, switched with the windows.
+/// The PyTorch profiler, which is switched with the windows.
 pub struct TorchProfiler;
 
 impl AddOn for TorchProfiler {
@@ -97,23 +97,24 @@ impl AddOn for TorchProfiler {
     }
 }
 
-/// Whether it can be run in windows, though the settings do not ask for it: where something else is installed in the interpreter,
-/// so that its end is followed, and that was so from its beginning on.
+/// Returns true if it can run in windows even if the settings do not request it: other hooks are installed in
+/// the interpreter since its beginning, so its end is noticed.
 pub fn can_run() -> bool {
     wants::wants().is_installed() && attached::is_there() && !late::is_late()
 }
 
-/// Whether the profiler runs.
+/// Returns true if the profiler runs.
 pub fn runs() -> bool {
     RUNS.load(Ordering::Relaxed)
 }
 
-/// Whether a trace is being collected or written.
+/// Returns true if a trace is being collected or written.
 pub fn writes() -> bool {
     WRITES.load(Ordering::Relaxed)
 }
 
-/// A window opens that was asked for. Its trace goes to `path`, or where the settings say.
+/// Handles a requested window that opens. Its trace is written to `path`, or else to the path in the
+/// settings.
 pub fn window_opens(
     window: Window,
     rank: Option<u64>,
@@ -156,7 +157,8 @@ pub fn window_opens(
     });
 }
 
-/// Which of those that were asked for the window is, counted from 1. Those on demand come behind those that were planned.
+/// Returns the window's number among the requested ones, counted from 1. Windows on demand follow the planned
+/// ones.
 fn number(asked: &[Window], window: Window, demand: Option<u64>) -> u64 {
     if let Some(demand) = demand {
         return asked.len() as u64 + demand;
@@ -165,12 +167,12 @@ fn number(asked: &[Window], window: Window, demand: Option<u64>) -> u64 {
     place.unwrap_or(0) as u64 + 1
 }
 
-/// Whether another tool traces CUDA, which alone can be one, by `CUDA_INJECTION64_PATH`.
+/// Returns true if another tool traces CUDA, by `CUDA_INJECTION64_PATH`. Only one tool can.
 fn is_traced(tool: Option<&OsStr>) -> bool {
     tool.is_some_and(|path| !path.is_empty())
 }
 
-/// The window closes; the device has been waited for, unless a stream capture is under way.
+/// Handles a window that closes. It has waited for the device, unless a stream capture is under way.
 pub fn window_closes(is_capturing: bool) {
     if runs() {
         WRITES.store(true, Ordering::Relaxed);
@@ -182,7 +184,7 @@ pub fn window_closes(is_capturing: bool) {
     }
 }
 
-/// The window has closed: what was recorded is written.
+/// Writes the trace of a window that has closed.
 pub fn window_has_closed() {
     if NAMES.is_some() {
         WRITES.store(true, Ordering::Relaxed);
@@ -191,7 +193,7 @@ pub fn window_has_closed() {
     }
 }
 
-/// The interpreter ends: a trace that is being recorded is written.
+/// Writes a trace that is being recorded when the interpreter ends.
 pub fn ends(py: Python<'_>) {
     if runs()
         && let Some(names) = names(py)
@@ -204,7 +206,7 @@ fn finish(py: Python<'_>, names: &Object<'_>) {
     uncounted(&mut || call(py, names, c"finish", &[]));
 }
 
-/// The namespace of `profiler.py`, made if torch is there.
+/// Returns the namespace of `profiler.py`, which is made if torch is imported.
 fn names(py: Python<'_>) -> Option<Object<'_>> {
     if let Some(known) = NAMES.get(py) {
         return Some(known);
@@ -231,7 +233,7 @@ fn names(py: Python<'_>) -> Option<Object<'_>> {
     Some(names)
 }
 
-/// What `profiler.py` calls.
+/// The functions that `profiler.py` calls.
 static FUNCTIONS: [MethodDef; 4] = [
     MethodDef::with_tuple(c"warn", |_, args| {
         with_text(args, |text| log::say!(Warn, "{text}"));
@@ -243,7 +245,7 @@ static FUNCTIONS: [MethodDef; 4] = [
     MethodDef::without_args(c"at_end", ends),
 ];
 
-/// `runs(flag)`: the profiler has been started, or has ended.
+/// Handles `runs(flag)`: the profiler was started, or has ended.
 fn set_runs(_: Python<'_>, args: &Object<'_>) {
     if let Some(flag) = args.elements().next() {
         RUNS.store(flag.as_int() == Some(1), Ordering::Relaxed);

@@ -126,6 +126,10 @@ fn every_kind_comes_back() {
             node: 7,
         },
         What::InScope { scope: 9 },
+        What::OutsideBefore {
+            bucket: 900,
+            iterations: 1 << 40,
+        },
         What::GpuMetric {
             device: 7,
             metric: Some(Metric::DramBandwidth),
@@ -168,6 +172,18 @@ fn every_kind_comes_back() {
         What::Sample {
             taken: Taken::Torn,
             state: None,
+            thread: 1,
+            frame: 0,
+        },
+        What::Asleep {
+            call: Some(SystemCall::FileControl),
+            has_timeout: true,
+            thread: u32::MAX,
+            frame: (1 << 24) - 1,
+        },
+        What::Asleep {
+            call: Some(SystemCall::Other),
+            has_timeout: false,
             thread: 1,
             frame: 0,
         },
@@ -267,7 +283,7 @@ fn what_is_none_is_said() {
     let window =
         |bytes: &mut [u8; EVENT_BYTES]| (bytes[12], bytes[14]) = (EventKind::Window as u8, 2);
     assert_eq!(decode(window), Err(NoEvent::Bad));
-    // More tokens of prompts than tokens.
+    // More prompt tokens than tokens.
     let batch =
         |bytes: &mut [u8; EVENT_BYTES]| (bytes[12], bytes[16]) = (EventKind::Batch as u8, 1);
     assert_eq!(decode(batch), Err(NoEvent::Bad));

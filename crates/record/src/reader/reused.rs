@@ -1,5 +1,5 @@
-//! Of a record whose chunks are used again, as it keeps the latest iterations outside windows or the latest windows: in
-//! which order its chunks are to be read, and which events are of what is kept.
+//! Reads records whose chunks are reused, because they keep only the latest iterations outside windows or the
+//! latest windows: orders the chunks, and selects the events that are kept.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use crate::event::{Event, LAST_LASTING, StringId, What};
 use crate::kinds::Edge;
 use crate::read_header::Header;
 
-/// When a chunk was begun, in ticks. A thread writes its own events when they end, so their ends are in order; what others
-/// report of the past, as GPU times are, may be seconds older than what comes before it.
+/// The time when a chunk was begun, in ticks. A thread writes its own events when they end, so their ends are
+/// in order. Events reported later, such as GPU times, may be seconds older than the event before them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Begun {
-    /// It has nothing that has a time so far.
+    /// The chunk has no event with a time so far.
     Unknown,
-    /// The start of the first event that has a time, as long as it has none of its thread's own.
+    /// The start of the first event with a time. It is used until the chunk has an event of its thread's own.
     About(u64),
     /// The end of the first event of its thread's own.
     At(u64),
@@ -38,7 +38,7 @@ impl Begun {
     }
 }
 
-/// When an event ended that its thread wrote then.
+/// Returns the end of an event that its thread wrote at that end.
 const fn own_end(event: &Event) -> Option<u64> {
     match event.what {
         What::Iteration { .. }
@@ -51,25 +51,25 @@ const fn own_end(event: &Event) -> Option<u64> {
     }
 }
 
-/// What was seen of the chunks.
+/// The state collected about the chunks.
 #[derive(Debug, Default)]
 pub(crate) struct Reused {
-    /// Of iterations outside windows only those that are kept are in a window.
+    /// True if iterations outside windows are kept. Those that are kept are in a window.
     has_flight: bool,
-    /// Windows that opened up to here are dropped, if any are.
+    /// The tick up to which the opened windows are dropped, if any are.
     dropped_until: Option<u64>,
-    /// When the first window opened that is kept, where others are dropped.
+    /// The tick at which the first kept window opened, if others are dropped.
     kept_from: u64,
-    /// What is known of when each was begun, and its number.
+    /// The time at which each chunk was begun, as far as it is known, and its number.
     chunks: Vec<(Begun, u32)>,
-    /// Where windows opened and closed, in the order of time. Of two edges of one moment the one that closes is the first.
+    /// The openings and closings of windows, in the order of time. At the same moment, a closing comes first.
     edges: BTreeMap<Key, Event>,
     windows: Vec<(u64, u64)>,
 }
 
 impl Reused {
-    /// Of a record with this header; nothing where no chunk is used again.
-    pub fn of(header: &Header) -> Option<Self> {
+    /// Returns the state for a record with this header, or `None` if no chunk is reused.
+    pub fn new(header: &Header) -> Option<Self> {
         let has_flight = header.counter(Counter::Flight) > 0;
         let dropped_until = Some(header.counter(Counter::DroppedUntil)).filter(|until| *until > 0);
         (has_flight || dropped_until.is_some()).then(|| Self {
@@ -79,7 +79,7 @@ impl Reused {
         })
     }
 
-    /// Takes note of an entry of a chunk. Those of a chunk come together.
+    /// Notes an entry of a chunk. The entries of a chunk come together.
     pub fn see(&mut self, chunk: u32, entry: &Entry<'_>) {
         if self.chunks.last().is_none_or(|(_, last)| *last != chunk) {
             self.chunks.push((Begun::Unknown, chunk));
@@ -96,7 +96,7 @@ impl Reused {
         }
     }
 
-    /// The chunks, the one with the oldest events first.
+    /// Returns the chunks, those with the oldest events first.
     pub fn order(&mut self) -> Vec<u32> {
         if let Some(until) = self.dropped_until {
             let opened = self.edges.keys().filter(|(_, is_open, ..)| *is_open);
@@ -117,8 +117,9 @@ impl Reused {
         self.chunks.iter().map(|(_, number)| *number).collect()
     }
 
-    /// Whether an entry is to be given then: all but strings, which were given before, events of iterations in no window,
-    /// those of windows that are dropped, and edges that were not there before, as a process that runs moves one.
+    /// Returns true if an entry is kept in the second pass. Not kept are strings (which were given before),
+    /// events of iterations in no window, events of dropped windows, and edges that the first pass did not
+    /// see, as a running process moves an edge.
     pub fn is_kept(&mut self, entry: &Entry<'_>) -> bool {
         let Entry::Event { thread, event } = entry else {
             return false;
@@ -162,7 +163,7 @@ impl Reused {
         window.is_some_and(|(_, close)| event.start < *close)
     }
 
-    /// The edges that were there before and were not given, with the thread of each.
+    /// Returns the edges that the first pass saw and the second did not, with the thread of each.
     pub fn moved(self) -> impl Iterator<Item = (u32, Event)> {
         self.edges
             .into_iter()
@@ -170,7 +171,7 @@ impl Reused {
     }
 }
 
-/// An edge's moment, whether it opens a window, its thread and its iteration.
+/// An edge's moment, true if it opens a window, its thread and its iteration.
 type Key = (u64, bool, u32, u64);
 
 fn key(thread: u32, event: &Event) -> Option<Key> {
@@ -202,13 +203,13 @@ mod tests {
             stream: 0,
             iteration: 1,
         };
-        // What the GPU did long ago is read late.
+        // GPU work is reported long after it happened.
         see(0, 10, 5, span);
         see(0, 200, 10, iteration(20));
         see(1, 100, 10, iteration(10));
-        // A function began before all the rest of it.
+        // The function began before all other events.
         see(2, 50, 300, What::Function { name: 1 });
-        // Of nothing but such spans.
+        // This chunk has only such spans.
         see(3, 150, 5, span);
         assert_eq!(reused.order(), [1, 3, 0, 2]);
     }
@@ -253,7 +254,7 @@ mod tests {
         assert_eq!(moved, [(0, 50)]);
     }
 
-    /// Earlier versions of the library wrote each frame once, as what stays.
+    /// Earlier versions of the library wrote each frame once, as a lasting event.
     #[test]
     fn what_refers_to_a_string_that_stays_is_kept_however_old_it_is() {
         let mut reused = Reused {

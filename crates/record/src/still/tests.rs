@@ -1,4 +1,4 @@
-//! Copies of records whose processes write on meanwhile.
+//! Tests copies of records whose processes write during the copy.
 
 use std::cell::RefCell;
 use std::ptr::NonNull;
@@ -8,7 +8,7 @@ use crate::builder::Builder;
 use crate::chunk::{Chunk, EventWriter};
 use crate::{ClockKind, Edge, Entry, HeaderBlock, Reader};
 
-/// A record whose process writes on while it is read: before read number `at`, `act` is done to its bytes.
+/// A record whose process writes while it is read: `act` changes its bytes before read number `at`.
 struct Running<F> {
     bytes: RefCell<Box<[u64]>>,
     reads: RefCell<u32>,
@@ -20,7 +20,7 @@ impl<F: Fn(&mut [u64])> Source for Running<F> {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut bytes = self.bytes.borrow_mut();
         let mut filled = 0;
-        // In halves, as a copy is not made at once.
+        // The copy reads in halves, as a copy is not atomic.
         for half in buffer.chunks_mut(CHUNK_BYTES / 2) {
             *self.reads.borrow_mut() += 1;
             if *self.reads.borrow() == self.at {
@@ -37,32 +37,32 @@ impl<F: Fn(&mut [u64])> Source for Running<F> {
     }
 }
 
-const MANY: u64 = 2000;
+const ITERATIONS: u64 = 2000;
 
-/// A window of so many iterations.
+/// Returns the events of a window of `ITERATIONS` iterations.
 fn window(number: u64) -> impl Iterator<Item = Event> {
     let edge = |edge, at| {
-        let iteration = number * MANY;
+        let iteration = number * ITERATIONS;
         Event::new(at, 0, What::Window { edge, iteration })
     };
-    let first = number * MANY;
-    let iterations = (first..first + MANY)
+    let first = number * ITERATIONS;
+    let iterations = (first..first + ITERATIONS)
         .map(|n| Event::new(n * 10 + 1, 5, What::Iteration { n, excluded: false }));
     [edge(Edge::Open, first * 10)]
         .into_iter()
         .chain(iterations)
-        .chain([edge(Edge::Close, (first + MANY) * 10 - 1)])
+        .chain([edge(Edge::Close, (first + ITERATIONS) * 10 - 1)])
 }
 
-/// The oldest of the windows 1, 2 and 3 makes room for window 4.
+/// Drops the oldest of the windows 1, 2 and 3 for window 4.
 fn drop_the_oldest(bytes: &mut [u64]) {
     let at = NonNull::new(bytes.as_mut_ptr()).unwrap().cast::<u8>();
-    // SAFETY: the bytes are those of a record, aligned to 8, and nobody else uses them for as long as this runs.
+    // SAFETY: the bytes are those of a record, aligned to 8, and have no other user while this runs.
     let (header, chunk) = unsafe {
         let chunk = at.add(usize::try_from(chunk_offset(0)).unwrap());
         (HeaderBlock::at(at), Chunk::at(chunk))
     };
-    header.set(Counter::DroppedUntil, 2 * MANY * 10 - 1);
+    header.set(Counter::DroppedUntil, 2 * ITERATIONS * 10 - 1);
     header.set(Counter::WindowsDropped, 1);
     header.snapshot();
     let mut writer = EventWriter::again(chunk, header.id(), 0, 1);
@@ -77,7 +77,7 @@ fn a_window_that_goes_while_a_record_is_copied_is_whole_or_gone() {
     builder.header().set(Counter::Keep, 1 << 20);
     for number in 1..4 {
         for event in window(number) {
-            // By two threads, in a chunk each.
+            // Two threads write it, each in its own chunk.
             let half = match event.what {
                 What::Iteration { n, .. } => n % 2,
                 _ => 0,
@@ -112,26 +112,26 @@ fn a_window_that_goes_while_a_record_is_copied_is_whole_or_gone() {
         });
         assert!(damage.unwrap().is_none(), "{at}");
         iterations.sort_unstable();
-        let whole = iterations.chunks(MANY as usize).map(|of| {
-            assert_eq!(of[0] % MANY, 0, "{at}");
-            assert!(of.iter().copied().eq(of[0]..of[0] + MANY), "{at}");
-            of[0] / MANY
+        let whole = iterations.chunks(ITERATIONS as usize).map(|of| {
+            assert_eq!(of[0] % ITERATIONS, 0, "{at}");
+            assert!(of.iter().copied().eq(of[0]..of[0] + ITERATIONS), "{at}");
+            of[0] / ITERATIONS
         });
         let whole: Vec<_> = whole.collect();
         if !seen.contains(&whole) {
             seen.push(whole);
         }
     }
-    // Before, between and behind: of window 4 there may be nothing then.
+    // The change happens before, during or after the copy. Window 4 may be missing after it.
     seen.sort();
     assert_eq!(seen, [vec![1, 2, 3], vec![2, 3], vec![2, 3, 4]]);
 }
 
-/// The record of a process that keeps iterations outside windows; the chunk that says from where on is the first.
+/// The record keeps iterations outside windows; its first chunk says from where on.
 #[test]
 fn iterations_that_go_while_a_record_is_copied_lie_before_where_their_window_opens() {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
-    builder.header().set(Counter::Flight, 2 * MANY);
+    builder.header().set(Counter::Flight, 2 * ITERATIONS);
     let open = |iteration: u64| {
         let edge = Edge::Open;
         Event::new(iteration * 10, 0, What::Window { edge, iteration })
@@ -139,7 +139,7 @@ fn iterations_that_go_while_a_record_is_copied_lie_before_where_their_window_ope
     let iteration = |n: u64| Event::new(n * 10 + 1, 5, What::Iteration { n, excluded: false });
     builder.push(1, &open(0));
     for chunk in 0..3 {
-        for n in chunk * MANY..(chunk + 1) * MANY {
+        for n in chunk * ITERATIONS..(chunk + 1) * ITERATIONS {
             builder.push(2 + chunk as u32, &iteration(n));
         }
     }
@@ -151,16 +151,16 @@ fn iterations_that_go_while_a_record_is_copied_lie_before_where_their_window_ope
     let go_on = |bytes: &mut [u64]| {
         let at = NonNull::new(bytes.as_mut_ptr()).unwrap().cast::<u8>();
         let again = |number: u32, thread| {
-            // SAFETY: the bytes are those of a record, aligned to 8, and nobody else uses them for as long as this runs.
+            // SAFETY: the bytes are those of a record, aligned to 8, and have no other user while this runs.
             let (header, chunk) = unsafe {
                 let chunk = at.add(usize::try_from(chunk_offset(number)).unwrap());
                 (HeaderBlock::at(at), Chunk::at(chunk))
             };
             EventWriter::again(chunk, header.id(), number, thread)
         };
-        assert!(again(0, 1).push(&open(MANY)));
+        assert!(again(0, 1).push(&open(ITERATIONS)));
         let mut writer = again(1, 2);
-        for n in 3 * MANY..4 * MANY {
+        for n in 3 * ITERATIONS..4 * ITERATIONS {
             assert!(writer.push(&iteration(n)));
         }
     };
@@ -186,13 +186,13 @@ fn iterations_that_go_while_a_record_is_copied_lie_before_where_their_window_ope
         let [first] = opens[..] else {
             panic!("{at}: {opens:?}");
         };
-        assert!(iterations.len() >= 2 * MANY as usize, "{at}");
+        assert!(iterations.len() >= 2 * ITERATIONS as usize, "{at}");
         let whole = first..first + iterations.len() as u64;
         assert!(whole.eq(iterations.iter().copied()), "{at}");
     }
 }
 
-/// A record with a bound, in a file of a folder.
+/// Writes a record with a size limit to a file in a folder.
 fn bounded(folder: &Path) -> std::path::PathBuf {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
     builder.header().set(Counter::Keep, 1 << 20);
@@ -210,13 +210,13 @@ fn the_record_of_a_process_that_runs_is_copied_and_that_of_one_that_is_gone_is_n
     let path = bounded(folder.path());
     let itself = fs::metadata(&path).unwrap();
     let is_itself = || open_still(&path).unwrap().metadata().unwrap().ino() == itself.ino();
-    // Killed: its header does not say that it has ended.
+    // The process was killed: its header does not say that it has ended.
     assert!(is_itself());
     let process = File::open(&path).unwrap();
     process.lock().unwrap();
     let scratch = without_name(folder.path()).unwrap();
     assert_eq!(is_itself(), !has_room(&scratch, itself.len()));
-    // There is never room for all that there is, nor is anything left in the folder.
+    // No disk has room for this number of bytes. Nothing is left in the folder.
     assert!(!has_room(&scratch, u64::MAX / 4));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     drop(process);

@@ -1,4 +1,4 @@
-//! Generated records, and what they must read as.
+//! Generated records, and the contents that a reader must find in them.
 
 #![allow(dead_code)] // each test file uses its part
 
@@ -10,7 +10,7 @@ use tllmprof_record::{
     Error, Event, Info, RangeKind, Reader, What,
 };
 
-/// splitmix64.
+/// The splitmix64 generator.
 pub struct Random(pub u64);
 
 impl Random {
@@ -98,7 +98,7 @@ fn what(random: &mut Random) -> What {
     }
 }
 
-/// A record of about `events` events of some threads, which end and hand their chunks over.
+/// Generates a record with about `events` events of some threads. Threads end and hand over their chunks.
 pub fn generate(random: &mut Random, events: u64) -> Written {
     let mut builder = Builder::new(77, ClockKind::Counter);
     let mut written = Written {
@@ -142,13 +142,13 @@ pub fn generate(random: &mut Random, events: u64) -> Written {
     written
 }
 
-/// Some record's bytes, changed in one way.
+/// Changes a record's bytes in one way. Returns a description and the changed bytes.
 pub fn change(random: &mut Random, bytes: &[u8]) -> (String, Vec<u8>) {
     let mut changed = bytes.to_vec();
     let length = bytes.len();
     let blocks = length.div_ceil(CHUNK_BYTES);
     let any = |random: &mut Random, below: usize| random.below(below.max(1) as u64) as usize;
-    // Headers are a small part of a record, and its first block has most of what there is once.
+    // Headers are a small part of a record, and the first block has most of the data that is stored once.
     let place = |random: &mut Random| {
         let block = any(random, blocks);
         let reach = match random.below(3) {
@@ -214,12 +214,12 @@ pub fn change(random: &mut Random, bytes: &[u8]) -> (String, Vec<u8>) {
     (what, changed)
 }
 
-/// How many changes are made to records: 10 000 in the nightly run.
+/// Number of changes that are made to records; 10 000 in the nightly run.
 pub fn changes() -> u64 {
     std::env::var("TLLMPROF_TEST_DAMAGE").map_or(3000, |many| many.parse().unwrap())
 }
 
-/// Everything that a record holds.
+/// Returns everything that a record holds.
 pub fn read(bytes: &[u8]) -> Result<(Found, Damage), Error> {
     let reader = Reader::new(bytes)?;
     let mut found = Found::default();

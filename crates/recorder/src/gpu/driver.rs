@@ -1,4 +1,4 @@
-//! The driver's functions that time work.
+//! The driver's functions that measure the time of work.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
@@ -9,10 +9,10 @@ use tllmprof_platform::lifecycle::attic;
 use tllmprof_sync::Published;
 
 type Handle = *mut c_void;
-/// A device's name, with its end.
+/// A device's name, with its terminating zero.
 pub type DeviceName = [u8; Room::OfName as usize];
 
-/// Bytes that the driver may write.
+/// Buffer sizes in bytes.
 #[repr(i32)]
 #[derive(Clone, Copy)]
 pub enum Room {
@@ -20,7 +20,7 @@ pub enum Room {
 }
 
 functions! {
-    /// What is used of libcuda here; a function that it lacks is none.
+    /// The functions of libcuda that are used here; `None` for one that it lacks.
     Functions
 
     version: fn(&mut c_int) = c"cuDriverGetVersion";
@@ -38,24 +38,24 @@ functions! {
     elapsed: fn(&mut f32, Handle, Handle) = c"cuEventElapsedTime" | c"cuEventElapsedTime_v2";
 }
 
-/// The events that a span lies between.
+/// The events around a span.
 #[derive(Clone, Copy, Default)]
 pub struct Pair {
     pub start: Event,
     pub end: Event,
 }
 
-/// What a call returned that failed.
+/// The status of a call that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Status(c_int);
 
 impl Status {
-    /// The work is not done yet.
+    /// The work is not finished yet.
     pub const NOT_READY: Self = Self(600);
-    /// The driver has no such function.
+    /// The driver does not have this function.
     const NOT_SUPPORTED: Self = Self(801);
 
-    /// Whether the program has taken down what the call was about.
+    /// Returns true if the program has destroyed what the call was about.
     pub const fn is_of_an_end(self) -> bool {
         const DEINITIALIZED: c_int = 4;
         const INVALID_CONTEXT: c_int = 201;
@@ -68,7 +68,8 @@ impl Status {
 }
 
 impl Status {
-    /// Whether the reason is the stream alone: the program has made a mistake with it, or captures it.
+    /// Returns true if the stream is the only reason: the program has made a mistake with it, or is capturing
+    /// it.
     pub const fn is_of_a_stream(self) -> bool {
         const INVALID_VALUE: c_int = 1;
         const INVALID_HANDLE: c_int = 400;
@@ -94,7 +95,7 @@ fn handle(address: usize) -> Handle {
     core::ptr::with_exposed_provenance_mut(address)
 }
 
-/// A handle of an event's; 0 is none.
+/// A handle of an event; 0: none.
 pub type Event = usize;
 
 lifecycle::global! {
@@ -102,12 +103,12 @@ lifecycle::global! {
     static FUNCTIONS: Published<Functions> = Published::none();
 }
 
-/// The driver. Handles that are given to it are those of things that live.
+/// The driver's functions. Handles that are passed to it must belong to existing objects.
 #[derive(Clone, Copy)]
 pub struct Driver(&'static Functions);
 
 impl Driver {
-    /// Finds the functions of the driver that is loaded; `None` where it cannot time work.
+    /// Finds the functions of the driver that is loaded. `None` if it cannot measure times.
     pub fn find() -> Option<Self> {
         if let Some(known) = Self::get().filter(|known| known.0.place.is_valid()) {
             return Some(known);
@@ -129,20 +130,20 @@ impl Driver {
         }
     }
 
-    /// The driver that was found.
+    /// Returns the driver that was found.
     #[inline]
     pub fn get() -> Option<Self> {
         FUNCTIONS.get().map(Self)
     }
 
-    /// Its version, as `CUDA_VERSION` is one.
+    /// Returns its version, in the format of `CUDA_VERSION`.
     pub fn version(self) -> Option<u64> {
         let mut version = 0;
         check(self.0.version?(&mut version)).ok()?;
         u64::try_from(version).ok()
     }
 
-    /// The calling thread's context; 0 is none.
+    /// Returns the calling thread's context; 0: none.
     #[inline]
     pub fn context(self) -> usize {
         let mut context = null_mut();
@@ -152,18 +153,18 @@ impl Driver {
         context.expose_provenance()
     }
 
-    /// The context of a stream that the program has made.
+    /// Returns the context of a stream that the program has made.
     pub fn context_of(self, stream: usize) -> usize {
         let mut context = null_mut();
         let get = self.0.context_of;
         if get.is_some_and(|get| get(handle(stream), &mut context) == 0) {
             context.expose_provenance()
         } else {
-            self.context() // before CUDA 9.2 a stream was used in its own context alone
+            self.context() // before CUDA 9.2 a stream was used only in its own context
         }
     }
 
-    /// Whether work for the stream does not run but is captured, or may be.
+    /// Returns true if work for the stream is captured instead of run, or may be.
     pub fn is_capturing(self, stream: usize) -> bool {
         const NONE: c_int = 0;
         let mut status = NONE;
@@ -171,12 +172,12 @@ impl Driver {
         get.is_some_and(|get| get(handle(stream), &mut status) != 0 || status != NONE)
     }
 
-    /// Acts in a context, and says which device's that is.
+    /// Runs `act` in a context. `act` gets the ordinal of the context's device.
     pub fn in_context<T>(self, context: usize, act: impl FnOnce(u8) -> T) -> Option<T> {
         let (push, pop) = (self.0.push_context?, self.0.pop_context?);
         let mut device = 0;
         let is_there = self.context() == context;
-        // One that the program has work in; it is taken away again below.
+        // The program has work in this context; it is popped again below.
         if !is_there && push(handle(context)) != 0 {
             return None;
         }
@@ -188,13 +189,13 @@ impl Driver {
         result
     }
 
-    /// Writes the name of a device, and says how long it is.
+    /// Writes the name of a device, and returns its length.
     pub fn device_name(self, device: u8, name: &mut DeviceName) -> Option<usize> {
         check(self.0.device_name?(name, Room::OfName, device.into())).ok()?;
         name.iter().position(|byte| *byte == 0)
     }
 
-    /// Makes an event in the calling thread's context.
+    /// Creates an event in the calling thread's context.
     fn create(self) -> Result<Event, Status> {
         let create = self.0.create.ok_or(Status::NOT_SUPPORTED)?;
         let mut event = null_mut();
@@ -202,34 +203,34 @@ impl Driver {
         Ok(event.expose_provenance())
     }
 
-    /// Gives an event up, whether it has happened or not.
+    /// Destroys an event, even if it has not happened yet.
     fn destroy(self, event: Event) {
         if let Some(destroy) = self.0.destroy {
             destroy(handle(event));
         }
     }
 
-    /// Makes two, as [`Self::create`].
+    /// Creates two events, like [`Self::create`].
     pub fn create_pair(self) -> Result<Pair, Status> {
         let start = self.create()?;
         let end = self.create().inspect_err(|_| self.destroy(start))?;
         Ok(Pair { start, end })
     }
 
-    /// Gives both up, as [`Self::destroy`].
+    /// Destroys both events, like [`Self::destroy`].
     pub fn destroy_pair(self, pair: Pair) {
         self.destroy(pair.start);
         self.destroy(pair.end);
     }
 
-    /// Has an event happen when the stream comes to it.
+    /// Records an event in a stream: it happens when the stream reaches it.
     pub fn record(self, event: Event, stream: usize) -> Result<(), Status> {
         let record = self.0.record.ok_or(Status::NOT_SUPPORTED)?;
         check(record(handle(event), handle(stream)))
     }
 
-    /// Nanoseconds between two events, to about half a microsecond; [`Status::NOT_READY`] where one has not happened
-    /// ("CUDA Driver API", `cuEventElapsedTime`).
+    /// Returns the nanoseconds between two events, accurate to about half a microsecond;
+    /// [`Status::NOT_READY`] if one has not happened yet ("CUDA Driver API", `cuEventElapsedTime`).
     pub fn elapsed(self, from: Event, to: Event) -> Result<f64, Status> {
         let elapsed = self.0.elapsed.ok_or(Status::NOT_SUPPORTED)?;
         let mut milliseconds = 0.0;
@@ -238,12 +239,12 @@ impl Driver {
     }
 }
 
-/// Lets the calling thread make calls, while it lives, that a stream capture of another thread forbids
-/// and is spoilt by: those that are made meanwhile have nothing to do with any.
+/// While it lives, allows the calling thread calls that another thread's stream capture forbids and that
+/// would invalidate the capture. The calls that are made here have nothing to do with any capture.
 pub struct BesideCaptures(Option<(Driver, c_int)>);
 
 impl BesideCaptures {
-    /// Lets it.
+    /// Allows such calls.
     pub fn new(driver: Driver) -> Self {
         const RELAXED: c_int = 2;
         Self(driver.exchange(RELAXED).map(|before| (driver, before)))
@@ -266,7 +267,7 @@ impl Driver {
     }
 }
 
-/// A driver that is made for tests: an event happens when it is recorded, a microsecond after the one before.
+/// A fake driver for tests: an event happens when it is recorded, a microsecond after the one before.
 #[cfg(test)]
 pub mod made {
     use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
@@ -274,17 +275,17 @@ pub mod made {
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
     use super::{Driver, Event, FUNCTIONS, Functions, Handle, Room, Status, c_int, handle};
-    use tllmprof_platform::libcuda::Place;
+    use tllmprof_platform::libcuda::DriverLocation;
 
-    /// What became of its events.
+    /// The state of the fake driver's events.
     pub struct State {
-        /// The handle of the last.
+        /// The handle of the last event created.
         last: Event,
         pub alive: BTreeSet<Event>,
-        /// When each has happened, in microseconds, and on which stream.
+        /// The time in microseconds when each event happened, and its stream.
         pub recorded: BTreeMap<Event, (u32, usize)>,
         now: u32,
-        /// How often an event was given to a stream.
+        /// The number of times that an event was recorded.
         pub recordings: u32,
     }
 
@@ -297,16 +298,16 @@ pub mod made {
     });
     /// The current context.
     pub static CONTEXT: AtomicUsize = AtomicUsize::new(0);
-    /// What it returns instead of recording an event; 0 for nothing.
+    /// The status that it returns instead of recording an event; 0: it records.
     pub static REFUSES: AtomicI32 = AtomicI32::new(0);
-    /// A stream is being captured.
+    /// True if a stream is being captured.
     pub static CAPTURES: AtomicBool = AtomicBool::new(false);
-    /// Nothing has happened yet.
+    /// True if no event has happened yet.
     pub static IS_BUSY: AtomicBool = AtomicBool::new(false);
-    /// The mode in which the thread looks at stream captures.
+    /// The thread's mode for stream captures.
     static MODE: AtomicI32 = AtomicI32::new(0);
 
-    /// The ordinal of its only device, what that is called, and its version.
+    /// The ordinal of its only device, its name, and its version.
     pub const DEVICE: u8 = 3;
     pub const NAME: &str = "Made GPU";
     pub const VERSION: u64 = 12_040;
@@ -400,11 +401,11 @@ pub mod made {
         0
     }
 
-    /// The driver, from now on the one that is found.
+    /// Installs the fake driver: from now on it is the one that is found.
     pub fn driver() -> Driver {
         let here = tllmprof_platform::elf::containing(version as *const () as usize);
         let functions = Functions {
-            place: Place::of(&here.unwrap()),
+            place: DriverLocation::from_module(&here.unwrap()),
             version: Some(version),
             device_name: Some(device_name),
             context: Some(context),

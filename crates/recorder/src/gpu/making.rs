@@ -1,5 +1,5 @@
-//! Whether the worker makes events, and whether it may: a context that is about to go must not be in
-//! use by then.
+//! The state that decides if the worker creates events, and if it may: it must not use a context that is
+//! about to be destroyed.
 //!
 //! | state         | `Begins` | `Ends`      | `Dooms`         | `Gone`                      |
 //! |---------------|----------|-------------|-----------------|-----------------------------|
@@ -8,44 +8,44 @@
 //! | `Stopping(n)` |          | `Barred(n)` | `Stopping(n+1)` | `Stopping(n-1)` or `Busy`   |
 //! | `Barred(n)`   |          |             | `Barred(n+1)`   | `Barred(n-1)` or `Idle`     |
 //!
-//! An empty field: nothing changes. Who destroys a context waits for `Stopping` to end, but not for
-//! ever: the worker goes on when a context is gone while it makes events of another.
+//! An empty field: nothing changes. A thread that destroys a context waits for `Stopping` to end, but only
+//! for a limited time: the worker continues if one context is gone while it creates events of another.
 
 use tllmprof_sync::States;
 
-/// A state.
+/// A state of the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Making {
-    /// No events are being made.
+    /// No events are being created.
     Idle,
-    /// The worker makes events.
+    /// The worker creates events.
     Busy,
-    /// It is to stop, as so many contexts are about to go.
+    /// The worker has to stop, because this number of contexts are about to be destroyed.
     Stopping(u32),
-    /// It may not begin, for the same reason.
+    /// The worker may not begin, for the same reason.
     Barred(u32),
 }
 
-/// What happens.
+/// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The worker is about to make events.
+    /// The worker is about to create events.
     Begins,
-    /// The worker makes no more.
+    /// The worker has finished creating events.
     Ends,
-    /// A context is about to go.
+    /// A context is about to be destroyed.
     Dooms,
-    /// It is gone, or not waited for any more.
+    /// The context is destroyed, or its thread no longer waits.
     Gone,
 }
 
 impl Making {
-    /// Whether the worker may make one more.
+    /// Returns true if the worker may create one more event.
     pub const fn goes_on(self) -> bool {
         matches!(self, Self::Busy)
     }
 
-    /// Whether it may be in the middle of making one.
+    /// Returns true if the worker may be creating an event.
     pub const fn is_under_way(self) -> bool {
         matches!(self, Self::Busy | Self::Stopping(_))
     }
@@ -59,7 +59,7 @@ impl Making {
         }
     }
 
-    /// Contexts that are about to go.
+    /// Returns the number of contexts that are about to be destroyed.
     const fn doomed(self) -> u32 {
         match self {
             Self::Idle | Self::Busy => 0,

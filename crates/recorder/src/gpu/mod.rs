@@ -1,24 +1,24 @@
-//! What the GPU was at work for an iteration, from pairs of events around each stream's work.
+//! Measures the GPU time of an iteration, by a pair of events around each stream's work.
 //!
-//! An event is given to a stream before the first work of an iteration, and another behind the last:
-//! a *span*. Which launch is the last shows only afterwards, and on a stream that has run dry an
-//! event that comes later would count idle time. So the second event is given behind the launch that
-//! was the last of the same span in the iteration before; where that was not the last one after all,
-//! it is given again when the program comes to wait, as the stream is busy then in most programs, or
-//! else with the first call that the thread makes in the next iteration. Work that follows a wait is
-//! another span. Where an iteration has many of them, which lie between two waits for their stream, all but the
-//! first are timed by the host's clock, without events: from the first launch to the end of the wait. A thread touches no stream but what it has launched into last, or a call names: what
-//! another thread does with its own meanwhile is not known.
+//! An event is recorded in a stream before the first work of an iteration, and another one after the last: a
+//! *span*. The last launch is known only after the iteration has ended, and on a stream that has run dry an
+//! event that is recorded later would count idle time. So the second event is recorded after the launch that
+//! was the last of the same span in the iteration before. If that was not the last one after all, the event
+//! is recorded again when the program is about to wait, as the stream is busy then in most programs, or
+//! otherwise with the first call that the thread makes in the next iteration. Work that follows a wait is
+//! another span. An iteration may have many spans, each between two waits for their stream. Then all but the
+//! first are timed by the host's clock, without events: from the first launch to the end of the wait. A
+//! thread only uses the stream that it has launched into last, or that a call names: another thread may do
+//! anything with its own streams at the same time.
 //!
-//! [`streams`] knows what each stream has open, from the window's opening to the reading of the last
-//! times behind its close ([`end`]); [`pool`] has the events, which stay. A stream or context that the
-//! program destroys is forgotten first ([`before_destroy`]), as the driver may not be given handles of
-//! what is gone.
+//! [`streams`] knows the open span of each stream, from the window's opening until the last times are read
+//! after the window has closed ([`end`]). [`pool`] keeps the events. A stream or context that the program
+//! destroys is forgotten first ([`before_destroy`]), as the driver must not get handles of destroyed objects.
 //!
-//! The states lie apart, as they need neither the driver nor a lock: [`phase`] and [`making`] are the
-//! process's, [`span`] a stream's, [`supply`] a pool's.
+//! The states have modules of their own, as they need neither the driver nor a lock: [`phase`] and [`making`]
+//! belong to the process, [`span`] to a stream, [`supply`] to a pool.
 //!
-//! While any thread captures a stream nothing is done here: the callers check that.
+//! While any thread captures a stream, nothing is done here: the callers check that.
 
 pub(crate) mod driver;
 mod making;
@@ -53,56 +53,57 @@ use tllmprof_platform::gate;
 use tllmprof_platform::log;
 use tllmprof_sync::{Lock, Machine};
 
-/// No iteration is open.
+/// The number of no iteration.
 const NONE: u64 = u64::MAX;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// Where the process is with its GPU times.
+    /// The phase of the process's GPU timing.
     #[fork(in_child)]
     #[together(calls)]
     static PHASE: Machine<Phase> = Machine::new();
-    /// Whether the worker makes events.
+    /// The state of the worker that creates events.
     #[fork(in_child)]
     static MAKING: Machine<Making> = Machine::new();
-    /// The iteration that work is for.
+    /// The iteration that work belongs to.
     #[fork(reset)]
     #[together(calls)]
     static ITERATION: AtomicU64 = AtomicU64::new(NONE);
-    /// The latest that has begun.
+    /// The latest iteration that has begun.
     #[fork(keep = "stored where an iteration begins")]
     #[together(iterations)]
     static LATEST: AtomicU64 = AtomicU64::new(0);
-    /// What this took from those of the program's threads that have no writer, in ticks; the others note it
-    /// in theirs.
+    /// The ticks that GPU timing has taken on the program's threads without a writer; other threads count
+    /// them in their writer.
     #[fork(reset)]
     static OWN: AtomicU64 = AtomicU64::new(0);
-    /// In which iterations times are taken, and the latest one that is of them.
+    /// The choice of iterations whose times are taken, and the latest of these iterations.
     #[fork(free)]
     static SAMPLING: Lock<Sampling> = Lock::new(Sampling::new());
     #[fork(keep = "stored where an iteration begins")]
     #[together(iterations)]
     static TAKEN: AtomicU64 = AtomicU64::new(NONE);
-    /// Spans that have begun: between events, and by the host's clock.
-    #[fork(keep = "differences are looked at")]
+    /// The number of spans that have begun: between events, and by the host's clock.
+    #[fork(keep = "only differences matter")]
     #[together(iterations)]
     static PAIRS: AtomicU64 = AtomicU64::new(0);
-    #[fork(keep = "differences are looked at")]
+    #[fork(keep = "only differences matter")]
     #[together(iterations)]
     static BY_CLOCK: AtomicU64 = AtomicU64::new(0);
-    /// How many of these may be using an event or a stream's handle.
+    /// The number of threads without a writer that may be using an event or a stream's handle.
     #[fork(reset)]
     static USERS: AtomicU32 = AtomicU32::new(0);
 }
-/// A span whose host comes to wait after at most so much time for each launch is not over long before.
+/// If the host waits for a span within this time for each launch, the span has not been over for long before
+/// the wait.
 const AT_ONCE_NS: f64 = 10_000.0;
-/// How long those who still use events are waited for.
-const PATIENCE: Duration = Duration::from_millis(50);
-/// How long until calls are let into the driver again, for which the program's own waits as well.
-const GATE: Duration = Duration::from_secs(1);
+/// The time to wait for threads that still use events.
+const USERS_TIMEOUT: Duration = Duration::from_millis(50);
+/// The longest wait for the gate of the driver to open. The program's own call waits as well.
+const GATE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the program is about to destroy.
+/// An object that the program is about to destroy.
 #[derive(Clone, Copy, Debug)]
 pub enum Doomed {
     Stream(usize),
@@ -111,14 +112,14 @@ pub enum Doomed {
     Primary(Option<u8>),
 }
 
-/// Remembers what is asked for. For the constructor.
+/// Stores what the settings ask for. Called by the constructor.
 pub fn start(mode: GpuTimes) {
     if let Some(mut sampling) = SAMPLING.try_lock() {
         sampling.mode = mode;
     }
 }
 
-/// A window is about to open. `capturing`: a stream capture is under way.
+/// Called when a window is about to open. `capturing`: a stream capture is in progress.
 pub fn window_opens(capturing: bool) {
     let phase = PHASE.state();
     if !is_on() || phase.is_over() {
@@ -142,12 +143,12 @@ pub fn window_opens(capturing: bool) {
     PHASE.on(phase::Event::Opens);
 }
 
-/// Whether there are fewer events than are to be made ahead.
+/// Returns true if there are fewer events than should be created in advance.
 pub fn wants_events() -> bool {
     PHASE.peek() == Phase::Timing && pool::wants_more()
 }
 
-/// Makes events ahead of their use, for a bounded time. On a thread of ours.
+/// Creates events in advance, for a bounded time. Runs on a thread of the library.
 pub fn make_events() {
     let Some(driver) = Driver::get() else { return };
     let _held = gate::hold();
@@ -157,7 +158,7 @@ pub fn make_events() {
     }
 }
 
-/// Work is for this iteration from here on. `excluded`: the condition on batches does not hold for it.
+/// From here on, work belongs to this iteration. `excluded`: the condition on batches does not hold for it.
 pub fn iteration_begins(n: u64, excluded: bool) {
     if PHASE.peek() == Phase::Timing
         && let Some(mut sampling) = SAMPLING.try_lock()
@@ -178,58 +179,61 @@ pub fn iteration_begins(n: u64, excluded: bool) {
     ITERATION.store(n, Ordering::Relaxed);
 }
 
-/// Follows no calls until an iteration is taken again, once no stream has a span open.
+/// Stops following calls until times are taken again, if no stream has an open span.
 #[cold]
 fn stop_following() {
     if streams::is_any_open() {
         return;
     }
     look_for(Looks::GpuTimes, false);
-    // A thread that opens one just now does the same the other way round: it is seen here, or stores behind this.
+    // A thread that opens a span at this moment does the same in the opposite order: either it is seen here,
+    // or it stores after this.
     fence(Ordering::SeqCst);
     if streams::is_any_open() {
         look_for(Looks::GpuTimes, true);
     }
 }
 
-/// A span has been opened, maybe of an iteration that is over by now.
+/// Called when a span has been opened, possibly of an iteration that is over by now.
 fn follow() {
     fence(Ordering::SeqCst);
     look_for(Looks::GpuTimes, true);
 }
 
-/// Work is for no iteration.
+/// From here on, work belongs to no iteration.
 pub fn between_iterations() {
     ITERATION.store(NONE, Ordering::Relaxed);
 }
 
-/// Whether the GPU times of an iteration are taken. Asked by its number: another thread may have begun the next.
+/// Returns true if the GPU times of this iteration are taken. It has a parameter because another thread may
+/// have begun the next iteration.
 pub fn is_taken(iteration: u64) -> bool {
     TAKEN.load(Ordering::Relaxed) == iteration
 }
 
-/// The times of an iteration that has begun are taken, whatever was decided.
+/// Takes the times of the iteration that has begun, whatever was decided.
 #[cfg(test)]
 pub fn take(iteration: u64) {
     TAKEN.store(iteration, Ordering::Relaxed);
     look_for(Looks::GpuTimes, true);
 }
 
-/// Those of the iteration that has begun are not.
+/// Does not take the times of the iteration that has begun.
 #[cfg(test)]
 pub fn take_not() {
     TAKEN.store(NONE, Ordering::Relaxed);
 }
 
-/// Whether GPU times depend on calls now: the iteration that is open is taken, or a span of an earlier one is still open.
+/// Returns true if GPU times depend on calls now: times are taken of the open iteration, or a span of an
+/// earlier one is still open.
 #[inline]
 pub fn is_timing() -> bool {
     looks_for(Looks::GpuTimes) && PHASE.peek() == Phase::Timing && is_recording()
 }
 
-/// A call is about to enqueue work; returns whether that is expected to be the stream's last for now, so that
-/// [`after_last`] has to follow.
-// SAFETY: a section of code, where what each recorded call runs lies together.
+/// Called when a call is about to enqueue work. Returns true if that is expected to be the stream's last for
+/// now, so that [`after_last`] has to follow.
+// SAFETY: only names a code section, in which the code of each recorded call lies together.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[inline(never)]
 pub fn before_work(target: Target) -> bool {
@@ -240,8 +244,8 @@ pub fn before_work(target: Target) -> bool {
     }
 }
 
-/// The stream, if the calling thread has launched into it last, in this iteration, and its span is open, as before most
-/// launches.
+/// Returns the stream if the calling thread has launched into it last, in this iteration, and its span has
+/// begun, which is the usual case.
 #[inline(always)]
 fn launched_again(target: Target, iteration: u64) -> Option<&'static Stream> {
     if iteration == NONE {
@@ -251,15 +255,16 @@ fn launched_again(target: Target, iteration: u64) -> Option<&'static Stream> {
     launched_last(target).filter(|stream| stream.has_begun(iteration))
 }
 
-/// The stream, if the calling thread has launched into it last. Not a default stream, of which the driver has to be asked.
+/// Returns the stream if the calling thread has launched into it last. Not for a default stream, which only
+/// the driver can identify.
 #[inline(always)]
 fn launched_last(target: Target) -> Option<&'static Stream> {
     let key = target.key_by_name()?;
-    let stream = streams::at(writers::current()?.launched.get());
+    let stream = streams::stream_at(writers::current()?.launched.get());
     stream.is(key).then_some(stream)
 }
 
-/// The stream, if it is known.
+/// Returns the stream, if it is known.
 #[inline(always)]
 fn known(target: Target) -> Option<&'static Stream> {
     launched_last(target).or_else(|| find(target))
@@ -288,7 +293,7 @@ fn before_other_work(target: Target, iteration: u64) -> bool {
     stream.is_some_and(Stream::launches_one)
 }
 
-/// The driver has taken the work that is expected to be the last: records an event behind it.
+/// Called when the driver has accepted the work that is expected to be the last: records an event after it.
 #[cold]
 pub fn after_last(target: Target) {
     let (Some(driver), Some(stream)) = (Driver::get(), known(target)) else {
@@ -303,7 +308,7 @@ pub fn after_last(target: Target) {
     });
 }
 
-/// The driver has not taken the work.
+/// Called when the driver has not accepted the work.
 #[cold]
 pub fn refused(target: Target) {
     if let Some(stream) = known(target) {
@@ -311,18 +316,18 @@ pub fn refused(target: Target) {
     }
 }
 
-/// What a call waits for.
+/// The object that a call waits for.
 #[derive(Clone, Copy)]
 pub enum Wait {
     Stream(Target),
-    /// An event of some stream.
+    /// An event of any stream.
     Event,
-    /// All that the context's streams, or those that wait for the legacy one, have to do.
+    /// All work of the context's streams, or of those that wait for the legacy stream.
     All,
 }
 
-/// A call is about to wait; returns whether [`after_wait`] has to follow.
-// SAFETY: a section of code, where what each recorded call runs lies together.
+/// Called when a call is about to wait. Returns true if [`after_wait`] has to follow.
+// SAFETY: only names a code section, in which the code of each recorded call lies together.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[inline(never)]
 pub fn before_wait(wait: Wait) -> bool {
@@ -342,7 +347,8 @@ pub fn before_wait(wait: Wait) -> bool {
     }
 }
 
-/// Ends what the calling thread has open, on the legacy stream if asked to: an event there has others wait that would not.
+/// Ends the calling thread's open spans. The legacy stream is only included if asked for: an event on it
+/// would make other streams wait.
 #[cold]
 fn end_ours(on_legacy: bool) {
     let Some(driver) = Driver::get() else { return };
@@ -352,7 +358,8 @@ fn end_ours(on_legacy: bool) {
     }
 }
 
-/// Ends a span that the host is about to wait for; whether its end is the wait's.
+/// Ends a span that the host is about to wait for. Returns true if the end of the wait becomes the end of the
+/// span.
 #[cold]
 fn end_by_wait(stream: &Stream) -> bool {
     let Some(driver) = Driver::get() else {
@@ -373,12 +380,12 @@ fn end_by_wait(stream: &Stream) -> bool {
     false
 }
 
-/// Whether the host has come to wait for a span at once, so many nanoseconds after its beginning.
+/// Returns true if the host waits for a span soon enough after its beginning, `ns` nanoseconds ago.
 fn is_at_once(stream: &Stream, ns: f64) -> bool {
     ns <= f64::from(stream.launches() + 1) * AT_ONCE_NS
 }
 
-/// Nanoseconds that have passed since a tick.
+/// Returns the nanoseconds that have passed since a tick.
 fn since_ns(ticks: u64) -> f64 {
     between_ns(ticks, clock::ticks())
 }
@@ -387,7 +394,7 @@ fn between_ns(since: u64, until: u64) -> f64 {
     until.saturating_sub(since) as f64 / clock::recent_ticks_per_ns()
 }
 
-/// A call has waited for a stream from `since` to `until`, in ticks.
+/// Called when a call has waited for a stream from `since` to `until`, in ticks.
 pub fn after_wait(target: Target, since: u64, until: u64) {
     let Some(stream) = known(target) else { return };
     let Some(mut open) = stream.span.try_lock() else {
@@ -419,8 +426,8 @@ pub fn after_wait(target: Target, since: u64, until: u64) {
     stream.end(&mut open);
 }
 
-/// The program is about to destroy something. Whether a window is open or not; `capturing`: a stream
-/// capture is under way.
+/// Called when the program is about to destroy something, even if no window is open. `capturing`: a stream
+/// capture is in progress.
 pub fn before_destroy(doomed: Doomed, capturing: bool) {
     if !PHASE.state().has_events() {
         return;
@@ -430,11 +437,11 @@ pub fn before_destroy(doomed: Doomed, capturing: bool) {
     let _errno = Kept::new();
     if is_of_context {
         MAKING.on(making::Event::Dooms);
-        until(PATIENCE, || !MAKING.state().is_under_way());
+        until(USERS_TIMEOUT, || !MAKING.state().is_under_way());
     }
-    until(GATE, || !gate::is_closed());
+    until(GATE_TIMEOUT, || !gate::is_closed());
     // Another thread may be closing the window.
-    let is_forgotten = until(PATIENCE, || {
+    let is_forgotten = until(USERS_TIMEOUT, || {
         timed(|| forget_doomed(driver, doomed, capturing))
     });
     if !is_forgotten {
@@ -478,8 +485,8 @@ fn end_contexts(driver: Driver, why: Why, ends: impl Fn(usize, Option<u8>) -> bo
     pool::end(driver, |context, device| ends(context, Some(device)));
 }
 
-/// The window has closed, and no span begins any more: records an event behind what each stream has
-/// to do. `capturing`: a stream capture is under way.
+/// Called when the window has closed and no more spans begin: records an event after the work of each stream.
+/// `capturing`: a stream capture is in progress.
 pub fn work_ends(capturing: bool) {
     between_iterations();
     if PHASE.state() != Phase::Timing {
@@ -493,22 +500,22 @@ pub fn work_ends(capturing: bool) {
     }
 }
 
-/// Reads the times that are left, without waiting for any, and forgets the streams. Behind the
-/// window's close, when the device is idle if it ever is.
+/// Reads the remaining times, without waiting for any, and forgets the streams. Called after the window has
+/// closed, when the device is most likely idle.
 ///
-/// A thread may be about to give an event to its stream, from before the close: it is waited for, as
-/// the event is free for others from here on.
+/// Waits for a thread that may be about to record an event since before the close, as the events may be
+/// reused from here on.
 pub fn end() {
     if !PHASE.state().is_open() {
         return;
     }
     PHASE.on(phase::Event::Closes);
     if let Some(driver) = Driver::get() {
-        if until(PATIENCE, || users() == 0) {
+        if until(USERS_TIMEOUT, || users() == 0) {
             streams::forget(|_| true);
             pool::rest(driver);
         } else {
-            // Nobody knows when it comes back: the events stay as they are, and are used no more.
+            // It is not known when that thread returns: the events are left as they are and not used again.
             give_up();
         }
     }
@@ -517,8 +524,8 @@ pub fn end() {
     PHASE.on(phase::Event::AllRead);
 }
 
-/// Times nothing more in this process. What the streams have open stays so: nobody knows what of it is
-/// gone.
+/// Stops timing in this process. The streams' open spans are left as they are: it is not known which of their
+/// objects still exist.
 fn give_up() {
     log::once!(
         Warn,
@@ -527,7 +534,7 @@ fn give_up() {
     PHASE.on(phase::Event::GivesUp);
 }
 
-/// Waits until it is so; false if that takes too long.
+/// Waits until `is_so` returns true. Returns false on a time-out.
 fn until(patience: Duration, is_so: impl Fn() -> bool) -> bool {
     let since = std::time::Instant::now();
     while !is_so() {
@@ -539,13 +546,13 @@ fn until(patience: Duration, is_so: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Threads that may be in the driver for us.
+/// Returns the number of threads that may be in the driver for GPU times.
 pub fn users() -> u32 {
     USERS.load(Ordering::SeqCst) + writers::timing()
 }
 
-/// Runs `act`, which uses events, unless the last are being read, nothing is timed any more or nobody
-/// may be in the driver; whether it ran. Its time counts as ours.
+/// Runs `act`, which uses events, except while the last times are read, after timing has stopped, or while no
+/// thread may be in the driver. Returns true if it ran. Its time counts as the library's own.
 fn timed(act: impl FnOnce()) -> bool {
     let _errno = Kept::new();
     let since = clock::ticks();
@@ -561,7 +568,7 @@ fn timed(act: impl FnOnce()) -> bool {
     may
 }
 
-/// Ends the spans of other iterations that the calling thread has open, once in an iteration.
+/// Ends the calling thread's open spans of other iterations, once in an iteration.
 #[inline]
 fn sweep(iteration: u64) {
     let is_new = |writer: &Writer| writer.swept.replace(iteration) != iteration;
@@ -573,7 +580,7 @@ fn sweep(iteration: u64) {
 #[cold]
 fn end_earlier(iteration: u64) {
     let Some(driver) = Driver::get() else { return };
-    // The legacy stream's ends with the next launch there.
+    // The span of the legacy stream ends with the next launch there.
     let is_earlier = |stream: &&Stream| {
         let is_open = stream.open().is_some_and(|open| open != iteration);
         is_open && stream.is_ours() && !stream.is_legacy()

@@ -1,4 +1,4 @@
-//! Where the process is with its GPU times.
+//! The phase of the process's GPU timing.
 //!
 //! | state     | `Opens`  | `Closes`  | `AllRead` | `GivesUp` |
 //! |-----------|----------|-----------|-----------|-----------|
@@ -13,54 +13,54 @@
 
 use tllmprof_sync::States;
 
-/// A state.
+/// A phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Phase {
-    /// No window has opened: there are no events, and the record does not have the driver's version.
+    /// No window has opened: there are no events, and the driver's version is not in the record.
     Unused,
-    /// Between windows: there are events, and no streams.
+    /// Between windows: there are events, but no streams.
     Resting,
     /// A window is open.
     Timing,
-    /// The window's last times are being read: nobody else may use an event.
+    /// The window's last times are being read: no other thread may use an event.
     Reading,
     /// A thread has given up before the end of the window: nothing is timed any more.
     Failing,
-    /// The same, with no window open.
+    /// Like `Failing`, but no window is open.
     Over,
 }
 
-/// What happens.
+/// An event that changes the phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A window opens.
     Opens,
     /// The window has closed.
     Closes,
-    /// Its last times are read, as far as that could be.
+    /// Its last times are read, as far as possible.
     AllRead,
-    /// A thread takes too long in the driver: nobody knows what it still uses.
+    /// A thread takes too long in the driver: it is not known what it still uses.
     GivesUp,
 }
 
 impl Phase {
-    /// Whether events may be used.
+    /// Returns true if events may be used.
     pub const fn may_use_events(self) -> bool {
         !matches!(self, Self::Reading | Self::Failing | Self::Over)
     }
 
-    /// Whether there may be events that a context takes with it when it goes.
+    /// Returns true if there may be events, which a context destroys with itself.
     pub const fn has_events(self) -> bool {
         matches!(self, Self::Resting | Self::Timing | Self::Reading)
     }
 
-    /// Whether the window that was opened has not been ended here.
+    /// Returns true if the window that was opened has not been ended here.
     pub const fn is_open(self) -> bool {
         matches!(self, Self::Timing | Self::Reading | Self::Failing)
     }
 
-    /// Whether nothing is timed any more in this process.
+    /// Returns true if nothing is timed any more in this process.
     pub const fn is_over(self) -> bool {
         matches!(self, Self::Failing | Self::Over)
     }
@@ -107,7 +107,7 @@ mod tests {
 
     const ALL: [Phase; 6] = [Unused, Resting, Timing, Reading, Failing, Over];
 
-    /// The states after each of `events`.
+    /// Returns the phases after each of `events`.
     fn after(events: &[Event]) -> Vec<Phase> {
         let mut phase = Unused;
         let on = |event: &Event| {

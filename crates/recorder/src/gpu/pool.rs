@@ -1,10 +1,10 @@
 //! The events of each context, and the spans whose times are not read yet.
 //!
-//! Events are made by the worker when a window opens, and stay for the next ones until their context
-//! is taken down. Making, reading or destroying one may take the driver a tenth of a second where other
-//! threads launch without a pause, as it takes turns unfairly: all of it has a bound in time, and what
-//! is not done by then is left. A span's times are read when its last event has happened, without
-//! waiting for it.
+//! Events are created by the worker when a window opens, and stay for the next windows until their context is
+//! destroyed. Creating, reading or destroying one may take the driver a tenth of a second if other threads
+//! launch without a pause, as its lock is not fair. So all of this has a time limit, and whatever is not
+//! finished by then is left out. A span's times are read when its last event has happened, without waiting
+//! for it.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -20,41 +20,42 @@ use tllmprof_platform::log;
 use tllmprof_sync::Guard;
 use tllmprof_sync::Lock;
 
-/// Contexts that a process may use in a window. Work in more is not timed.
+/// The number of contexts that a process may use in a window. Work in further ones is not timed.
 const CONTEXTS: usize = 16;
-/// Spans of a context that may be under way or unread. Those of a process that is killed are lost.
-const MOST: usize = 1024;
-/// Pairs of events that the worker makes ahead.
-const ENOUGH: usize = 512;
-/// Pairs of events that a thread of the program makes at a time where there are none.
-const MORE: usize = 8;
-/// How many spans are read at a time where many are unread.
-const SOME: usize = 16;
-/// How long one of the program's threads may make or read events in the middle of its work, and at the
-/// end of a window or context; how long the worker may make some.
-const IN_BETWEEN: Duration = Duration::from_micros(300);
-const AT_THE_END: Duration = Duration::from_millis(10);
-const AHEAD: Duration = Duration::from_millis(20);
-/// Where the making of two events takes the worker so long, no more are made: others wait for it.
-const SLOW: Duration = Duration::from_millis(5);
-/// How long a thread waits for another that has a pool.
-const PATIENCE: Duration = Duration::from_micros(200);
-/// By how much the clocks of a GPU and its host may run apart.
+/// The number of spans of a context that may be in progress or unread. They are lost if the process is
+/// killed.
+const MAX_PAIRS: usize = 1024;
+/// The number of pairs of events that the worker creates in advance.
+const PAIRS_AHEAD: usize = 512;
+/// The number of pairs of events that a thread of the program creates at a time if there are none.
+const PAIRS_AT_A_TIME: usize = 8;
+/// The number of spans that are read at a time if many are unread.
+const SPANS_AT_A_TIME: usize = 16;
+/// The time limits for creating and reading events: on a thread of the program in the middle of its work, at
+/// the end of a window or context, and on the worker.
+const MAX_TIME_IN_CALL: Duration = Duration::from_micros(300);
+const MAX_TIME_AT_END: Duration = Duration::from_millis(10);
+const MAX_TIME_AHEAD: Duration = Duration::from_millis(20);
+/// If creating two events takes the worker this long, it creates no more, because other threads wait for it.
+const SLOW_CREATION: Duration = Duration::from_millis(5);
+/// The time a thread waits for another one that holds a pool.
+const POOL_TIMEOUT: Duration = Duration::from_micros(200);
+/// The largest relative difference between the clocks of a GPU and its host.
 const DRIFT: f64 = 1e-4;
 
-/// The place of a pair in its pool.
+/// The index of a pair in its pool.
 pub type Index = u16;
 
-/// A stream's work, whose events are on their way.
+/// A stream's work, whose events have been recorded.
 #[derive(Clone, Copy)]
 pub struct Span {
     pub pair: Index,
     /// The stream's number.
     pub stream: u16,
-    /// Its end came when something else than its work was over.
+    /// True if its end was recorded when more than its own work was over.
     pub cut: bool,
     pub iteration: u64,
-    /// When the first event had been given to the stream, in ticks.
+    /// The time when the first event had been recorded, in ticks.
     pub since: u64,
 }
 
@@ -67,7 +68,7 @@ struct Context {
     pool: Lock<Pool>,
 }
 
-/// A context's events. What each span needs comes first, in a line with the lock.
+/// A context's events. The fields that each span needs come first, in one cache line with the lock.
 #[repr(C)]
 pub struct Pool {
     made: usize,
@@ -76,12 +77,12 @@ pub struct Pool {
     unread_count: usize,
     pub device: u8,
     supply: Supply,
-    /// The last span that was read, whose first event the next one's start is measured from, and
-    /// when that was, in ticks.
+    /// The last span that was read, and the time of its first event in ticks. The next span's start is
+    /// measured from that event.
     last: Option<(Index, f64)>,
-    pairs: [Pair; MOST],
-    free: [Index; MOST],
-    unread: [Span; MOST],
+    pairs: [Pair; MAX_PAIRS],
+    free: [Index; MAX_PAIRS],
+    unread: [Span; MAX_PAIRS],
 }
 
 lifecycle::global! {
@@ -95,23 +96,23 @@ lifecycle::global! {
             pool: Lock::new(Pool::new()),
         }
     }; CONTEXTS];
-    /// Held by who gives a context a pool.
+    /// Held while a context is given a pool.
     #[fork(free)]
     static MAKING: Lock<()> = Lock::new(());
-    /// Devices that the record knows the names of, by bits.
+    /// Devices whose names are in the record, by bits.
     #[fork(reset)]
     static NAMED_DEVICES: AtomicU32 = AtomicU32::new(0);
 }
 
-/// The pool of a context, made if there is none.
-pub fn of(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
+/// Returns the pool of a context. It is created if there is none.
+pub fn get_or_create(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
     if context == 0 {
         return None;
     }
     if let Some(entry) = entry(context) {
         return entry.pool_of(context);
     }
-    let _making = MAKING.lock_for(PATIENCE)?;
+    let _making = MAKING.lock_for(POOL_TIMEOUT)?;
     if let Some(entry) = entry(context) {
         return entry.pool_of(context);
     }
@@ -129,12 +130,12 @@ pub fn of(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
     })
 }
 
-/// The pool of a context, if there is one.
+/// Returns the pool of a context, if there is one.
 pub fn known(context: usize) -> Option<Guard<'static, Pool>> {
     entry(context)?.pool_of(context)
 }
 
-/// The ordinal of a context's device, if the context has a pool.
+/// Returns the ordinal of a context's device, if the context has a pool.
 pub fn device_of(context: usize) -> Option<u8> {
     Some(entry(context)?.device.load(Ordering::Relaxed))
 }
@@ -145,19 +146,19 @@ fn entry(context: usize) -> Option<&'static Context> {
 }
 
 impl Context {
-    /// Its pool, unless it has become another context's.
+    /// Returns the entry's pool, unless it has become another context's.
     fn pool_of(&'static self, context: usize) -> Option<Guard<'static, Pool>> {
-        let pool = self.pool.lock_for(PATIENCE)?;
+        let pool = self.pool.lock_for(POOL_TIMEOUT)?;
         (self.handle.load(Ordering::Relaxed) == context).then_some(pool)
     }
 }
 
 /// Gives a pool to a context that is likely to be used in the window that opens.
 pub fn expect(driver: Driver, context: usize) {
-    drop(of(driver, context));
+    drop(get_or_create(driver, context));
 }
 
-/// Whether a context has fewer events than are to be made ahead.
+/// Returns true if a context has fewer events than should be created in advance.
 pub fn wants_more() -> bool {
     let is_there = |entry: &&Context| entry.handle.load(Ordering::Acquire) != 0;
     let mut pools = ALL.iter().filter(is_there);
@@ -167,11 +168,13 @@ pub fn wants_more() -> bool {
     })
 }
 
-/// Makes events in all contexts that have a pool, while `goes_on`. On the worker's thread.
+/// Creates events in all contexts that have a pool, while `goes_on` returns true. Runs on the worker's
+/// thread.
 pub fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
     let since = Instant::now();
     for entry in &ALL {
-        // Asked before the handle is read: who takes a context down says so first, and then waits.
+        // Checked before the handle is read: a thread that destroys a context announces it first, and then
+        // waits.
         if !goes_on() {
             return;
         }
@@ -181,15 +184,15 @@ pub fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
         }
         let _beside = BesideCaptures::new(driver);
         driver.in_context(context, |_| {
-            while goes_on() && since.elapsed() < AHEAD {
-                // Not under the lock, which the program's threads wait for.
+            while goes_on() && since.elapsed() < MAX_TIME_AHEAD {
+                // Not under the lock, for which the program's threads wait.
                 let begun = Instant::now();
                 let made = driver.create_pair();
-                let is_slow = begun.elapsed() >= SLOW;
+                let is_slow = begun.elapsed() >= SLOW_CREATION;
                 let is_there = || entry.handle.load(Ordering::SeqCst) == context;
-                let pool = entry.pool.lock_for(AHEAD).filter(|_| is_there());
+                let pool = entry.pool.lock_for(MAX_TIME_AHEAD).filter(|_| is_there());
                 let Some(mut pool) = pool else {
-                    // An event of a context that is gone went with it.
+                    // Events of a destroyed context are already destroyed.
                     if let Ok(pair) = made
                         && is_there()
                     {
@@ -211,29 +214,30 @@ pub fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
     }
 }
 
-/// The window is over: reads what can be read. What has not happened is lost, and all events are free.
+/// Called when the window is over: reads the times that can be read. The others are lost, and all events are
+/// free.
 pub fn rest(driver: Driver) {
     for entry in &ALL {
         if entry.handle.load(Ordering::Acquire) != 0
             && let Some(mut pool) = entry.pool.lock_for(Duration::from_millis(20))
             && entry.handle.load(Ordering::Relaxed) != 0
         {
-            pool.read(driver, MOST, AT_THE_END);
+            pool.read(driver, MAX_PAIRS, MAX_TIME_AT_END);
             pool.lose_unread();
             pool.free_all();
         }
     }
 }
 
-/// As [`rest`], in the contexts that `ends` says yes to, by their handle and device, and gives their
-/// events back.
+/// Like [`rest`], in the contexts for which `ends` returns true, by their handle and device. Also destroys
+/// their events.
 pub fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
     for entry in &ALL {
         if entry.handle.load(Ordering::Acquire) == 0 {
             continue;
         }
         let Some(mut pool) = entry.pool.lock_for(Duration::from_millis(20)) else {
-            // Who has it finds out afterwards that the context has no pool any more.
+            // The thread that holds it finds out afterwards that the context no longer has a pool.
             let handle = entry.handle.load(Ordering::Relaxed);
             if ends(handle, entry.device.load(Ordering::Relaxed)) {
                 entry.handle.store(0, Ordering::SeqCst);
@@ -242,7 +246,7 @@ pub fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
         };
         let handle = entry.handle.load(Ordering::Relaxed);
         if handle != 0 && ends(handle, pool.device) {
-            pool.read(driver, MOST, AT_THE_END);
+            pool.read(driver, MAX_PAIRS, MAX_TIME_AT_END);
             pool.lose_unread();
             pool.give_back(driver, handle);
             entry.handle.store(0, Ordering::Release);
@@ -250,7 +254,7 @@ pub fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
     }
 }
 
-/// No context has a pool any more: its events stay as they are.
+/// Takes the pools from all contexts. Their events are left as they are.
 pub fn abandon() {
     for entry in &ALL {
         entry.handle.store(0, Ordering::SeqCst);
@@ -266,14 +270,14 @@ fn in_child(alone: &OnlyThread) {
     }
 }
 
-/// So many spans are missing.
+/// Counts `spans` missing spans.
 pub fn lose(spans: usize) {
     if spans > 0 {
         add(Counter::GpuSpansLost, spans as u64);
     }
 }
 
-/// A span took so long.
+/// Adds a span that took `ns` nanoseconds.
 pub fn measured(ns: u64) {
     add(Counter::GpuNs, ns);
 }
@@ -290,11 +294,11 @@ impl Pool {
         Self {
             device: 0,
             supply: Supply::Growing,
-            pairs: [Pair { start: 0, end: 0 }; MOST],
+            pairs: [Pair { start: 0, end: 0 }; MAX_PAIRS],
             made: 0,
-            free: [0; MOST],
+            free: [0; MAX_PAIRS],
             free_count: 0,
-            unread: [NO_SPAN; MOST],
+            unread: [NO_SPAN; MAX_PAIRS],
             first_unread: 0,
             unread_count: 0,
             last: None,
@@ -325,14 +329,14 @@ impl Pool {
     }
 
     fn has_room(&self) -> bool {
-        !self.supply.is_dead() && self.made < MOST
+        !self.supply.is_dead() && self.made < MAX_PAIRS
     }
 
     fn wants_more(&self) -> bool {
-        self.supply.may_grow() && self.made < ENOUGH
+        self.supply.may_grow() && self.made < PAIRS_AHEAD
     }
 
-    /// Events have been made.
+    /// Called when events have been created. `long`: that was slow.
     fn took(&mut self, long: bool) {
         if long {
             self.supply = self.supply.next(supply::Event::TookLong);
@@ -345,11 +349,11 @@ impl Pool {
         self.put_back((self.made - 1) as Index);
     }
 
-    /// Makes some events on a thread of the program's.
+    /// Creates some events on a thread of the program.
     fn grow(&mut self, driver: Driver, context: usize) {
         let _beside = BesideCaptures::new(driver);
         let since = Instant::now();
-        let until = self.made + MORE;
+        let until = self.made + PAIRS_AT_A_TIME;
         driver.in_context(context, |_| {
             while self.has_room() && self.made < until && self.supply.may_grow() {
                 let begun = Instant::now();
@@ -357,34 +361,34 @@ impl Pool {
                     Ok(pair) => self.add_pair(pair),
                     Err(status) => self.fail(status),
                 }
-                self.took(begun.elapsed() >= SLOW);
-                if since.elapsed() >= IN_BETWEEN {
+                self.took(begun.elapsed() >= SLOW_CREATION);
+                if since.elapsed() >= MAX_TIME_IN_CALL {
                     break;
                 }
             }
         });
     }
 
-    /// A pair of events for a span that begins.
+    /// Returns a pair of events for a span that begins.
     pub fn take(&mut self, driver: Driver, context: usize) -> Option<(Index, Pair)> {
         if self.supply.is_dead() {
             return None;
         }
-        // Events that are made stay: the next windows need not read in the midst of the program's work.
+        // Events are kept once they are created, so the next windows need not read while the program works.
         if self.free_count == 0 {
             self.grow(driver, context);
         }
         if self.free_count == 0 {
-            self.read(driver, SOME, IN_BETWEEN);
+            self.read(driver, SPANS_AT_A_TIME, MAX_TIME_IN_CALL);
         }
         self.free_count = self.free_count.checked_sub(1)?;
         let index = self.free[self.free_count];
         Some((index, self.pairs[usize::from(index)]))
     }
 
-    /// A pair is free again.
+    /// Makes a pair free again.
     pub fn put_back(&mut self, index: Index) {
-        // One of a context that is gone is none of this one's.
+        // A pair of a destroyed context does not belong to this one.
         if usize::from(index) < self.made
             && let Some(place) = self.free.get_mut(self.free_count)
         {
@@ -393,30 +397,30 @@ impl Pool {
         }
     }
 
-    /// Both events of a span have been given to its stream. Reads some where many are unread: the host
-    /// has time now, as it is about to wait or the GPU has work.
+    /// Adds a span whose events have both been recorded. Reads some spans if many are unread: the host has
+    /// time now, as it is about to wait or the GPU has work.
     pub fn add(&mut self, driver: Driver, span: Span) {
         if usize::from(span.pair) >= self.made {
             return lose(1);
         }
-        if self.unread_count < MOST {
-            self.unread[(self.first_unread + self.unread_count) % MOST] = span;
+        if self.unread_count < MAX_PAIRS {
+            self.unread[(self.first_unread + self.unread_count) % MAX_PAIRS] = span;
             self.unread_count += 1;
         }
         let may_grow = self.has_room() && self.supply.may_grow();
         if !may_grow && self.unread_count >= self.made - self.made / 4 {
-            self.read(driver, SOME, IN_BETWEEN);
+            self.read(driver, SPANS_AT_A_TIME, MAX_TIME_IN_CALL);
         }
     }
 
-    /// The driver has refused an event for a stream.
+    /// Called when the driver has refused to record an event in a stream.
     pub fn refused(&mut self, status: Status) {
         if !status.is_of_a_stream() {
             self.fail(status);
         }
     }
 
-    /// The driver has refused something.
+    /// Called when the driver has refused a call.
     fn fail(&mut self, status: Status) {
         self.supply = self.supply.next(supply::Event::Refused);
         if !status.is_of_an_end() {
@@ -424,7 +428,7 @@ impl Pool {
         }
     }
 
-    /// Reads spans that have happened, in their order, so many at most and for so long.
+    /// Reads spans that are over, in their order: at most `most`, and for at most `within`.
     fn read(&mut self, driver: Driver, most: usize, within: Duration) {
         let _beside = BesideCaptures::new(driver);
         let per_ns = clock::recent_ticks_per_ns();
@@ -445,10 +449,10 @@ impl Pool {
         }
     }
 
-    /// When a span began, in ticks, and how long it took, in nanoseconds.
+    /// Returns the time when a span began, in ticks, and its duration in nanoseconds.
     ///
-    /// The GPU's clock is tied to the host's by what is known of both: no event happens before it
-    /// was given to its stream, and on a stream that is idle it happens then.
+    /// The GPU's clock is related to the host's by two facts: no event happens before it was recorded, and on
+    /// an idle stream it happens at that moment.
     fn times(&self, driver: Driver, span: &Span, per_ns: f64) -> Result<(f64, f64), Status> {
         let pair = self.pairs[usize::from(span.pair)];
         let duration = driver.elapsed(pair.start, pair.end)?;
@@ -472,7 +476,7 @@ impl Pool {
         event.cut = span.cut;
         writers::write_aside(&event);
         measured(ns);
-        self.first_unread = (self.first_unread + 1) % MOST;
+        self.first_unread = (self.first_unread + 1) % MAX_PAIRS;
         self.unread_count -= 1;
         if let Some((last, _)) = self.last.replace((span.pair, start)) {
             self.put_back(last);
@@ -493,13 +497,13 @@ impl Pool {
         }
     }
 
-    /// Gives the events back, as far as that is done soon: the context takes the others with it.
+    /// Destroys the events, as far as that is quick: the context destroys the others with itself.
     fn give_back(&mut self, driver: Driver, context: usize) {
         let _beside = BesideCaptures::new(driver);
         let since = Instant::now();
         driver.in_context(context, |_| {
             for pair in &self.pairs[..self.made] {
-                if since.elapsed() >= AT_THE_END {
+                if since.elapsed() >= MAX_TIME_AT_END {
                     break;
                 }
                 driver.destroy_pair(*pair);

@@ -1,42 +1,44 @@
-//! In which iterations GPU times are taken: in all, where that costs a step at most a quarter of a percent of its time, else in some.
+//! The choice of iterations whose GPU times are taken: all of them if that costs at most a quarter of a
+//! percent of a step's time, otherwise some.
 //!
-//! Iterations are taken in blocks, one block in so many, from the window's first iteration on: work of one iteration
-//! may run in the next, and steps of several kinds follow one another. Iterations that the condition of `TLLMPROF_WHERE`
-//! excludes are none of a block, so that the others are taken as often as without one; they are taken where all are.
+//! Iterations are taken in blocks, one block in every N, starting with the window's first iteration: work of
+//! one iteration may run in the next, and steps of several kinds may follow one another. Iterations that the
+//! condition of `TLLMPROF_WHERE` excludes belong to no block, so that the others are taken as often as
+//! without a condition. They are taken only if all iterations are.
 
 use tllmprof_config::GpuTimes;
 
 use crate::clock;
 
-/// Iterations of a block.
+/// The number of iterations in a block.
 pub const BLOCK: u64 = 8;
-/// What a pair of events makes a step longer by where the host has no time to spare, and what a span by the host's clock does:
-/// on an H100, 2026-11-24.
+/// The time by which a pair of events, and a span by the host's clock, makes a step longer if the host has no
+/// time to spare; measured on an H100, 2026-11-24.
 const PAIR_NS: u64 = 3_500;
 const CLOCK_NS: u64 = 300;
-/// What they may cost, as a part of the time.
+/// The share of the time that they may cost, as a divisor.
 const PART: u64 = 400;
-/// At least one block in so many is taken.
-const MOST: u64 = 16;
+/// At least one block in this number is taken.
+const MAX_EVERY: u64 = 16;
 
-/// Spans that have begun, in all.
+/// The number of spans that have begun so far.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Spans {
     pub pairs: u64,
     pub by_clock: u64,
 }
 
-/// Which iterations are taken. One block in `every`.
+/// Decides which iterations are taken: one block in `every`.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampling {
-    /// What was asked for.
+    /// The mode that the settings ask for.
     pub mode: GpuTimes,
     every: u64,
-    /// Iterations of the window so far that are not excluded.
+    /// The number of iterations of the window so far, without excluded ones.
     place: u64,
-    /// When the latest one began, if it was taken, in ticks.
+    /// The time when the latest one began, in ticks, if it was taken.
     since: Option<u64>,
-    /// What those took that were taken since the last decision, and the spans by then.
+    /// The durations of the iterations that were taken since the last decision, and the spans by then.
     took: [u64; BLOCK as usize],
     known: usize,
     spans: Spans,
@@ -58,14 +60,14 @@ impl Sampling {
         }
     }
 
-    /// A window opens. What earlier ones showed still holds.
+    /// Called when a window opens. What earlier windows have shown stays valid.
     pub const fn window_opens(&mut self) {
         self.place = 0;
         self.since = None;
         self.known = 0;
     }
 
-    /// An iteration begins at `now`, in ticks; whether its GPU times are taken.
+    /// Called when an iteration begins at `now`, in ticks. Returns true if its GPU times are taken.
     pub fn begins(&mut self, now: u64, spans: Spans, excluded: bool) -> bool {
         if let Some(since) = self.since.take() {
             self.took[self.known] = now.saturating_sub(since);
@@ -95,7 +97,7 @@ impl Sampling {
         let cost = (pairs * PAIR_NS + by_clock * CLOCK_NS) / BLOCK;
         self.took.sort_unstable();
         let median = clock::ns(self.took[self.took.len() / 2]);
-        self.every = (cost * PART).div_ceil(median.max(1)).clamp(1, MOST);
+        self.every = (cost * PART).div_ceil(median.max(1)).clamp(1, MAX_EVERY);
         self.known = 0;
     }
 }
@@ -104,7 +106,7 @@ impl Sampling {
 mod tests {
     use super::*;
 
-    /// Of so many iterations of a window, which are taken; each takes `ns`, and has spans if it is taken.
+    /// Returns the iterations of a window that are taken. Each takes `ns`, and has spans if it is taken.
     fn taken(
         sampling: &mut Sampling,
         mode: GpuTimes,
@@ -132,7 +134,7 @@ mod tests {
 
     #[test]
     fn what_a_condition_excludes_takes_no_place_in_a_block() {
-        // One of fifty satisfies it, as a phase would.
+        // One of fifty satisfies the condition, as a phase might.
         let is_in = |n: u64| n % 50 == 49;
         let of = |ns: u64| {
             let mut sampling = Sampling::new();
@@ -147,13 +149,13 @@ mod tests {
             };
             (0..1000).filter(begins).collect::<Vec<_>>()
         };
-        // One block of four may be taken: that is eight of those that satisfy it, one after the other, and none of the
-        // others once that is decided.
+        // One block of four may be taken: eight of the iterations that satisfy the condition, one after the
+        // other, and none of the others once that is decided.
         let taken = of(400_000);
         let wanted: Vec<_> = taken.iter().filter(|n| is_in(**n)).collect();
         assert_eq!(wanted, [49, 99, 149, 199, 249, 299, 349, 399].each_ref());
         assert_eq!(taken.len(), wanted.len() + BLOCK as usize);
-        // All are taken where that is cheap.
+        // All are taken if that is cheap.
         assert_eq!(of(1_500_000).len(), 1000);
     }
 
@@ -191,7 +193,7 @@ mod tests {
                 .flatten()
                 .collect::<Vec<_>>()
         );
-        // The next window begins as this one went on.
+        // The next window continues as this one ended.
         let next = taken(&mut sampling, GpuTimes::Auto, 20, 800_000, ONE);
         assert_eq!(
             next,

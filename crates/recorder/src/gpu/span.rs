@@ -1,4 +1,4 @@
-//! What a stream has of an iteration, and how its span ends.
+//! The state of a stream in an iteration, and how its span ends.
 //!
 //! | state        | `Begins(n)` | `Fails(n)`  | `Ends`    | `Forgotten` |
 //! |--------------|-------------|-------------|-----------|-------------|
@@ -6,31 +6,31 @@
 //! | `Open(m)`    |             |             | `Nothing` | `Nothing`   |
 //! | `Missed(m)`  | `Open(n)`   | `Missed(n)` |           | `Nothing`   |
 //!
-//! An empty field: nothing changes. Whoever begins a span ends the one that is open first.
+//! An empty field: nothing changes. The code that begins a span first ends the one that is open.
 
 const MISSED: u64 = 1 << 63;
 
-/// A state.
+/// A state of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Has {
     /// No span is open.
     Nothing,
     /// A span of this iteration is open.
     Open(u64),
-    /// One of this iteration could not begin, and is not tried again.
+    /// A span of this iteration could not begin, and is not tried again.
     Missed(u64),
 }
 
-/// What happens.
+/// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A span of this iteration begins.
     Begins(u64),
-    /// It could not begin.
+    /// A span of this iteration could not begin.
     Fails(u64),
-    /// The span that is open ends.
+    /// The open span ends.
     Ends,
-    /// The stream is not there any more.
+    /// The stream no longer exists.
     Forgotten,
 }
 
@@ -45,7 +45,7 @@ impl Has {
         }
     }
 
-    /// The state as a word; 0 for nothing.
+    /// Returns the state as a word; 0 for `Nothing`.
     pub const fn to_bits(self) -> u64 {
         match self {
             Self::Nothing => 0,
@@ -54,7 +54,7 @@ impl Has {
         }
     }
 
-    /// The state of a word.
+    /// Returns the state of a word.
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {
         match (bits & !MISSED).checked_sub(1) {
@@ -64,14 +64,15 @@ impl Has {
         }
     }
 
-    /// Whether a word's state is of this iteration: nothing is to be begun in it. As each launch asks.
+    /// Returns true if a word's state belongs to this iteration, so that nothing has to begin in it. Checked
+    /// at each launch.
     #[inline]
     pub const fn is_of(bits: u64, iteration: u64) -> bool {
         bits & !MISSED == iteration + 1
     }
 }
 
-/// Why a span ends.
+/// The reason why a span ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// The program is about to wait for it.
@@ -82,42 +83,42 @@ pub enum Why {
     Iteration,
     /// The window has closed, or the stream is destroyed.
     End,
-    /// The same, while a stream is captured: nothing may be enqueued.
+    /// Like `End`, while a stream is captured: nothing may be enqueued.
     Capture,
 }
 
-/// What is known of a span that is about to end.
+/// A span that is about to end.
 #[derive(Clone, Copy, Debug)]
 pub struct Ending {
     pub why: Why,
     pub launches: u32,
-    /// Launches that its last event comes behind.
+    /// The number of launches before its last event.
     pub covered: u32,
     pub iteration: u64,
     /// The latest iteration that has begun.
     pub latest: u64,
-    /// What is enqueued on the stream has others wait.
+    /// True if work that is enqueued on the stream makes other streams wait.
     pub is_legacy: bool,
 }
 
-/// What becomes of it.
+/// The result of ending a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It stays open: what has no launch yet has one under way, by another thread.
+    /// It stays open: it has no launch yet, but another thread is making one.
     Stays,
-    /// It has no work: its events are free.
+    /// It has no work, so its events are free.
     Empty,
-    /// Its last event is behind all of its work.
+    /// Its last event is after all of its work.
     Whole,
-    /// It is whole if its last event can be given now, and lost otherwise. `cut`: the event comes when
-    /// something else than its work may be over.
+    /// It is whole if its last event can be recorded now, and lost otherwise. `cut`: when the event happens,
+    /// more than its work may be over.
     GiveLast { cut: bool },
-    /// Its end cannot be known any more.
+    /// Its end cannot be determined any more.
     Lost,
 }
 
 impl Ending {
-    /// What becomes of the span.
+    /// Returns the result of ending the span.
     pub const fn fate(&self) -> Fate {
         let why = self.why;
         if self.launches == 0 {
@@ -129,13 +130,13 @@ impl Ending {
         if self.covered == self.launches {
             return Fate::Whole;
         }
-        // An event that comes that late says nothing.
+        // An event that is recorded this late gives no useful time.
         let is_past = self.iteration + 1 < self.latest;
         let may_give = match why {
             Why::Wait => true,
-            // What the program enqueues next is for the same stream.
+            // The program's next work is for the same stream.
             Why::Next => !is_past,
-            // An event on the legacy stream has others wait that would not.
+            // An event on the legacy stream makes other streams wait.
             Why::Iteration | Why::End => !is_past && !self.is_legacy,
             Why::Capture => false,
         };

@@ -1,4 +1,4 @@
-//! Beginning and ending what a stream has open: the events at both ends, or the host's clock.
+//! Begins and ends the spans of streams: with events at both ends, or by the host's clock.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -31,10 +31,10 @@ pub fn begin(driver: Driver, key: Key, known: Option<&'static Stream>, iteration
     });
 }
 
-/// Begins what needs no events, on a stream that has nothing open; whether that was so.
+/// Begins a span that needs no events, on a stream without an open one. Returns true if the span needs none.
 fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bool {
     if !is_taken(iteration) {
-        // Nothing is lost: the iteration is not one of those that are timed.
+        // Nothing is lost: this iteration is not timed.
         stream.miss(iteration);
         return true;
     }
@@ -46,7 +46,7 @@ fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bo
     goes_by_clock
 }
 
-/// `None` where a span should have begun and could not.
+/// Begins a span. `None` if one should have begun and could not.
 fn begun(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u64) -> Option<()> {
     let stream = match known {
         Some(stream) => stream,
@@ -78,9 +78,10 @@ fn begun(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u6
     begun.map(drop)
 }
 
-/// Gives the first event of a span to its stream.
+/// Records the first event of a span in its stream.
 fn give_first(driver: Driver, stream: &Stream) -> Option<(Index, Pair)> {
-    let (index, pair) = pool::of(driver, stream.context())?.take(driver, stream.context())?;
+    let (index, pair) =
+        pool::get_or_create(driver, stream.context())?.take(driver, stream.context())?;
     let handle = stream.handle();
     if handle == 0 {
         pool::known(stream.context())?.put_back(index);
@@ -98,13 +99,13 @@ fn give_first(driver: Driver, stream: &Stream) -> Option<(Index, Pair)> {
     }
 }
 
-/// Gives the span's last event to its stream; whether it covers all that was launched.
+/// Records the span's last event in its stream. Returns true if it covers all launches.
 pub fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> bool {
     let launches = stream.settle();
     if open.covered == launches {
         return true;
     }
-    // 0 where the stream has been destroyed meanwhile.
+    // 0 if the stream has been destroyed in the meantime.
     let handle = stream.handle();
     if handle == 0 || !stream.is_in_reach(driver) || driver.is_capturing(handle) {
         return false;
@@ -135,7 +136,7 @@ pub fn end_span(driver: Driver, stream: &Stream, why: Why) {
 
 pub fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: Why) {
     if open.by_clock {
-        // Its end is that of a wait for the stream alone.
+        // Its end is only the end of a wait for the stream.
         if why != Why::Wait {
             pool::lose(usize::from(stream.launches() > 0));
             stream.end(open);
@@ -160,7 +161,7 @@ pub fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, w
         }
         Fate::Lost => (false, false, 1),
     };
-    // A launch by another thread in between belongs to what follows.
+    // A launch by another thread in between belongs to the next span.
     stream.end(open);
     let Some(mut pool) = pool::known(stream.context()) else {
         return pool::lose(1);

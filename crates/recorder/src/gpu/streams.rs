@@ -1,7 +1,7 @@
-//! The streams that a window's work is for, and what each has open.
+//! The streams that a window's work is for, and the open span of each.
 //!
-//! A thread that launches into a stream finds it without a lock; the lock is for who begins or ends
-//! a span, and nobody waits for it in a program's call.
+//! A thread that launches into a stream finds it without a lock. The lock is for threads that begin or end a
+//! span, and calls of the program never wait for it.
 
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -14,18 +14,20 @@ use tllmprof_platform::thread;
 use tllmprof_sync::Lock;
 use tllmprof_sync::hash::spread;
 
-/// Streams that are known at a time; one that has nothing open makes room for another.
+/// The number of streams that are known at a time. One without an open span makes room for another.
 const STREAMS: usize = 256;
-/// How far a stream may lie behind its place.
+/// The largest distance of a stream from its first place.
 const REACH: usize = 8;
-/// Spans of an iteration whose launches are remembered.
+/// The number of spans of an iteration whose launches are remembered.
 const REMEMBERED: usize = 8;
-/// So many spans in an iteration cost more than they are worth: most end in a wait of the host's, whose clock will do.
+/// If an iteration has this many spans, events cost too much: most spans end in a wait of the host, whose
+/// clock is good enough.
 const TOO_MANY: usize = 4;
-/// A stream that passes from one thread to another more than half as often in each span is shared.
-const MANY: u32 = 32;
+/// The number of changes between threads after which a stream is shared: it passes from one thread to another
+/// more than half as often in each span.
+const SHARED_AFTER: u32 = 32;
 
-/// What the driver calls the legacy default stream, and the calling thread's own.
+/// The driver's handles of the legacy default stream, and of the calling thread's own.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 
@@ -33,21 +35,21 @@ const PER_THREAD: usize = 2;
 #[derive(Clone, Copy)]
 pub struct Target {
     pub handle: usize,
-    /// Whether 0 is the thread's own stream.
+    /// True if 0 is the thread's own stream.
     pub per_thread: bool,
 }
 
-/// Which stream that is: a default stream is another in each context, and in each thread.
+/// A key that identifies a stream: a default stream is a different one in each context and in each thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key {
-    /// The handle; of a thread's own stream the address of its block, and [`PER_THREAD`].
+    /// The handle; for a thread's own stream the address of its block, and [`PER_THREAD`].
     name: usize,
-    /// Of default streams the context; else 0.
+    /// The context of a default stream; otherwise 0.
     context: usize,
 }
 
 impl Target {
-    /// The stream's key. Null where the thread has no context.
+    /// Returns the stream's key. The context is 0 if the thread has none.
     #[inline]
     pub fn key(self, driver: Driver) -> Key {
         self.key_by_name().unwrap_or_else(|| Key {
@@ -59,7 +61,7 @@ impl Target {
         })
     }
 
-    /// The same of a stream that is no default stream, for which no context matters.
+    /// Returns the same for a stream that is not a default stream. Its context does not matter.
     #[inline]
     pub const fn key_by_name(self) -> Option<Key> {
         if self.handle <= PER_THREAD {
@@ -73,7 +75,7 @@ impl Target {
 }
 
 impl Key {
-    /// The stream's context.
+    /// Returns the stream's context.
     pub fn context(self, driver: Driver) -> usize {
         if self.is_default() {
             self.context
@@ -87,56 +89,57 @@ impl Key {
     }
 }
 
-/// A stream. What each launch reads is in one line, apart from what it writes.
+/// A stream. The fields that each launch reads are in one cache line, and those that it writes in another.
 #[repr(C, align(128))]
 pub struct Stream {
-    /// As [`Key`] has it; 0: not in use.
+    /// The name of its [`Key`]; 0: not in use.
     name: AtomicUsize,
     context: AtomicUsize,
-    /// What it [has](Has) of an iteration. Written by who has the lock, and by who forgets the stream.
+    /// The stream's [state](Has). Written with the lock held, and when the stream is forgotten.
     has: AtomicU64,
-    /// Launches that the same span had in the last iteration that had it.
+    /// The number of launches of the same span in the last iteration that had it.
     expected: AtomicU32,
-    /// As many launches as its last event is given behind.
+    /// The number of launches after which its last event is recorded.
     settled: AtomicU32,
-    /// So many threads launch here in turn that they do not count: one notes that there is more than
-    /// is settled, and none where there is.
+    /// True if many threads launch here in turn, so that they do not count launches: a thread only notes that
+    /// there are more than `settled`, and nothing if that is noted already.
     is_shared: AtomicBool,
     number: AtomicU16,
     counted: Counted,
     pub span: Lock<Open>,
 }
 
-/// What launches write.
+/// The fields that launches write.
 #[repr(align(128))]
 struct Counted {
-    /// Launches of the span.
+    /// The number of launches of the span.
     launches: AtomicU32,
-    /// How often another thread than before launched, lately.
+    /// The number of recent launches by another thread than the one before.
     turns: AtomicU32,
     /// The block of the thread that launched last.
     owner: AtomicUsize,
 }
 
-/// The span that is open, or the last that was.
+/// The span that is open, or the last one.
 pub struct Open {
     pub pair: Index,
     pub events: Pair,
-    /// One more than its iteration; 0: it had none. As all of a stream it begins as zeros, which are not in the file.
+    /// Its iteration plus one; 0: it had none. The fields of a stream begin as zeros, which take no room in
+    /// the file.
     begun: u64,
-    /// When its first event had been given to the stream, in ticks.
+    /// The time when its first event had been recorded, in ticks.
     pub since: u64,
-    /// Launches that its last event comes behind.
+    /// The number of launches before its last event.
     pub covered: u32,
-    /// It has no events: it is timed by the host's clock.
+    /// True if it has no events and is timed by the host's clock.
     pub by_clock: bool,
-    /// Which span of its iteration it is.
+    /// Its index among the spans of its iteration.
     place: usize,
-    /// The launches of each.
+    /// The number of launches of each span.
     counts: [u32; REMEMBERED],
-    /// Which of them ended in a wait for the stream, right behind its launches, by bits.
+    /// The spans that ended in a wait for the stream right after their launches, by bits.
     waited: u8,
-    /// How many spans the iteration before had.
+    /// The number of spans of the iteration before.
     before: usize,
 }
 
@@ -147,7 +150,7 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     static ALL: [Stream; STREAMS] = [const { Stream::new() }; STREAMS];
-    /// Which of them have a span open, by bits.
+    /// The streams that have an open span, by bits.
     #[fork(with = ALL)]
     static OPEN: [AtomicU64; STREAMS / 64] = [const { AtomicU64::new(0) }; STREAMS / 64];
     #[fork(free)]
@@ -188,7 +191,7 @@ impl Stream {
         }
     }
 
-    /// What the driver calls it, in the thread that it is for.
+    /// Returns the driver's handle, for use in the thread that the stream belongs to.
     pub fn handle(&self) -> usize {
         let name = self.name.load(Ordering::Relaxed);
         match name {
@@ -198,8 +201,8 @@ impl Stream {
         }
     }
 
-    /// Whether the calling thread can name it: a default stream in its context alone, and another
-    /// thread's not at all.
+    /// Returns true if the calling thread can name it: a default stream only in its context, and another
+    /// thread's own stream never.
     pub fn is_in_reach(&self, driver: Driver) -> bool {
         let name = self.name.load(Ordering::Relaxed);
         match name & (LEGACY | PER_THREAD) {
@@ -209,7 +212,7 @@ impl Stream {
         }
     }
 
-    /// Whether what is enqueued here waits for the context's other streams, and they for it.
+    /// Returns true if work that is enqueued here waits for the context's other streams, and they for it.
     pub fn is_legacy(&self) -> bool {
         self.name.load(Ordering::Relaxed) == LEGACY
     }
@@ -222,7 +225,7 @@ impl Stream {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// The iteration that has a span open.
+    /// Returns the iteration of the open span.
     #[inline]
     pub fn open(&self) -> Option<u64> {
         match Has::from_bits(self.has.load(Ordering::Acquire)) {
@@ -231,13 +234,13 @@ impl Stream {
         }
     }
 
-    /// Whether nothing is to be begun in an iteration.
+    /// Returns true if nothing has to begin in this iteration.
     #[inline]
     pub fn has_begun(&self, iteration: u64) -> bool {
         Has::is_of(self.has.load(Ordering::Acquire), iteration)
     }
 
-    /// The iteration's span could not begin. By who has the lock.
+    /// Notes that the iteration's span could not begin. Called with the lock held.
     pub fn miss(&self, iteration: u64) {
         self.on(span::Event::Fails(iteration));
     }
@@ -247,19 +250,19 @@ impl Stream {
         self.has.store(has.to_bits(), Ordering::Release);
     }
 
-    /// Launches of the span.
+    /// Returns the number of launches of the span.
     pub fn launches(&self) -> u32 {
         self.counted.launches.load(Ordering::Relaxed)
     }
 
-    /// The launches that an event comes behind which is about to be given.
+    /// Returns the number of launches before an event that is about to be recorded.
     pub fn settle(&self) -> u32 {
         let launches = self.launches();
         self.settled.store(launches, Ordering::SeqCst);
         launches
     }
 
-    /// A launch is about to be made; whether that makes as many as are expected.
+    /// Counts a launch that is about to be made. Returns true if that makes as many as are expected.
     #[inline]
     pub fn launches_one(&self) -> bool {
         let (counted, us) = (&self.counted, thread::address());
@@ -274,11 +277,12 @@ impl Stream {
         counted.launches.store(launches, Ordering::Relaxed);
         if counted.owner.load(Ordering::Relaxed) != us {
             counted.owner.store(us, Ordering::Relaxed);
-            // Each span that begins takes some away: in iterations that are not timed none does.
+            // The beginning of each span halves the count. In iterations that are not timed no span begins, so
+            // nothing is counted there.
             if self.open().is_some() {
                 let turns = counted.turns.load(Ordering::Relaxed) + 1;
                 counted.turns.store(turns, Ordering::Relaxed);
-                if turns == MANY {
+                if turns == SHARED_AFTER {
                     self.is_shared.store(true, Ordering::Relaxed);
                 }
             }
@@ -286,7 +290,7 @@ impl Stream {
         launches == self.expected.load(Ordering::Relaxed) && self.open().is_some()
     }
 
-    /// The driver has refused one.
+    /// Called when the driver has refused a launch.
     pub fn launches_one_less(&self) {
         if !self.is_shared.load(Ordering::Relaxed) {
             let launches = self.launches().saturating_sub(1);
@@ -294,18 +298,18 @@ impl Stream {
         }
     }
 
-    /// Whether the calling thread was the last to launch, as far as that is noted.
+    /// Returns true if the calling thread was the last to launch, as far as that is noted.
     pub fn is_ours(&self) -> bool {
         self.counted.owner.load(Ordering::Relaxed) == thread::address()
     }
 
-    /// Whether it is the stream that was looked for: its place may have gone to another.
+    /// Returns true if this is the stream that was looked for: its place may have been given to another.
     pub fn is(&self, key: Key) -> bool {
         self.name.load(Ordering::Acquire) == key.name
             && (!key.is_default() || self.context() == key.context)
     }
 
-    /// A span begins, between these events or by the host's clock. By who has the lock.
+    /// Begins a span, between these events or by the host's clock. Called with the lock held.
     pub fn begin(
         &self,
         open: &mut Open,
@@ -339,7 +343,7 @@ impl Stream {
         super::follow();
     }
 
-    /// The span is over. By who has the lock.
+    /// Ends the span. Called with the lock held.
     pub fn end(&self, open: &mut Open) {
         open.counts[open.place] = self.launches();
         self.close(span::Event::Ends);
@@ -350,7 +354,7 @@ impl Stream {
         (&OPEN[index / 64], 1 << (index % 64))
     }
 
-    /// Where it lies among [all](at).
+    /// Returns its index in [all streams](stream_at).
     pub fn place(&self) -> u8 {
         let bytes = core::ptr::from_ref(self).addr() - ALL.as_ptr().addr();
         (bytes / size_of::<Self>()) as u8
@@ -358,7 +362,7 @@ impl Stream {
 }
 
 impl Open {
-    /// The iteration of the span.
+    /// Returns the iteration of the span.
     pub const fn iteration(&self) -> u64 {
         self.begun.wrapping_sub(1)
     }
@@ -371,40 +375,40 @@ impl Open {
         }
     }
 
-    /// Whether the iteration's next span is to be timed by the host's clock: there are many, the stream has been waited
-    /// for before this one, and this one is expected to end in a wait for it.
+    /// Returns true if the iteration's next span is timed by the host's clock: there are many, the stream was
+    /// waited for before this one, and this one is expected to end in a wait for it.
     pub fn goes_by_clock(&self, iteration: u64) -> bool {
         let place = self.next_place(iteration);
         let are_waited_for = |places: u8| self.waited & places == places;
         place > 0 && self.before >= TOO_MANY && are_waited_for(1 << self.place | 1 << place)
     }
 
-    /// The host has launched all of the span and waits for the stream at once.
+    /// Called when the host has launched all work of the span and waits for the stream right after.
     pub const fn is_waited_for(&mut self) {
         self.waited |= 1 << self.place;
     }
 }
 
-/// The stream at a place, whichever it is.
+/// Returns the stream at an index.
 #[inline]
-pub fn at(place: u8) -> &'static Stream {
+pub fn stream_at(place: u8) -> &'static Stream {
     const { assert!(STREAMS == 1 << u8::BITS) };
     &ALL[usize::from(place)]
 }
 
 fn places(key: Key) -> impl Iterator<Item = &'static Stream> {
-    // The context lies high in the key: only the highest bits depend on it.
+    // The context is in the high bits of the key: only the highest bits depend on it.
     let start = spread(key.name as u64 ^ (key.context as u64).rotate_left(32)) >> 16;
     (0..REACH).map(move |step| &ALL[(start + step) % STREAMS])
 }
 
-/// The stream of a key, if it is known.
+/// Returns the stream of a key, if it is known.
 #[inline]
 pub fn find(key: Key) -> Option<&'static Stream> {
     places(key).find(|stream| stream.is(key))
 }
 
-/// Makes a stream known, which has this context. `None` where there is no room.
+/// Adds a stream, which has this context. `None` if there is no room.
 pub fn insert(key: Key, context: usize) -> Option<&'static Stream> {
     let _inserting = INSERTING.lock_for(Duration::from_micros(200))?;
     if let Some(known) = find(key) {
@@ -432,13 +436,13 @@ pub fn insert(key: Key, context: usize) -> Option<&'static Stream> {
     Some(stream)
 }
 
-/// Whether one has a span open.
+/// Returns true if any stream has an open span.
 #[inline]
 pub fn is_any_open() -> bool {
     OPEN.iter().any(|bits| bits.load(Ordering::Relaxed) != 0)
 }
 
-/// The streams that have a span open.
+/// Returns the streams that have an open span.
 pub fn open() -> impl Iterator<Item = &'static Stream> {
     OPEN.iter().enumerate().flat_map(|(word, bits)| {
         let mut left = bits.load(Ordering::Relaxed);
@@ -450,7 +454,7 @@ pub fn open() -> impl Iterator<Item = &'static Stream> {
     })
 }
 
-/// Forgets the streams that `ends` says yes to, by their context. They have nothing open.
+/// Forgets the streams for whose context `ends` returns true. They have no open span.
 pub fn forget(ends: impl Fn(usize) -> bool) {
     for stream in &ALL {
         if stream.name.load(Ordering::Relaxed) != 0 && ends(stream.context()) {
@@ -460,7 +464,7 @@ pub fn forget(ends: impl Fn(usize) -> bool) {
 }
 
 impl Stream {
-    /// The stream is not there any more, nor are the events of what it may have open.
+    /// Forgets the stream, which no longer exists, and the events of its open span.
     pub fn forget(&self) {
         self.name.store(0, Ordering::Release);
         self.close(span::Event::Forgotten);

@@ -1,4 +1,4 @@
-//! Whether a context's pool gets more events.
+//! The state that decides if a context's pool may get more events.
 //!
 //! | state     | `TookLong` | `Refused` |
 //! |-----------|------------|-----------|
@@ -7,27 +7,27 @@
 //! | `Full`    |            | `Dead`    |
 //! | `Dead`    |            |           |
 //!
-//! A pool that another context gets begins as `Growing`.
+//! A pool that is given to another context begins as `Growing`.
 
-/// A state.
+/// A state of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Supply {
-    /// Events are made where there are too few.
+    /// New events are made when there are too few.
     Growing,
-    /// The same; the driver took long to make some once, which may have been the machine.
+    /// Like `Growing`, but the driver was slow to make events once. That may have been the machine's load.
     Wary,
-    /// It took long again: no more are made, those that there are serve.
+    /// The driver was slow again: no more events are made, and the existing ones are used.
     Full,
-    /// The driver has refused something: nothing more is timed here.
+    /// The driver has refused a call: nothing is timed in this context any more.
     Dead,
 }
 
-/// What happens.
+/// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The driver took long to make events.
+    /// The driver was slow to make events.
     TookLong,
-    /// The driver has refused something.
+    /// The driver has refused a call.
     Refused,
 }
 
@@ -41,12 +41,12 @@ impl Supply {
         }
     }
 
-    /// Whether more events may be made.
+    /// Returns true if more events may be made.
     pub const fn may_grow(self) -> bool {
         matches!(self, Self::Growing | Self::Wary)
     }
 
-    /// Whether nothing is timed here any more.
+    /// Returns true if nothing is timed in this context any more.
     pub const fn is_dead(self) -> bool {
         matches!(self, Self::Dead)
     }

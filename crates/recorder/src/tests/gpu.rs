@@ -1,4 +1,4 @@
-//! GPU times of a driver that is made up, in the record of this process.
+//! Tests of GPU times, with a fake driver, in the record of this process.
 
 mod untimed;
 
@@ -13,7 +13,7 @@ use crate::gpu::driver::{Driver, made};
 use crate::gpu::*;
 use crate::{Event as Recorded, What};
 
-/// A context of a test's own, its streams, and the record.
+/// A context that belongs to one test, its streams, and the record.
 struct Gpu {
     context: usize,
     record: Record,
@@ -39,7 +39,7 @@ impl Gpu {
         }
     }
 
-    /// What a thread writes that runs `act` in a window which opens with iteration 5; the spans of GPUs.
+    /// Returns the GPU spans that a thread writes which runs `act` in a window that opens with iteration 5.
     fn spans(&self, act: impl FnOnce() + Send) -> Vec<Recorded> {
         let thread = on_a_thread(|| {
             window_opens(false);
@@ -59,7 +59,7 @@ impl Gpu {
         self.record.read().header.counter(Counter::GpuSpansLost)
     }
 
-    /// GPU time so far.
+    /// Returns the GPU time so far.
     fn counted_ns(&self) -> u64 {
         self.record.read().header.counter(Counter::GpuNs)
     }
@@ -71,10 +71,14 @@ fn begin_iteration(n: u64) {
 
 fn spans(contents: &Contents, thread: u32) -> Vec<Recorded> {
     let is_span = |event: &Recorded| matches!(event.what, What::GpuSpan { .. });
-    contents.of(thread).into_iter().filter(is_span).collect()
+    contents
+        .find_events(thread)
+        .into_iter()
+        .filter(is_span)
+        .collect()
 }
 
-/// Iteration and duration of each, in microseconds.
+/// Returns iteration and duration of each, in microseconds.
 fn shown(spans: &[Recorded]) -> Vec<(u64, u64)> {
     let of = |span: &Recorded| match span.what {
         What::GpuSpan {
@@ -159,14 +163,14 @@ fn gpu_time_and_the_time_of_iterations_are_counted_inside_windows_only() {
         .sum();
     assert!(measured >= 3000, "{measured}");
     assert_eq!(after[0] - before[0], measured);
-    let iterations = contents.of(thread).into_iter();
+    let iterations = contents.find_events(thread).into_iter();
     let iterations: Vec<_> = iterations
         .filter(|event| matches!(event.what, What::Iteration { .. }))
         .map(|event| event.duration as f64 / crate::ticks_per_ns())
         .collect();
     assert_eq!(iterations.len(), 3);
     let took = (after[1] - before[1]) as f64;
-    // Each is rounded down to a nanosecond, and the clock is tied anew, which a busy machine disturbs.
+    // Each is rounded down to a nanosecond, and the clock is anchored again, which a busy machine disturbs.
     let difference = (iterations.iter().sum::<f64>() - took).abs();
     assert!(difference <= 3.0 + took / 10.0, "{iterations:?}: {took}");
     on_a_thread(|| iterate(9));
@@ -333,7 +337,7 @@ fn a_driver_that_refuses_an_event_is_asked_for_no_more_in_that_context() {
     assert_eq!(gpu.lost(), before + 1);
     made::REFUSES.store(0, Ordering::Relaxed);
     assert!(gpu.spans(|| launch(gpu.stream(1))).is_empty());
-    // A mistake with one stream is no reason to give up.
+    // A mistake with one stream is no reason to stop timing.
     let other = Gpu {
         context: gpu.context + 0x100,
         ..gpu
@@ -399,7 +403,8 @@ fn there_are_only_so_many_streams_and_those_that_have_nothing_open_make_room() {
     assert!(streams::open().next().is_none());
 }
 
-/// Launches two kernels and waits for them, so often; how often the wait ended a span by the host's clock.
+/// Launches two kernels and waits for them, `times` times. Returns how often the wait ended a span by the
+/// host's clock.
 fn launch_and_wait(stream: Target, times: usize) -> usize {
     let mut by_clock = 0;
     for _ in 0..times {
@@ -429,7 +434,7 @@ fn of_many_spans_that_are_waited_for_only_the_first_has_events() {
             recorded.push(made::state().recordings - before);
         }
     });
-    // Those that a busy machine has kept from waiting at once have events the next time.
+    // If a busy machine delays the wait, the next span has events.
     assert_eq!(by_clock[0], 0);
     assert!(by_clock[1..].iter().all(|&n| n >= 10), "{by_clock:?}");
     assert!(recorded[1] < recorded[0] / 2, "{recorded:?}");
@@ -480,7 +485,7 @@ fn a_span_by_the_hosts_clock_that_nobody_waits_for_is_lost_and_has_events_the_ne
         begin_iteration(7);
         launch_and_wait(stream, 2);
         launch(stream);
-        // Another wait ends nothing; the next iteration begins without one.
+        // Another kind of wait ends no span; the next iteration begins without one.
         before_wait(Wait::All);
         begin_iteration(8);
         by_clock.push(launch_and_wait(stream, 5));

@@ -1,4 +1,4 @@
-//! A record that keeps the latest windows alone: in a child of a fork, which has a record of its own.
+//! Tests of a record that keeps only the latest windows, in a child of a fork, which has a record of its own.
 
 use std::path::Path;
 
@@ -7,12 +7,12 @@ use tllmprof_record::StringId;
 use super::*;
 use crate::keep::while_locked;
 
-/// Bytes that the record may have: 15 chunks.
+/// The size limit of the record: 15 chunks.
 const KEEP: &str = "1M";
 /// More events than a record has room for.
-const MANY: u64 = 16 * (CHUNK_BYTES / EVENT_BYTES) as u64;
+const TOO_MANY_EVENTS: u64 = 16 * (CHUNK_BYTES / EVENT_BYTES) as u64;
 
-/// What is in the record of a child in which `act` runs.
+/// Returns the contents of the record of a child in which `act` runs.
 fn of_a_child(act: impl FnOnce()) -> Contents {
     lifecycle::register();
     let record = record();
@@ -45,7 +45,7 @@ fn begin_kept(path: &Path) {
     assert!(is_on());
 }
 
-/// Writes so many events, whether or not there is a record still.
+/// Writes `events` events, even if there is no record any more.
 fn write(events: u64) {
     for n in 0..events {
         writers::write(&Event::new(ticks(), 0, What::GilForced));
@@ -57,25 +57,25 @@ fn write(events: u64) {
 fn a_thread_that_writes_behind_the_end_drops_no_window() {
     let contents = of_a_child(|| {
         window_opens(1, false);
-        write(MANY / 2);
+        write(TOO_MANY_EVENTS / 2);
         window_closes(2);
         window_opens(3, false);
         window_closes(4);
         ends(5);
         finish(Ended::InOrder);
         // It saw that there is a record before it was interrupted.
-        write(MANY);
+        write(TOO_MANY_EVENTS);
     });
     assert_eq!(contents.header.ended, Some(Ended::InOrder));
     assert_eq!(contents.header.counter(Counter::WindowsDropped), 0);
 }
 
-/// Events that are not there, but for those of iterations that were none.
+/// Returns the number of missing events, without those of iterations that passed.
 fn lost(header: &Header) -> u64 {
     header.counter(Counter::EventsDropped) - header.counter(Counter::IterationsPassed)
 }
 
-/// Numbered names, as of requests; each is of use in its window alone.
+/// Numbered names, like those of requests; each is used only in its window.
 #[test]
 fn names_go_with_their_windows_and_those_that_are_kept_have_all() {
     const WINDOWS: u64 = 40;
@@ -136,7 +136,7 @@ fn facts_that_never_end_have_a_share_and_go_with_windows_then() {
     assert!(of_the_last);
 }
 
-/// Texts that would stay and find no more room.
+/// Texts that should stay in the record, after the room for those is used up.
 #[test]
 fn texts_that_find_no_room_to_stay_take_no_places_of_those_of_windows() {
     let contents = of_a_child(|| {
@@ -154,7 +154,7 @@ fn texts_that_find_no_room_to_stay_take_no_places_of_those_of_windows() {
     assert_eq!(contents.header.counter(Counter::StringsDropped), 0);
 }
 
-/// A thread that does nothing that would have its name looked up again.
+/// A thread that does nothing that would cause its name to be looked up again.
 #[test]
 fn what_python_calls_a_thread_stays_while_there_is_room_and_goes_with_its_window_then() {
     const WINDOWS: u64 = 60;
@@ -196,14 +196,14 @@ fn what_python_calls_a_thread_stays_while_there_is_room_and_goes_with_its_window
     assert!(last.eq(of_windows.copied()));
 }
 
-/// Whoever has the lock may not run for long.
+/// The thread that has the lock may be off its processor for long.
 #[test]
 fn a_chunk_that_is_filled_while_the_others_are_locked_is_used_again() {
     let contents = of_a_child(|| {
         for window in 0..200 {
             window_opens(window * 2, false);
-            while_locked(|| write(MANY / 15));
-            write(MANY / 30);
+            while_locked(|| write(TOO_MANY_EVENTS / 15));
+            write(TOO_MANY_EVENTS / 30);
             window_closes(window * 2 + 1);
         }
     });

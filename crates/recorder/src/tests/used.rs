@@ -1,4 +1,4 @@
-//! What iterations use of the machine.
+//! Tests of what iterations use of the machine.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -10,7 +10,7 @@ use tllmprof_record::{Used, What};
 use super::record;
 use crate::{iteration_begins, iteration_ends, window_closes, window_opens};
 
-/// Alike iterations are not asked about each: what they used is in a later one.
+/// Not each of several similar iterations is measured: what they used is recorded for a later one.
 #[test]
 fn page_faults_of_all_iterations_are_in_the_record() {
     const WORDS: usize = 1 << 15;
@@ -20,7 +20,7 @@ fn page_faults_of_all_iterations_are_in_the_record() {
         window_opens(numbers.start, false);
         for n in numbers.clone() {
             iteration_begins(n, false);
-            // Each page of new memory is a fault where it is first written.
+            // Each page of new memory faults when it is first written.
             for word in pages::batch::<AtomicU64>(WORDS).into_iter().flatten() {
                 word.store(1, Ordering::Relaxed);
             }
@@ -30,7 +30,7 @@ fn page_faults_of_all_iterations_are_in_the_record() {
         }
         window_closes(numbers.end);
     });
-    let events = record.read().of(thread);
+    let events = record.read().find_events(thread);
     let faults = events.iter().filter_map(|event| match event.what {
         What::Used {
             what: Some(Used::Kernel),
@@ -41,7 +41,7 @@ fn page_faults_of_all_iterations_are_in_the_record() {
     });
     let faults: Vec<_> = faults.collect();
     let all: u64 = faults.iter().map(|(_, count)| count).sum();
-    // A page of the kernel's may be larger than the smallest.
+    // The kernel's page may be larger than the smallest size.
     assert!(all >= 30 * (WORDS as u64 / 8192), "{faults:?}");
     let latest = faults.last().map(|(n, _)| *n);
     assert_eq!(latest, Some(129), "{faults:?}");

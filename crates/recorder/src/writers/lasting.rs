@@ -1,6 +1,7 @@
-//! What is of use for as long as the record, where chunks are used again: texts, and facts of the process. They have chunks
-//! of their own, which stay, so that a thread's chunk need not stay for a name in it. Where the oldest windows go, they
-//! have a share of the record: what comes then goes with the windows of its time.
+//! Texts and facts of the process that stay as long as the record while other chunks are used again. They
+//! have chunks of their own, so that a thread's chunk need not stay because of a name in it. If the oldest
+//! windows are dropped, these chunks may take only a share of the record; what comes after that is dropped
+//! with the windows of its time.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -12,10 +13,10 @@ use super::begin_chunk;
 use crate::bounded::Bounded;
 use crate::reuse;
 
-/// How long a thread waits for the chunk before it uses its own.
-const PATIENCE: Duration = Duration::from_millis(1);
+/// The time a thread waits for the chunk before it uses its own.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// What stays may have this part of the chunks, and at least so many.
+/// The share of the chunks, as a divisor, and the smallest number of chunks.
 const SHARE: u64 = 8;
 const LEAST: u32 = 2;
 
@@ -24,14 +25,14 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     static CHUNK: Bounded<Option<Lasting>> = Bounded::new(None);
-    /// One more than the chunks that may still be begun; 0 once there is no room any more.
+    /// One more than the number of chunks that may still be begun; 0 once there is no more room.
     #[fork(keep = "stored where a record begins")]
     static LEFT: AtomicU32 = AtomicU32::new(0);
 }
 
 struct Lasting {
     events: EventWriter,
-    /// Whose event was the last.
+    /// The thread of the last event.
     thread: u32,
 }
 
@@ -50,28 +51,28 @@ impl Lasting {
     }
 }
 
-/// A record begins. `keep`: the bytes that it may take, where the oldest windows go.
+/// Called when a record begins. `keep`: the size limit in bytes, if the oldest windows are dropped.
 pub fn begin(keep: Option<u64>) {
     let chunks = keep.map_or(u32::MAX - 1, |bytes| {
         let share = bytes / CHUNK_BYTES as u64 / SHARE;
         u32::try_from(share).unwrap_or(u32::MAX - 1).max(LEAST)
     });
-    // Whether the last one is full is seen when another is asked for.
+    // The last one is known to be full only when another is requested.
     LEFT.store(chunks + 1, Ordering::Relaxed);
 }
 
-/// Whether there may be room for more.
+/// Returns true if there may be room for more.
 pub fn has_room() -> bool {
     LEFT.load(Ordering::Relaxed) > 0
 }
 
-/// Writes something of `thread` by `push`. False where no chunk is used again, and where it cannot be done now: it is
-/// to be written into the thread's own chunk.
+/// Writes something of `thread` by `push`. Returns false if no chunk is used again or if it cannot be done
+/// now: then it has to be written into the thread's own chunk.
 pub fn push(thread: u32, push: impl Fn(&mut EventWriter) -> bool) -> bool {
     if !reuse::is_wanted() || !has_room() {
         return false;
     }
-    let Some(mut chunk) = CHUNK.lock_for(PATIENCE) else {
+    let Some(mut chunk) = CHUNK.lock_for(LOCK_TIMEOUT) else {
         return false;
     };
     let push = |chunk: &mut Lasting| chunk.push(thread, &push);
@@ -96,7 +97,7 @@ pub fn push(thread: u32, push: impl Fn(&mut EventWriter) -> bool) -> bool {
 /// The child of a fork writes nothing into its parent's chunks.
 fn in_child(alone: &OnlyThread) {
     CHUNK.break_open(alone);
-    if let Some(mut chunk) = CHUNK.lock_for(PATIENCE) {
+    if let Some(mut chunk) = CHUNK.lock_for(LOCK_TIMEOUT) {
         *chunk = None;
     }
 }

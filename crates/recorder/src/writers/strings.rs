@@ -1,12 +1,13 @@
-//! The strings of a record: each text is written once, and known by its number from then on.
+//! The strings of a record: each text is written once, and referred to by its number from then on.
 //!
-//! A table of hashes, open addressing, nothing locked or allocated. A text
-//! that finds no place is written each time it is met; of more than a reader would keep the rest is counted. Two texts of
-//! the same 64 bits of hash would be one; that is not expected to happen.
+//! They are in a hash table with open addressing, without locks or allocations. A text that finds no place is
+//! written each time it occurs. If there are more texts than a reader would keep, the rest is only counted.
+//! Two texts with the same hash of 64 bits would be confused; that is not expected to happen.
 //!
-//! Where the oldest windows go (`TLLMPROF_KEEP`) so do their names: a text is written into the chunk of the thread that
-//! meets it, and forgotten when the next window opens, which begins an era. A window's names are in chunks that go no
-//! sooner than the window does. A place of an earlier era is free again.
+//! If the oldest windows are dropped (`TLLMPROF_KEEP`), their names are dropped with them: a text is written
+//! into the chunk of the thread that needs it, and forgotten when the next window opens, which begins a new
+//! era. The chunks with a window's names are dropped no sooner than the window. A place of an earlier era is
+//! free again.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -18,31 +19,32 @@ use crate::{arena, keep, reuse, space, writers};
 use tllmprof_platform::errno::Kept;
 use tllmprof_sync::hash::MIX;
 
-/// Texts that are known again.
+/// The number of texts that can be remembered.
 const PLACES: usize = 1 << 15;
-/// How far a text may lie behind its place.
+/// The largest distance of a text from its first place.
 const REACH: usize = 16;
-/// The numbers of strings that go with windows, which begin anew behind the last one: no record has room for as many.
+/// The number of strings that are dropped with windows. They are numbered from the start again after the last
+/// one: no record has room for as many.
 const PASSING: u64 = (u32::MAX - LAST_LASTING) as u64;
-/// Bytes of a name of the program's that are kept.
+/// The largest length in bytes of a program's name. Longer ones are cut.
 pub const LONGEST: usize = 512;
 
-/// Where a text is known. Its era only grows, so each era has one text there.
-struct Place {
-    /// The hash of the text and of its era; 0 for a place that was never used.
+/// An entry of the table. Its era only grows, so in each era it has at most one text.
+struct TextEntry {
+    /// The hash of the text and of its era; 0: never used.
     hash: AtomicU64,
-    /// The text's number, 0 until it is written, behind its era in the upper half.
+    /// The era in the upper half and the text's number in the lower half, 0 until it is written.
     known: AtomicU64,
 }
 
-impl Place {
-    /// The number of the text that is there, if it is of this era.
+impl TextEntry {
+    /// Returns the number of the entry's text, if it belongs to this era.
     #[inline]
     fn id(&self, era: u32) -> StringId {
         id_in(self.known.load(Ordering::Acquire), era)
     }
 
-    /// Takes the place for a text, if what is there is of an era before `until`.
+    /// Takes the entry for a text, if it belongs to an era before `until`. Returns true if it was taken.
     fn take(&self, hash: u64, era: u32, until: u32) -> bool {
         let known = self.known.load(Ordering::Acquire);
         let is_taken = (known >> 32) < u64::from(until)
@@ -56,7 +58,7 @@ impl Place {
         is_taken
     }
 
-    /// The text has its number, unless a later era has the place or another thread was sooner.
+    /// Stores the text's number, unless a later era has the entry or another thread was sooner.
     fn publish(&self, era: u32, id: StringId) {
         let (none, known) = (pair(era, 0), pair(era, id));
         let _ = self
@@ -69,7 +71,7 @@ const fn pair(era: u32, id: StringId) -> u64 {
     (era as u64) << 32 | id as u64
 }
 
-/// The number of what is known, if it is of this era.
+/// Returns the number in `known`, if it belongs to this era.
 #[inline]
 const fn id_in(known: u64, era: u32) -> StringId {
     match known ^ pair(era, 0) {
@@ -78,15 +80,15 @@ const fn id_in(known: u64, era: u32) -> StringId {
     }
 }
 
-/// A text that is met again and again.
+/// A text that is needed repeatedly.
 pub struct Label {
     text: &'static [u8],
-    /// Its number, behind its era in the upper half.
+    /// The era in the upper half and the text's number in the lower half.
     known: AtomicU64,
 }
 
 impl Label {
-    /// Keeps a text, for good.
+    /// Stores a text, for good.
     pub fn new(text: &str) -> &'static Self {
         Box::leak(Box::new(Self {
             text: Box::leak(Box::from(text.as_bytes())),
@@ -94,13 +96,13 @@ impl Label {
         }))
     }
 
-    /// As [`Label::new`], from anywhere; none where there is no more room for texts.
+    /// Like [`Label::new`], but may be called from anywhere. `None` if there is no more room for texts.
     pub fn keep<T: Iterator<Item = u8>>(text: impl Fn() -> T) -> Option<&'static Self> {
         let _errno = Kept::new();
         let length = text().take(LONGEST).count();
         let place = arena::take(size_of::<Self>() + length)?.cast::<Self>();
-        // SAFETY: `arena::take` gives so many bytes, aligned to 8, all zeros, to this caller alone and for good: a
-        // label and `length` bytes behind it.
+        // SAFETY: `arena::take` gives that many bytes, aligned to 8 and all zeros, only to this caller and for good:
+        // a label, followed by `length` bytes.
         unsafe {
             let bytes = place.add(1).cast::<u8>();
             for (index, byte) in text().take(length).enumerate() {
@@ -114,12 +116,13 @@ impl Label {
         }
     }
 
-    /// The text, of UTF-8 or not.
+    /// Returns the text, which need not be UTF-8.
     pub const fn text(&self) -> &'static [u8] {
         self.text
     }
 
-    /// The text's number, until the next window opens; [`NO_STRING`] where it could not be written.
+    /// Returns the text's number, valid until the next window opens; [`NO_STRING`] if it could not be
+    /// written.
     pub fn id(&self) -> StringId {
         match self.known(era()) {
             NO_STRING => writers::take().map_or(NO_STRING, |writer| self.id_by(&writer)),
@@ -127,7 +130,7 @@ impl Label {
         }
     }
 
-    /// As [`Label::id`], by a writer that the caller has taken.
+    /// Like [`Label::id`], with a writer that the caller has taken.
     #[inline]
     pub fn id_by(&self, writer: &Writer) -> StringId {
         let era = era();
@@ -137,7 +140,7 @@ impl Label {
         }
     }
 
-    /// As [`Label::id`], of a text that events outside windows refer to, too.
+    /// Like [`Label::id`], for a text that events outside windows refer to as well.
     pub fn lasting_id(&self) -> StringId {
         if !reuse::has_flight() {
             return self.id();
@@ -173,50 +176,52 @@ lifecycle::global! {
     stage: Sinks;
 
     #[fork(keep = "the child's eras are others")]
-    static TABLE: [Place; PLACES] = [const {
-        Place {
+    static TABLE: [TextEntry; PLACES] = [const {
+        TextEntry {
             hash: AtomicU64::new(0),
             known: AtomicU64::new(0),
         }
     }; PLACES];
-    /// The last number of a text that stays, and how many have gone or will.
+    /// The last number of a text that stays, and the number of texts that are dropped with windows.
     #[fork(reset)]
     static LAST: AtomicU32 = AtomicU32::new(NO_STRING);
     #[fork(reset)]
     static PASSED: AtomicU64 = AtomicU64::new(0);
-    /// Part of every hash, and another one in the child of a fork: what its parent wrote is not there.
+    /// Part of every hash. It differs in the child of a fork, where the parent's texts are not written.
     #[fork(by = in_child)]
     static ERA: AtomicU32 = AtomicU32::new(1);
-    /// The era of texts that stay where others go. Never one of the others.
+    /// The era of texts that stay while others are dropped. Never equal to one of the others.
     #[fork(by = in_child)]
     static LASTING: AtomicU32 = AtomicU32::new(u32::MAX);
 }
 
-/// How often texts were forgotten: who keeps numbers of texts keeps them as long as this is the same.
+/// Returns the number of times that texts were forgotten. Stored numbers of texts are valid while it stays
+/// the same.
 #[inline]
 pub fn era() -> u32 {
     ERA.load(Ordering::Acquire)
 }
 
-/// In the place of an era, of texts that are not forgotten.
+/// Returns the value that stands for the era of texts that are not forgotten.
 #[inline]
 pub fn lasting_era() -> u32 {
     LASTING.load(Ordering::Relaxed)
 }
 
-/// A window opens, which has been counted: where windows go, its names are its own.
+/// Called when a window opens, after it was counted. If windows are dropped, it gets names of its own.
 pub fn window_opens() {
     if keep::is_wanted() {
         ERA.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// The number of a text, until the next window opens; [`NO_STRING`] where it could not be written.
+/// Returns the number of a text, valid until the next window opens; [`NO_STRING`] if it could not be written.
 pub fn id_of(text: &str) -> StringId {
     writers::take().map_or(NO_STRING, |writer| id_by(&writer, text.as_bytes()))
 }
 
-/// The number of a text for as long as the record; until the next window opens where there is no more room for such.
+/// Returns the number of a text, valid as long as the record, or until the next window opens if there is no
+/// more room for lasting texts.
 pub fn lasting_id_of(text: &str) -> StringId {
     if !reuse::is_wanted() {
         return id_of(text);
@@ -227,7 +232,8 @@ pub fn lasting_id_of(text: &str) -> StringId {
     }
 }
 
-/// As [`lasting_id_of`]; [`NO_STRING`] where there is no more room for such, or no chunk is used again.
+/// Like [`lasting_id_of`], but returns [`NO_STRING`] if there is no more room for lasting texts, or if no
+/// chunk is used again.
 pub fn only_lasting_id_of(text: &str) -> StringId {
     if !reuse::is_wanted() {
         return NO_STRING;
@@ -237,14 +243,14 @@ pub fn only_lasting_id_of(text: &str) -> StringId {
     })
 }
 
-/// As [`id_of`], by a writer that the caller has taken, of a name that the program gives: cut to [`LONGEST`]
+/// Like [`id_of`], with a writer that the caller has taken, for a name of the program: cut to [`LONGEST`]
 /// bytes.
 #[inline]
 pub fn name_id_by(writer: &Writer, name: &[u8]) -> StringId {
     id_by(writer, name.get(..LONGEST).unwrap_or(name))
 }
 
-/// As [`id_of`], by a writer that the caller has taken.
+/// Like [`id_of`], with a writer that the caller has taken.
 #[inline]
 pub fn id_by(writer: &Writer, text: &[u8]) -> StringId {
     id_by_in(writer, text, era())
@@ -267,29 +273,30 @@ fn id_by_in(writer: &Writer, text: &[u8], era: u32) -> StringId {
 fn find(writer: &Writer, text: &[u8], hash: u64, era: u32) -> StringId {
     let start = hash as usize % PLACES;
     let mut places = (0..REACH).map(|step| &TABLE[(start + step) % PLACES]);
-    let is_it = |place: &Place| place.hash.load(Ordering::Acquire) == hash;
-    // What stays takes no place of what is of use now, and may lie behind places that were taken then and are free now.
+    let is_it = |place: &TextEntry| place.hash.load(Ordering::Acquire) == hash;
+    // A lasting text does not take a place that is used in the current era. It may be found after places that
+    // were taken at that time and are free now.
     let until = era.min(self::era());
     let stays = until != era;
     let known = stays.then(|| places.clone().find(|place| is_it(place)));
-    // Nor any that it would have for nothing.
+    // Nor does it take a place without room to write the text.
     let may_take = !stays || lasting::has_room();
     let known = known.flatten().or_else(|| {
         places.find(|place| is_it(place) || (may_take && place.take(hash, era, until)))
     });
-    // Another thread may be about to write it, or could not: the same text may have two numbers.
+    // Another thread may be about to write it, or could not: the same text may get two numbers.
     match known.map_or(NO_STRING, |place| place.id(era)) {
         NO_STRING => write(writer, text, era, known),
         id => id,
     }
 }
 
-fn write(writer: &Writer, text: &[u8], era: u32, place: Option<&Place>) -> StringId {
+fn write(writer: &Writer, text: &[u8], era: u32, place: Option<&TextEntry>) -> StringId {
     let stays = era == lasting_era();
     let id = match (stays, keep::is_wanted()) {
         (true, _) if !lasting::has_room() => return NO_STRING,
         (false, true) => next_passing(),
-        // Others may have been sooner.
+        // Other threads may have been sooner.
         _ if LAST.load(Ordering::Relaxed) < LAST_LASTING => {
             match LAST.fetch_add(1, Ordering::Relaxed) + 1 {
                 id if id <= LAST_LASTING => id,
@@ -309,7 +316,7 @@ fn write(writer: &Writer, text: &[u8], era: u32, place: Option<&Place>) -> Strin
     if is_there {
         return id;
     }
-    // What stays is tried again by who asked for it.
+    // The caller tries again for a lasting text.
     if !stays && let Some(header) = space::header() {
         header.add(Counter::StringsDropped, 1);
     }
@@ -321,7 +328,7 @@ fn next_passing() -> StringId {
     LAST_LASTING + 1 + (passed % PASSING) as u32
 }
 
-/// The number of a text that is in one chunk and used there alone, which `write` writes.
+/// Returns the number of a text that is written by `write` into one chunk and used only there.
 pub fn passing_id(write: impl FnOnce(StringId) -> bool) -> StringId {
     let id = next_passing();
     match write(id) {
@@ -330,7 +337,7 @@ pub fn passing_id(write: impl FnOnce(StringId) -> bool) -> StringId {
     }
 }
 
-/// Has a text written; what is no UTF-8 in it becomes `?`.
+/// Has a text written; invalid UTF-8 in it becomes `?`.
 fn push(text: &[u8], write: impl Fn(&str) -> bool) -> bool {
     if let Ok(text) = str::from_utf8(text) {
         return write(text);
@@ -345,7 +352,7 @@ fn push(text: &[u8], write: impl Fn(&str) -> bool) -> bool {
     str::from_utf8(&copy[..length]).is_ok_and(write)
 }
 
-/// Eight bytes at a time, each mixed in by a multiplication of 128 bits; never 0.
+/// Hashes eight bytes at a time, each mixed in by a multiplication of 128 bits; never 0.
 #[inline]
 fn hash(text: &[u8], era: u32) -> u64 {
     let mix = |hash: u64, word: u64| {
@@ -366,7 +373,7 @@ fn hash(text: &[u8], era: u32) -> u64 {
     mix(hash, last).max(1)
 }
 
-/// The eras of the child of a fork are others, as it has written none.
+/// The child of a fork gets other eras, as it has written no texts.
 fn in_child(_: &OnlyThread) {
     ERA.fetch_add(1, Ordering::Relaxed);
     LASTING.fetch_sub(1, Ordering::Relaxed);

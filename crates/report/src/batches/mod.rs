@@ -1,4 +1,4 @@
-//! What was in the batches of iterations.
+//! The contents of iterations' batches.
 
 pub mod text;
 
@@ -12,27 +12,27 @@ use crate::events::iteration::Iteration;
 use crate::events::window::Window;
 use crate::numbers::quantiles::Quantiles;
 
-/// The largest numbers of tokens of the classes by size, but the last, which has no limit.
-const SIZES: [u32; 8] = [0, 1, 4, 16, 64, 256, 1024, 4096];
+/// Maximum numbers of tokens of the size classes, except the last one, which has no limit.
+const CLASS_LIMITS: [u32; 8] = [0, 1, 4, 16, 64, 256, 1024, 4096];
 
-/// Iterations of some batches.
+/// Sums of iterations with batches.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct BatchSum {
-    /// How many there are.
+    /// The number of iterations.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
-    /// How long they took.
+    /// Quantiles of the time that they took.
     pub time: Quantiles,
-    /// How long they took in all.
+    /// The total time that they took.
     #[serde(rename = "total_ns")]
     pub total: u64,
-    /// Requests in their batches, in all.
+    /// The total number of requests in their batches.
     #[schemars(extend("unit" = "requests"))]
     pub requests: u64,
-    /// Tokens in their batches, in all.
+    /// The total number of tokens in their batches.
     #[schemars(extend("unit" = "tokens"))]
     pub tokens: u64,
-    /// Tokens of prompts among them.
+    /// The number of these tokens that belong to prompts.
     #[schemars(extend("unit" = "tokens"))]
     pub prefill_tokens: u64,
 }
@@ -40,25 +40,25 @@ pub struct BatchSum {
 /// The iterations in one phase.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PhaseSum {
-    /// What their batches consist of.
+    /// The phase of their batches.
     #[serde(serialize_with = "write_phase")]
     #[schemars(with = "PhaseName")]
     pub phase: Phase,
     #[serde(flatten)]
     pub all: BatchSum,
-    /// The same by the tokens in their batches, for each class in which there are iterations: 0, 1, 2 to 4, 5 to 16, 17 to
-    /// 64, 65 to 256, 257 to 1024, 1025 to 4096, and more.
+    /// The same by the number of tokens in their batches, for each class that has iterations: 0, 1, 2 to 4, 5 to 16, 17
+    /// to 64, 65 to 256, 257 to 1024, 1025 to 4096, and more.
     pub sizes: Vec<SizeSum>,
 }
 
-/// The iterations of one phase in whose batches there were so many tokens.
+/// The iterations of one phase whose batches are of one size class.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct SizeSum {
-    /// The least tokens of this class.
+    /// The minimum number of tokens of this class.
     #[serde(rename = "min_tokens")]
     #[schemars(extend("unit" = "tokens"))]
     pub least: u32,
-    /// The most tokens of this class; `null`: there is no limit.
+    /// The maximum number of tokens of this class; `null` if there is no limit.
     #[serde(rename = "max_tokens")]
     #[schemars(extend("unit" = "tokens"))]
     pub most: Option<u32>,
@@ -67,7 +67,7 @@ pub struct SizeSum {
 }
 
 impl SizeSum {
-    /// The numbers of tokens in words.
+    /// Returns the range of tokens in words.
     pub fn name(&self) -> String {
         match self.most {
             Some(most) if most == self.least => most.to_string(),
@@ -77,7 +77,7 @@ impl SizeSum {
     }
 }
 
-/// The phases of the iterations of windows, where batches are known.
+/// Returns the phases of the iterations of windows, as far as batches are known.
 pub fn phases(windows: &[Window]) -> Vec<PhaseSum> {
     let known = windows.iter().flat_map(Window::qualified);
     let known: Vec<_> = known.filter_map(|i| Some((i, i.batch?))).collect();
@@ -86,41 +86,43 @@ pub fn phases(windows: &[Window]) -> Vec<PhaseSum> {
         let of: Vec<_> = known.iter().filter(is_one).copied().collect();
         Some(PhaseSum {
             phase,
-            all: BatchSum::of(&of)?,
+            all: BatchSum::new(&of)?,
             sizes: sizes(&of),
         })
     };
     Phase::ALL.into_iter().filter_map(phase).collect()
 }
 
-/// The place of the class of sizes that so many tokens are in.
+/// Returns the index of the size class of a number of tokens.
 pub fn size_class(tokens: u32) -> usize {
-    SIZES.partition_point(|most| *most < tokens)
+    CLASS_LIMITS.partition_point(|most| *most < tokens)
 }
 
 fn sizes(known: &[(&Iteration, Batch)]) -> Vec<SizeSum> {
     let sum = |place: usize| {
         let is_one = |(_, batch): &&(&Iteration, Batch)| size_class(batch.tokens) == place;
         let of: Vec<_> = known.iter().filter(is_one).copied().collect();
-        let before = place.checked_sub(1).map_or(0, |before| SIZES[before] + 1);
+        let before = place
+            .checked_sub(1)
+            .map_or(0, |before| CLASS_LIMITS[before] + 1);
         Some(SizeSum {
             least: before,
-            most: SIZES.get(place).copied(),
-            all: BatchSum::of(&of)?,
+            most: CLASS_LIMITS.get(place).copied(),
+            all: BatchSum::new(&of)?,
         })
     };
-    (0..=SIZES.len()).filter_map(sum).collect()
+    (0..=CLASS_LIMITS.len()).filter_map(sum).collect()
 }
 
 impl BatchSum {
-    /// `None` of none.
-    fn of(known: &[(&Iteration, Batch)]) -> Option<Self> {
+    /// Returns the sums, or `None` if there are no iterations.
+    fn new(known: &[(&Iteration, Batch)]) -> Option<Self> {
         let total = |of_one: fn(&(&Iteration, Batch)) -> u64| {
             known.iter().map(of_one).fold(0, u64::saturating_add)
         };
         Some(Self {
             iterations: known.len() as u64,
-            time: Quantiles::of(known.iter().map(|(iteration, _)| iteration.busy()))?,
+            time: Quantiles::from_values(known.iter().map(|(iteration, _)| iteration.busy()))?,
             total: total(|(iteration, _)| iteration.busy()),
             requests: total(|(_, batch)| u64::from(batch.requests)),
             tokens: total(|(_, batch)| u64::from(batch.tokens)),

@@ -1,13 +1,13 @@
-//! What was in batches.
+//! Text on the contents of batches.
 
 use tllmprof_record::Phase;
 
 use crate::batches::{BatchSum, PhaseSum, SizeSum};
 use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share, Time};
-use crate::print::lines::{Lines, WIDTH};
+use crate::print::lines::Lines;
 
-/// The times of batches by what they consist of, and their sums, where there are several kinds.
+/// Returns the times of batches by phase, with their sums, if there are several phases.
 pub fn times(phases: &[PhaseSum]) -> Vec<(String, Quantiles, u64)> {
     let several = phases.iter().filter(|_| phases.len() > 1);
     let row = |phase: &PhaseSum| {
@@ -18,7 +18,7 @@ pub fn times(phases: &[PhaseSum]) -> Vec<(String, Quantiles, u64)> {
     several.map(row).collect()
 }
 
-/// What was in a batch on average.
+/// Adds the mean contents of a batch.
 pub fn batches(phases: &[PhaseSum], lines: &mut Lines) {
     let phases = || phases.iter().filter(|of| of.phase != Phase::Draft);
     let total = |of: fn(&BatchSum) -> u64| {
@@ -46,7 +46,7 @@ pub fn batches(phases: &[PhaseSum], lines: &mut Lines) {
     }
 }
 
-/// The median for each number of tokens, of as many classes as a line has room for: those of most time.
+/// Adds the median time by number of tokens, for as many classes as fit into a line: those with the most time.
 fn sizes(phase: &PhaseSum, lines: &mut Lines) {
     let start = format!("{}, p50: ", phase.phase.name());
     let mut sizes: Vec<_> = phase.sizes.iter().collect();
@@ -62,7 +62,7 @@ fn sizes(phase: &PhaseSum, lines: &mut Lines) {
         });
         start.clone() + &said.collect::<Vec<_>>().join(", ")
     };
-    while line(&sizes).chars().count() > WIDTH && sizes.len() > 1 {
+    while line(&sizes).chars().count() > lines.width() && sizes.len() > 1 {
         let least = sizes
             .iter()
             .enumerate()

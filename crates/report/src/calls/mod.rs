@@ -1,4 +1,4 @@
-//! What the host ran inside windows, by name: CUDA calls, marked functions and NVTX ranges.
+//! Activities of the host inside windows, by name: CUDA calls, marked functions and NVTX ranges.
 
 pub mod text;
 
@@ -11,14 +11,14 @@ use crate::events::named::{Named, Ns, ranked};
 use crate::events::tally::Totals;
 use crate::events::turnaround::Turnaround;
 
-/// What the host ran inside windows, by name.
+/// Activities of the host inside windows, by name.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Calls {
-    /// CUDA calls inside windows, on all threads, by name; the longest in all first.
+    /// CUDA calls inside windows, on all threads, by name; those with the longest total time first.
     pub calls: Vec<Named>,
-    /// Marked Python functions inside windows, by name; the longest in all first.
+    /// Marked Python functions inside windows, by name; those with the longest total time first.
     pub functions: Vec<Named>,
-    /// NVTX ranges of the program inside windows, by name; the longest in all first.
+    /// NVTX ranges of the program inside windows, by name; those with the longest total time first.
     pub ranges: Vec<Named>,
     /// GPU idle time after host waits, in nanoseconds.
     #[serde(skip)]
@@ -26,8 +26,8 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Of what a pass added up.
-    pub fn of(
+    /// Builds the tables from the totals of a pass.
+    pub fn new(
         totals: &Totals,
         turnaround: Turnaround,
         facts: &Facts,
@@ -45,8 +45,8 @@ impl Calls {
                 ns.named(range_name(strings, *domain, *name), total)
             })),
             turnaround: Turnaround {
-                after_waits: ns.of(turnaround.after_waits),
-                after_copies: ns.of(turnaround.after_copies),
+                after_waits: ns.convert(turnaround.after_waits),
+                after_copies: ns.convert(turnaround.after_copies),
                 ..turnaround
             },
         }

@@ -1,18 +1,22 @@
-//! What the host ran, in a few lines.
+//! Text on the host's activities, by name.
 
 use crate::events::named::Named;
 use crate::numbers::units::{Rate, Time};
 use crate::print::lines::Lines;
 
-/// CUDA calls, the longest in all first. `launches` is how many there are in each of `iterations`.
+/// Adds a table of CUDA calls, those with the longest total time first. `launches` is the mean number of launches in an
+/// iteration; at most `rows` calls are shown.
 pub fn calls(calls: &[Named], launches: f64, iterations: u64, rows: usize, lines: &mut Lines) {
     if rows == 0 {
         return;
     }
     lines.heading(format_args!(
         "{:<32}{:>10}{:>10}{:>10}{:>14}",
-        format!("{} launches a step; calls", Rate(launches)),
-        "a step",
+        match lines.is_of_trace() {
+            true => format!("{launches:.0} launches in all; calls"),
+            false => format!("{} launches a step; calls", Rate(launches)),
+        },
+        lines.a_step(),
         "mean",
         "longest",
         "total"
@@ -21,7 +25,10 @@ pub fn calls(calls: &[Named], launches: f64, iterations: u64, rows: usize, lines
         let name = lines.name(&call.name, 30);
         lines.add(format_args!(
             "  {name:<30}{:>10}{:>10}{:>10}{:>14}",
-            a_step(call.count, iterations),
+            match lines.is_of_trace() {
+                true => call.count.to_string(),
+                false => a_step(call.count, iterations),
+            },
             Time(call.mean()),
             Time(call.longest),
             Time(call.total)
@@ -29,7 +36,7 @@ pub fn calls(calls: &[Named], launches: f64, iterations: u64, rows: usize, lines
     }
 }
 
-/// How many of something there are in a step: in all, where that is too few for a figure.
+/// Returns the mean number of calls in an iteration; the total number if the mean would be rounded to 0.
 fn a_step(count: u64, iterations: u64) -> String {
     match count as f64 / iterations.max(1) as f64 {
         ..0.005 => format!("{count} in all"),
@@ -37,7 +44,7 @@ fn a_step(count: u64, iterations: u64) -> String {
     }
 }
 
-/// Things of one name, the longest in all first.
+/// Adds a table of activities by name, those with the longest total time first. At most `rows` are shown.
 pub fn named(what: &str, count: &str, all: &[Named], rows: usize, lines: &mut Lines) {
     if rows == 0 {
         return;
@@ -49,13 +56,13 @@ pub fn named(what: &str, count: &str, all: &[Named], rows: usize, lines: &mut Li
         what.to_owned()
     };
     lines.heading(format_args!(
-        "{heading:<42}{count:>8}{:>10}{:>10}{:>10}",
+        "{count:>8}{:>10}{:>10}{:>10}  {heading}",
         "mean", "longest", "total"
     ));
     for named in all.iter().take(rows) {
-        let name = lines.name(&named.name, 40);
+        let name = lines.name(&named.name, lines.width().saturating_sub(40));
         lines.add(format_args!(
-            "  {name:<40}{:>8}{:>10}{:>10}{:>10}",
+            "{:>8}{:>10}{:>10}{:>10}  {name}",
             named.count,
             Time(named.mean()),
             Time(named.longest),

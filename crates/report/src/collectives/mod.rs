@@ -1,5 +1,5 @@
-//! The collectives that a process ran, by the kernels that its record has: NCCL's and other libraries'. What several
-//! ranks' collectives show together is in `arrivals`.
+//! The collectives that a process ran, found by the kernels in its record: those of NCCL and other libraries.
+//! `arrivals` compares the collectives of several ranks.
 
 mod names;
 mod tally;
@@ -7,18 +7,18 @@ mod tally;
 use std::collections::BTreeMap;
 
 pub use names::{Operation, ROWS, Row};
-pub use tally::{Collective, CollectiveTally, Found};
+pub use tally::{Collective, CollectiveTally, Collectives};
 
 impl Row {
-    /// What its collectives are called.
+    /// Returns the label of such collectives.
     #[must_use]
     pub fn label(&self) -> String {
         format!("{} ({})", self.operation.name(), self.library)
     }
 }
 
-impl Found {
-    /// How many there are and how long they took, by the row that they are shown by.
+impl Collectives {
+    /// Returns the number of collectives and their total time in nanoseconds, by the row that shows them.
     pub fn kinds(&self) -> BTreeMap<u8, (u64, u64)> {
         let mut kinds: BTreeMap<u8, (u64, u64)> = BTreeMap::new();
         for one in &self.all {
@@ -31,7 +31,7 @@ impl Found {
 }
 
 impl Collective {
-    /// When it ended.
+    /// Returns the end of the collective.
     #[must_use]
     pub const fn end(&self) -> u64 {
         self.start.saturating_add(self.ns)

@@ -1,9 +1,9 @@
-//! Kernels of collectives, by their names.
+//! The names of kernels that are collectives.
 //!
 //! Data only. Each name was read in its library's source or in a trace of it; `docs/ranks.md` shows the table to
 //! users, and a test keeps the two the same.
 
-/// What a collective does.
+/// The operation of a collective.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     AllReduce,
@@ -14,12 +14,12 @@ pub enum Operation {
     AllToAll,
     /// Point to point, or an all-to-all that is made of it.
     SendReceive,
-    /// Tokens go to their experts.
+    /// Sends tokens to their experts.
     Dispatch,
-    /// And come back.
+    /// Brings tokens back from their experts.
     Combine,
     Barrier,
-    /// One kernel serves several operations.
+    /// Several operations that share one kernel.
     Some,
 }
 
@@ -40,17 +40,17 @@ impl Operation {
         }
     }
 
-    /// Whether no rank can end before all have begun. The root of a broadcast needs nobody, and who sends to a root does
-    /// not wait for the others.
+    /// Returns true if no rank can end before all ranks have begun. The root of a broadcast does not wait for other
+    /// ranks, and a rank that sends to a root does not wait for the others.
     pub const fn meets(self) -> bool {
         !matches!(self, Self::Broadcast | Self::Reduce)
     }
 }
 
-/// Kernels that are collectives.
+/// A row of the table: kernels of one collective.
 #[derive(Debug)]
 pub struct Row {
-    /// The last parts of the name, without what it is a template of and what it takes. `*` at the end stands for anything.
+    /// The last parts of the name, without template arguments and parameters. `*` at the end matches anything.
     pub name: &'static str,
     pub library: &'static str,
     pub operation: Operation,
@@ -76,7 +76,7 @@ const DEEP_EP: &str = "DeepEP";
 const NVSHMEM: &str = "NVSHMEM";
 const TE: &str = "Transformer Engine";
 
-/// The table: the first row that fits counts.
+/// The table. The first row that matches a name counts.
 pub const ROWS: &[Row] = {
     use Operation::{
         AllGather, AllReduce, AllToAll, Barrier, Broadcast, Combine, Dispatch, Reduce,
@@ -163,25 +163,25 @@ pub const ROWS: &[Row] = {
 };
 
 impl Row {
-    /// The first row of the same operation and library: collectives are shown by these.
+    /// Returns the first row of the same operation and library. Collectives are shown by that row.
     pub fn first(&self) -> u8 {
         let is_same = |row: &Row| row.library == self.library && row.operation == self.operation;
         ROWS.iter().position(is_same).unwrap_or(0) as u8
     }
 
-    /// Whether such collectives are those of a communicator of NCCL.
+    /// Returns true if such collectives belong to an NCCL communicator.
     pub fn is_of_communicator(&self) -> bool {
         [NCCL, RCCL, NCCL_RCCL].contains(&self.library)
     }
 
-    /// Whether engines have such collectives in groups of their own making.
+    /// Returns true if engines run such collectives in groups that they create themselves.
     pub fn is_of_engine(&self) -> bool {
         [CUSTOM, QUICK, FUSED, TRTLLM].contains(&self.library)
     }
 }
 
-/// The row of a kernel, by its path: its demangled name without templates and parameters.
-pub fn of(path: &str) -> Option<u8> {
+/// Returns the row of a kernel. `path` is its demangled name without templates and parameters.
+pub fn find_row(path: &str) -> Option<u8> {
     ROWS.iter()
         .position(|row| fits(row.name, path))
         .map(|at| at as u8)
@@ -189,7 +189,7 @@ pub fn of(path: &str) -> Option<u8> {
 
 fn fits(name: &str, path: &str) -> bool {
     match name.strip_suffix('*') {
-        // Only the last part of the path: these begin with it.
+        // Match only the last part of the path, by its beginning.
         Some(start) => path
             .rsplit("::")
             .next()
@@ -207,7 +207,7 @@ mod tests {
 
     #[track_caller]
     fn found(name: &str) -> Option<(&'static str, Operation)> {
-        let row = of(&path(&full(name)))?;
+        let row = find_row(&path(&full(name)))?;
         let row = &ROWS[usize::from(row)];
         Some((row.library, row.operation))
     }
@@ -338,7 +338,7 @@ mod tests {
     fn each_row_is_reached() {
         for (at, row) in ROWS.iter().enumerate() {
             assert_eq!(
-                of(&row.name.replace('*', "x")),
+                find_row(&row.name.replace('*', "x")),
                 Option::Some(at as u8),
                 "{}",
                 row.name

@@ -1,4 +1,4 @@
-//! Collects a record's collectives, and what each device ran between two of them.
+//! Collects a record's collectives, and the other work that each device did between two of them.
 
 use std::collections::HashMap;
 
@@ -10,89 +10,89 @@ use crate::events::raw::RawIteration;
 use crate::events::spans::Span;
 use crate::events::work::{GpuWork, GpuWorkKind};
 
-/// How many collectives are kept of all records that are read together.
-const MANY: usize = 8 << 20;
+/// Maximum number of collectives to keep, over all records that are read together.
+const MAX_COLLECTIVES: usize = 8 << 20;
 
-/// How many pieces of other work of a device are kept.
-const WORK: usize = 1 << 20;
+/// Maximum number of pieces of other work to keep for each device.
+const MAX_WORK: usize = 1 << 20;
 
-/// Devices that a record can distinguish.
-const DEVICES: usize = 16;
+/// Number of devices that a record can distinguish.
+const MAX_DEVICES: usize = 16;
 
-/// Streams, of those with collectives of one kind, that are distinguished.
-const STREAMS: usize = 255;
+/// Maximum number of streams to distinguish among those with collectives of one kind.
+const MAX_STREAMS: usize = 255;
 
-/// Moments and durations beyond these are damage: sums of the others have room.
-const LATEST: u64 = 1 << 60;
-const LONGEST: u64 = 1 << 40;
+/// Moments and durations above these limits come from a damaged record. The limits keep sums from overflowing.
+const MAX_MOMENT: u64 = 1 << 60;
+const MAX_DURATION: u64 = 1 << 40;
 
 /// A collective of one rank. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Collective {
-    /// `CLOCK_MONOTONIC`.
+    /// Start, on `CLOCK_MONOTONIC`.
     pub start: u64,
     pub ns: u64,
-    /// The iteration that had begun last when it began.
+    /// Number of the last iteration that began before the collective did.
     pub step: u32,
-    /// How long before it the collective before ended, on its device.
+    /// Time since the previous collective on its device ended.
     pub since: u64,
-    /// How long the device was at other work since then, and in how many kernels that began then.
+    /// Time that the device spent on other work since then, and the number of kernels of that work.
     pub busy: u64,
     pub kernels: u16,
-    /// How long the device was at other work during it.
+    /// Time that the device spent on other work during the collective.
     pub covered: u32,
-    /// Its kernel, by the table of names.
+    /// Its row in the table of kernel names.
     pub row: u8,
-    /// Which of the streams that have such kernels it ran on, counted from 0 in the order of their first ones.
+    /// The stream that it ran on, as an index among the streams with such kernels, in the order of their first kernels.
     pub stream: u8,
 }
 
 /// The collectives of a process.
 #[derive(Debug, Default)]
-pub struct Found {
-    /// In the order of their starts.
+pub struct Collectives {
+    /// The collectives, in the order of their starts.
     pub all: Vec<Collective>,
-    /// How many there was no room for.
+    /// Number of collectives that did not fit.
     pub left_out: u64,
-    /// Some of the other work was not kept, so that `busy`, `kernels` and `covered` say nothing.
+    /// True if some of the other work was not kept. Then `busy`, `kernels` and `covered` mean nothing.
     pub is_work_lost: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Raw {
+struct RawCollective {
     span: Span,
     row: u8,
     device: u8,
     stream: u16,
 }
 
-/// The adding up.
+/// Collects collectives during a pass over a record.
 #[derive(Debug)]
 pub struct CollectiveTally<'a> {
     clock: &'a Clock,
     strings: &'a Strings,
     rows: HashMap<StringId, Option<u8>>,
     room: usize,
-    raw: Vec<Raw>,
-    work: [Vec<Span>; DEVICES],
-    found: Found,
+    raw: Vec<RawCollective>,
+    work: [Vec<Span>; MAX_DEVICES],
+    found: Collectives,
 }
 
 impl<'a> CollectiveTally<'a> {
-    /// `records`: so many are read together.
+    /// Creates an empty tally. `records` is the number of records that are read together; they share the room.
     pub fn new(clock: &'a Clock, strings: &'a Strings, records: usize) -> Self {
         Self {
             clock,
             strings,
             rows: HashMap::new(),
-            room: MANY / records.max(1),
+            room: MAX_COLLECTIVES / records.max(1),
             raw: Vec::new(),
             work: Default::default(),
-            found: Found::default(),
+            found: Collectives::default(),
         }
     }
 
-    /// Adds work, if it is a kernel.
+    /// Adds work if it is a kernel.
     #[inline]
     pub fn add_work(&mut self, work: &GpuWork) {
         let GpuWorkKind::Kernel { name, .. } = work.what else {
@@ -102,9 +102,9 @@ impl<'a> CollectiveTally<'a> {
         let row = *self
             .rows
             .entry(name)
-            .or_insert_with(|| names::of(&path(&full(self.strings.get(name)))));
+            .or_insert_with(|| names::find_row(&path(&full(self.strings.get(name)))));
         match row {
-            Some(row) if self.raw.len() < self.room => self.raw.push(Raw {
+            Some(row) if self.raw.len() < self.room => self.raw.push(RawCollective {
                 span,
                 row,
                 device,
@@ -112,8 +112,8 @@ impl<'a> CollectiveTally<'a> {
             }),
             Some(_) => self.found.left_out += 1,
             None => {
-                let work = &mut self.work[usize::from(device) % DEVICES];
-                match work.len() < WORK {
+                let work = &mut self.work[usize::from(device) % MAX_DEVICES];
+                match work.len() < MAX_WORK {
                     true => work.push(span),
                     false => self.found.is_work_lost = true,
                 }
@@ -121,8 +121,8 @@ impl<'a> CollectiveTally<'a> {
         }
     }
 
-    /// The collectives. `iterations` are in the order of their starts.
-    pub fn finish(mut self, iterations: &[RawIteration]) -> Found {
+    /// Returns the collectives. `iterations` must be in the order of their starts.
+    pub fn finish(mut self, iterations: &[RawIteration]) -> Collectives {
         if self.raw.is_empty() {
             return self.found;
         }
@@ -131,7 +131,7 @@ impl<'a> CollectiveTally<'a> {
         let begun: Vec<_> = begun.collect();
         self.raw.sort_by_key(|raw| raw.span.start);
         let mut streams: HashMap<u8, Vec<(u8, u16)>> = HashMap::new();
-        let mut devices = self.work.map(Work::new);
+        let mut devices = self.work.map(OtherWork::new);
         self.found.all.reserve_exact(self.raw.len());
         for raw in self.raw {
             let known = streams.entry(raw.row).or_default();
@@ -142,23 +142,23 @@ impl<'a> CollectiveTally<'a> {
                 known.len() - 1
             });
             let after = begun.partition_point(|(start, _)| *start <= raw.span.start);
-            // Before the first iteration it is of none.
+            // A collective before the first iteration belongs to none.
             let Some((_, step)) = after.checked_sub(1).map(|at| begun[at]) else {
                 continue;
             };
-            if stream >= STREAMS {
+            if stream >= MAX_STREAMS {
                 self.found.left_out += 1;
                 continue;
             }
-            let device = &mut devices[usize::from(raw.device) % DEVICES];
+            let device = &mut devices[usize::from(raw.device) % MAX_DEVICES];
             let since = raw.span.start.saturating_sub(device.until);
             let (busy, kernels, covered) = device.until(raw.span);
             self.found.all.push(Collective {
-                start: raw.span.start.min(LATEST),
-                ns: (raw.span.end - raw.span.start).min(LONGEST),
+                start: raw.span.start.min(MAX_MOMENT),
+                ns: (raw.span.end - raw.span.start).min(MAX_DURATION),
                 step: step as u32,
-                since: since.min(LATEST),
-                busy: busy.min(LATEST),
+                since: since.min(MAX_MOMENT),
+                busy: busy.min(MAX_MOMENT),
                 kernels,
                 covered: u32::try_from(covered).unwrap_or(u32::MAX),
                 row: raw.row,
@@ -169,19 +169,19 @@ impl<'a> CollectiveTally<'a> {
     }
 }
 
-/// The work of a device that is no collective.
+/// The work of a device other than collectives.
 #[derive(Debug)]
-struct Work {
+struct OtherWork {
     starts: Vec<u64>,
-    /// When anything ran: in order, none overlaps the next.
+    /// The times in which anything ran, in order and without overlap.
     spans: Vec<Span>,
-    /// The first that may not be over.
+    /// Index of the first span that may not have ended yet.
     next: usize,
-    /// The end of the collectives before.
+    /// End of the collectives so far.
     until: u64,
 }
 
-impl Work {
+impl OtherWork {
     fn new(mut all: Vec<Span>) -> Self {
         all.sort_by_key(|span| span.start);
         let starts = all.iter().map(|span| span.start).collect();
@@ -200,8 +200,8 @@ impl Work {
         }
     }
 
-    /// What ran since the collective before, how many pieces began meanwhile, and what runs during this one. They come
-    /// in the order of their starts.
+    /// Returns the time that work ran since the previous collective, the number of pieces that began meanwhile, and the
+    /// time that work ran during this collective. Collectives must be passed in the order of their starts.
     fn until(&mut self, span: Span) -> (u64, u16, u64) {
         let before = Span {
             start: self.until,
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn work_is_before_a_collective_or_during_it() {
         let span = |start, end| Span { start, end };
-        let mut work = Work::new(vec![
+        let mut work = OtherWork::new(vec![
             span(0, 10),
             span(20, 30),
             span(25, 40),
@@ -242,7 +242,7 @@ mod tests {
         ]);
         assert_eq!(work.until(span(50, 60)), (30, 3, 0));
         assert_eq!(work.until(span(80, 100)), (5, 1, 5));
-        // On another stream, and begun before that one ended.
+        // This collective is on another stream and begins before the previous one ended.
         assert_eq!(work.until(span(90, 110)), (0, 0, 15));
         assert_eq!(work.until(span(200, 210)), (10, 0, 0));
         assert_eq!(work.until(span(300, 310)), (0, 0, 0));

@@ -1,4 +1,4 @@
-//! What was in the batches of two runs: whether one had other ones, which take other times.
+//! Comparison of the batches of two runs. Different batches take different times.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use crate::batches::size_class;
 use crate::numbers::bootstrap::Statistic;
 use crate::numbers::units::{Rate, Share};
 
-/// How far the parts of two mixes may be apart in all without a word, beyond what chance does.
-const APART: f64 = 0.05;
+/// Maximum distance between two mixes without a note, as a part of 1, in addition to chance.
+const MAX_SILENT_DISTANCE: f64 = 0.05;
 
 /// The iterations of a run whose batches are known.
 struct Mix<'a> {
-    /// Durations, in nanoseconds.
+    /// Durations in nanoseconds, with the batches.
     known: Vec<(f64, &'a Batch)>,
 }
 
 impl<'a> Mix<'a> {
-    fn of(pace: &'a Pace) -> Self {
+    fn new(pace: &'a Pace) -> Self {
         let all = pace.durations.iter().zip(&pace.batches);
         let known = all.filter_map(|(duration, batch)| Some((*duration, batch.as_ref()?)));
         Self {
@@ -41,7 +41,7 @@ impl<'a> Mix<'a> {
         self.known.len() as f64
     }
 
-    /// The part of them of which something holds.
+    /// Returns the share of iterations for which `holds` is true, as a part of 1.
     fn share(&self, holds: impl Fn(&Batch) -> bool) -> f64 {
         let some = self.known.iter().filter(|(_, batch)| holds(batch));
         some.count() as f64 / self.count().max(1.0)
@@ -53,8 +53,8 @@ impl<'a> Mix<'a> {
     }
 }
 
-/// How much of one mix has to be exchanged to get the other, if both have any and that is more than chance does to runs of
-/// the same mix.
+/// Returns the share of one mix that has to be exchanged to get the other. Returns `None` if the difference may be
+/// chance between runs of the same mix.
 fn apart(sides: [&Mix<'_>; 2], class: impl Fn(&Batch) -> usize) -> Option<f64> {
     let mut classes: BTreeMap<usize, [f64; 2]> = BTreeMap::new();
     for (side, mix) in sides.iter().enumerate() {
@@ -65,14 +65,15 @@ fn apart(sides: [&Mix<'_>; 2], class: impl Fn(&Batch) -> usize) -> Option<f64> {
     let apart = classes.values().map(|[a, b]| (a - b).abs()).sum::<f64>() / 2.0;
     let [base, other] = sides.map(Mix::count);
     let chance = 0.5 * (classes.len().saturating_sub(1) as f64 * (1.0 / base + 1.0 / other)).sqrt();
-    (apart > APART + chance).then_some(apart)
+    (apart > MAX_SILENT_DISTANCE + chance).then_some(apart)
 }
 
-/// How much of the other run's batches have to be of classes that the base has, too, to say what its steps would take.
-const COVERED: f64 = 0.9;
+/// Minimum share of the other run's batches that must be in classes that the base has, too, to estimate the time of its
+/// steps.
+const MIN_COVERED_SHARE: f64 = 0.9;
 
 impl Mix<'_> {
-    /// How many are of each phase and class of sizes, and what they take in all.
+    /// Returns the number of iterations and their total time, by phase and size class.
     fn classes(&self) -> BTreeMap<(Phase, usize), (f64, f64)> {
         let mut classes: BTreeMap<_, (f64, f64)> = BTreeMap::new();
         for (duration, batch) in &self.known {
@@ -84,7 +85,7 @@ impl Mix<'_> {
         classes
     }
 
-    /// How much longer its steps would be in the mean if as many were of each class as in `other`.
+    /// Returns the relative change of the mean step if the classes were as frequent as in `other`.
     fn with_mix_of(&self, other: &Self) -> Option<f64> {
         let own = self.classes();
         let (mut count, mut time) = (0.0, 0.0);
@@ -95,14 +96,15 @@ impl Mix<'_> {
             }
         }
         let took: f64 = self.known.iter().map(|(duration, _)| duration).sum();
-        (count >= COVERED * other.count()).then(|| (time / count) / (took / self.count()) - 1.0)
+        (count >= MIN_COVERED_SHARE * other.count())
+            .then(|| (time / count) / (took / self.count()) - 1.0)
     }
 }
 
-/// Where the batches of two runs differ: in their phases, in the tokens of those of one phase, and what that does to
-/// steps that are as fast as before.
+/// Returns notes on differences between the batches of two runs: in their phases, in the numbers of tokens within a
+/// phase, and the effect of these on steps that are as fast as before.
 pub fn differences(paces: [&Pace; 2]) -> Vec<String> {
-    let [base, other] = paces.map(Mix::of);
+    let [base, other] = paces.map(Mix::new);
     let mut notes = Vec::new();
     if apart([&base, &other], |batch| batch.phase() as usize).is_some() {
         let shares = Phase::ALL.map(|phase| {
@@ -141,9 +143,10 @@ pub fn differences(paces: [&Pace; 2]) -> Vec<String> {
     notes
 }
 
-/// Durations of the iterations of each phase that both runs have enough of, where there is more than one phase.
+/// Returns the durations of iterations by phase, for phases of which both runs have enough, if there is more than one
+/// phase.
 pub fn by_phase(paces: [&Pace; 2]) -> Vec<(Phase, [Vec<f64>; 2])> {
-    let mixes = paces.map(Mix::of);
+    let mixes = paces.map(Mix::new);
     let all = Phase::ALL.map(|phase| (phase, mixes.each_ref().map(|mix| mix.in_phase(phase))));
     let there = all
         .iter()

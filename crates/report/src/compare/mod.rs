@@ -1,13 +1,16 @@
-//! Two runs side by side, and whether one is faster.
+//! A comparison of two runs, and the verdict whether one is faster.
 //!
-//! Of several ranks the slowest counts: the others wait for it. Intervals say how sure a difference is
-//! *between these two runs*; that a run of the same program may go faster or slower as a whole they
-//! cannot know.
+//! Among several ranks only the slowest counts, because the others wait for it. The intervals of two single runs
+//! express the variation *within* these runs. They do not contain the variation from run to run.
 
+mod formats;
+mod gate;
 mod mix;
 mod notes;
 mod pace;
+mod runs;
 mod text;
+mod verdict;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -16,74 +19,96 @@ use serde::{Serialize, Serializer};
 use tllmprof_config::PerfectRouter;
 use tllmprof_record::Phase;
 
+use crate::events::origin::Data;
 use crate::kernels::Kernels;
 use crate::kernels::compare::are_comparable;
 use crate::layers::compare::unknown;
 use crate::numbers::bootstrap::{Change, Statistic, changes};
 use crate::numbers::parts::PartChange;
+use crate::numbers::quantiles::has_enough;
 use crate::print::json::write;
 use crate::process::Process;
-use pace::{Gpu, Pace, Which};
+pub use gate::{Checked, Condition, Met};
+use pace::{Gpu, IterationClass, Pace};
+use verdict::MIN_DIFFERENCE;
+pub use verdict::{Outcome, WITHIN};
 
-/// A difference below this part is none, however sure.
-const FLOOR: f64 = 0.005;
-
-/// The measure of what most iterations take.
+/// Name of the measure that the verdict is checked against.
 const MEDIAN: &str = "iteration, p50";
 
-/// From which difference on between balanced and learned routing its imbalance matters.
-const IMBALANCE: f64 = 0.10;
+/// Minimum speed-up by balanced routing, as a part of 1, to call the imbalance of learned routing significant.
+const MIN_ROUTING_CHANGE: f64 = 0.10;
 
-/// Two runs side by side.
+/// The comparison of two runs, or of several runs of each side.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
-    #[serde(serialize_with = "write_name")]
     pub verdict: Outcome,
+    /// Number of runs of each side. With one run each, the verdict rests on the variation within a run.
+    runs: [usize; 2],
     base: Side,
     other: Side,
     measures: Vec<Measure>,
     kernels: Vec<PartChange>,
-    /// Of how many iterations those are, of both runs.
+    /// Numbers of iterations that `kernels` and `layers` are based on.
     kernels_of: [u64; 2],
-    /// Of the same iterations.
+    /// Times of layers, from the same iterations.
     layers: Vec<PartChange>,
     functions: Vec<PartChange>,
     functions_of: [u64; 2],
     ranks: Vec<RankChange>,
     routing: Option<Routing>,
     notes: Vec<String>,
-    /// What most iterations do, where that is not what the verdict says of all.
+    /// True if the figures are of whole traces, in which no iterations were found.
+    #[serde(skip)]
+    is_of_trace: bool,
+    /// A note if the median contradicts the verdict.
     but: Option<String>,
+    /// The results of the conditions that were asked for.
+    pub conditions: Vec<Checked>,
 }
 
-/// Whether the other run is faster, by its iterations a second.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Outcome {
-    /// By this part, and the interval of it that holds the truth 95 times in a hundred.
-    Faster(f64, (f64, f64)),
-    Slower(f64, (f64, f64)),
-    NoDifference(f64, (f64, f64)),
-    /// There are so few iterations, of the two runs.
-    TooFew(usize, usize),
-    /// They have so many ranks: what one does in a step, several share.
-    NotComparable(usize, usize),
+/// Options of a comparison.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// The maximum difference between equal runs, as a part of 1.
+    pub within: f64,
+    pub conditions: Vec<Condition>,
 }
 
-/// One of the two.
+impl Default for Asked {
+    fn default() -> Self {
+        Self {
+            within: WITHIN,
+            conditions: Vec::new(),
+        }
+    }
+}
+
+impl Asked {
+    /// Returns the names in conditions of one kind, such as `kernel:`.
+    fn parts(&self, kind: &str) -> Vec<&str> {
+        let names = self.conditions.iter();
+        names
+            .filter_map(|condition| condition.name().strip_prefix(kind))
+            .collect()
+    }
+}
+
+/// One side of a comparison.
 #[derive(Debug, Serialize)]
 struct Side {
     file: String,
     command: String,
     rule: String,
     processes: usize,
-    /// The slowest rank, which stands for all.
+    /// The slowest rank, which represents the run.
     rank: u64,
     iterations: usize,
     #[serde(rename = "perfect_router")]
     is_balanced: bool,
 }
 
-/// Something measured in both runs.
+/// A quantity that was measured in both runs.
 #[derive(Debug, Serialize)]
 struct Measure {
     name: &'static str,
@@ -91,20 +116,36 @@ struct Measure {
     base: f64,
     other: f64,
     change: Change,
-    /// The numbers of iterations that it is of.
+    /// Numbers of iterations with a value.
     base_iterations: usize,
     other_iterations: usize,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Unit {
-    #[serde(rename = "1/s")]
     PerSecond,
-    #[serde(rename = "ns")]
     Nanoseconds,
+    Launches,
 }
 
-/// A rank's iterations a second.
+impl Serialize for Unit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl Unit {
+    /// Returns the name of the unit in exports.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::PerSecond => "1/s",
+            Self::Nanoseconds => "ns",
+            Self::Launches => "launches",
+        }
+    }
+}
+
+/// Change of a rank's iterations per second.
 #[derive(Debug, Serialize)]
 struct RankChange {
     rank: u64,
@@ -115,10 +156,10 @@ struct RankChange {
     change: Change,
 }
 
-/// What balanced routing of experts is worth.
+/// The effect of balanced routing of experts.
 #[derive(Debug, Serialize)]
 struct Routing {
-    /// How much faster the run with it is.
+    /// Change of iterations per second from learned to balanced routing.
     change: Change,
     #[serde(rename = "significant")]
     is_significant: bool,
@@ -126,103 +167,96 @@ struct Routing {
 
 /// A comparison as JSON.
 #[derive(Serialize)]
-struct Written<'a> {
+struct ComparisonView<'a> {
     #[serde(flatten)]
     comparison: &'a Comparison,
-    /// The verdict in words.
+    /// The verdict as text.
     text: String,
-    /// Of iterations a second.
+    /// The change of iterations per second.
     change: Option<Change>,
-}
-
-fn write_name<S: Serializer>(verdict: &Outcome, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(match verdict {
-        Outcome::Faster(..) => "faster",
-        Outcome::Slower(..) => "slower",
-        Outcome::NoDifference(..) => "no difference",
-        Outcome::TooFew(..) => "too few",
-        Outcome::NotComparable(..) => "not comparable",
-    })
+    /// The effort needed for a verdict, if there is none.
+    effort: Option<verdict::Effort>,
 }
 
 type Ranks<'a> = BTreeMap<u64, &'a Process>;
 
 impl Comparison {
-    /// Writes the comparison as JSON, with a line's end.
+    /// Writes the comparison as JSON, with a line break at the end.
     ///
     /// # Errors
-    /// Where it cannot be written.
+    /// Returns an error if writing fails.
     pub fn json(&self, to: &mut impl Write) -> io::Result<()> {
-        let written = Written {
+        let written = ComparisonView {
             comparison: self,
             text: self.verdict.to_string(),
             change: self.measures.first().map(|rate| rate.change),
+            effort: self.verdict.effort(),
         };
         write(&written, to)
     }
 
-    /// Compares two runs, each the processes of one report.
+    /// Compares two runs with default options. Each run is given as the processes of one report.
     #[must_use]
-    pub fn of(base: &[Process], other: &[Process]) -> Self {
+    pub fn compare(base: &[Process], other: &[Process]) -> Self {
+        Self::asked(base, other, &Asked::default())
+    }
+
+    /// Compares two runs.
+    fn asked(base: &[Process], other: &[Process], asked: &Asked) -> Self {
         let runs = [ranks(base), ranks(other)];
         let which = which(&runs);
         let paces = runs.each_ref().map(|run| {
-            let pace = |(rank, process): (&u64, &&Process)| (*rank, Pace::of(process, which));
+            let pace = |(rank, process): (&u64, &&Process)| (*rank, Pace::new(process, which));
             run.iter().map(pace).collect::<BTreeMap<_, _>>()
         });
         let [many, others] = runs.each_ref().map(BTreeMap::len);
         let is_comparable = many == others || many == 0 || others == 0;
+        let mut all = base.iter().chain(other);
+        let is_of_trace = all.any(|process| process.facts.origin.lacks(Data::Iterations));
         let slowest = paces.each_ref().map(slowest);
         let [base_side, other_side] = [0, 1].map(|side| {
-            Side::of(
+            Side::new(
                 [base, other][side],
                 &runs[side],
                 slowest[side],
                 &paces[side],
             )
         });
-        let mut notes = notes::of(&runs, &base_side, &other_side, which);
+        let mut notes = notes::find(&runs, &base_side, &other_side, which);
         let mut measures = Vec::new();
-        let (mut kernels, mut layers, mut functions) = (Vec::new(), Vec::new(), Vec::new());
-        let [mut kernels_of, mut functions_of] = [[0; 2]; 2];
+        let mut parts = Parts::default();
         if let ([Some(a), Some(b)], true) = (slowest, is_comparable) {
             let processes = [runs[0][&a], runs[1][&b]];
             let of_slowest = [&paces[0][&a], &paces[1][&b]];
-            times(of_slowest, &mut measures);
+            times(of_slowest, is_of_trace, &mut measures);
             let differences = mix::differences(of_slowest);
             let is_alike = differences.is_empty();
             notes.extend(differences);
             gpu_times(processes, is_alike, &mut measures, &mut notes);
-            let runs = processes.map(|process| &process.kernels);
-            kernels_of = runs.map(Kernels::steps);
-            functions_of = processes.map(|process| process.ledger.host_iterations);
-            kernels = crate::kernels::compare::changes(runs);
-            if let [Some(base), Some(other)] = processes.map(|process| process.layers.as_ref())
-                && are_comparable(runs)
-            {
-                layers = crate::layers::compare::changes([base, other], kernels_of);
-                notes.extend(unknown([base, other]).filter(|_| !layers.is_empty()));
-            }
-            let sampled = processes.map(|process| (&process.ledger, process.stacks.counts));
-            functions = crate::ledger::compare::changes(sampled);
+            parts = Parts::compare(processes, asked, &mut notes);
         }
         let verdict = match is_comparable {
-            true => Outcome::of(&measures, &base_side, &other_side),
+            true if is_of_trace => Outcome::NoIterations,
+            true => {
+                let rate = measures.first().map(|rate| rate.change);
+                Outcome::judge(rate, [&base_side, &other_side], [1, 1], asked.within)
+            }
             false => Outcome::NotComparable(many, others),
         };
         let routing = routing(&measures, &base_side, &other_side);
         let but = most(&measures, verdict);
-        let several = many > 1 && is_comparable;
-        Self {
+        let several = many > 1 && is_comparable && !is_of_trace;
+        let found = Self {
             verdict,
+            runs: [1, 1],
             base: base_side,
             other: other_side,
             measures,
-            kernels,
-            kernels_of,
-            layers,
-            functions,
-            functions_of,
+            kernels: parts.kernels,
+            kernels_of: parts.kernels_of,
+            layers: parts.layers,
+            functions: parts.functions,
+            functions_of: parts.functions_of,
             ranks: if several {
                 rank_changes(&paces)
             } else {
@@ -230,12 +264,56 @@ impl Comparison {
             },
             routing,
             notes,
+            is_of_trace,
             but,
+            conditions: Vec::new(),
+        };
+        found.judged(&asked.conditions)
+    }
+
+    /// Adds the results of conditions.
+    fn judged(mut self, conditions: &[Condition]) -> Self {
+        let checked = conditions.iter().map(|condition| self.check(condition));
+        self.conditions = checked.collect();
+        self
+    }
+}
+
+/// The parts of iterations that differ most, with the numbers of iterations that they are based on.
+#[derive(Default)]
+struct Parts {
+    kernels: Vec<PartChange>,
+    kernels_of: [u64; 2],
+    layers: Vec<PartChange>,
+    functions: Vec<PartChange>,
+    functions_of: [u64; 2],
+}
+
+impl Parts {
+    fn compare(processes: [&Process; 2], asked: &Asked, notes: &mut Vec<String>) -> Self {
+        let runs = processes.map(|process| &process.kernels);
+        let kernels_of = runs.map(Kernels::steps);
+        let mut layers = Vec::new();
+        if let [Some(base), Some(other)] = processes.map(|process| process.layers.as_ref())
+            && are_comparable(runs)
+        {
+            let sides = [base, other];
+            let names = asked.parts("layer:");
+            layers = crate::layers::compare::changes(sides, kernels_of, &names);
+            notes.extend(unknown(sides).filter(|_| !layers.is_empty()));
+        }
+        let sampled = processes.map(|process| (&process.ledger, process.stacks.counts));
+        Self {
+            kernels: crate::kernels::compare::changes(runs, &asked.parts("kernel:")),
+            kernels_of,
+            layers,
+            functions: crate::ledger::compare::changes(sampled),
+            functions_of: processes.map(|process| process.ledger.host_iterations),
         }
     }
 }
 
-/// The process of each rank: the one with the most iterations.
+/// Returns the process of each rank. If several processes have the same rank, the one with the most iterations is used.
 fn ranks(processes: &[Process]) -> Ranks<'_> {
     let count = |process: &Process| process.sum.as_ref().map_or(0, |sum| sum.iterations);
     let mut ranks = Ranks::new();
@@ -248,15 +326,18 @@ fn ranks(processes: &[Process]) -> Ranks<'_> {
     ranks
 }
 
-/// The kind of iterations of which all processes have enough.
-fn which(runs: &[Ranks<'_>; 2]) -> Which {
-    let enough = |which: &Which| {
+/// Returns the first class of iterations of which every process has enough.
+fn which(runs: &[Ranks<'_>; 2]) -> IterationClass {
+    let enough = |which: &IterationClass| {
         let all = runs.iter().flat_map(BTreeMap::values);
         all.into_iter()
-            .all(|process| Pace::of(process, *which).periods.len() >= Statistic::Mean.least())
+            .all(|process| Pace::new(process, *which).periods.len() >= Statistic::Mean.least())
     };
-    let kinds = [Which::WithoutKernels, Which::WithKernels];
-    kinds.into_iter().find(enough).unwrap_or(Which::All)
+    let kinds = [IterationClass::WithoutKernels, IterationClass::WithKernels];
+    kinds
+        .into_iter()
+        .find(enough)
+        .unwrap_or(IterationClass::All)
 }
 
 fn slowest(paces: &BTreeMap<u64, Pace>) -> Option<u64> {
@@ -267,14 +348,14 @@ fn slowest(paces: &BTreeMap<u64, Pace>) -> Option<u64> {
 }
 
 impl Side {
-    fn of(
+    fn new(
         all: &[Process],
         run: &Ranks<'_>,
         slowest: Option<u64>,
         paces: &BTreeMap<u64, Pace>,
     ) -> Self {
         let rank = slowest.unwrap_or(0);
-        // One without iterations has a name, too.
+        // Without any iterations, the names are those of the first process.
         let process = run.get(&rank).copied().or(all.first());
         let text = |of: fn(&Process) -> &str| {
             process.map_or_else(String::new, |process| of(process).to_owned())
@@ -291,7 +372,7 @@ impl Side {
     }
 }
 
-/// Whether routers of experts were replaced by balanced ones.
+/// Returns true if the routers of experts were replaced by balanced ones.
 fn is_balanced(process: &Process) -> bool {
     let names = ["ENABLE_PERFECT_ROUTER", "TLLMPROF_PERFECT_ROUTER"];
     process.facts.asked.settings.iter().any(|setting| {
@@ -302,10 +383,14 @@ fn is_balanced(process: &Process) -> bool {
     })
 }
 
-/// Iterations a second, and how long they take.
-fn times([base, other]: [&Pace; 2], measures: &mut Vec<Measure>) {
+/// Measures iterations per second and their durations; for traces without iterations, the duration of the whole trace.
+fn times([base, other]: [&Pace; 2], is_of_trace: bool, measures: &mut Vec<Measure>) {
     if base.periods.is_empty() || other.periods.is_empty() {
         return;
+    }
+    if is_of_trace {
+        let all = [("the trace", Statistic::Mean)];
+        return measure(&base.durations, &other.durations, &all, measures);
     }
     measures.push(Measure {
         name: "iterations a second",
@@ -323,6 +408,22 @@ fn times([base, other]: [&Pace; 2], measures: &mut Vec<Measure>) {
         ("iteration, p99", Statistic::Quantile(0.99)),
     ];
     measure(&base.durations, &other.durations, &all, measures);
+    let launched = [&base.launches, &other.launches];
+    if launched
+        .iter()
+        .all(|side| side.iter().any(|launches| *launches > 0.0))
+    {
+        let [base, other] = launched;
+        measure(
+            base,
+            other,
+            &[("launches a step", Statistic::Mean)],
+            measures,
+        );
+        if let Some(launches) = measures.last_mut() {
+            launches.unit = Unit::Launches;
+        }
+    }
     for (phase, [base, other]) in mix::by_phase([base, other]) {
         let name = match phase {
             Phase::Prefill => "prefill, mean",
@@ -335,13 +436,13 @@ fn times([base, other]: [&Pace; 2], measures: &mut Vec<Measure>) {
     }
 }
 
-/// The change of the rate that follows from that of the time each iteration takes.
+/// Returns the change of the rate. It follows from the change of the iterations' period.
 fn rate_change(base: &Pace, other: &Pace) -> Change {
     let time = changes(&base.periods, &other.periods, &[Statistic::Mean])[0];
     let rate = |time: f64| 1.0 / (1.0 + time) - 1.0;
     Change {
         relative: rate(time.relative),
-        // An interval of the time that goes down to nothing says nothing of the rate.
+        // A period of 0 has no rate.
         interval: time
             .interval
             .filter(|(low, _)| *low > -1.0)
@@ -349,14 +450,14 @@ fn rate_change(base: &Pace, other: &Pace) -> Change {
     }
 }
 
-/// `is_alike`: the batches of all iterations are.
+/// Measures GPU times. `is_alike` is true if no difference was found between the batches of all iterations.
 fn gpu_times(
     processes: [&Process; 2],
     is_alike: bool,
     measures: &mut Vec<Measure>,
     notes: &mut Vec<String>,
 ) {
-    match processes.map(Gpu::of) {
+    match processes.map(Gpu::new) {
         [Some(base), Some(other)] if base.from == other.from => {
             let mut sides = [base, other];
             if !pace::alike(&mut sides) {
@@ -399,14 +500,20 @@ fn measure(
     all: &[(&'static str, Statistic)],
     measures: &mut Vec<Measure>,
 ) {
+    let fewest = base.len().min(other.len()) as u64;
+    let says_something = |statistic: &Statistic| match statistic {
+        Statistic::Quantile(share) if *share > 0.5 => has_enough(*share, fewest),
+        Statistic::Mean | Statistic::Quantile(_) => true,
+    };
+    let all: Vec<_> = all.iter().filter(|(_, one)| says_something(one)).collect();
     let statistics: Vec<_> = all.iter().map(|(_, statistic)| *statistic).collect();
     let changes = changes(base, other, &statistics);
-    for ((name, statistic), change) in all.iter().zip(changes) {
+    for ((name, statistic), change) in all.into_iter().zip(changes) {
         measures.push(Measure {
             name,
             unit: Unit::Nanoseconds,
-            base: statistic.of(base),
-            other: statistic.of(other),
+            base: statistic.compute(base),
+            other: statistic.compute(other),
             change,
             base_iterations: base.len(),
             other_iterations: other.len(),
@@ -428,33 +535,15 @@ fn rank_changes(paces: &[BTreeMap<u64, Pace>; 2]) -> Vec<RankChange> {
         .collect()
 }
 
-impl Outcome {
-    fn of(measures: &[Measure], base: &Side, other: &Side) -> Self {
-        let Some((change, interval)) = measures
-            .first()
-            .and_then(|rate| Some((rate.change.relative, rate.change.interval?)))
-        else {
-            return Self::TooFew(base.iterations, other.iterations);
-        };
-        if (interval.0..=interval.1).contains(&0.0) || change.abs() < FLOOR {
-            Self::NoDifference(change, interval)
-        } else if change > 0.0 {
-            Self::Faster(change, interval)
-        } else {
-            Self::Slower(-change, (-interval.1, -interval.0))
-        }
-    }
-}
-
-/// What the median says where it contradicts the verdict, which is of all iterations and the time between them: few
-/// slow ones may make that unsure, or turn it round.
+/// Returns a note if the median contradicts the verdict. The verdict includes all iterations and the time between them,
+/// so that a few slow ones may make it uncertain or reverse it.
 fn most(measures: &[Measure], verdict: Outcome) -> Option<String> {
     let median = measures.iter().find(|measure| measure.name == MEDIAN)?;
     let Change { relative, interval } = median.change;
     let (low, high) = interval?;
     let (what, contradicts) = match verdict {
-        _ if low > FLOOR => ("slower", !matches!(verdict, Outcome::Slower(..))),
-        _ if high < -FLOOR => ("faster", !matches!(verdict, Outcome::Faster(..))),
+        _ if low > MIN_DIFFERENCE => ("slower", !matches!(verdict, Outcome::Slower(..))),
+        _ if high < -MIN_DIFFERENCE => ("faster", !matches!(verdict, Outcome::Faster(..))),
         _ => return None,
     };
     contradicts.then(|| {
@@ -467,7 +556,7 @@ fn most(measures: &[Measure], verdict: Outcome) -> Option<String> {
     })
 }
 
-/// What balanced routing is worth, where one of the runs had it.
+/// Returns the effect of balanced routing, if only one of the runs had it.
 fn routing(measures: &[Measure], base: &Side, other: &Side) -> Option<Routing> {
     if base.is_balanced == other.is_balanced {
         return None;
@@ -481,11 +570,11 @@ fn routing(measures: &[Measure], base: &Side, other: &Side) -> Option<Routing> {
     let (low, _) = change.interval?;
     Some(Routing {
         change,
-        is_significant: change.relative > IMBALANCE && low > 0.0,
+        is_significant: change.relative > MIN_ROUTING_CHANGE && low > 0.0,
     })
 }
 
-/// The same change, the other way round.
+/// Returns the change in the opposite direction.
 fn inverse(change: Change) -> Change {
     let turned = |part: f64| 1.0 / (1.0 + part) - 1.0;
     Change {

@@ -1,14 +1,21 @@
-//! What a reader of a comparison has to know: where the runs are not alike.
+//! Notes on differences between two runs that a reader of their comparison must know.
 
 use std::collections::BTreeMap;
 
-use super::pace::Which;
+use super::pace::IterationClass;
 use super::{Ranks, Side};
+use crate::events::origin::SMALL_COST;
+use crate::numbers::units::Share;
 use crate::print::lines::short;
 use crate::process::state::State;
 
-/// Where two runs are not alike, but for their batches and GPU times.
-pub fn of(runs: &[Ranks<'_>; 2], base: &Side, other: &Side, which: Which) -> Vec<String> {
+/// Returns notes on differences between two runs, except those of their batches and GPU times.
+pub fn find(
+    runs: &[Ranks<'_>; 2],
+    base: &Side,
+    other: &Side,
+    which: IterationClass,
+) -> Vec<String> {
     let mut notes = Vec::new();
     if base.rule != other.rule && base.iterations > 0 && other.iterations > 0 {
         notes.push(format!(
@@ -31,21 +38,27 @@ pub fn of(runs: &[Ranks<'_>; 2], base: &Side, other: &Side, which: Which) -> Vec
         let [base, other] = runs.each_ref().map(numbers);
         notes.push(format!("not the same ranks: {base} and {other}"));
     }
-    let have_kernels = runs
-        .iter()
-        .flat_map(BTreeMap::values)
-        .any(|process| process.kernels.window.is_some());
+    let all = || runs.iter().flat_map(BTreeMap::values);
+    let have_kernels = all().any(|process| process.kernels.window.is_some());
+    for process in all() {
+        if let Some(cost) = process.profiler_share().filter(|cost| *cost > SMALL_COST) {
+            let (tool, cost) = (&process.facts.origin.tool, Share(cost));
+            notes.push(format!("recording by {tool} took about {cost} of the time"));
+        }
+    }
+    // In traces of other profilers, the effect of recording kernels is only estimated.
+    let have_kernels = have_kernels && all().all(|process| process.facts.origin.is_own());
     match which {
-        Which::WithoutKernels if have_kernels => {
+        IterationClass::WithoutKernels if have_kernels => {
             notes.push("iterations in which kernels were taken are left out".to_owned());
         }
-        Which::WithKernels => {
+        IterationClass::WithKernels if have_kernels => {
             notes.push("kernels were taken in all of these, which stretches them".to_owned())
         }
-        Which::All if have_kernels => {
+        IterationClass::All if have_kernels => {
             notes.push("kernels were taken in some of these, which stretches them".to_owned());
         }
-        Which::WithoutKernels | Which::All => (),
+        IterationClass::WithKernels | IterationClass::WithoutKernels | IterationClass::All => (),
     }
     for (name, run) in ["BASE", "OTHER"].into_iter().zip(runs) {
         if run
@@ -58,8 +71,8 @@ pub fn of(runs: &[Ranks<'_>; 2], base: &Side, other: &Side, which: Which) -> Vec
     notes
 }
 
-/// Where two commands differ: the words from the first to the last that are not the same, and the option that they
-/// belong to.
+/// Returns a note on the difference between two commands: the words from the first that differs to the last, and the
+/// option that these words belong to.
 fn unlike(base: &str, other: &str) -> Option<String> {
     if base == other || base.is_empty() || other.is_empty() {
         return None;
@@ -88,7 +101,7 @@ fn unlike(base: &str, other: &str) -> Option<String> {
     Some(format!("the commands differ: {a} and {b}"))
 }
 
-/// The ranks of a run, as far as a line has room for them.
+/// Returns the ranks of a run, at most 8 of them.
 fn numbers(run: &Ranks<'_>) -> String {
     let shown: Vec<_> = run.keys().take(8).map(u64::to_string).collect();
     let more = if run.len() > shown.len() { " …" } else { "" };

@@ -1,4 +1,4 @@
-//! How fast a process went: the series of its iterations that are compared.
+//! The series of a process's iteration times that are compared.
 
 use std::collections::BTreeSet;
 
@@ -10,9 +10,9 @@ use crate::events::window::Window;
 use crate::numbers::bootstrap::Statistic;
 use crate::process::Process;
 
-/// Iterations of two processes that may be compared. The taking of kernels makes them longer.
+/// A class of iterations that may be compared. Recording kernels makes iterations longer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Which {
+pub enum IterationClass {
     WithoutKernels,
     WithKernels,
     All,
@@ -21,14 +21,16 @@ pub enum Which {
 /// Series of some iterations of a process, in nanoseconds, in their order.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// From the start of each to that of the next, where that follows at once.
+    /// Time from the start of each iteration to that of the next one, if it follows immediately.
     pub periods: Vec<f64>,
     pub durations: Vec<f64>,
-    /// What was in the batch of each.
+    /// Number of launches of each iteration; empty in GPU times.
+    pub launches: Vec<f64>,
+    /// The batch of each iteration.
     pub batches: Vec<Option<Batch>>,
 }
 
-impl Which {
+impl IterationClass {
     fn has(self, iteration: &Iteration) -> bool {
         match self {
             Self::WithoutKernels => iteration.gpu_busy.is_none(),
@@ -39,13 +41,13 @@ impl Which {
 }
 
 impl Pace {
-    pub fn of(process: &Process, which: Which) -> Self {
+    pub fn new(process: &Process, which: IterationClass) -> Self {
         let mut pace = Self::default();
         for window in &process.windows {
             let mut before: Option<&Iteration> = None;
             for (place, iteration) in window.iterations.iter().enumerate() {
-                // The end of the taking of kernels falls between two iterations.
-                let is_disturbed = which == Which::WithoutKernels
+                // Recording of kernels ends between two iterations, so the next one is disturbed.
+                let is_disturbed = which == IterationClass::WithoutKernels
                     && before.is_some_and(|before| before.gpu_busy.is_some());
                 before = Some(iteration);
                 if iteration.cut || is_disturbed || !which.has(iteration) || !iteration.qualifies()
@@ -57,17 +59,18 @@ impl Pace {
                     next.n == iteration.n.saturating_add(1) && which.has(next) && next.qualifies()
                 });
                 let period = next.map(|next| next.start.saturating_sub(iteration.start));
-                // Waiting for requests is no work.
+                // Waiting for requests does not count.
                 let period = period.map(|period| period.saturating_sub(iteration.idle));
                 pace.periods.push(period.unwrap_or(iteration.busy()) as f64);
                 pace.durations.push(iteration.busy() as f64);
+                pace.launches.push(f64::from(iteration.launches));
                 pace.batches.push(iteration.batch);
             }
         }
         pace
     }
 
-    /// Iterations a second.
+    /// Returns the number of iterations per second.
     pub fn rate(&self) -> f64 {
         let time: f64 = self.periods.iter().sum();
         if time > 0.0 {
@@ -78,11 +81,11 @@ impl Pace {
     }
 }
 
-/// GPU times of a process's iterations that can be compared with those of one measured the same way.
+/// GPU times of a process's iterations. They can be compared with times that were measured in the same way.
 #[derive(Debug)]
 pub struct Gpu {
     pub from: GpuFrom,
-    /// Some of the iterations of that kind have none.
+    /// True if some iterations of that kind have no GPU time.
     is_sampled: bool,
     /// The iterations' numbers.
     numbers: Vec<u64>,
@@ -91,7 +94,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    pub fn of(process: &Process) -> Option<Self> {
+    pub fn new(process: &Process) -> Option<Self> {
         let from = process.sum.as_ref()?.gpu_from;
         let of_kind = |one: &&Iteration| from != GpuFrom::Plain || one.gpu_busy.is_none();
         let mut gpu = Self {
@@ -130,8 +133,8 @@ fn retain<T>(all: &mut Vec<T>, keep: impl Fn(usize) -> bool) {
     });
 }
 
-/// Where only some iterations of a run have GPU times, those of which both runs have one, by their numbers: others may do
-/// other work. Whether they are the same: too few may be.
+/// Restricts the GPU times to iterations that both runs have, by number, if some iterations of a run have none. Other
+/// iterations may do different work. Returns false, without a change, if there are too few common ones.
 pub fn alike(sides: &mut [Gpu; 2]) -> bool {
     if !sides.iter().any(|side| side.is_sampled) {
         return true;
@@ -147,7 +150,7 @@ pub fn alike(sides: &mut [Gpu; 2]) -> bool {
     is_enough
 }
 
-/// What kernels kept the GPU busy, in iterations where they were taken.
+/// Returns the GPU busy times by kernels, of the iterations in which they were recorded, in nanoseconds.
 pub fn busy(process: &Process) -> Vec<f64> {
     let has_times = process.kernels.has_times();
     whole(process)

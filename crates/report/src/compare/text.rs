@@ -1,32 +1,35 @@
-//! A comparison as text.
+//! Text of a comparison.
 
 use std::fmt;
 
-use super::{Comparison, Outcome, Side, Unit};
+use super::{Comparison, MIN_DIFFERENCE, Outcome, Side, Unit};
 use crate::numbers::bootstrap::Change;
 use crate::numbers::parts::PartChange;
 use crate::numbers::units::{Rate, Time};
 use crate::print::lines::{Colour, Lines, Style};
 
-/// How many kernels, as many functions, and how many ranks have a line.
-const PARTS: usize = 6;
-const RANKS: usize = 8;
-/// How wide names are.
-const NAME: usize = 34;
+/// Maximum number of lines in each table of parts, and in that of ranks.
+const MAX_PARTS: usize = 6;
+const MAX_RANKS: usize = 8;
+/// Width of names, in characters.
+const NAME_WIDTH: usize = 34;
 
 impl Comparison {
-    /// The comparison as text, the verdict last.
+    /// Returns the comparison as plain text. The verdict comes last.
     #[must_use]
     pub fn text(&self) -> String {
         self.styled(Style::default())
     }
 
-    /// The same for a terminal, a pipe or a file.
+    /// Returns the comparison as text in a style.
     #[must_use]
     pub fn styled(&self, style: Style) -> String {
         let mut lines = Lines::new(style);
-        side("base ", &self.base, &mut lines);
-        side("other", &self.other, &mut lines);
+        if self.is_of_trace {
+            lines.show_trace();
+        }
+        side("base ", &self.base, self.runs[0], &mut lines);
+        side("other", &self.other, self.runs[1], &mut lines);
         lines.blank();
         self.table(&mut lines);
         for (what, all, steps) in [
@@ -34,11 +37,12 @@ impl Comparison {
             ("layer", &self.layers, self.kernels_of),
             ("host by samples", &self.functions, self.functions_of),
         ] {
-            parts(
-                &format!("{what}, time a step{}", of(steps)),
-                all,
-                &mut lines,
-            );
+            let of = match self.is_of_trace {
+                true => String::new(),
+                false => counts(steps),
+            };
+            let time = format!("time {}{of}", lines.a_step());
+            parts(&format!("{what}, {time}"), all, &mut lines);
         }
         self.ranks(&mut lines);
         lines.blank();
@@ -52,8 +56,23 @@ impl Comparison {
             _ => Colour::Bold,
         };
         lines.coloured(&verdict, verdict.len(), colour);
+        if let Some(effort) = self.verdict.effort() {
+            lines.add(format_args!("{effort}"));
+        }
+        let is_known = !matches!(
+            self.verdict,
+            Outcome::TooFew(..) | Outcome::NoIterations | Outcome::NotComparable(..)
+        );
+        if is_known && self.runs == [1, 1] {
+            lines.add(format_args!(
+                "of one run a side: what differs from run to run is not in it"
+            ));
+        }
         if let Some(but) = &self.but {
             lines.add(format_args!("{but}"));
+        }
+        for checked in &self.conditions {
+            lines.add(format_args!("{checked}"));
         }
         if let Some(routing) = self.routing_text() {
             lines.add(format_args!("{routing}"));
@@ -70,14 +89,16 @@ impl Comparison {
             let value = |value: f64| match measure.unit {
                 Unit::PerSecond => Rate(value).to_string(),
                 Unit::Nanoseconds => Time(value as u64).to_string(),
+                Unit::Launches => Rate(value).to_string(),
             };
-            // All are of the same iterations but these.
+            // The heading does not say the number of iterations, so a row says it if it differs from the number of the
+            // side.
             let all = [&self.base, &self.other].map(|side| side.iterations);
             let measured = [measure.base_iterations, measure.other_iterations];
             let of = if measured == all {
                 String::new()
             } else {
-                of(measured)
+                counts(measured)
             };
             row(
                 &format!("{}{of}", measure.name),
@@ -95,7 +116,7 @@ impl Comparison {
         }
         lines.blank();
         heading("rank, iterations a second", lines);
-        for rank in self.ranks.iter().take(RANKS) {
+        for rank in self.ranks.iter().take(MAX_RANKS) {
             let rate = |value: f64| Rate(value).to_string();
             row(
                 &format!("  {}", rank.rank),
@@ -105,7 +126,7 @@ impl Comparison {
                 lines,
             );
         }
-        let more = self.ranks.len().saturating_sub(RANKS);
+        let more = self.ranks.len().saturating_sub(MAX_RANKS);
         if more > 0 {
             lines.add(format_args!("  and {more} more ranks"));
         }
@@ -121,12 +142,18 @@ impl Comparison {
     }
 }
 
-fn side(name: &str, side: &Side, lines: &mut Lines) {
-    let slowest = match side.processes {
-        0 | 1 => String::new(),
-        ranks => format!(", the slowest of {ranks}"),
+fn side(name: &str, side: &Side, runs: usize, lines: &mut Lines) {
+    let rank = match (side.processes, side.rank) {
+        // A single process of rank 0 may have no rank at all.
+        (0 | 1, 0) => String::new(),
+        (0 | 1, rank) => format!("rank {rank}: "),
+        (ranks, rank) => format!("rank {rank}, the slowest of {ranks}: "),
     };
     let many = if side.iterations == 1 { "" } else { "s" };
+    let what = match lines.is_of_trace() {
+        true => "the whole trace".to_owned(),
+        false => format!("{} iteration{many}", side.iterations),
+    };
     lines.add(format_args!(
         "{name}  {}",
         if side.command.is_empty() {
@@ -136,21 +163,24 @@ fn side(name: &str, side: &Side, lines: &mut Lines) {
         }
     ));
     lines.add(format_args!(
-        "       rank {}{slowest}: {} iteration{many}",
-        side.rank, side.iterations
+        "       {}{rank}{what}",
+        match runs {
+            1 => String::new(),
+            runs => format!("{runs} runs; of the middle one: "),
+        }
     ));
 }
 
-/// Parts of an iteration: names, what they take in it in both runs, in nanoseconds, and how much that differs.
+/// Adds a table of the parts of an iteration: the time of each in both runs, in nanoseconds, and its change.
 fn parts(what: &str, parts: &[PartChange], lines: &mut Lines) {
     if parts.is_empty() {
         return;
     }
     lines.blank();
     heading(what, lines);
-    for part in parts.iter().take(PARTS) {
+    for part in parts.iter().take(MAX_PARTS) {
         let time = |ns: f64| Time(ns as u64).to_string();
-        let name = lines.name(&format!("  {}", part.label), NAME);
+        let name = lines.name(&format!("  {}", part.label), NAME_WIDTH);
         row(
             &name,
             &time(part.base),
@@ -158,15 +188,44 @@ fn parts(what: &str, parts: &[PartChange], lines: &mut Lines) {
             part.change,
             lines,
         );
+        if let Some(often) = often(part, lines) {
+            lines.add(format_args!("    {often}"));
+        }
     }
-    let more = parts.len().saturating_sub(PARTS);
+    let more = parts.len().saturating_sub(MAX_PARTS);
     if more > 0 {
         lines.add(format_args!("  and {more} more that differ less"));
     }
 }
 
-/// Of how many iterations something is, of both runs.
-fn of<T: PartialEq + fmt::Display>([base, other]: [T; 2]) -> String {
+/// Returns the count and the mean time of a part in both runs, if the counts differ; for a part of only one run, those
+/// in that run.
+fn often(part: &PartChange, lines: &Lines) -> Option<String> {
+    let [base, other] = part.counts?;
+    let count = |count: f64| match lines.is_of_trace() {
+        true => format!("{count:.0}"),
+        false => Rate(count).to_string(),
+    };
+    let each = |ns: f64, count: f64| Time((ns / count) as u64);
+    let often = |ns: f64, often: f64| {
+        let (count, a_step) = (count(often), lines.a_step());
+        format!("{count} {a_step}, {} each", each(ns, often))
+    };
+    if base == 0.0 {
+        return Some(format!("new: {}", often(part.other, other)));
+    }
+    if other == 0.0 {
+        return Some(format!("gone: {}", often(part.base, base)));
+    }
+    let is_other = (other / base - 1.0).abs() >= MIN_DIFFERENCE;
+    is_other.then(|| {
+        let (now, before) = (often(part.other, other), often(part.base, base));
+        format!("{now}; it was {before}")
+    })
+}
+
+/// Returns the numbers that something is based on in both runs, in brackets.
+fn counts<T: PartialEq + fmt::Display>([base, other]: [T; 2]) -> String {
     match base == other {
         true => format!(" ({base})"),
         false => format!(" ({base}, {other})"),
@@ -175,7 +234,7 @@ fn of<T: PartialEq + fmt::Display>([base, other]: [T; 2]) -> String {
 
 fn heading(what: &str, lines: &mut Lines) {
     lines.heading(format_args!(
-        "{what:<NAME$}{:>10}{:>10}{:>10}{:>16}",
+        "{what:<NAME_WIDTH$}{:>10}{:>10}{:>10} {:>15}",
         "base", "other", "change", "95 % interval"
     ));
 }
@@ -186,8 +245,16 @@ fn row(name: &str, base: &str, other: &str, change: Option<Change>, lines: &mut 
         Some((low, high)) => format!("[{:+.1}, {:+.1}]", low * 100.0, high * 100.0),
         None => "too few to say".to_owned(),
     });
+    // A long name has lines of its own, so that the figures stay in their columns.
+    let name = match name.chars().count() > NAME_WIDTH {
+        true => {
+            lines.text(name, 6);
+            ""
+        }
+        false => name,
+    };
     lines.add(format_args!(
-        "{name:<NAME$}{base:>10}{other:>10}{shown:>10}{interval:>16}"
+        "{name:<NAME_WIDTH$}{base:>10}{other:>10}{shown:>10} {interval:>15}"
     ));
 }
 
@@ -196,33 +263,28 @@ struct Signed(f64);
 
 impl fmt::Display for Signed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{:+.1} %", self.0 * 100.0))
+        let percent = self.0 * 100.0;
+        match percent.abs() {
+            // The base is 0.
+            size if !size.is_finite() => f.pad("–"),
+            size if size >= 1000.0 => f.pad(&format!("{percent:+.0} %")),
+            _ => f.pad(&format!("{percent:+.1} %")),
+        }
     }
 }
 
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, part, (low, high)) = match *self {
-            Self::NotComparable(base, other) => {
-                return write!(f, "not comparable: {base} and {other} ranks");
-            }
-            Self::Faster(part, interval) => ("faster by ", part, interval),
-            Self::Slower(part, interval) => ("slower by ", part, interval),
-            Self::NoDifference(part, interval) => ("no difference seen: ", part, interval),
-            Self::TooFew(base, other) => {
-                let least = super::Statistic::Mean.least();
-                return write!(
-                    f,
-                    "too few iterations to say: {base} and {other} (wanted: {least} or more)"
-                );
-            }
-        };
-        write!(
-            f,
-            "{what}{:.1} % [{:.1}, {:.1}]",
-            part * 100.0,
-            low * 100.0,
-            high * 100.0
-        )
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_fit_their_column() {
+        for (change, shown) in [
+            (-0.376, "-37.6 %"),
+            (374.742, "+37474 %"),
+            (f64::INFINITY, "–"),
+        ] {
+            assert_eq!(Signed(change).to_string(), shown);
+        }
     }
 }

@@ -1,52 +1,52 @@
-//! What was in a batch, as JSON.
+//! Contents of a batch, as JSON.
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use tllmprof_record::{Batch, Phase};
 
-/// What was in a batch.
+/// The contents of a batch.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Batch")]
 pub struct InBatch {
-    /// Requests in it.
+    /// The number of requests in it.
     #[schemars(extend("unit" = "requests"))]
     requests: u16,
-    /// Tokens that were scheduled, without those that the batch was padded by.
+    /// The number of tokens that were scheduled, without padding.
     #[schemars(extend("unit" = "tokens"))]
     tokens: u32,
-    /// Tokens of prompts among them.
+    /// The number of these tokens that belong to prompts.
     #[schemars(extend("unit" = "tokens"))]
     prefill_tokens: u32,
-    /// The other ones.
+    /// The number of the other tokens.
     #[schemars(extend("unit" = "tokens"))]
     decode_tokens: u32,
-    /// What it consists of.
+    /// The phase of the tokens in it.
     #[serde(serialize_with = "write_phase")]
     #[schemars(with = "PhaseName")]
     phase: Phase,
 }
 
-/// What a batch consists of.
+/// The phase of the tokens in a batch.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Phase")]
 #[serde(remote = "Phase", rename_all = "lowercase")]
 pub enum PhaseName {
-    /// Tokens of prompts alone.
+    /// Only tokens of prompts.
     Prefill,
-    /// Tokens behind prompts alone.
+    /// Only tokens after prompts.
     Decode,
     /// Both.
     Mixed,
     /// No tokens.
     Idle,
-    /// It is a pass of a model that drafts for speculative decoding; its requests and tokens are not known, and 0 here.
+    /// A pass of a model that drafts for speculative decoding. Its requests and tokens are not known, and are 0 here.
     Draft,
 }
 
 /// Writes a phase.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// Returns an error if writing fails.
 pub fn write_phase<S: Serializer>(phase: &Phase, serializer: S) -> Result<S::Ok, S::Error> {
     PhaseName::serialize(phase, serializer)
 }
@@ -54,7 +54,7 @@ pub fn write_phase<S: Serializer>(phase: &Phase, serializer: S) -> Result<S::Ok,
 /// Writes a batch, if it is known.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// Returns an error if writing fails.
 pub fn write_batch<S: Serializer>(batch: &Option<Batch>, serializer: S) -> Result<S::Ok, S::Error> {
     let batch = batch.map(|batch| InBatch {
         requests: batch.requests,

@@ -1,9 +1,8 @@
-//! When each GPU was at work, and in which iterations: the union of what ran on it.
+//! Busy time of each GPU, in total and by iteration: the union of all work on it.
 //!
-//! Work comes nearly in the order of its starts. What a device did is kept back until [`ROOM`] more
-//! pieces have come, and put in order then: memory is bounded, and the union exact as long as no
-//! piece is further than that out of its place. Of one that is, what lies before work that was
-//! counted already is lost.
+//! Work arrives nearly in the order of its starts. A device's work is held back until [`MIN_HELD_BACK`] more pieces have
+//! arrived, and then sorted. So memory is bounded, and the union is exact as long as no piece is further out of order
+//! than that. Of a piece that is, the part before work that was already counted is lost.
 
 use std::collections::HashMap;
 
@@ -13,53 +12,65 @@ use super::kernel_name;
 use crate::events::idle::IdleSpans;
 use crate::events::spans::Span;
 
-/// How many pairs of an iteration and what ran in it have a time of their own.
-const BY_STEP: usize = 1 << 20;
+/// Maximum number of pairs of an iteration and a kind of work with a time of their own.
+const MAX_STEP_TIMES: usize = 1 << 20;
 
-/// How many pieces of work of a device are kept back, at least.
-const ROOM: usize = 1 << 16;
+/// Minimum number of pieces of work of a device to hold back for sorting.
+const MIN_HELD_BACK: usize = 1 << 16;
 
-/// Devices that a record can distinguish.
-const DEVICES: usize = 16;
+/// Number of devices that a record can distinguish.
+const MAX_DEVICES: usize = 16;
 
-/// What a device did in an iteration, in nanoseconds.
+/// A device's work in an iteration, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Part {
-    /// The iteration's place.
+pub struct IterationActivity {
+    /// Index of the iteration.
     pub place: usize,
     pub busy: u64,
-    /// Between its first work there and its last, in which it did nothing.
+    /// Time in which a kernel ran.
+    pub kernels: u64,
+    /// Idle time between its first and its last work in the iteration.
     pub gaps: u64,
 }
 
-/// What a device did.
+/// Work of a device.
 #[derive(Debug, Default)]
-pub struct Did {
-    /// In the order of their starts.
-    pub parts: Vec<Part>,
-    /// The time in which at least one ran, by place and by what began last to be the only one; as far as there
-    /// was room.
+pub struct DeviceActivity {
+    /// Number of the device.
+    pub device: u8,
+    /// Its work by iteration, in the order of the iterations.
+    pub parts: Vec<IterationActivity>,
+    /// Time in which any work ran, by iteration and by work, as far as there was room. If pieces of work overlap, the
+    /// time counts for the one that began first.
     pub by: HashMap<(u32, u32), u64>,
-    /// When nothing ran.
+    /// Spans in which nothing ran.
     pub idle: Vec<Span>,
 }
 
-/// The GPUs, and the iterations in nanoseconds, of which none overlaps the next.
+/// The GPUs, and the iterations in nanoseconds, which do not overlap.
 #[derive(Debug)]
 pub struct Busy {
     iterations: Vec<Span>,
-    devices: [Device; DEVICES],
+    devices: [Device; MAX_DEVICES],
 }
 
 #[derive(Debug, Default)]
 struct Device {
     waiting: Vec<(Span, u32)>,
-    /// The end of what was counted.
-    until: u64,
-    /// The first iteration that may not be over.
-    place: usize,
-    did: Did,
+    all: WorkUnion,
+    /// The union of only kernels.
+    kernels: WorkUnion,
+    did: DeviceActivity,
     idle: IdleSpans,
+}
+
+/// The union of pieces of work that arrive in the order of their starts.
+#[derive(Debug, Default)]
+struct WorkUnion {
+    /// End of what was counted.
+    until: u64,
+    /// Index of the first iteration that may not have ended yet.
+    place: usize,
 }
 
 impl Busy {
@@ -71,32 +82,35 @@ impl Busy {
         }
     }
 
-    /// Adds work of a device; `what` it is.
+    /// Adds work of a device. `what` identifies the kernel or the kind of copy.
     pub fn add(&mut self, device: u8, work: Span, what: u32) {
-        let device = &mut self.devices[usize::from(device) % DEVICES];
+        let device = &mut self.devices[usize::from(device) % MAX_DEVICES];
         device.waiting.push((work, what));
-        if device.waiting.len() >= 2 * ROOM {
-            device.settle(&self.iterations, ROOM);
+        if device.waiting.len() >= 2 * MIN_HELD_BACK {
+            device.settle(&self.iterations, MIN_HELD_BACK);
         }
     }
 
-    /// What each device that did anything in an iteration did.
-    pub fn finish(mut self) -> Vec<Did> {
+    /// Returns the work of each device that did anything in an iteration.
+    pub fn finish(mut self) -> Vec<DeviceActivity> {
         for device in &mut self.devices {
             device.settle(&self.iterations, 0);
         }
-        let did = self.devices.into_iter().map(|device| Did {
-            idle: device.idle.finish(),
-            ..device.did
-        });
+        let did = (0..)
+            .zip(self.devices)
+            .map(|(number, device)| DeviceActivity {
+                device: number,
+                idle: device.idle.finish(),
+                ..device.did
+            });
         did.filter(|did| !did.parts.is_empty()).collect()
     }
 }
 
 impl Device {
-    /// Counts all but the latest pieces.
+    /// Counts all but the latest `keep` pieces.
     fn settle(&mut self, iterations: &[Span], keep: usize) {
-        // Runs that are in order already cost this sort next to nothing.
+        // The sort is cheap because most pieces are already in order.
         self.waiting.sort_by_key(|(work, _)| work.start);
         let settled = self.waiting.len().saturating_sub(keep);
         for index in 0..settled {
@@ -106,40 +120,70 @@ impl Device {
         self.waiting.drain(..settled);
     }
 
-    /// Counts a piece that starts no earlier than those before, as far as nothing else ran.
+    /// Counts the part of a piece in which nothing counted before ran. The piece must not start earlier than those
+    /// before it.
     fn count(&mut self, iterations: &[Span], work: Span, what: u32) {
-        let before = self.until;
-        let new = Span {
-            start: work.start.max(before),
-            end: work.end,
-        };
-        if new.start >= new.end {
-            return;
-        }
-        self.until = new.end;
-        self.idle.work(new);
-        while let Some(around) = iterations.get(self.place) {
-            if around.start >= new.end {
-                break;
-            }
-            let busy = new.overlap(around);
-            if busy > 0 {
-                let place = self.place;
+        let before = self.all.until;
+        if let Some(new) = self.all.new_part(work) {
+            self.idle.work(new);
+            let did = &mut self.did;
+            self.all.each(iterations, new, |place, busy| {
                 let key = (place as u32, what);
-                if self.did.by.len() < BY_STEP || self.did.by.contains_key(&key) {
-                    *self.did.by.entry(key).or_default() += busy;
+                if did.by.len() < MAX_STEP_TIMES || did.by.contains_key(&key) {
+                    *did.by.entry(key).or_default() += busy;
                 }
-                match self.did.parts.last_mut() {
+                match did.parts.last_mut() {
                     Some(part) if part.place == place => {
                         part.busy += busy;
                         part.gaps += new.start - before;
                     }
-                    _ => self.did.parts.push(Part {
+                    _ => did.parts.push(IterationActivity {
                         place,
                         busy,
+                        kernels: 0,
                         gaps: 0,
                     }),
                 }
+            });
+        }
+        if !is_kernel(what) {
+            return;
+        }
+        if let Some(new) = self.kernels.new_part(work) {
+            let parts = &mut self.did.parts;
+            self.kernels.each(iterations, new, |place, ran| {
+                // Kernels are part of the union of all work, so the part exists.
+                if let Ok(at) = parts.binary_search_by_key(&place, |part| part.place) {
+                    parts[at].kernels += ran;
+                }
+            });
+        }
+    }
+}
+
+impl WorkUnion {
+    /// Returns the part of a piece that was not counted before.
+    fn new_part(&mut self, work: Span) -> Option<Span> {
+        let new = Span {
+            start: work.start.max(self.until),
+            end: work.end,
+        };
+        let is_new = new.start < new.end;
+        if is_new {
+            self.until = new.end;
+        }
+        is_new.then_some(new)
+    }
+
+    /// Calls `each` with the index of each iteration that such a part lies in, and with the time in it.
+    fn each(&mut self, iterations: &[Span], new: Span, mut each: impl FnMut(usize, u64)) {
+        while let Some(around) = iterations.get(self.place) {
+            if around.start >= new.end {
+                break;
+            }
+            let overlap = new.overlap(around);
+            if overlap > 0 {
+                each(self.place, overlap);
             }
             if around.end > new.end {
                 break;
@@ -149,14 +193,19 @@ impl Device {
     }
 }
 
-/// The last kind of copy, and that of memory that was set.
+/// Returns true if work is a kernel.
+const fn is_kernel(what: u32) -> bool {
+    what < COPIES
+}
+
+/// Number of kinds of copies, and the number that stands for memory sets.
 pub const KINDS: usize = 11;
 pub const SET: usize = KINDS;
 
-/// Copies of a kind, and what was set, among kernels by their names.
+/// First number that stands for a copy or a memory set. Lower numbers are names of kernels.
 pub const COPIES: u32 = u32::MAX - KINDS as u32;
 
-/// What a device ran, as [`Did`] has it, by name.
+/// Returns the name of a device's work, as identified in [`DeviceActivity`].
 pub fn work_name(what: u32, strings: &Strings) -> String {
     match what.checked_sub(COPIES) {
         Some(kind) => format!("copy {}", copy_name(kind as usize)),
@@ -164,7 +213,7 @@ pub fn work_name(what: u32, strings: &Strings) -> String {
     }
 }
 
-/// What a kind of copy is called.
+/// Returns the name of a kind of copy.
 pub fn copy_name(kind: usize) -> &'static str {
     match kind {
         SET => "memset",
@@ -180,11 +229,16 @@ mod tests {
         Span { start, end }
     }
 
-    fn part(place: usize, busy: u64, gaps: u64) -> Part {
-        Part { place, busy, gaps }
+    fn part(place: usize, busy: u64, gaps: u64) -> IterationActivity {
+        IterationActivity {
+            place,
+            busy,
+            kernels: busy,
+            gaps,
+        }
     }
 
-    fn found(iterations: &[Span], work: &[(u8, Span)]) -> Vec<Vec<Part>> {
+    fn found(iterations: &[Span], work: &[(u8, Span)]) -> Vec<Vec<IterationActivity>> {
         let mut busy = Busy::new(iterations.to_vec());
         work.iter()
             .for_each(|(device, work)| busy.add(*device, *work, 0));
@@ -227,6 +281,27 @@ mod tests {
     }
 
     #[test]
+    fn kernels_have_a_union_of_their_own() {
+        let mut busy = Busy::new(vec![span(0, 100), span(100, 200)]);
+        let copy = COPIES + 1;
+        for (what, work) in [
+            (copy, span(10, 50)),
+            (1, span(20, 30)),
+            (2, span(25, 60)),
+            (copy, span(90, 120)),
+            (1, span(110, 130)),
+        ] {
+            busy.add(0, work, what);
+        }
+        let parts = busy.finish().remove(0).parts;
+        let of = |part: &IterationActivity| (part.busy, part.kernels);
+        assert_eq!(
+            parts.iter().map(of).collect::<Vec<_>>(),
+            [(60, 40), (30, 20)]
+        );
+    }
+
+    #[test]
     fn any_number_of_pieces_that_are_out_of_order_by_less_than_the_room() {
         let iterations: Vec<_> = (0..400)
             .map(|n| span(n * 10_000, n * 10_000 + 9_000))
@@ -234,23 +309,23 @@ mod tests {
         let mut work: Vec<_> = (0..400_000)
             .map(|n| (0, span(n * 10, n * 10 + 7)))
             .collect();
-        for block in work.chunks_mut(ROOM / 2) {
+        for block in work.chunks_mut(MIN_HELD_BACK / 2) {
             block.reverse();
         }
         let found = found(&iterations, &work);
-        // 900 pieces, and as many gaps but one.
+        // There are 900 pieces of work and 899 gaps.
         let expected: Vec<_> = (0..400).map(|n| part(n, 900 * 7, 899 * 3)).collect();
         assert_eq!(found, [expected]);
     }
 
     #[test]
     fn what_comes_far_too_late_is_lost_and_nothing_else() {
-        let mut work: Vec<_> = (0..3 * ROOM as u64)
+        let mut work: Vec<_> = (0..3 * MIN_HELD_BACK as u64)
             .map(|n| (0, span(n * 10, n * 10 + 7)))
             .collect();
         work.push((0, span(0, 9)));
-        let all = 3 * ROOM as u64 * 10;
+        let all = 3 * MIN_HELD_BACK as u64 * 10;
         let found = found(&[span(0, all)], &work);
-        assert_eq!(found[0][0].busy, 3 * ROOM as u64 * 7);
+        assert_eq!(found[0][0].busy, 3 * MIN_HELD_BACK as u64 * 7);
     }
 }

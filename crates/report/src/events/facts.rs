@@ -1,4 +1,4 @@
-//! What a record says about its process once: names, rule, rank, calls.
+//! Facts about a process that its record states once: names, rule, rank and the table of calls.
 
 use std::collections::BTreeMap;
 
@@ -11,38 +11,39 @@ use tllmprof_record::{
 };
 
 use super::groups::{Communicator, GroupPlace, write_communicators, write_groups};
+use super::origin::Origin;
 
-/// How many lines of one kind, and how many threads' names, are kept.
-const LIMIT: usize = 4096;
+/// Maximum number of facts, and of names of threads, to keep.
+const MAX_FACTS: usize = 4096;
 
-/// How many communicators and groups of a process are kept.
-const MOST: usize = 256;
+/// Maximum number of communicators, and of groups, to keep for a process.
+const MAX_GROUPS: usize = 256;
 
-/// Facts about a process: texts as they were recorded, which are to be made printable where they are shown.
+/// Facts about a process. Texts are as recorded; make them printable before they are shown.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Facts {
     /// The host's name.
     pub host: String,
-    /// Its rank; 0 where it is not known.
+    /// Its rank; 0 if it is not known.
     pub rank: u64,
-    /// What its rank is known from: the name of a variable, `torch.distributed`, an engine, `NCCL`; `null`: it is not
-    /// known, or the record is of an older version.
+    /// The source of its rank: the name of a variable, `torch.distributed`, an engine, or `NCCL`. `null` if the rank is
+    /// not known, or if the record is of an older version.
     #[serde(serialize_with = "write_known")]
     #[schemars(with = "Option<String>")]
     pub rank_source: String,
-    /// How many ranks there are; `null`: not known.
+    /// The number of ranks; `null` if it is not known.
     pub world_size: Option<u64>,
-    /// Its place in all its groups, such as `TP1 of 4, DP0`; empty: none is known.
+    /// Its rank in each of its groups, such as `TP1 of 4, DP0`; empty if no group is known.
     pub in_groups: String,
-    /// The groups of ranks that it is in, each name once; a group of a single rank is left out.
+    /// The groups of ranks that it belongs to, each name once. Groups of a single rank are left out.
     #[serde(serialize_with = "write_groups")]
     #[schemars(with = "Vec<GroupPlace>")]
     pub groups: Vec<GroupRank>,
-    /// The communicators of NCCL that it made, in their order.
+    /// The NCCL communicators that it created, in their order.
     #[serde(serialize_with = "write_communicators")]
     #[schemars(with = "Vec<Communicator>")]
     pub communicators: Vec<Member>,
-    /// The identifier of the run that it belongs to; `null`: it has none.
+    /// The identifier of the run that it belongs to; `null` if it has none.
     #[serde(serialize_with = "write_known")]
     #[schemars(with = "Option<String>")]
     pub run: String,
@@ -51,58 +52,63 @@ pub struct Facts {
     /// The process's own name.
     #[serde(rename = "name")]
     pub process: String,
-    /// What an iteration is: the rule that counts them, as `TLLMPROF_STEP` names it.
+    /// The rule that counts iterations, as `TLLMPROF_STEP` names it.
     pub rule: String,
-    /// Why that rule was chosen, where `auto` chose it.
+    /// The reason for that rule, such as how `auto` chose it; empty if the record has none.
     pub rule_why: String,
-    /// The inference or training engine, where it is a known one.
+    /// The inference or training engine, if it is a known one; empty otherwise.
     pub engine: String,
     #[serde(flatten)]
     pub software: Software,
     #[serde(flatten)]
-    pub asked: Asked,
+    pub asked: Settings,
     /// CUDA calls over the whole run, by name.
     #[serde(rename = "calls_counted")]
     pub calls: Vec<CallRow>,
     /// The names of threads.
     #[serde(skip)]
     pub threads: BTreeMap<u32, String>,
-    /// The boot of the machine that it ran in: its records' clocks are the same.
+    /// The identifier of the boot of its machine. Clocks of records of one boot are the same.
     #[serde(skip)]
     pub boot: String,
     /// Names of MoE layers, by their numbers.
     #[serde(skip)]
     pub routers: BTreeMap<u32, String>,
+    /// The profiler that recorded it; `null` if that is tllmprof.
+    #[serde(rename = "recorded_by", serialize_with = "write_origin")]
+    #[schemars(with = "Option<Origin>")]
+    pub origin: Origin,
 }
 
-/// The versions of what a process runs, and its GPUs.
+/// Versions of the software of a process, and the names of its GPUs.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Software {
     /// The version of tllmprof that wrote the record.
     pub library: String,
-    /// The version of Python in the process; empty: none.
+    /// The version of Python in the process; empty if there is none.
     pub python: String,
     /// The names of the GPUs that it used.
+    #[serde(skip)]
     pub gpus: Vec<String>,
-    /// The version of the CUDA driver, as CUDA numbers it: 12040 is 12.4; `null`: not known.
+    /// The version of the CUDA driver in CUDA's numbering, in which 12040 is 12.4; `null` if it is not known.
     pub cuda_driver: Option<u64>,
 }
 
-/// What was asked for.
+/// The settings of tllmprof in a process.
 #[derive(Debug, Default, Serialize, JsonSchema)]
-pub struct Asked {
-    /// The windows that were asked for, as `TLLMPROF_START_STOP` has them.
+pub struct Settings {
+    /// The windows that were asked for, in the form of `TLLMPROF_START_STOP`.
     #[serde(rename = "windows_asked")]
     pub windows: String,
-    /// The condition that the iterations of windows satisfy, as `TLLMPROF_WHERE` has it; `null`: none.
+    /// The condition that iterations of windows must satisfy, in the form of `TLLMPROF_WHERE`; `null` if there is none.
     #[serde(rename = "where", serialize_with = "write_known")]
     #[schemars(with = "Option<String>")]
     pub condition: String,
-    /// The variables that set tllmprof up, as `NAME=value`.
+    /// The variables that configure tllmprof, as `NAME=value`.
     pub settings: Vec<String>,
-    /// What was asked for and could not be done, and why.
+    /// Settings that could not be satisfied, with the reasons.
     pub refused: Vec<String>,
-    /// How often stacks are sampled, in Hz.
+    /// The rate at which stacks are sampled, in Hz.
     #[serde(skip)]
     pub stacks_rate: Option<u64>,
 }
@@ -113,10 +119,10 @@ pub struct Asked {
 pub struct CallRow {
     /// The call's name.
     pub name: String,
-    /// How many were made inside windows.
+    /// The number of calls inside windows.
     #[schemars(extend("unit" = "calls"))]
     pub inside: u64,
-    /// How many were made outside windows.
+    /// The number of calls outside windows.
     #[schemars(extend("unit" = "calls"))]
     pub outside: u64,
     #[serde(skip)]
@@ -125,37 +131,44 @@ pub struct CallRow {
     pub kind: CallKind,
 }
 
-/// Writes a text; one that is empty is not known.
+/// Writes a text. An empty one is written as `null`.
 fn write_known<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
     Some(text)
         .filter(|text| !text.is_empty())
         .serialize(serializer)
 }
 
+/// Writes the origin of a record, or `null` if tllmprof recorded it.
+fn write_origin<S: Serializer>(origin: &Origin, serializer: S) -> Result<S::Ok, S::Error> {
+    (!origin.is_own()).then_some(origin).serialize(serializer)
+}
+
 impl CallRow {
-    /// What it waits for; `None` where it does not wait. What nobody knows but the record waits for all.
+    /// Returns the work that the call waits for, or `None` if it does not wait. A waiting call that is not in the table
+    /// of calls counts as one that waits for the whole context.
     pub fn waits_for(&self) -> Option<Wait> {
         let known = || kind_of(&self.name).and_then(Kind::waits_for);
         (self.kind == CallKind::Wait).then(|| known().unwrap_or(Wait::Context))
     }
 
-    /// Whether it takes or gives back memory; what does so in the order of a stream makes nobody wait.
+    /// Returns true if the call allocates or frees memory. Calls that do so in the order of a stream do not count,
+    /// because they do not wait.
     pub fn allocates(&self) -> bool {
         kind_of(&self.name) == Some(Kind::Memory)
     }
 }
 
-/// Facts as they come, in ids of strings.
+/// Facts as they are read, with IDs in place of strings.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct RawFacts {
     info: Vec<(u64, Info, u64)>,
     calls: BTreeMap<u8, (CallKind, StringId)>,
     threads: BTreeMap<u32, (u64, StringId)>,
     pub strings: Strings,
 }
 
-impl Found {
-    /// Takes an entry of the record if it is a fact.
+impl RawFacts {
+    /// Adds an entry of the record if it is a fact.
     pub fn take(&mut self, entry: &Entry<'_>) {
         match *entry {
             Entry::String { id, bytes } => self.strings.add(id, bytes),
@@ -163,7 +176,7 @@ impl Found {
                 What::Info {
                     key: Some(key),
                     value,
-                } if self.info.len() < LIMIT => {
+                } if self.info.len() < MAX_FACTS => {
                     self.info.push((event.start, key, value));
                 }
                 What::CallName { row, kind, name } => {
@@ -171,7 +184,7 @@ impl Found {
                         .insert(row, (kind.unwrap_or(CallKind::Other), name));
                 }
                 What::ThreadName { name }
-                    if self.threads.len() < LIMIT || self.threads.contains_key(&thread) =>
+                    if self.threads.len() < MAX_FACTS || self.threads.contains_key(&thread) =>
                 {
                     let latest = self.threads.entry(thread).or_insert((event.start, name));
                     if event.start >= latest.0 {
@@ -183,13 +196,13 @@ impl Found {
         }
     }
 
-    /// The kind and the name of a row of the table of calls.
+    /// Returns the kind and the name of a row of the table of calls.
     pub fn call(&self, row: u8) -> Option<(CallKind, &str)> {
         let (kind, id) = self.calls.get(&row)?;
         Some((*kind, self.strings.get(*id)))
     }
 
-    /// The facts. The latest of each key counts, of those that come once.
+    /// Returns the facts. If a record repeats a key of which there is one value, the latest one counts.
     pub fn facts(mut self, header: &Header) -> (Facts, Strings) {
         self.info.sort_by_key(|(at, ..)| *at);
         let mut facts = Facts::default();
@@ -242,7 +255,7 @@ impl Found {
             .iter()
             .map(|(tid, (_, id))| (*tid, name(self.strings.get(*id))))
             .collect();
-        // Until 3.13 the kernel does not know it.
+        // The kernel knows the names of Python's threads only since Python 3.14, which sets them.
         facts.threads.extend(pythons);
         facts.in_groups = facts.name_groups();
         (facts, self.strings)
@@ -250,13 +263,19 @@ impl Found {
 }
 
 impl Facts {
-    /// The name of a row of the table of calls.
+    /// Returns the rank, or `None` if it is not known. Records of older versions name no source of the rank.
+    #[must_use]
+    pub fn known_rank(&self) -> Option<u64> {
+        (self.rank > 0 || !self.rank_source.is_empty()).then_some(self.rank)
+    }
+
+    /// Returns the name of a row of the table of calls.
     pub fn call(&self, row: u8) -> String {
         let known = self.calls.iter().find(|known| known.row == row);
         known.map_or_else(|| format!("call {row}"), |known| known.name.clone())
     }
 
-    /// The name of a thread.
+    /// Returns the name of a thread.
     pub fn thread(&self, tid: u32) -> String {
         let known = self.threads.get(&tid);
         known.map_or_else(|| format!("thread {tid}"), Clone::clone)
@@ -264,30 +283,30 @@ impl Facts {
 }
 
 impl Facts {
-    /// Takes a communicator, if the text is one.
+    /// Adds a communicator, if the text describes one.
     fn add_communicator(&mut self, text: &str) {
         let communicator = text.parse().ok();
-        if let Some(member) = communicator.filter(|_| self.communicators.len() < MOST) {
+        if let Some(member) = communicator.filter(|_| self.communicators.len() < MAX_GROUPS) {
             self.communicators.push(member);
         }
     }
 
-    /// Takes a group, if the text is one: the latest of its name counts.
+    /// Adds a group, if the text describes one. It replaces a group of the same name.
     fn add_group(&mut self, text: &str) {
         let Ok(group) = text.parse::<GroupRank>() else {
             return;
         };
         self.groups.retain(|known| known.name != group.name);
-        if self.groups.len() < MOST {
+        if self.groups.len() < MAX_GROUPS {
             self.groups.push(group);
         }
-        // In the order in which they are shown.
+        // This is the order in which groups are shown.
         let place = |group: &GroupRank| GROUPS.iter().position(|name| *name == group.name);
         self.groups
             .sort_by_key(|group| place(group).unwrap_or(GROUPS.len()));
     }
 
-    /// The process's place in its groups: `TP1 of 4, DP0`; empty where none is known.
+    /// Returns the process's rank in each of its groups, such as `TP1 of 4, DP0`; empty if no group is known.
     fn name_groups(&self) -> String {
         let groups = self.groups.iter().map(|group| match group.size {
             Some(size) => format!("{}{} of {size}", group.name, group.rank),
@@ -296,7 +315,7 @@ impl Facts {
         groups.collect::<Vec<_>>().join(", ")
     }
 
-    /// The process's rank, and its place in its groups: `rank 5, TP1 of 4, DP0`.
+    /// Returns the process's rank and its rank in each group, such as `rank 5, TP1 of 4, DP0`.
     #[must_use]
     pub fn rank_name(&self) -> String {
         let rank = format!("rank {}", self.rank);
@@ -306,23 +325,23 @@ impl Facts {
         }
     }
 
-    /// Its place in the group of that name.
+    /// Returns the process's rank in the group with a name.
     #[must_use]
     pub fn group(&self, name: &str) -> Option<&GroupRank> {
         self.groups.iter().find(|group| group.name == name)
     }
 }
 
-/// The length of a name, in characters, that a report shows.
-const NAME: usize = 256;
+/// Maximum length of a name in a report, in characters.
+const MAX_NAME_LENGTH: usize = 256;
 
-/// A name from a record, cut, as a damaged record can show one text as many names.
+/// Returns a name from a record, cut to the maximum length: a damaged record may contain one huge text as many names.
 pub fn name(text: &str) -> String {
-    let end = text.char_indices().nth(NAME);
+    let end = text.char_indices().nth(MAX_NAME_LENGTH);
     end.map_or(text, |(end, _)| &text[..end]).to_owned()
 }
 
-/// The name of an NVTX range, with its domain where it is not the default one.
+/// Returns the name of an NVTX range, with its domain unless that is the default one.
 pub fn range_name(strings: &Strings, domain: StringId, id: StringId) -> String {
     let text = name(strings.get(id));
     match domain {

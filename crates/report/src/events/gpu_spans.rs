@@ -1,19 +1,19 @@
-//! GPU time of iterations, from what each stream did.
+//! GPU time of iterations, from the work of each stream.
 
 use std::collections::BTreeMap;
 
 use crate::events::idle::IdleSpans;
 use crate::events::spans::Span;
 
-/// How many spans are kept; more are counted.
-const LIMIT: usize = 1 << 21;
+/// Maximum number of spans to keep. More are only counted.
+const MAX_SPANS: usize = 1 << 21;
 
-/// What a stream did in an iteration.
+/// Work of a stream in an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct GpuSpan {
     pub iteration: u64,
     pub device: u8,
-    /// In nanoseconds.
+    /// Start and length in nanoseconds.
     pub start: u64,
     pub duration: u64,
 }
@@ -27,14 +27,14 @@ pub struct GpuSpans {
 
 impl GpuSpans {
     pub fn add(&mut self, span: GpuSpan) {
-        if self.spans.len() < LIMIT {
+        if self.spans.len() < MAX_SPANS {
             self.spans.push(span);
         } else {
             self.left_out += 1;
         }
     }
 
-    /// When the device that was at work longest had nothing to do, in the order of time.
+    /// Returns the idle times of the device that was busy longest, in the order of time.
     pub fn idle(&self) -> Vec<Span> {
         let mut long: BTreeMap<u8, u64> = BTreeMap::new();
         for span in &self.spans {
@@ -57,8 +57,8 @@ impl GpuSpans {
         idle.finish()
     }
 
-    /// The GPU time of each iteration, in the order of their numbers: what at least one stream of
-    /// a device was at work, of the device where that is longest.
+    /// Returns the GPU time of each iteration, in the order of their numbers: the time in which at least one stream of
+    /// a device was busy, for the device with the longest time.
     pub fn times(mut self) -> Vec<(u64, u64)> {
         self.spans.sort_unstable();
         let mut times: Vec<(u64, u64)> = Vec::new();
@@ -77,7 +77,7 @@ impl GpuSpans {
     }
 }
 
-/// How long at least one of the spans, in the order of their starts, lasted.
+/// Returns the time that at least one of the spans covers. They must be in the order of their starts.
 fn covered(spans: &[GpuSpan]) -> u64 {
     let (mut total, mut until) = (0_u64, 0);
     for span in spans {

@@ -1,33 +1,34 @@
-//! The groups that a process is in, as its record says.
+//! The groups of a process, from its record.
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use tllmprof_record::{GroupRank, Member};
 
-/// A process's place in a group of ranks.
+/// A process's rank in a group of ranks.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "GroupRank")]
 pub struct GroupPlace {
     /// The group's name: `TP`, `PP`, `EP` or `DP`.
     name: String,
-    /// The process's rank in it.
+    /// The process's rank in the group.
     rank: u32,
-    /// How many ranks it has; `null`: not known.
+    /// The number of ranks in the group; `null` if it is not known.
     #[schemars(extend("unit" = "ranks"))]
     size: Option<u32>,
-    /// The rank in the job of its first rank, by which groups of one name differ; `null`: not known.
+    /// The rank in the job of the group's first rank, by which groups of one name differ; `null` if it is not known.
     first: Option<u64>,
 }
 
-/// A communicator of NCCL that a process is in.
+/// An NCCL communicator of a process.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Communicator")]
 pub struct Communicator {
-    /// Which one: the same on all its ranks, in hexadecimal digits; `null`: not known, as NCCL was not given its identifier here.
+    /// The identifier in hexadecimal digits, which is the same on all its ranks; `null` if it is not known, because
+    /// this process did not give it to NCCL.
     id: Option<String>,
-    /// The process's rank in it; `null` likewise.
+    /// The process's rank in the communicator; `null` if it is not known.
     rank: Option<u32>,
-    /// How many ranks it has; `null` likewise.
+    /// The number of ranks in the communicator; `null` if it is not known.
     #[schemars(extend("unit" = "ranks"))]
     size: Option<u32>,
 }
@@ -57,7 +58,7 @@ impl From<&Member> for Communicator {
 /// Writes groups.
 ///
 /// # Errors
-/// Where they cannot be written.
+/// Returns an error if writing fails.
 pub fn write_groups<S: Serializer>(all: &[GroupRank], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(all.iter().map(GroupPlace::from))
 }
@@ -65,7 +66,7 @@ pub fn write_groups<S: Serializer>(all: &[GroupRank], serializer: S) -> Result<S
 /// Writes communicators.
 ///
 /// # Errors
-/// Where they cannot be written.
+/// Returns an error if writing fails.
 pub fn write_communicators<S: Serializer>(
     all: &[Member],
     serializer: S,

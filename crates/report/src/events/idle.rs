@@ -1,13 +1,13 @@
-//! When a GPU had nothing to do, in the time of a thread's iterations.
+//! Idle times of a GPU, also in the time of a thread's iterations.
 
 use std::cell::Cell;
 
 use crate::events::spans::Span;
 
-/// How many spans are kept; of what comes later is not known what the host did.
-const LIMIT: usize = 1 << 22;
+/// Maximum number of idle spans to keep. For later ones the host's activity is not known.
+const MAX_SPANS: usize = 1 << 22;
 
-/// Spans in which a device did nothing, in order, made of the work that it did.
+/// Spans in which a device was idle, in order. They are derived from its work.
 #[derive(Debug, Default)]
 pub struct IdleSpans {
     spans: Vec<Span>,
@@ -15,9 +15,9 @@ pub struct IdleSpans {
 }
 
 impl IdleSpans {
-    /// Adds work that begins no earlier than what was added before.
+    /// Adds work. It must not begin earlier than work added before.
     pub fn work(&mut self, work: Span) {
-        if work.start > self.until && self.spans.len() < LIMIT {
+        if work.start > self.until && self.spans.len() < MAX_SPANS {
             self.spans.push(Span {
                 start: self.until,
                 end: work.start,
@@ -26,9 +26,9 @@ impl IdleSpans {
         self.until = self.until.max(work.end);
     }
 
-    /// The spans, with what follows the last work.
+    /// Returns the spans, including the one after the last work.
     pub fn finish(mut self) -> Vec<Span> {
-        if self.spans.len() < LIMIT {
+        if self.spans.len() < MAX_SPANS {
             let (start, end) = (self.until, u64::MAX);
             self.spans.push(Span { start, end });
         }
@@ -36,19 +36,19 @@ impl IdleSpans {
     }
 }
 
-/// The same in the time of a thread's iterations.
+/// The same spans in the time of a thread's iterations.
 #[derive(Debug, Default)]
 pub struct Idle {
     spans: Vec<Span>,
-    /// How much idle time lies before each.
+    /// Idle time before each span.
     before: Vec<u64>,
     all: u64,
-    /// Where the last search ended.
+    /// Index at which the last search ended.
     last: Cell<usize>,
 }
 
 impl Idle {
-    /// Of spans in order; `place` says how much of the iterations' time lies before a moment.
+    /// Converts spans, which must be in order. `place` returns the time of iterations before a moment.
     pub fn new(spans: &[Span], place: impl Fn(u64) -> u64) -> Self {
         let mut idle = Self::default();
         for span in spans {
@@ -68,8 +68,8 @@ impl Idle {
         idle
     }
 
-    /// How much of a span is idle.
-    pub fn of(&self, span: Span) -> u64 {
+    /// Returns the idle time within a span.
+    pub fn within(&self, span: Span) -> u64 {
         if self.spans.is_empty() {
             return 0;
         }
@@ -79,7 +79,7 @@ impl Idle {
     fn until(&self, moment: u64) -> u64 {
         let is_after = |at: usize| self.spans.get(at).is_none_or(|span| moment < span.start);
         let last = self.last.get();
-        // Moments come nearly in order.
+        // Moments arrive nearly in order.
         let near = [last, last + 1]
             .into_iter()
             .find(|at| is_after(*at) && at.checked_sub(1).is_none_or(|before| !is_after(before)));
@@ -109,7 +109,7 @@ mod tests {
         let spans = spans.finish();
         let found: Vec<_> = spans.iter().map(|span| (span.start, span.end)).collect();
         assert_eq!(found, [(0, 10), (30, 50), (70, u64::MAX)]);
-        // Iterations from 5 to 40 and from 45 to 100.
+        // There are iterations from 5 to 40 and from 45 to 100.
         let place = |at: u64| at.clamp(5, 40) - 5 + (at.clamp(45, 100) - 45);
         let idle = Idle::new(&spans, place);
         for (start, end, expected) in [
@@ -119,8 +119,8 @@ mod tests {
             (30, 40, 10),
             (60, 90, 30),
         ] {
-            assert_eq!(idle.of(Span { start, end }), expected, "{start} {end}");
+            assert_eq!(idle.within(Span { start, end }), expected, "{start} {end}");
         }
-        assert_eq!(Idle::default().of(Span { start: 0, end: 9 }), 0);
+        assert_eq!(Idle::default().within(Span { start: 0, end: 9 }), 0);
     }
 }

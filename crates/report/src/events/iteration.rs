@@ -1,4 +1,4 @@
-//! An iteration, and what happened in it.
+//! An iteration, and its measurements.
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
@@ -8,26 +8,26 @@ use super::batch::{InBatch, write_batch};
 
 use crate::events::qualify::Unqualified;
 
-/// What its thread used of the machine in an iteration. Times are in nanoseconds.
+/// Use of the machine by the iteration's thread. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Used {
-    /// On a processor, and in the kernel of that.
+    /// Time on a processor, and the part of it in the kernel.
     pub ran: u64,
     pub in_kernel: u64,
-    /// Without a processor though it could have run.
+    /// Time in which it was ready to run but had no processor.
     pub delayed: u64,
-    /// How often another thread was given its processor.
+    /// Number of times that its processor was given to another thread.
     pub preempted: u32,
-    /// Page faults, and those among them that read a disk.
+    /// Number of page faults, and number of those that read a disk.
     pub faults: u32,
     pub disk_faults: u32,
-    /// Of some of its waits for the GPU: on a processor, and in all.
+    /// Time on a processor in some of its waits for the GPU, and total time of these waits.
     pub ran_in_waits: u64,
     pub waits: u64,
 }
 
 impl Used {
-    /// Adds what an event says.
+    /// Adds the value of an event.
     pub fn add(&mut self, what: tllmprof_record::Used, ns: u64, count: u32) {
         use tllmprof_record::Used as What;
         match what {
@@ -47,10 +47,10 @@ impl Used {
         }
     }
 
-    /// How much of such a wait it may have been off the processor.
+    /// Returns how much of a wait for the GPU the thread may have been off the processor.
     fn asleep_in(&self, wait: u64) -> u64 {
         match self.waits {
-            // Nothing is known of them.
+            // No wait was measured.
             0 => wait,
             waits => {
                 let spins = self.ran_in_waits.min(waits);
@@ -66,79 +66,80 @@ impl Used {
 pub struct Iteration {
     /// Its number, counted from 0.
     pub n: u64,
-    /// When it began.
+    /// The start of the iteration.
     #[serde(rename = "start_ns")]
     pub start: u64,
-    /// How long it took.
+    /// The time that it took.
     #[serde(rename = "dur_ns")]
     pub duration: u64,
-    /// How long the GPU was busy for it; `null`: not measured.
-    // Where no event measured it in any iteration, what kernels say.
+    /// The time that the GPU was busy with its work; `null` if it was not measured.
+    // If no event measured it in any iteration, this is the busy time by kernels.
     #[serde(rename = "gpu_ns")]
     pub gpu: Option<u64>,
     /// The ID of the thread that ended it.
     pub thread: u32,
-    /// Launches of kernels and graphs during it, on all threads.
+    /// The number of launches of kernels and graphs during it, on all threads.
     #[schemars(extend("unit" = "launches"))]
     pub launches: u32,
-    /// CUDA calls during it, on all threads.
+    /// The number of CUDA calls during it, on all threads.
     #[schemars(extend("unit" = "calls"))]
     pub calls: u32,
-    /// How long its thread waited in CUDA calls for the GPU to work.
+    /// The time that its thread waited in CUDA calls for the GPU to work.
     #[serde(rename = "wait_ns")]
     pub wait: u64,
-    /// How long its thread was blocked waiting for requests: in a function in which a known engine does, or in a call that
-    /// waits for a GPU that was given nothing to do. It is part of `dur_ns`, and of no percentile and no finding.
+    /// The time that its thread was blocked waiting for requests: in a function in which a known engine waits for them,
+    /// or in a call that waits for a GPU without work. It is part of `dur_ns`, but not of any percentile or finding.
     #[serde(rename = "idle_ns")]
     pub idle: u64,
-    /// How long its thread waited for the GIL.
+    /// The time that its thread waited for the GIL.
     #[serde(rename = "gil_wait_ns")]
     pub gil_wait: u64,
-    /// How long garbage collections of Python took during it, on all threads.
+    /// The time that garbage collections of Python took during it, on all threads.
     #[serde(rename = "gc_ns")]
     pub gc: u64,
-    /// What its thread used of the machine; `None` where that was not recorded.
+    /// Use of the machine by its thread; `None` if it was not recorded.
     #[serde(flatten, serialize_with = "write_used")]
     #[schemars(with = "UsedView")]
     pub used: Option<Used>,
-    /// Kernels that began during it; 0 where kernels were not recorded.
+    /// The number of kernels that began during it; 0 if kernels were not recorded.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: u32,
-    /// How long at least one kernel or copy ran during it, of the device where that is longest; `null`: kernels were
-    /// not recorded. Recording them makes an iteration longer.
+    /// The time in which at least one kernel or copy ran during it, on the device that was busy longest; `null` if
+    /// kernels were not recorded. Recording kernels makes an iteration longer.
     #[serde(rename = "gpu_busy_ns")]
     pub gpu_busy: Option<u64>,
-    /// What was in its batch, by the arguments of the engine's step function; `null`: not known.
+    /// The contents of its batch, by the arguments of the engine's step function; `null` if they are not known.
     #[serde(serialize_with = "write_batch")]
     #[schemars(with = "Option<InBatch>")]
     pub batch: Option<Batch>,
-    /// Whether figures of windows include it: `unqualified` says which ones they do not.
-    // The reason why they do not.
+    /// True if figures of windows include it. `unqualified` lists the iterations that they do not include.
+    // The reason why figures do not include it.
     #[serde(rename = "qualifies", serialize_with = "write_qualifies")]
     #[schemars(with = "bool")]
     pub unqualified: Option<Unqualified>,
-    /// Whether something other than its own end ended it.
+    /// True if something other than its own end ended it.
     pub cut: bool,
-    /// What launches took.
+    /// Time of launches.
     #[serde(skip)]
     pub launching: u64,
-    /// Calls among those that capture a stream, or that a capture takes up.
+    /// Number of those calls that begin or end a capture, or that a capture takes up.
     #[serde(skip)]
     pub captures: u32,
-    /// The wait for the GPU, by its row, after which its thread launched more work.
+    /// Row of the call that waited for the GPU and after which its thread launched more work.
     #[serde(skip)]
     pub launched_after: Option<u8>,
 }
 
-/// What of the machine a thread used in an iteration, as far as JSON has it.
+/// Use of the machine by a thread in an iteration, as written to JSON.
 #[derive(Default, Serialize, JsonSchema)]
 struct UsedView {
-    /// How long its thread was on a processor; `null`: not known.
+    /// The time that its thread was on a processor; `null` if it is not known.
     processor_ns: Option<u64>,
-    /// How long its thread could have run and had no processor, where another thread was given its own; `null`: not known.
+    /// The time that its thread was ready to run but had no processor, because its processor was given to another
+    /// thread; `null` if it is not known.
     delayed_ns: Option<u64>,
-    /// Page faults of its thread, and those of up to seven iterations before it that took no longer than others, in which the
-    /// thread was on a processor; `null`: not known.
+    /// The number of page faults of its thread, including those of up to seven earlier iterations that took no longer
+    /// than others and in which the thread was on a processor; `null` if it is not known.
     #[schemars(extend("unit" = "page faults"))]
     page_faults: Option<u32>,
 }
@@ -160,12 +161,13 @@ fn write_qualifies<S: Serializer>(
 }
 
 impl Iteration {
-    /// How long it took without waiting for requests.
+    /// Returns the time that it took without waiting for requests, in nanoseconds.
     pub const fn busy(&self) -> u64 {
         self.duration.saturating_sub(self.idle)
     }
 
-    /// How long its thread was asleep or blocked for certain, without waiting for the GPU, the GIL or requests.
+    /// Returns the time that its thread was certainly asleep or blocked, without waits for the GPU, the GIL or
+    /// requests.
     pub fn blocked(&self) -> u64 {
         let waits = self.gil_wait.saturating_add(self.idle);
         self.used.map_or(0, |used| {
@@ -175,13 +177,28 @@ impl Iteration {
         })
     }
 
-    /// How long its thread had no processor though it could have run.
+    /// Returns the longest time that its thread may have been asleep or blocked outside such waits.
+    pub fn blocked_at_most(&self) -> u64 {
+        let waits = self.gil_wait.saturating_add(self.idle);
+        let code = self
+            .duration
+            .saturating_sub(waits.saturating_add(self.wait));
+        self.used.map_or(code, |used| {
+            let spun = match used.waits {
+                0 => self.wait,
+                _ => self.wait.saturating_sub(used.asleep_in(self.wait)),
+            };
+            code.saturating_sub(used.ran.saturating_sub(spun))
+        })
+    }
+
+    /// Returns the time that its thread was ready to run but had no processor.
     pub fn delayed(&self) -> u64 {
         self.used.map_or(0, |used| used.delayed.min(self.duration))
     }
 
-    /// How much of that was beside waits for the GPU, the GIL and requests: what its code did not run, where what it ran
-    /// in waits is known; else no less than in equal parts of all.
+    /// Returns the part of that time outside waits for the GPU, the GIL and requests: the time that its code did not
+    /// run, if the time that it ran in waits is known; otherwise at least the proportional part.
     pub fn delayed_in_code(&self) -> u64 {
         let waits = self.wait.saturating_add(self.gil_wait);
         let waits = waits.saturating_add(self.idle).min(self.duration);
@@ -198,19 +215,19 @@ impl Iteration {
         })
     }
 
-    /// When it ended.
+    /// Returns the end of the iteration.
     pub const fn end(&self) -> u64 {
         self.start.saturating_add(self.duration)
     }
 
-    /// Whether it counts in figures of windows.
+    /// Returns true if it counts in figures of windows.
     #[must_use]
     pub const fn qualifies(&self) -> bool {
         self.unqualified.is_none()
     }
 }
 
-/// So much of `time` as `part` is of `whole`.
+/// Returns the same fraction of `time` as `part` is of `whole`.
 pub const fn part(time: u64, part: u64, whole: u64) -> u64 {
     match whole {
         0 => 0,
@@ -218,23 +235,23 @@ pub const fn part(time: u64, part: u64, whole: u64) -> u64 {
     }
 }
 
-/// How GPU time was measured, and in which iterations.
+/// Method of measuring GPU time, and the iterations in which it was used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub enum GpuFrom {
-    /// By CUDA events around the work of the iterations in which no kernels were recorded.
+    /// CUDA events around the work of the iterations in which no kernels were recorded.
     #[serde(rename = "events")]
     Plain,
-    /// By CUDA events in iterations that recording kernels made longer: there are no others.
+    /// CUDA events in iterations that were made longer by recording kernels. There are no others.
     #[serde(rename = "events in kernel windows")]
     Stretched,
-    /// By the kernels themselves, in iterations that recording them made longer.
+    /// The kernels themselves, in iterations that were made longer by recording them.
     #[serde(rename = "kernels")]
     Kernels,
 }
 
 impl GpuFrom {
-    /// Where the GPU time of some iterations comes from.
-    pub fn of<'a, I: Iterator<Item = &'a Iteration>>(all: impl Fn() -> I) -> Self {
+    /// Returns the source of the GPU time of some iterations.
+    pub fn choose<'a, I: Iterator<Item = &'a Iteration>>(all: impl Fn() -> I) -> Self {
         let measured = || all().filter(|iteration| iteration.gpu.is_some());
         if measured().any(|iteration| iteration.gpu_busy.is_none()) {
             Self::Plain
@@ -245,7 +262,13 @@ impl GpuFrom {
         }
     }
 
-    /// The GPU time of an iteration, if it is one of those.
+    /// Returns true if GPU time was measured at all. If kernels are missing, the GPU seems to be idle.
+    pub fn is_measured<'a>(self, mut all: impl Iterator<Item = &'a Iteration>) -> bool {
+        self != Self::Kernels
+            || all.any(|iteration| iteration.gpu_busy.is_some_and(|busy| busy > 0))
+    }
+
+    /// Returns the GPU time of an iteration if it was measured in this way.
     pub const fn time(self, iteration: &Iteration) -> Option<u64> {
         match (self, iteration.gpu_busy) {
             (Self::Plain, Some(_)) => None,
@@ -255,7 +278,7 @@ impl GpuFrom {
     }
 }
 
-/// Of an iteration: the kernels that began in it, and what the GPU was at work if they were taken.
+/// Number of kernels that began in an iteration, and GPU busy time if kernels were recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct InKernels {
     pub kernels: u32,
@@ -267,8 +290,40 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_longest_sleep_in_code_is_what_it_did_not_run() {
+        let at_most = |ran, ran_in_waits, waits| {
+            let used = Used {
+                ran,
+                ran_in_waits,
+                waits,
+                ..Used::default()
+            };
+            let iteration = Iteration {
+                duration: 20_000,
+                wait: 8_000,
+                idle: 1_000,
+                gil_wait: 1_000,
+                used: Some(used),
+                ..Iteration::default()
+            };
+            iteration.blocked_at_most()
+        };
+        // The waits sleep, spin, or were not measured.
+        assert_eq!(at_most(4_000, 0, 1_000), 6_000);
+        assert_eq!(at_most(9_000, 1_000, 1_000), 9_000);
+        assert_eq!(at_most(4_000, 0, 0), 10_000);
+        assert_eq!(at_most(9_000, 0, 0), 9_000);
+        let unknown = Iteration {
+            duration: 20_000,
+            wait: 8_000,
+            ..Iteration::default()
+        };
+        assert_eq!(unknown.blocked_at_most(), 12_000);
+    }
+
+    #[test]
     fn waiting_for_a_processor_is_divided_by_what_the_code_ran() {
-        // 10 ms of code and as much of waiting for the GPU.
+        // 10 ms are code, and 10 ms are waiting for the GPU.
         let in_code = |ran, delayed, ran_in_waits, waits| {
             let used = Used {
                 ran,
@@ -283,17 +338,20 @@ mod tests {
                 used: Some(used),
                 ..Iteration::default()
             };
+            assert!(iteration.blocked() <= iteration.blocked_at_most());
             (iteration.delayed_in_code(), iteration.blocked())
         };
-        // The wait sleeps: what the code did not run it waited for, and what is left of that came at the end of the sleep.
+        // The wait sleeps. The code waited for a processor for the time that it did not run. The rest of the delay came
+        // at the end of the sleep.
         assert_eq!(in_code(4_000, 6_000, 0, 1_000), (6_000, 0));
         assert_eq!(in_code(4_000, 9_000, 0, 1_000), (6_000, 0));
-        // It spins, and was without a processor for as long as the code was.
+        // The wait spins, and it was without a processor for as long as the code was.
         assert_eq!(in_code(10_000, 10_000, 500, 1_000), (5_000, 0));
         assert_eq!(in_code(20_000, 0, 1_000, 1_000), (0, 0));
-        // A sleep in the code is no wait for a processor.
+        // A sleep in the code is not a wait for a processor.
         assert_eq!(in_code(4_000, 1_000, 0, 1_000), (1_000, 5_000));
-        // Whether the wait sleeps is not known: as much as all, and no less than the code did not run.
+        // It is not known whether the wait sleeps. The delay is divided in proportion, and is at least the time that
+        // the code did not run.
         assert_eq!(in_code(10_000, 10_000, 0, 0), (5_000, 0));
         assert_eq!(in_code(2_000, 8_000, 0, 0), (8_000, 0));
     }

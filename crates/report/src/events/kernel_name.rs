@@ -1,20 +1,20 @@
-//! The names of kernels, which records have as compilers mangle them.
+//! The names of kernels. Records contain them as mangled by compilers.
 
-/// How much of a name is kept, in characters: a mangled one can say far more than it is long.
-const LONGEST: usize = 4096;
+/// Maximum length of a name in characters. A mangled name can expand to a far longer one.
+const MAX_NAME_LENGTH: usize = 4096;
 
-/// A kernel's whole name, demangled where it is mangled.
+/// Returns a kernel's full name, demangled if it is mangled.
 pub fn full(name: &str) -> String {
     let text = tllmprof_symbols::demangle(name.as_bytes()).unwrap_or_else(|| name.to_owned());
     let end = text
         .char_indices()
-        .nth(LONGEST)
+        .nth(MAX_NAME_LENGTH)
         .map_or(text.len(), |(end, _)| end);
     text[..end].to_owned()
 }
 
-/// A whole name without what the kernel takes and returns, and without the namespaces it is in.
-/// What it is a template of stays: that is what distinguishes many kernels.
+/// Returns a full name without parameters, return type and namespaces. Template arguments stay, because only they
+/// distinguish many kernels.
 pub fn short(name: &str) -> String {
     let mut depth = 0_usize;
     let (mut start, mut end) = (0, name.len());
@@ -37,7 +37,8 @@ pub fn short(name: &str) -> String {
     }
 }
 
-/// A whole name without what the kernel takes, returns and is a template of: the namespaces it is in, and its own name.
+/// Returns a full name without parameters, return type and template arguments: the namespaces and the kernel's own
+/// name.
 pub fn path(name: &str) -> String {
     let (mut depth, mut start) = (0_usize, 0);
     let mut path = String::new();
@@ -58,7 +59,7 @@ pub fn path(name: &str) -> String {
     path
 }
 
-/// Whether a bracket opens the parameters, and is no part of a name as `(anonymous namespace)`.
+/// Returns true if a bracket opens the parameters, and is not part of a name such as `(anonymous namespace)`.
 fn is_parameters(before: &str, from: &str) -> bool {
     !from.starts_with("(anonymous") && !before.is_empty() && !before.ends_with("operator")
 }
@@ -80,7 +81,7 @@ mod tests {
         );
         assert!(short(&name).starts_with("vectorized_elementwise_kernel<4, at::native::Fill"));
         assert_eq!(full("triton_poi_fused_add_0"), "triton_poi_fused_add_0");
-        assert_eq!(full(&"x".repeat(5000)).len(), LONGEST);
+        assert_eq!(full(&"x".repeat(5000)).len(), MAX_NAME_LENGTH);
     }
 
     #[test]

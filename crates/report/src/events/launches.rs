@@ -1,10 +1,10 @@
-//! Which call launched a kernel.
+//! Matching of kernels to the calls that launched them.
 //!
-//! All that one call launched has the same number, and calls get these in their order, but a record does
-//! not say which call got which. So the calls that launch are put beside the numbers of the kernels, both
-//! in their order, where there is as much of one as of the other: over a whole window of kernels, else
-//! between two moments at which no thread was in such a call and the GPUs had nothing left to do. What
-//! does not fit, by its time, its stream or how many kernels there are, has no launch here.
+//! All kernels of one call have the same correlation number, and calls get these numbers in order, but a record does
+//! not contain the number of a call. So the launching calls are matched to the numbers of kernels, both in order,
+//! wherever there are equally many of both: over a whole window of kernels, or else between two moments at which no
+//! thread was in such a call and the GPUs were idle. A call that does not fit by its time, its stream or its number of
+//! kernels gets no launch here.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,38 +14,37 @@ use super::facts::CallRow;
 use super::spans::Span;
 use super::work::{GpuWork, GpuWorkKind};
 
-/// How many calls, and how many numbers of launches, are looked at.
-const LIMIT: usize = 1 << 20;
+/// Maximum number of calls, and of correlation numbers, to analyze.
+const MAX_LAUNCHES: usize = 1 << 20;
 
-/// How long GPUs have been idle where nothing is left for them to do, in nanoseconds: what is queued
-/// begins sooner.
-const IDLE: u64 = 10_000;
+/// Minimum idle time after which the GPUs have no work queued, in nanoseconds. Queued work begins sooner.
+const MIN_IDLE_NS: u64 = 10_000;
 
-/// How much earlier than its call a kernel may seem to begin, in nanoseconds: two clocks are compared.
-const SLACK: u64 = 10_000;
+/// Maximum time by which a kernel may seem to begin before its call, in nanoseconds, because two clocks are compared.
+const MAX_CLOCK_ERROR_NS: u64 = 10_000;
 
-/// A call that launches, as a record has it.
+/// A launching call, from the record.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     thread: u32,
-    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    /// Start and end, in nanoseconds of `CLOCK_MONOTONIC`.
     start: u64,
     end: u64,
     kind: CallKind,
-    /// The handle.
+    /// The stream's handle.
     stream: u64,
 }
 
 /// A launch whose call and kernels are known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Launch {
-    /// Its number, from 0, among those of the process.
+    /// Its number among the launches of the process, counted from 0.
     pub number: u32,
-    /// The thread that called.
+    /// The thread that made the call.
     pub thread: u32,
-    /// Its kernels.
+    /// Number of its kernels.
     pub kernels: u32,
-    /// When the call began, and the last of its kernels, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Start of the call, and start of the last of its kernels, in nanoseconds of `CLOCK_MONOTONIC`.
     pub start: u64,
     pub last: u64,
 }
@@ -55,19 +54,19 @@ pub struct Launch {
 pub struct Launches {
     launches: Vec<Launch>,
     calls: HashMap<(u32, u64), u32>,
-    /// By window of kernels and number: each window may count from 1 again.
+    /// Indexes of launches by window of kernels and correlation number. Each window may count from 1 again.
     kernels: HashMap<(usize, u32), u32>,
     starts: Vec<u64>,
 }
 
 impl Launches {
-    /// The launch that a thread's call is which began at a moment.
+    /// Returns the launch of a thread's call that began at `start`.
     #[must_use]
     pub fn of_call(&self, thread: u32, start: u64) -> Option<&Launch> {
         self.launch(self.calls.get(&(thread, start)))
     }
 
-    /// The launch of a kernel, by its number there and when it began.
+    /// Returns the launch of a kernel, by its correlation number and its start.
     #[must_use]
     pub fn of_kernel(&self, correlation: u32, start: u64) -> Option<&Launch> {
         let window = window(&self.starts, start)?;
@@ -85,36 +84,37 @@ fn window(starts: &[u64], moment: u64) -> Option<usize> {
         .checked_sub(1)
 }
 
-/// The kernels of a launch.
+/// The kernels of one launch.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     correlation: u32,
     kernels: u32,
     first: u64,
     last: u64,
-    /// Device and stream of the one that came first.
+    /// Device and stream of the first kernel.
     place: (u8, u16),
 }
 
-/// Collects what launches are found from.
+/// Collects the events from which launches are found.
 #[derive(Debug)]
 pub struct LaunchTally<'a> {
     clock: &'a Clock,
-    /// Rows of the table of calls that launch.
+    /// Rows of launching calls in the table of calls.
     rows: HashMap<u8, CallKind>,
-    /// The windows of kernels, from their first iteration's start to their last one's end.
+    /// The windows of kernels, from the start of the first iteration to the end of the last one.
     windows: Vec<(u64, u64)>,
     calls: Vec<Call>,
     works: HashMap<(usize, u32), Work>,
-    /// What GPUs did, from when to when.
+    /// Start and end of each piece of GPU work.
     busy: Vec<(u64, u64)>,
     is_too_much: bool,
-    /// Events are missing: as many calls as pieces of work may be chance.
+    /// True if events are missing. Then equal numbers of calls and kernels may be chance.
     lacks_some: bool,
 }
 
 impl<'a> LaunchTally<'a> {
-    /// Of windows of kernels, in nanoseconds. `lacks_some`: events are missing.
+    /// Creates an empty tally. `windows` are those of kernels, in nanoseconds. `lacks_some` is true if events are
+    /// missing.
     pub fn new(
         clock: &'a Clock,
         calls: &[CallRow],
@@ -138,7 +138,7 @@ impl<'a> LaunchTally<'a> {
         }
     }
 
-    /// Adds work of a GPU.
+    /// Adds GPU work.
     pub fn add_work(&mut self, work: &GpuWork) {
         if self.windows.is_empty() || self.is_too_much {
             return;
@@ -150,13 +150,13 @@ impl<'a> LaunchTally<'a> {
         }
     }
 
-    /// Adds an event, if it is a call that launches.
+    /// Adds an event if it is a launching call.
     pub fn add(&mut self, thread: u32, event: &Event) {
         if self.windows.is_empty() || self.is_too_much {
             return;
         }
         match event.what {
-            // What failed launched nothing, nor did what a stream capture took.
+            // A failed call launched nothing, and neither did a call that a stream capture took up.
             What::Call {
                 row,
                 capturing: false,
@@ -189,7 +189,7 @@ impl<'a> LaunchTally<'a> {
         if !is_in {
             return;
         }
-        if self.calls.len() < LIMIT {
+        if self.calls.len() < MAX_LAUNCHES {
             self.calls.push(call);
         } else {
             self.is_too_much = true;
@@ -200,7 +200,7 @@ impl<'a> LaunchTally<'a> {
         let Some(window) = self.window(start) else {
             return;
         };
-        if self.works.len() >= LIMIT && !self.works.contains_key(&(window, correlation)) {
+        if self.works.len() >= MAX_LAUNCHES && !self.works.contains_key(&(window, correlation)) {
             self.is_too_much = true;
             return;
         }
@@ -219,7 +219,7 @@ impl<'a> LaunchTally<'a> {
     }
 
     fn busy(&mut self, start: u64, end: u64) {
-        if self.busy.len() < LIMIT {
+        if self.busy.len() < MAX_LAUNCHES {
             self.busy.push((start, end));
         } else {
             self.is_too_much = true;
@@ -268,7 +268,7 @@ impl<'a> LaunchTally<'a> {
 
 type Pair<'a> = (&'a Call, &'a Work);
 
-/// Calls beside their work, both in their order, between moments at which the GPUs were idle.
+/// Matches calls to work, both in order, between moments at which the GPUs were idle.
 fn between_idle<'a>(calls: &'a [Call], works: &'a [Work], busy: &[(u64, u64)]) -> Vec<Pair<'a>> {
     let mut found = Vec::new();
     let (mut call, mut work) = (0, 0);
@@ -283,20 +283,20 @@ fn between_idle<'a>(calls: &'a [Call], works: &'a [Work], busy: &[(u64, u64)]) -
     found
 }
 
-/// Each call with the work in its place, if there are as many and none speaks against it.
+/// Matches each call to the work at its position. Returns `None` if the numbers differ or if any pair does not fit.
 fn fit<'a>(calls: &'a [Call], works: &'a [Work]) -> Option<Vec<Pair<'a>>> {
     let is_one = |(call, work): &Pair<'_>| {
-        work.first.saturating_add(SLACK) >= call.start
+        work.first.saturating_add(MAX_CLOCK_ERROR_NS) >= call.start
             && (call.kind == CallKind::GraphLaunch || work.kernels == 1)
     };
     let pairs: Vec<_> = calls.iter().zip(works).collect();
     (calls.len() == works.len() && pairs.iter().all(is_one)).then_some(pairs)
 }
 
-/// Before which calls the GPUs had nothing left to do, each with the first work from there on. A call that
-/// another thread is still in may have its work yet to give.
+/// Returns the calls before which the GPUs were idle, each with the first work after that moment. A call is left out if
+/// another thread was still in a call, which may launch its work later.
 fn idle_moments(calls: &[Call], works: &[Work], busy: &[(u64, u64)]) -> Vec<(usize, usize)> {
-    // The latest start of any work before each place, and the earliest from there on.
+    // Latest start of any work before each index, and earliest start from that index on.
     let mut before = vec![0; works.len() + 1];
     let mut after = vec![u64::MAX; works.len() + 1];
     for (at, work) in works.iter().enumerate() {
@@ -314,7 +314,7 @@ fn idle_moments(calls: &[Call], works: &[Work], busy: &[(u64, u64)]) -> Vec<(usi
             ended = (*end).max(ended);
             next += 1;
         }
-        if is_within_another || ended.saturating_add(IDLE) > call.start {
+        if is_within_another || ended.saturating_add(MIN_IDLE_NS) > call.start {
             continue;
         }
         while place < works.len() && works[place].first < call.start {
@@ -327,7 +327,8 @@ fn idle_moments(calls: &[Call], works: &[Work], busy: &[(u64, u64)]) -> Vec<(usi
     found
 }
 
-/// Those of the pairs that calls of several threads at once have not mixed up, as their streams show.
+/// Returns the pairs without those that simultaneous calls of several threads may have mixed up, judging by their
+/// streams.
 fn unmistaken<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
     let mut streams: HashMap<(u32, u64), HashMap<(u8, u16), u32>> = HashMap::new();
     for (call, work) in pairs {
@@ -348,7 +349,7 @@ fn unmistaken<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
     let mut kept = Vec::with_capacity(pairs.len());
     let mut from = 0;
     while from < pairs.len() {
-        // Calls that overlap one another.
+        // Take the calls that overlap one another.
         let (mut to, mut end) = (from + 1, pairs[from].0.end);
         while to < pairs.len() && pairs[to].0.start < end {
             end = end.max(pairs[to].0.end);
@@ -391,8 +392,8 @@ mod tests {
         }
     }
 
-    /// Calls, and kernels by number and start, of streams of which each thread has its own; then the
-    /// number of the work that each call has.
+    /// Matches calls to kernels, given by number, start and stream; each thread has its own streams. Returns the number
+    /// of each call's work.
     fn found(calls: &[Call], kernels: &[(u32, u64, u16)]) -> Vec<Option<u32>> {
         found_where(calls, kernels, false)
     }
@@ -433,7 +434,7 @@ mod tests {
         let calls = [call(1, 10), call(1, 20), call(1, 30)];
         let kernels = [(9, 95, 1), (5, 90, 1), (12, 100, 1)];
         assert_eq!(found(&calls, &kernels), [Some(5), Some(9), Some(12)]);
-        // As many of both are no proof where others are missing.
+        // Equal numbers prove nothing if other events are missing.
         assert_eq!(found_where(&calls, &kernels, true), [None; 3]);
     }
 
@@ -449,7 +450,7 @@ mod tests {
         ];
         let expected = [Some(1), None, Some(7), Some(8)];
         assert_eq!(found(&calls, &kernels), expected);
-        // While work is queued, its order alone proves nothing.
+        // While work is queued, its order proves nothing by itself.
         let behind =
             kernels.map(|(number, _, stream)| (number, 200 + u64::from(number) * 4, stream));
         assert_eq!(found(&calls, &behind), [None; 4]);
@@ -457,8 +458,8 @@ mod tests {
 
     #[test]
     fn the_gpu_is_not_done_with_a_call_that_is_on_its_way() {
-        // Each call begins while the GPU is idle, and the one before has not reached the driver. The
-        // kernel without a call keeps the window from being joined as a whole.
+        // Each call begins while the GPU is idle, but the previous call has not reached the driver yet. The kernel
+        // without a call prevents a match over the whole window.
         let calls = [(1, 100), (2, 116), (1, 132)].map(|(thread, start)| Call {
             end: (start + 24) * US,
             ..call(thread, start)
@@ -488,7 +489,7 @@ mod tests {
 
     #[test]
     fn calls_of_two_threads_at_once_are_distinguished_by_their_streams() {
-        // The second thread's call came first in the driver at 20.
+        // The second thread's call reached the driver first, at 20.
         let calls = [
             call(1, 10),
             call(2, 15),
@@ -507,7 +508,7 @@ mod tests {
         ];
         let expected = [Some(1), Some(2), None, None, Some(5), Some(6)];
         assert_eq!(found(&calls, &kernels), expected);
-        // On one stream nothing distinguishes them.
+        // On one stream nothing distinguishes the calls.
         let one = kernels.map(|(number, start, _)| (number, start, 1));
         let expected = [Some(1), Some(2), None, None, None, None];
         assert_eq!(found(&calls, &one), expected);

@@ -1,5 +1,5 @@
-//! What a record says, before any analysis: facts about the process, iterations and windows, and what the passes over the
-//! events share.
+//! Contents of a record before any analysis: facts about the process, its iterations and windows, and the data
+//! structures that the passes over events share.
 
 pub mod batch;
 pub mod busy;
@@ -10,8 +10,10 @@ pub mod groups;
 pub mod idle;
 pub mod iteration;
 pub mod kernel_name;
+pub mod launchers;
 pub mod launches;
 pub mod named;
+pub mod origin;
 pub mod qualify;
 pub mod raw;
 pub mod recording;

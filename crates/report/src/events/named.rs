@@ -7,24 +7,24 @@ use serde::Serialize;
 
 use super::tally::Total;
 
-/// Things of one name.
+/// Events with one name.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 pub struct Named {
     /// Their name.
     pub name: String,
-    /// How many there were.
+    /// The number of events.
     #[schemars(extend("unit" = "times"))]
     pub count: u64,
-    /// How long they took in all.
+    /// The total time that they took.
     #[serde(rename = "total_ns")]
     pub total: u64,
-    /// How long the longest took.
+    /// The time that the longest one took.
     #[serde(rename = "max_ns")]
     pub longest: u64,
 }
 
 impl Named {
-    /// How long each took on average.
+    /// Returns the mean time of one event in nanoseconds.
     #[must_use]
     pub const fn mean(&self) -> u64 {
         match self.total.checked_div(self.count) {
@@ -34,14 +34,14 @@ impl Named {
     }
 }
 
-/// Ticks over the whole record in nanoseconds.
+/// Converts ticks to nanoseconds, at the mean rate over the whole record.
 pub struct Ns {
     pub rate: f64,
 }
 
 impl Ns {
-    /// Ticks in nanoseconds.
-    pub fn of(&self, ticks: u64) -> u64 {
+    /// Returns ticks in nanoseconds.
+    pub fn convert(&self, ticks: u64) -> u64 {
         if self.rate == 1.0 {
             ticks
         } else {
@@ -49,18 +49,18 @@ impl Ns {
         }
     }
 
-    /// A total with its name.
+    /// Returns a total with its name.
     pub fn named(&self, name: String, total: &Total) -> Named {
         Named {
             name,
             count: total.count,
-            total: self.of(total.ticks),
-            longest: self.of(total.longest),
+            total: self.convert(total.ticks),
+            longest: self.convert(total.longest),
         }
     }
 }
 
-/// Totals of the same name together, the longest first.
+/// Returns totals by name, the longest first. Totals with the same name are added up.
 pub fn ranked(named: impl Iterator<Item = Named>) -> Vec<Named> {
     let mut by_name: HashMap<String, Named> = HashMap::new();
     for more in named {

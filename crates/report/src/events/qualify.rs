@@ -1,15 +1,16 @@
-//! Which iterations count in the figures of windows.
+//! Selection of the iterations that count in the figures of windows.
 //!
-//! With a condition (`TLLMPROF_WHERE`) those that fulfil it: a window is made of them, and others that come
-//! meanwhile are recorded, too, and marked. Without one, all but idle ones, as the dummy batches of data parallelism
-//! are: they say nothing about how fast batches are. Where all are idle, they are what there is, and count. One that did
-//! not come to its own end does not count beside others: the end of the process, which may take seconds, is no step.
+//! With a condition (`TLLMPROF_WHERE`), only iterations that satisfy it count. The length of a window is the number of
+//! these; other iterations in between are recorded, too, and marked. Without a condition, all iterations count except
+//! idle ones, such as the dummy batches of data parallelism, which say nothing about the speed of batches. If all
+//! iterations are idle, they count. An iteration that did not reach its own end does not count if there are others: the
+//! end of the process, which may take seconds, is not a step.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use tllmprof_record::{Batch, Phase};
 
-/// Why an iteration does not count.
+/// The reason why an iteration does not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "UnqualifiedBy")]
@@ -20,23 +21,23 @@ pub enum Unqualified {
     Unknown,
     /// Its batch has no tokens, and there is no condition.
     Idle,
-    /// It is a pass of a model that drafts, and there is no condition.
+    /// It is a pass of a draft model, and there is no condition.
     Draft,
-    /// Something else than its own end ended it, as the end of the process.
+    /// Something other than its own end ended it, such as the end of the process.
     Cut,
 }
 
-/// What is known of an iteration: whether it is marked as one that does not satisfy the condition, its batch, and
-/// whether something else than its own end ended it.
+/// The properties of an iteration that decide whether it counts: whether it is marked as one that does not satisfy the
+/// condition, its batch, and whether something other than its own end ended it.
 #[derive(Clone, Copy, Debug)]
-pub struct Known {
+pub struct Candidate {
     pub marked: bool,
     pub batch: Option<Batch>,
     pub cut: bool,
 }
 
 impl Unqualified {
-    /// In the order in which they are reported.
+    /// The reasons, in the order in which they are reported.
     pub const ALL: [Self; 5] = [
         Self::Unknown,
         Self::Idle,
@@ -46,21 +47,21 @@ impl Unqualified {
     ];
 }
 
-/// Of each iteration of a record whether it counts.
+/// The iterations of a record that count.
 #[derive(Debug, Default)]
 pub struct Qualified {
-    /// Empty where all do.
+    /// The reason for each iteration; empty if all iterations count.
     why: Vec<Option<Unqualified>>,
-    /// How many of those before each one count, and how many there are.
+    /// Number of iterations that count before each index, followed by their total.
     before: Vec<usize>,
 }
 
 impl Qualified {
-    /// By what is known of each iteration. The condition may be empty.
-    pub fn of(condition: &str, known: impl Iterator<Item = Known>) -> Self {
+    /// Decides for each iteration. `condition` may be empty.
+    pub fn new(condition: &str, known: impl Iterator<Item = Candidate>) -> Self {
         let known: Vec<_> = known.collect();
         let has_condition = !condition.is_empty() || known.iter().any(|one| one.marked);
-        let why = |one: &Known| match (one.marked, one.batch) {
+        let why = |one: &Candidate| match (one.marked, one.batch) {
             (true, None) => Some(Unqualified::Unknown),
             (true, Some(_)) => Some(Unqualified::Where),
             (false, batch) => match batch.map(Batch::phase) {
@@ -83,22 +84,22 @@ impl Qualified {
         Self { why, before }
     }
 
-    /// Why the iteration at a place does not count; `None`: it does.
+    /// Returns the reason why the iteration at an index does not count, or `None` if it does.
     pub fn why(&self, place: usize) -> Option<Unqualified> {
         self.why.get(place).copied().flatten()
     }
 
-    /// Whether the iteration at a place counts.
+    /// Returns true if the iteration at an index counts.
     pub fn has(&self, place: usize) -> bool {
         self.why(place).is_none()
     }
 
-    /// Whether all count.
+    /// Returns true if all iterations count.
     pub fn has_all(&self) -> bool {
         self.why.is_empty()
     }
 
-    /// Whether any from one place to another counts.
+    /// Returns true if any iteration from `first` to `last` counts.
     pub fn has_any(&self, first: usize, last: usize) -> bool {
         match (self.before.get(first), self.before.get(last + 1)) {
             (Some(before), Some(until)) => before < until,
@@ -112,12 +113,12 @@ mod tests {
     use super::*;
 
     fn qualified(condition: &str, known: &[(bool, Option<Batch>)]) -> Qualified {
-        let known = known.iter().map(|&(marked, batch)| Known {
+        let known = known.iter().map(|&(marked, batch)| Candidate {
             marked,
             batch,
             cut: false,
         });
-        Qualified::of(condition, known)
+        Qualified::new(condition, known)
     }
 
     fn why(condition: &str, known: &[(bool, Option<Batch>)]) -> Vec<Option<Unqualified>> {
@@ -144,13 +145,13 @@ mod tests {
 
     #[test]
     fn one_that_is_cut_counts_where_there_is_no_other() {
-        let known = |cut| Known {
+        let known = |cut| Candidate {
             marked: false,
             batch: None,
             cut,
         };
         let of = |cut: &[bool]| {
-            let qualified = Qualified::of("", cut.iter().map(|cut| known(*cut)));
+            let qualified = Qualified::new("", cut.iter().map(|cut| known(*cut)));
             (0..cut.len())
                 .map(|place| qualified.why(place))
                 .collect::<Vec<_>>()
@@ -174,7 +175,7 @@ mod tests {
             None,
         ];
         assert_eq!(why("phase=idle", &all), expected);
-        // As a window may have a condition of its own.
+        // A window may have a condition of its own.
         assert_eq!(why("", &all), expected);
         assert_eq!(
             why("tokens>9", &[(true, idle())]),

@@ -1,4 +1,4 @@
-//! Iterations and batches as the record has them.
+//! Iterations and batches as found in the record.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use tllmprof_record::Batch;
 use super::iteration::Used;
 use super::spans::Span;
 
-/// An iteration as the record has it, in ticks.
+/// An iteration as found in the record, in ticks.
 #[derive(Clone, Copy, Debug)]
 pub struct RawIteration {
     pub start: u64,
@@ -15,17 +15,17 @@ pub struct RawIteration {
     pub n: u64,
     pub thread: u32,
     pub cut: bool,
-    /// How long its thread waited for requests, and for how much of that in calls that wait for the GPU.
+    /// Time that its thread waited for requests, and the part of it in calls that wait for the GPU.
     pub idle: u64,
     pub idle_calls: u64,
-    /// It does not satisfy the condition.
+    /// True if it does not satisfy the condition.
     pub excluded: bool,
-    /// What its thread used of the machine.
+    /// Use of the machine by its thread.
     pub used: Option<Used>,
 }
 
 impl RawIteration {
-    /// How long it took without waiting for requests.
+    /// Returns the time that it took without waiting for requests, in ticks.
     pub const fn busy(&self) -> u64 {
         self.duration.saturating_sub(self.idle)
     }
@@ -38,17 +38,17 @@ impl RawIteration {
     }
 }
 
-/// A batch as the record has it.
+/// A batch as found in the record.
 #[derive(Clone, Copy, Debug)]
 pub struct RawBatch {
-    /// In ticks.
+    /// Time of the event, in ticks.
     pub start: u64,
-    /// The number of its iteration modulo 2^16.
+    /// Number of its iteration modulo 2^16.
     pub iteration: u16,
     pub batch: Batch,
 }
 
-/// The batch of each of some iterations, which are in the order of their starts.
+/// Returns the batch of each iteration. `iterations` must be in the order of their starts.
 pub fn batches(iterations: &[RawIteration], batches: &[RawBatch]) -> Vec<Option<Batch>> {
     let mut places: HashMap<u16, Vec<usize>> = HashMap::new();
     for (place, iteration) in iterations.iter().enumerate() {
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_of_the_latest_iteration_of_its_number() {
-        // 3 was begun by another thread before the batch of 2 was written; 5 + 2^16 is a second 5.
+        // Another thread began 3 before the batch of 2 was written. 5 + 2^16 looks like a second 5.
         let iterations = [
             iteration(2, 100),
             iteration(3, 110),

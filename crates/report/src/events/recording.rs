@@ -1,19 +1,25 @@
-//! What a [`Process`](crate::Process) is read from.
+//! The source that a [`Process`](crate::Process) is read from.
 
 use std::io;
 
+use super::origin::Origin;
 use tllmprof_record::{Damage, Entry, Header, Reader, Source};
 
-/// Events of one process, whoever recorded them.
+/// Events of one process, from any profiler.
 pub trait Recording {
-    /// Whose they are, and on which clock.
+    /// Returns the header, which identifies the process and the clock of the events.
     fn header(&self) -> &Header;
 
-    /// Gives every string and event to `each`, in the same order each time, those of a thread nearly in
-    /// the order of their ends.
+    /// Returns the profiler that recorded the process, and the data that it did not record.
+    fn origin(&self) -> Origin {
+        Origin::default()
+    }
+
+    /// Passes every string and event to `each`, in the same order each time. Events of a thread come nearly in the
+    /// order of their ends.
     ///
     /// # Errors
-    /// Where they cannot be read.
+    /// Returns an error if the events cannot be read.
     fn read(&self, each: impl FnMut(Entry<'_>)) -> io::Result<Damage>;
 }
 

@@ -1,5 +1,5 @@
-//! When threads wait for requests: in a function in which a known engine does, or in a call that waits for a GPU that was
-//! given nothing to do.
+//! Waits for requests: in a function in which a known engine waits for them, or in a call that waits for a GPU without
+//! work.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,70 +7,73 @@ use tllmprof_calls::{Kind, Wait, kind_of};
 use tllmprof_engines::is_idle_wait;
 use tllmprof_record::{CallKind, Clock, Event, StringId, What};
 
-use crate::events::facts::{CallRow, Found};
+use crate::events::facts::{CallRow, RawFacts};
 use crate::events::spans::Span;
 
-/// Shorter waits are not looked at: in nanoseconds, of functions and of calls.
-const FUNCTION: u64 = 1_000_000;
-const CALL: u64 = 100_000;
-/// Of a thread that sleeps between two calls: in nanoseconds, and in ticks of whatever clock at least. In all of the iteration
-/// it runs for no more than this part of that.
-const SLEEP: u64 = 5_000_000;
-const SLEEP_TICKS: u64 = 1_000_000;
-const RUNS: u64 = 10;
+/// Minimum length of waits in functions and in calls, in nanoseconds.
+const MIN_FUNCTION_WAIT_NS: u64 = 1_000_000;
+const MIN_CALL_WAIT_NS: u64 = 100_000;
+/// Minimum length of a thread's sleep between two calls, in nanoseconds, and a lower bound of it in ticks of any clock.
+/// The sleep must be at least [`MIN_SLEEP_TO_RUN_RATIO`] times as long as the thread is on a processor in the whole
+/// iteration.
+const MIN_SLEEP_NS: u64 = 5_000_000;
+const MIN_SLEEP_TICKS: u64 = 1_000_000;
+const MIN_SLEEP_TO_RUN_RATIO: u64 = 10;
 
-/// How many waits and threads are kept.
-const LIMIT: usize = 1 << 20;
-const THREADS: usize = 1 << 14;
+/// Maximum numbers of waits and of threads to keep.
+const MAX_WAITS: usize = 1 << 20;
+const MAX_THREADS: usize = 1 << 14;
 
-/// What a call does, as far as this is about it.
+/// The effect of a call on the GPU's work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Does {
+enum WorkEffect {
     Nothing,
-    /// It gives the GPU work.
+    /// The call gives the GPU work.
     Work,
-    /// It waits for work, and gives it some.
+    /// The call waits for work and gives the GPU some.
     Both,
     Waits(Wait),
 }
 
-/// What happens that may be such a wait.
+/// Events that may be waits for requests.
 #[derive(Debug, Default)]
 pub struct Candidates {
-    /// By row of the table of calls.
-    rows: HashMap<u8, Does>,
+    /// Effect of each row of the table of calls.
+    rows: HashMap<u8, WorkEffect>,
     names: HashMap<StringId, bool>,
-    /// The thread's latest wait, since which it has given the GPU no work.
+    /// True if the record does not have the streams of calls.
+    pub lacks_streams: bool,
+    /// The last wait of each thread that has given the GPU no work since.
     drained: HashMap<u32, (Wait, u64)>,
     /// Threads that gave the GPU work.
     workers: HashSet<u32>,
     functions: Vec<(u32, Span)>,
-    /// Calls that wait, and whether all work of their thread was over before.
+    /// Calls that wait, and whether all work of their thread had ended before.
     calls: Vec<(u32, Span, bool)>,
-    /// When each thread's latest call ended, and long times between two calls.
+    /// End of each thread's last call, and long times between two calls.
     ended: HashMap<u32, u64>,
     between: Vec<(u32, Span)>,
 }
 
-/// The waits of each thread, in ticks.
+/// The waits for requests of each thread, in ticks.
 #[derive(Debug, Default)]
 pub struct Requests {
     all: HashMap<u32, Vec<Span>>,
     calls: HashMap<u32, Vec<Span>>,
-    /// Those in which it slept between two calls.
+    /// The waits in which a thread slept between two calls.
     asleep: HashMap<u32, Vec<Span>>,
 }
 
-/// The end of a thread's iteration at a moment, and how long the thread was on a processor in it.
-pub type Ran<'a> = dyn Fn(u32, u64) -> Option<(u64, u64)> + 'a;
+/// Returns the end of a thread's iteration at a moment, and the time that the thread was on a processor in it.
+pub type TimeOnProcessor<'a> = dyn Fn(u32, u64) -> Option<(u64, u64)> + 'a;
 
 impl Candidates {
-    pub fn take(&mut self, found: &Found, thread: u32, event: &Event) {
+    pub fn take(&mut self, found: &RawFacts, thread: u32, event: &Event) {
         if matches!(event.what, What::Call { .. }) {
             self.between(thread, span(event));
         }
         match event.what {
-            What::Function { name } if self.functions.len() < LIMIT => {
+            What::Function { name } if self.functions.len() < MAX_WAITS => {
                 let is_idle = || is_idle_wait(found.strings.get(name));
                 if *self.names.entry(name).or_insert_with(is_idle) {
                     self.functions.push((thread, span(event)));
@@ -86,32 +89,32 @@ impl Candidates {
     }
 
     fn between(&mut self, thread: u32, call: Span) {
-        if self.ended.len() == THREADS && !self.ended.contains_key(&thread) {
+        if self.ended.len() == MAX_THREADS && !self.ended.contains_key(&thread) {
             return;
         }
         let last = self.ended.insert(thread, call.end);
         if let Some(start) = last
-            && call.start.saturating_sub(start) >= SLEEP_TICKS
-            && self.between.len() < LIMIT
+            && call.start.saturating_sub(start) >= MIN_SLEEP_TICKS
+            && self.between.len() < MAX_WAITS
         {
             let end = call.start;
             self.between.push((thread, Span { start, end }));
         }
     }
 
-    fn call(&mut self, found: &Found, thread: u32, event: &Event, row: u8, stream: u64) {
+    fn call(&mut self, found: &RawFacts, thread: u32, event: &Event, row: u8, stream: u64) {
         let does = *self
             .rows
             .entry(row)
             .or_insert_with(|| match found.call(row) {
                 Some((kind, name)) => does(kind, name),
-                None => Does::Nothing,
+                None => WorkEffect::Nothing,
             });
-        if does == Does::Nothing {
+        if does == WorkEffect::Nothing {
             return;
         }
-        let Does::Waits(wait) = does else {
-            if self.workers.len() < THREADS {
+        let WorkEffect::Waits(wait) = does else {
+            if self.workers.len() < MAX_THREADS {
                 self.workers.insert(thread);
             }
             self.drained.remove(&thread);
@@ -119,30 +122,37 @@ impl Candidates {
         };
         let before = self.drained.get(&thread).copied();
         if let Some(before) = before
-            && self.calls.len() < LIMIT
+            && self.calls.len() < MAX_WAITS
         {
             let is_drained = match before {
                 (Wait::Context, _) => true,
-                (Wait::Stream, drained) => wait == Wait::Stream && drained == stream,
+                (Wait::Stream, drained) => {
+                    wait == Wait::Stream && drained == stream && !self.lacks_streams
+                }
                 _ => false,
             };
             self.calls.push((thread, span(event), is_drained));
         }
-        if self.drained.len() < THREADS || before.is_some() {
-            // What was waited for before stays done.
+        if self.drained.len() < MAX_THREADS || before.is_some() {
+            // A previous wait for the whole context remains valid.
             let drained = before.filter(|(wait, _)| *wait == Wait::Context);
             self.drained
                 .insert(thread, drained.unwrap_or((wait, stream)));
         }
     }
 
-    /// The waits. `idle`: when the GPU had nothing to do, in nanoseconds, where events say that. `ran`: the end of a thread's
-    /// iteration at a moment, and how long the thread was on a processor in it, in nanoseconds, where sleeping between calls
-    /// is waiting for requests.
-    pub fn finish(self, idle: Option<&[Span]>, ran: Option<&Ran<'_>>, clock: &Clock) -> Requests {
+    /// Returns the waits. `idle` has the idle times of the GPU in nanoseconds, if events measured them. `ran` is given
+    /// if a sleep between calls is a wait for requests. It returns the end of a thread's iteration at a moment, and the
+    /// time that the thread was on a processor in it, in nanoseconds.
+    pub fn finish(
+        self,
+        idle: Option<&[Span]>,
+        ran: Option<&TimeOnProcessor<'_>>,
+        clock: &Clock,
+    ) -> Requests {
         let ns = |span: &Span| clock.ns(span.end).saturating_sub(clock.ns(span.start));
         let functions = self.functions.iter().copied();
-        let functions = functions.filter(|(_, span)| ns(span) >= FUNCTION);
+        let functions = functions.filter(|(_, span)| ns(span) >= MIN_FUNCTION_WAIT_NS);
         let is_idle = |thread: u32, span: &Span, is_drained: bool| match idle {
             Some(idle) => {
                 let (start, end) = (clock.ns(span.start), clock.ns(span.end));
@@ -152,7 +162,7 @@ impl Candidates {
             None => is_drained && self.workers.iter().all(|worker| *worker == thread),
         };
         let calls = self.calls.iter().filter(|(thread, span, is_drained)| {
-            ns(span) >= CALL && is_idle(*thread, span, *is_drained)
+            ns(span) >= MIN_CALL_WAIT_NS && is_idle(*thread, span, *is_drained)
         });
         let calls: Vec<_> = calls.map(|(thread, span, _)| (*thread, *span)).collect();
         let asleep = self.between.iter().filter_map(|(thread, span)| {
@@ -163,7 +173,7 @@ impl Candidates {
                 end,
             };
             let long = ns(&slept);
-            let is_asleep = long >= SLEEP && ran <= long / RUNS;
+            let is_asleep = long >= MIN_SLEEP_NS && ran <= long / MIN_SLEEP_TO_RUN_RATIO;
             is_asleep.then_some((*thread, slept))
         });
         let asleep: Vec<_> = asleep.collect();
@@ -177,7 +187,7 @@ impl Candidates {
 }
 
 impl Requests {
-    /// How much of a span a thread waits, in ticks, and how much of that in calls.
+    /// Returns how much of a span a thread waits, and how much of that in calls, in ticks.
     pub fn within(&self, thread: u32, span: Span) -> (u64, u64) {
         let of = |spans: &HashMap<u32, Vec<Span>>| {
             let spans = spans.get(&thread).map_or(&[][..], Vec::as_slice);
@@ -190,18 +200,18 @@ impl Requests {
         (of(&self.all), of(&self.calls))
     }
 
-    /// When a thread slept between two calls, in ticks and in order.
+    /// Returns the times in which a thread slept between two calls, in ticks and in order.
     pub fn asleep(&self, thread: u32) -> &[Span] {
         self.asleep.get(&thread).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a thread waits at a moment, in ticks.
+    /// Returns true if a thread waits at a moment, in ticks.
     pub fn has(&self, thread: u32, moment: u64) -> bool {
         let (start, end) = (moment, moment.saturating_add(1));
         self.within(thread, Span { start, end }).0 > 0
     }
 
-    /// Whether an event is such a wait.
+    /// Returns true if an event is such a wait.
     pub fn is_one(&self, thread: u32, event: &Event) -> bool {
         let Some(spans) = self.all.get(&thread) else {
             return false;
@@ -219,25 +229,28 @@ const fn span(event: &Event) -> Span {
     }
 }
 
-fn does(kind: CallKind, name: &str) -> Does {
+fn does(kind: CallKind, name: &str) -> WorkEffect {
     let known = kind_of(name);
     match kind {
         CallKind::Wait => match known.and_then(Kind::waits_for).unwrap_or(Wait::Context) {
-            Wait::CopyToHost => Does::Both,
-            wait => Does::Waits(wait),
+            Wait::CopyToHost => WorkEffect::Both,
+            wait => WorkEffect::Waits(wait),
         },
-        CallKind::KernelLaunch | CallKind::GraphLaunch | CallKind::AsyncCopy => Does::Work,
-        CallKind::Other if matches!(known, Some(Kind::AsyncCopy(_))) => Does::Work,
-        CallKind::Other | CallKind::Capture => Does::Nothing,
+        CallKind::KernelLaunch | CallKind::GraphLaunch | CallKind::AsyncCopy => WorkEffect::Work,
+        CallKind::Other if matches!(known, Some(Kind::AsyncCopy(_))) => WorkEffect::Work,
+        CallKind::Other | CallKind::Capture => WorkEffect::Nothing,
     }
 }
 
-/// Whether a call gives the GPU something to do.
+/// Returns true if a call gives the GPU work.
 pub fn gives_work(call: &CallRow) -> bool {
-    matches!(does(call.kind, &call.name), Does::Work | Does::Both)
+    matches!(
+        does(call.kind, &call.name),
+        WorkEffect::Work | WorkEffect::Both
+    )
 }
 
-/// Spans of each thread, in order; those that overlap are one.
+/// Returns the spans of each thread in order. Overlapping spans are joined.
 fn by_thread(spans: impl Iterator<Item = (u32, Span)>) -> HashMap<u32, Vec<Span>> {
     let mut threads: HashMap<u32, Vec<Span>> = HashMap::new();
     for (thread, span) in spans {

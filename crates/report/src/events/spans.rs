@@ -1,6 +1,6 @@
-//! Which iterations a moment or a span of time falls into.
+//! Look-up of the iterations that contain a moment or overlap a span of time.
 
-/// A stretch of time, in ticks.
+/// A span of time, in ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
     pub start: u64,
@@ -8,7 +8,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// The part of it that lies in `other`, in ticks.
+    /// Returns the length of the part that lies in `other`, in ticks.
     pub const fn overlap(&self, other: &Self) -> u64 {
         let start = if self.start > other.start {
             self.start
@@ -24,17 +24,17 @@ impl Span {
     }
 }
 
-/// The iterations of a record on its clock. None overlaps the next: one that would ends where the next
+/// The iterations of a record on its clock. They do not overlap: an iteration that would is cut where the next one
 /// begins.
 #[derive(Debug)]
 pub struct Spans {
     spans: Vec<Span>,
-    /// Where the last search ended: events come nearly in order.
+    /// Index at which the last search ended. Events arrive nearly in order, so the next one is close to it.
     last: usize,
 }
 
 impl Spans {
-    /// Of iterations in the order of their starts.
+    /// Creates the table. `spans` must be in the order of their starts.
     pub fn new(mut spans: Vec<Span>) -> Self {
         let starts: Vec<_> = spans.iter().skip(1).map(|span| span.start).collect();
         for (span, next) in spans.iter_mut().zip(starts) {
@@ -51,7 +51,7 @@ impl Spans {
         self.spans.get(index)
     }
 
-    /// The iteration that a moment lies in.
+    /// Returns the index of the iteration that contains a moment.
     pub fn at(&mut self, moment: u64) -> Option<usize> {
         let index = self.first_ending_after(moment);
         self.spans
@@ -60,14 +60,14 @@ impl Spans {
             .map(|_| index)
     }
 
-    /// The first and the last iteration that a stretch of time reaches into.
+    /// Returns the indexes of the first and the last iteration that a span overlaps.
     pub fn reach(&mut self, span: &Span) -> Option<(usize, usize)> {
         let first = self.first_ending_after(span.start);
         if self.spans.get(first)?.start >= span.end {
             return None;
         }
         let rest = self.spans.get(first..)?;
-        // Few go past the next iteration.
+        // Few spans extend beyond the next iteration.
         let more = match rest.get(1) {
             Some(next) if next.start < span.end => {
                 rest.partition_point(|other| other.start < span.end) - 1

@@ -1,4 +1,4 @@
-//! Adds up the events of a record, in all and by iteration.
+//! Adds up the events of a record, in total and by iteration.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,19 +11,19 @@ use crate::events::requests::Requests;
 use crate::events::spans::{Span, Spans};
 use crate::events::turnaround::{Turnaround, Turnarounds};
 
-/// How many names of functions and ranges have a total of their own.
-const LIMIT: usize = 1 << 14;
+/// Maximum number of names of functions and of ranges with a total of their own, and of threads.
+const MAX_NAMES: usize = 1 << 14;
 
-/// Generations of Python's garbage that are distinguished.
+/// Number of generations of Python's garbage collector to distinguish.
 pub const GENERATIONS: usize = 4;
 
-/// So many events of one kind, in ticks.
+/// Number and time of events of one kind, in ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Total {
     pub count: u64,
     pub ticks: u64,
     pub longest: u64,
-    /// The part that iterations waited for: on their thread, or for collections on any.
+    /// The part of the time that delayed iterations: on their thread, or, for collections, on any thread.
     pub inside: u64,
 }
 
@@ -35,26 +35,26 @@ impl Total {
     }
 }
 
-/// What happened in one iteration. Times are in ticks.
+/// Sums of one iteration. Times are in ticks.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct InIteration {
     pub launches: u32,
     pub launching: u64,
     pub calls: u32,
-    /// Calls that capture, or that a capture takes up.
+    /// Number of calls that begin or end a capture, or that a capture takes up.
     pub captures: u32,
     pub wait: u64,
     pub gil_wait: u64,
     pub gc: u64,
-    /// The wait for the GPU after which its thread launched work, by its row; the first where there are several.
+    /// Row of the wait for the GPU after which its thread launched work; the first if there are several.
     pub launched_after: Option<u8>,
-    /// The wait that its thread has made since it launched work.
+    /// Row of the last wait that its thread has made since it launched work.
     waited: Option<u8>,
-    /// Collections that go on over the whole of this iteration, less those of the one before.
+    /// Number of collections that cover this iteration entirely, as a difference from the previous iteration.
     collections: i64,
 }
 
-/// Totals by kind.
+/// Totals by kind of event.
 #[derive(Debug)]
 pub struct Totals {
     /// By row of the table of calls.
@@ -63,20 +63,20 @@ pub struct Totals {
     pub collected: u64,
     pub gil_wait: Total,
     pub gil_hold: Total,
-    /// What each thread held it, in ticks.
+    /// Time that each thread held the GIL, in ticks.
     pub holds: HashMap<u32, u64>,
     pub gil_forced: u64,
     pub functions: HashMap<StringId, Total>,
     pub ranges: HashMap<(StringId, StringId), Total>,
-    /// Names that have no total, for want of room.
+    /// Number of events whose name has no total because there was no room.
     pub left_out: u64,
-    /// What events say is missing.
+    /// Number of missing events, as reported by other events.
     pub dropped: u64,
     pub events: u64,
 }
 
 impl Totals {
-    /// What iterations spent on what could slow them down, in ticks.
+    /// Returns the time that iterations spent on a possible cause of slowness, in ticks.
     pub fn spent(&self, cause: Cause) -> u64 {
         let total = match cause {
             Cause::Gc(generation) => self.gc.get(usize::from(generation)),
@@ -90,35 +90,35 @@ impl Totals {
     }
 }
 
-/// What the events come to.
+/// Results of adding up the events.
 #[derive(Debug)]
 pub struct Tallied {
     pub inside: Vec<InIteration>,
     pub totals: Totals,
     pub watched: Watched,
-    /// In ticks.
+    /// Times are in ticks.
     pub turnaround: Turnaround,
 }
 
-/// What is known of a record.
+/// Facts of a record that the first pass found.
 #[derive(Clone, Copy, Debug)]
-pub struct Known<'a> {
+pub struct TallyInputs<'a> {
     pub qualified: &'a Qualified,
-    /// Of each row of the table of calls, and whether it allocates.
+    /// Kind of each row of the table of calls, and whether it allocates.
     pub kinds: &'a [CallKind; 256],
     pub allocates: &'a [bool; 256],
     pub requests: &'a Requests,
     pub strings: &'a Strings,
 }
 
-/// The adding up.
+/// Adds up the events of a record.
 #[derive(Debug)]
 pub struct Tally<'a> {
     timeline: Spans,
     /// The thread of each iteration.
     threads: Vec<u32>,
-    /// Totals have what happened in iterations that count, and outside iterations.
-    known: Known<'a>,
+    /// Totals include only events in iterations that count, and outside iterations.
+    known: TallyInputs<'a>,
     pub iterations: Vec<InIteration>,
     pub totals: Totals,
     pub watched: Watched,
@@ -126,11 +126,11 @@ pub struct Tally<'a> {
 }
 
 impl<'a> Tally<'a> {
-    /// For iterations in the order of their starts, with their threads.
+    /// Creates an empty tally. Iterations must be in the order of their starts; `threads` has the thread of each.
     pub fn new(
         timeline: Spans,
         threads: Vec<u32>,
-        known: Known<'a>,
+        known: TallyInputs<'a>,
         watched: Watched,
         turnarounds: Turnarounds,
     ) -> Self {
@@ -208,7 +208,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Whether an event holds its thread up, by something that has a finding of its own.
+    /// Returns true if an event delays its thread by something that has a finding of its own.
     fn holds(&self, thread: u32, event: &Event) -> bool {
         match event.what {
             What::Gc { .. } | What::GilWait => true,
@@ -218,7 +218,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Whether totals have an event: one that lies in iterations of which none counts is not among them.
+    /// Returns true if totals include an event. Those that lie only in iterations that do not count are left out.
     fn counts(&mut self, event: &Event) -> bool {
         self.known.qualified.has_all()
             || self
@@ -227,7 +227,7 @@ impl<'a> Tally<'a> {
                 .is_none_or(|(first, last)| self.known.qualified.has_any(first, last))
     }
 
-    /// Adds a call for a stream; `None` where a stream capture takes it up.
+    /// Adds a call for a stream. `stream` is `None` if a stream capture takes the call up.
     #[inline]
     fn call(&mut self, thread: u32, event: &Event, row: u8, stream: Option<u64>, counts: bool) {
         if counts {
@@ -262,9 +262,9 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Adds what an iteration's own thread did to it. What goes on over a whole iteration was not done
-    /// by the thread that ended it, or says nothing about it; so only the first and the last that
-    /// an event reaches count.
+    /// Adds an activity of an iteration's own thread. An activity that covers a whole iteration is not one of the thread
+    /// that ended the iteration, or does not explain its time. So only the first and the last iteration that an event
+    /// overlaps count.
     fn own(&mut self, thread: u32, event: &Event, cause: Cause) {
         let span = span(event);
         let Some((first, last)) = self.timeline.reach(&span) else {
@@ -296,7 +296,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Adds a collection to every iteration that it reaches into: it holds all of Python up.
+    /// Adds a collection to every iteration that it overlaps, because it stops all Python code.
     fn collection(&mut self, event: &Event, generation: u16) {
         let span = span(event);
         let Some((first, last)) = self.timeline.reach(&span) else {
@@ -318,7 +318,7 @@ impl<'a> Tally<'a> {
         if last != first {
             part(last);
         }
-        // Those between are covered as a whole, and there may be any number of them.
+        // The collection covers the iterations between entirely. There may be any number of them.
         if last > first + 1 {
             self.iterations[first + 1].collections += 1;
             self.iterations[last].collections -= 1;
@@ -328,10 +328,10 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Notes what a thread does to other threads' iterations by holding the GIL, in those watched.
+    /// Records the effect of a thread that holds the GIL on watched iterations of other threads.
     fn hold(&mut self, thread: u32, event: &Event) {
         self.totals.gil_hold.add(event.duration);
-        if self.totals.holds.len() < LIMIT || self.totals.holds.contains_key(&thread) {
+        if self.totals.holds.len() < MAX_NAMES || self.totals.holds.contains_key(&thread) {
             let ticks = self.totals.holds.entry(thread).or_default();
             *ticks = ticks.saturating_add(event.duration);
         }
@@ -348,7 +348,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Notes what overlaps a watched iteration.
+    /// Records an overlap with a watched iteration.
     fn note(&mut self, index: usize, span: &Span, cause: Cause) {
         if let Some(place) = self.watched.place(index)
             && let Some(around) = self.timeline.span(place)
@@ -357,7 +357,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Ends the adding up.
+    /// Returns the results.
     pub fn finish(mut self) -> Tallied {
         let mut collections = 0_i64;
         for (place, iteration) in self.iterations.iter_mut().enumerate() {
@@ -378,7 +378,7 @@ impl<'a> Tally<'a> {
     }
 }
 
-/// The time that an event took.
+/// Returns the time span of an event.
 const fn span(event: &Event) -> Span {
     Span {
         start: event.start,
@@ -386,9 +386,9 @@ const fn span(event: &Event) -> Span {
     }
 }
 
-/// Adds to a name's total.
+/// Adds to the total of a name.
 fn named<K: Hash + Eq>(totals: &mut HashMap<K, Total>, left_out: &mut u64, key: K, ticks: u64) {
-    if totals.len() < LIMIT || totals.contains_key(&key) {
+    if totals.len() < MAX_NAMES || totals.contains_key(&key) {
         totals.entry(key).or_default().add(ticks);
     } else {
         *left_out += 1;

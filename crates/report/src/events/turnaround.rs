@@ -1,7 +1,7 @@
-//! How long a GPU has nothing to do because the host waited for it in the midst of an iteration.
+//! GPU idle time because the host waited for the GPU in the middle of an iteration.
 //!
-//! A wait that returns leaves its stream empty until the thread launches the next work. Where all work
-//! goes to one stream, that is time in which the GPU is idle, and no kernel has to be recorded to know it.
+//! After a wait has returned, its stream is empty until the thread launches the next work. If all work goes to one
+//! stream, the GPU is idle for that time, which is known without recording kernels.
 
 use std::collections::HashMap;
 
@@ -10,13 +10,13 @@ use tllmprof_record::Event;
 
 use crate::events::facts::CallRow;
 
-/// How many threads, and streams, are distinguished.
-const LIMIT: usize = 256;
+/// Maximum number of threads, and of streams, to distinguish.
+const MAX_THREADS: usize = 256;
 
-/// What has to go to one stream of one thread for the others not to matter.
-const ONE: f64 = 0.95;
+/// Minimum share of launches on one stream of one thread, for the others not to matter.
+const MIN_ONE_STREAM_SHARE: f64 = 0.95;
 
-/// What a row of the table of calls does to the stream.
+/// The effect of a row of the table of calls on its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Drains {
     #[default]
@@ -24,13 +24,14 @@ pub enum Drains {
     Launch,
     /// A wait until the stream is empty.
     Wait,
-    /// A copy that returns when it is done.
+    /// A copy that returns when it has completed.
     Copy,
 }
 
 impl Drains {
-    /// Of each row. An event may have been recorded long before the end of its stream.
-    pub fn of(rows: &[CallRow]) -> [Self; 256] {
+    /// Returns the effect of each row. A wait for an event has none, because the event may have been recorded long
+    /// before the end of its stream.
+    pub fn by_row(rows: &[CallRow]) -> [Self; 256] {
         let mut all = [Self::Nothing; 256];
         for row in rows {
             all[usize::from(row.row)] = match row.waits_for() {
@@ -44,34 +45,35 @@ impl Drains {
     }
 }
 
-/// Host waits and copies that block, and what lies between them and the next launch of the same iteration.
-/// Times are in ticks or in nanoseconds.
+/// Time between a host wait or a blocking copy and the next launch in the same iteration. Times are in ticks or in
+/// nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Turnaround {
     pub after_waits: u64,
     pub after_copies: u64,
-    /// All launches came from one thread and went to one stream, or nearly all: the GPU was idle then.
+    /// True if all or nearly all launches came from one thread and went to one stream. Then the GPU was idle for that
+    /// time.
     pub one_stream: bool,
 }
 
-/// What left a thread's stream empty.
+/// The call that left a thread's stream empty.
 #[derive(Clone, Copy, Debug)]
 struct Empty {
     by: Drains,
     since: u64,
-    /// The iteration it was in.
+    /// Index of the iteration.
     place: usize,
-    /// What the thread spent since then on what is no consequence of the wait.
+    /// Time that the thread has since spent on activities that are not a consequence of the wait.
     held: u64,
 }
 
-/// The adding up.
+/// Adds up turnaround times.
 #[derive(Debug)]
 pub struct Turnarounds {
     rows: [Drains; 256],
     empty: HashMap<u32, Empty>,
     launches: HashMap<(u32, u64), u64>,
-    /// The latest launches, which are not among those yet: of one thread and stream, and how many.
+    /// The latest launches, which are not yet in `launches`: their thread and stream, and their number.
     latest: ((u32, u64), u64),
     found: Turnaround,
 }
@@ -79,7 +81,7 @@ pub struct Turnarounds {
 impl Turnarounds {
     pub fn new(rows: &[CallRow]) -> Self {
         Self {
-            rows: Drains::of(rows),
+            rows: Drains::by_row(rows),
             empty: HashMap::new(),
             launches: HashMap::new(),
             latest: ((0, 0), 0),
@@ -87,13 +89,13 @@ impl Turnarounds {
         }
     }
 
-    /// Adds a call of a thread that was made in an iteration, which `place` identifies.
+    /// Adds a call of a thread in the iteration at index `place`.
     pub fn call(&mut self, thread: u32, row: u8, stream: u64, place: usize, event: &Event) {
         match self.rows[usize::from(row)] {
             Drains::Nothing => (),
             Drains::Launch => self.launch(thread, stream, place, event.start),
             by @ (Drains::Wait | Drains::Copy) => {
-                if self.empty.len() < LIMIT || self.empty.contains_key(&thread) {
+                if self.empty.len() < MAX_THREADS || self.empty.contains_key(&thread) {
                     let empty = Empty {
                         by,
                         since: event.start.saturating_add(event.duration),
@@ -106,7 +108,8 @@ impl Turnarounds {
         }
     }
 
-    /// Something else held the thread up: a collection, a wait for the GIL, an allocation. It has a finding of its own.
+    /// Adds an event that delayed the thread for another reason: a collection, a wait for the GIL, an allocation. These
+    /// have findings of their own.
     pub fn held(&mut self, thread: u32, event: &Event) {
         if let Some(empty) = self.empty.get_mut(&thread)
             && event.start >= empty.since
@@ -125,7 +128,7 @@ impl Turnarounds {
         if self.empty.is_empty() {
             return;
         }
-        // Between two iterations the host has the next one to think about: that is no wait's doing.
+        // Ignore time between two iterations: the host prepares the next one then, which is not caused by the wait.
         if let Some(empty) = self.empty.remove(&thread)
             && empty.place == place
         {
@@ -139,7 +142,7 @@ impl Turnarounds {
 
     fn settle(&mut self) {
         let (key, count) = self.latest;
-        if count > 0 && (self.launches.len() < LIMIT || self.launches.contains_key(&key)) {
+        if count > 0 && (self.launches.len() < MAX_THREADS || self.launches.contains_key(&key)) {
             *self.launches.entry(key).or_default() += count;
         }
     }
@@ -149,7 +152,7 @@ impl Turnarounds {
         let all: u64 = self.launches.values().sum();
         let most = self.launches.values().copied().max().unwrap_or(0);
         Turnaround {
-            one_stream: most > 0 && most as f64 >= ONE * all as f64,
+            one_stream: most > 0 && most as f64 >= MIN_ONE_STREAM_SHARE * all as f64,
             ..self.found
         }
     }
@@ -203,10 +206,10 @@ mod tests {
             (1, 1, 7, 0, 14, 15), // 4 after a wait
             (1, 3, 0, 0, 20, 30),
             (1, 1, 7, 0, 31, 32), // 1 after a copy
-            (1, 4, 0, 0, 33, 40), // an event says nothing about the end of the stream
+            (1, 4, 0, 0, 33, 40), // an event does not show the end of the stream
             (1, 1, 7, 0, 60, 61),
             (1, 2, 7, 0, 62, 63),
-            (1, 1, 7, 1, 99, 100), // of the next iteration
+            (1, 1, 7, 1, 99, 100), // in the next iteration
         ]);
         assert_eq!((both.after_waits, both.after_copies), (4, 1));
         assert!(both.one_stream);

@@ -1,4 +1,4 @@
-//! The windows of a record, put together from their edges and iterations.
+//! The windows of a record, built from their edges and iterations.
 
 use std::collections::HashSet;
 
@@ -14,28 +14,28 @@ pub struct Window {
     /// The number of its first iteration.
     pub first: u64,
     /// The number of its last iteration.
-    // Of one that was never closed, the last that there is.
+    // For a window that was never closed, the last one in the record.
     pub last: u64,
-    /// Whether it was closed.
+    /// True if it was closed.
     pub closed: bool,
-    /// Whether something other than its last iteration closed it, such as the end of the process.
+    /// True if something other than its last iteration closed it, such as the end of the process.
     pub cut: bool,
-    /// Whether the flight recorder had kept its iterations: those before a window, or before the end of the process.
+    /// True if the flight recorder had kept its iterations: those before a window, or before the end of the process.
     pub past: bool,
-    /// In the order of their starts.
+    /// The iterations, in the order of their starts.
     #[serde(skip)]
     pub iterations: Vec<Iteration>,
 }
 
 impl Window {
-    /// The iterations that count in figures.
+    /// Returns the iterations that count in figures.
     pub fn qualified(&self) -> impl Iterator<Item = &Iteration> {
         self.iterations
             .iter()
             .filter(|iteration| iteration.qualifies())
     }
 
-    /// The numbers of its first and its last iteration.
+    /// Returns the numbers of its first and its last iteration as text.
     pub fn name(&self) -> String {
         match self.first == self.last {
             true => self.first.to_string(),
@@ -43,20 +43,21 @@ impl Window {
         }
     }
 
-    /// From its first iteration's start to the last one's end, in nanoseconds.
+    /// Returns the time from its first iteration's start to the last one's end, in nanoseconds.
     pub fn wall(&self) -> u64 {
         let (start, end) = self.span();
         end.saturating_sub(start)
     }
 
-    /// Its first iteration's start and the last one's end, in nanoseconds.
+    /// Returns its first iteration's start and the last one's end, in nanoseconds.
     pub fn span(&self) -> (u64, u64) {
         let end = self.iterations.iter().map(Iteration::end).max();
         let start = self.iterations.first().map(|first| first.start);
         (start.unwrap_or(0), end.unwrap_or(0))
     }
 
-    /// That time without the iterations that do not count, and without those that are missing.
+    /// Returns the parts of that time without iterations that do not count, and without gaps where iterations are
+    /// missing.
     pub fn stretches(&self) -> impl Iterator<Item = (u64, u64)> {
         let (mut from, end) = self.span();
         let mut until = from;
@@ -77,8 +78,8 @@ impl Window {
         })
     }
 
-    /// Iterations between its first and its last one that are not there: where threads make steps at once, the
-    /// next one may begin before the turn of one has come.
+    /// Returns the number of missing iterations between its first and its last one. They can be missing if several
+    /// threads make steps at once: the next iteration may have begun before one could be written.
     pub fn gaps(&self) -> u64 {
         match self.iterations.len() as u64 {
             0 => 0,
@@ -89,7 +90,7 @@ impl Window {
     }
 }
 
-/// Where a window opens or closes.
+/// The opening or closing of a window.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowEdge {
     pub ticks: u64,
@@ -98,8 +99,8 @@ pub struct WindowEdge {
     pub cut: bool,
 }
 
-/// The windows that edges bound, in the order that they were opened. The last iteration of one that was
-/// not closed is `u64::MAX`.
+/// Returns the windows between edges, in the order of their opening. The last iteration of a window that was not closed
+/// is `u64::MAX`.
 pub fn pairs(mut edges: Vec<WindowEdge>) -> Vec<Window> {
     edges.sort_by_key(|edge| edge.ticks);
     let mut windows: Vec<Window> = Vec::new();
@@ -124,8 +125,8 @@ pub fn pairs(mut edges: Vec<WindowEdge>) -> Vec<Window> {
     windows
 }
 
-/// The windows that edges bound, and the iterations in them, which come in the order of their starts.
-/// Iterations whose window's edges are lost are a window of their own. `pasts`: the first iterations of windows of the past.
+/// Returns the windows between edges with their iterations, which must be in the order of their starts. Iterations of
+/// windows whose edges are lost form a window of their own. `pasts` has the first iterations of windows of the past.
 pub fn windows(
     edges: Vec<WindowEdge>,
     iterations: Vec<Iteration>,
@@ -135,7 +136,7 @@ pub fn windows(
     for window in &mut windows {
         window.past = pasts.contains(&window.first);
     }
-    // A window that was not closed ends where the next begins.
+    // A window that was not closed ends where the next one begins.
     let firsts: Vec<_> = windows.iter().skip(1).map(|window| window.first).collect();
     for (window, next) in windows.iter_mut().zip(firsts) {
         if !window.closed {
@@ -276,7 +277,7 @@ mod tests {
             past: false,
             iterations: iterations.to_vec(),
         };
-        // 7 began before the turn of 6 had come: nothing shows that time is missing.
+        // 7 began before 6 could be written: no gap shows that time is missing.
         let stretches: Vec<_> = window.stretches().collect();
         assert_eq!(stretches, [(0, 20), (60, 90)]);
     }

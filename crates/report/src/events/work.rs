@@ -1,23 +1,23 @@
-//! Work of GPUs: kernels, copies, memory that is set. This alone knows how events say when it ran.
+//! GPU work: kernels, copies and memory sets. Only this module interprets the times of their events.
 
 use tllmprof_record::{Clock, CopyKind, Event, StringId, What};
 
 use super::spans::Span;
 
-/// A piece of work of a GPU.
+/// A piece of GPU work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GpuWork {
     pub device: u8,
     pub stream: u16,
     pub what: GpuWorkKind,
-    /// When it began, in ticks, and in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Start in ticks, and in nanoseconds of `CLOCK_MONOTONIC`.
     pub ticks: u64,
     pub start: u64,
-    /// How long it took, in nanoseconds; 0: the driver did not say.
+    /// Length in nanoseconds; 0 if the driver did not report it.
     pub ns: u64,
 }
 
-/// What a GPU did.
+/// The kind of GPU work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GpuWorkKind {
     Kernel { name: StringId, correlation: u32 },
@@ -26,10 +26,10 @@ pub enum GpuWorkKind {
 }
 
 impl GpuWork {
-    /// The work that an event is, if it is one.
+    /// Returns the work that an event describes, or `None` if it describes none.
     #[inline]
     #[must_use]
-    pub fn of(clock: &Clock, event: &Event) -> Option<Self> {
+    pub fn from_event(clock: &Clock, event: &Event) -> Option<Self> {
         let (device, stream, what) = match event.what {
             What::GpuKernel {
                 device,
@@ -56,12 +56,12 @@ impl GpuWork {
             what,
             ticks: event.start,
             start: clock.ns(event.start),
-            // GPUs have a clock of their own, which counts nanoseconds.
+            // GPUs have their own clock, which counts nanoseconds.
             ns: event.duration,
         })
     }
 
-    /// From when to when it ran.
+    /// Returns the span in which it ran.
     #[must_use]
     pub const fn span(&self) -> Span {
         Span {

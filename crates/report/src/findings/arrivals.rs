@@ -1,50 +1,52 @@
 //! Ranks that wait for each other in collectives.
 
 use super::evidence::Evidence;
-use super::rules::Together;
-use super::{Judged, ranks};
+use super::rules::JobAnalyses;
+use super::{Judgement, ranks};
 use crate::numbers::units::{Change, Share, Time};
 use crate::ranks::arrivals::{Arrivals, Bound};
 
-/// Its rule.
-pub const SKEW: &str = "arrival-skew";
+/// Name of the rule on arrival skew.
+pub const SKEW_RULE: &str = "arrival-skew";
 
-/// How much of the time ranks wait for the last one, or transfer.
-const WAITING: f64 = 0.05;
-const TRANSFERRING: f64 = 0.2;
-/// How much of the time one rank takes from the others to be named.
-const NAMED: f64 = 0.01;
+/// Minimum share of the time that ranks wait for the last one, and minimum share that transfers take.
+const MIN_WAITING: f64 = 0.05;
+const MIN_TRANSFERRING: f64 = 0.2;
+/// Minimum share of the time that one rank costs the others for the finding to name it.
+const MIN_NAMED_GAIN: f64 = 0.01;
 
 pub fn skew_when() -> String {
     format!(
         "ranks wait over {} of the time for the last one to come to a collective",
-        Share(WAITING)
+        Share(MIN_WAITING)
     )
 }
 
 pub fn transfer_when() -> String {
     format!(
         "transfers of collectives take over {} of the time, and more than waiting does",
-        Share(TRANSFERRING)
+        Share(MIN_TRANSFERRING)
     )
 }
 
-/// What the collectives show, or why that is not known.
-fn known<'a>(all: &[Evidence<'_>], together: Together<'a>) -> Result<&'a Arrivals, Judged> {
+/// Returns the analysis of the collectives, or a verdict if there is none.
+fn known<'a>(all: &[Evidence<'_>], together: JobAnalyses<'a>) -> Result<&'a Arrivals, Judgement> {
     if all.len() < 2 {
-        return Err(Judged::Unknown("one process".to_owned()));
+        return Err(Judgement::Unknown("one process".to_owned()));
     }
     match together.arrivals {
-        Some(arrivals) if arrivals.steps.is_empty() => Err(Judged::Unknown(arrivals.why.clone())),
-        Some(arrivals) => Ok(arrivals),
-        None if all.iter().all(|one| one.process.kernels.window.is_some()) => {
-            Err(Judged::No("no kernel is that of a collective".to_owned()))
+        Some(arrivals) if arrivals.steps.is_empty() => {
+            Err(Judgement::Unknown(arrivals.why.clone()))
         }
-        None => Err(Judged::Unknown("kernels were not recorded".to_owned())),
+        Some(arrivals) => Ok(arrivals),
+        None if all.iter().all(|one| one.process.kernels.window.is_some()) => Err(Judgement::No(
+            "no kernel is that of a collective".to_owned(),
+        )),
+        None => Err(Judgement::Unknown("kernels were not recorded".to_owned())),
     }
 }
 
-pub fn skew(all: &[Evidence<'_>], together: Together<'_>) -> Judged {
+pub fn skew(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
     let arrivals = match known(all, together) {
         Ok(arrivals) => arrivals,
         Err(judged) => return judged,
@@ -54,19 +56,16 @@ pub fn skew(all: &[Evidence<'_>], together: Together<'_>) -> Judged {
         "ranks wait {} of the time for the last one to come to a collective",
         Share(waiting)
     );
-    if arrivals.verdict == Bound::Inconclusive && waiting < WAITING {
-        return Judged::Unknown(format!("{evidence}; {}", arrivals.why));
+    if arrivals.verdict == Bound::Inconclusive && waiting < MIN_WAITING {
+        return Judgement::Unknown(format!("{evidence}; {}", arrivals.why));
     }
-    if waiting < WAITING {
-        return Judged::No(evidence);
+    if waiting < MIN_WAITING {
+        return Judgement::No(evidence);
     }
-    let slowest = arrivals.slowest().into_iter().find_map(|place| {
-        let one = all.iter().find(|one| one.place == place)?;
-        (arrivals.gain(place) >= NAMED).then_some(one)
-    });
-    let Some(one) = slowest else {
+    let latest = latest(arrivals);
+    let Some(one) = all.iter().find(|one| Some(one.place) == latest) else {
         let evidence = format!("{evidence}, now for one and now for another");
-        return Judged::Yes {
+        return Judgement::Yes {
             evidence,
             loss: None,
         };
@@ -87,17 +86,23 @@ pub fn skew(all: &[Evidence<'_>], together: Together<'_>) -> Judged {
         Time(then),
         Time(now)
     );
-    // What that rank loses to causes of its own is theirs.
+    // Losses to causes of its own count for the findings of these causes.
     match arrivals.gain(one.place) - ranks::theirs(one, all) {
-        gain if gain > 0.0 => Judged::yes(evidence, gain),
-        _ => Judged::Yes {
+        gain if gain > 0.0 => Judgement::yes(evidence, gain),
+        _ => Judgement::Yes {
             evidence,
             loss: None,
         },
     }
 }
 
-pub fn transfer(all: &[Evidence<'_>], together: Together<'_>) -> Judged {
+/// Returns the index of the slowest process that costs the others at least [`MIN_NAMED_GAIN`] of the time.
+pub fn latest(arrivals: &Arrivals) -> Option<usize> {
+    let mut slowest = arrivals.slowest().into_iter();
+    slowest.find(|place| arrivals.gain(*place) >= MIN_NAMED_GAIN)
+}
+
+pub fn transfer(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
     let arrivals = match known(all, together) {
         Ok(arrivals) => arrivals,
         Err(judged) => return judged,
@@ -105,15 +110,15 @@ pub fn transfer(all: &[Evidence<'_>], together: Together<'_>) -> Judged {
     let part = arrivals.part(arrivals.all.transfer);
     let evidence = format!("transfers of collectives take {} of the time", Share(part));
     match arrivals.verdict {
-        Bound::Inconclusive => Judged::Unknown(arrivals.why.clone()),
+        Bound::Inconclusive => Judgement::Unknown(arrivals.why.clone()),
         Bound::TransferBound | Bound::Mixed
-            if part >= TRANSFERRING && arrivals.all.transfer > arrivals.all.wait =>
+            if part >= MIN_TRANSFERRING && arrivals.all.transfer > arrivals.all.wait =>
         {
-            Judged::Yes {
+            Judgement::Yes {
                 evidence,
                 loss: None,
             }
         }
-        _ => Judged::No(evidence),
+        _ => Judgement::No(evidence),
     }
 }

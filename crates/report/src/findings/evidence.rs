@@ -1,78 +1,79 @@
-//! What the rules look at: figures of one process, in parts of the iterations' time.
+//! Figures of one process that rules are judged by. Shares are parts of the iterations' time.
 
+use tllmprof_calls::{Kind, kind_of};
 use tllmprof_record::Metric;
 
 use crate::events::facts::CallRow;
-use crate::events::iteration::GpuFrom;
 use crate::events::iteration::Iteration;
 use crate::events::named::Named;
+use crate::events::origin::SMALL_COST;
 use crate::events::window::Window;
 use crate::iterations::sum::Sum;
-use crate::ledger::LedgerKind;
-use crate::ledger::slow::LARGE;
+use crate::ledger::slow::LARGE_BATCH_RATIO;
+use crate::ledger::{Basis, LedgerKind};
 use crate::numbers::quantiles::Quantiles;
+use crate::numbers::units::Share;
 use crate::process::Process;
-use crate::process::state::State;
+use crate::process::gpu::Busy;
 
-/// What an iteration has to take, of the median, to be a slow one.
-const SLOW: f64 = 1.5;
+/// Minimum ratio of a slow iteration's time to the median.
+const SLOW_RATIO: f64 = 1.5;
 
-/// How much longer an iteration takes at most in which kernels are taken: of graphs of tiny kernels, on an H200.
-const SLOWED: f64 = 1.7;
+/// Maximum share of the time that the recorder may take for GPU idle time to represent the program.
+const MAX_RECORDER_SHARE: f64 = 0.2;
+
+/// Maximum ratio of the median iteration with kernels to that without, if the two kinds do different work.
+const MAX_STRETCH: f64 = 1.1;
 
 /// A process that has iterations.
 pub struct Evidence<'a> {
     pub process: &'a Process,
-    /// Its place among all.
+    /// Its index among all processes of the report.
     pub place: usize,
     pub sum: &'a Sum,
-    /// What distinguishes it from the others; empty where it is the only one.
+    /// The name that distinguishes it from the others; empty if it is the only one.
     pub who: String,
 }
 
-/// Calls of some rows.
+/// Calls of some kinds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Calls {
     pub count: u64,
     pub total: u64,
 }
 
-/// What launches take in the median iteration: one that something else held up says nothing about them.
+/// Launch times: medians over iterations, because an iteration that something else delayed is not typical.
 #[derive(Clone, Copy, Debug)]
 pub struct Launching {
-    /// Of the time.
+    /// Share of launches in the time.
     pub share: f64,
-    /// Of one launch, in nanoseconds.
+    /// Time of one launch, in nanoseconds.
     pub mean: u64,
 }
 
-/// What the kernels of a process show.
+/// Figures of the kernels of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernels {
-    /// In an iteration.
+    /// Mean number of kernels in an iteration.
     pub kernels: f64,
-    /// What a kernel takes, in nanoseconds.
+    /// Mean time of a kernel, in nanoseconds.
     pub mean: u64,
-    /// Between two pieces of work of an iteration, of the time.
-    pub gaps: f64,
-    /// At work, of the time.
-    pub busy: Busy,
-    /// Copies between host and device, of the time.
+    /// Share of copies between host and device in the time.
     pub copies: f64,
 }
 
-/// What a GPU was at, as a whole, in parts of what it can.
+/// Utilization of a GPU by all its processes, as parts of 1.
 #[derive(Clone, Copy, Debug)]
 pub struct Metrics {
     pub sm: Option<f64>,
     pub bandwidth: Option<f64>,
-    /// The time in which any kernel ran.
+    /// Share of the time in which any kernel ran.
     pub busy: Option<f64>,
 }
 
 impl<'a> Evidence<'a> {
-    /// Of those that have iterations.
-    pub fn of(processes: &'a [Process], names: &[String]) -> Vec<Self> {
+    /// Returns the evidence of each process that has iterations.
+    pub fn collect(processes: &'a [Process], names: &[String]) -> Vec<Self> {
         let named = processes.iter().zip(names).enumerate();
         let with = named.filter_map(|(place, (process, name))| {
             Some(Self {
@@ -89,13 +90,13 @@ impl<'a> Evidence<'a> {
         with
     }
 
-    /// Those that count.
+    /// Returns the iterations that count.
     pub fn iterations(&self) -> impl Iterator<Item = &'a Iteration> + use<'a> {
         let windows = &self.process.windows;
         windows.iter().flat_map(Window::qualified)
     }
 
-    /// What shares of the time are of that leave out waiting for requests.
+    /// Returns the name of the time that shares are based on, which excludes waits for requests.
     pub const fn worked(&self) -> &'static str {
         match self.sum.totals.idle {
             0 => "the time",
@@ -103,7 +104,54 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// In how many iterations something was measured, in words; nothing where it was in all.
+    /// Returns true if recording took so much of the time that GPU idle time does not represent the program.
+    pub fn is_distorted(&self) -> bool {
+        self.is_stretched()
+            || self
+                .process
+                .own_share()
+                .is_some_and(|own| own > MAX_RECORDER_SHARE)
+    }
+
+    /// Returns true if GPU idle time is known only from iterations that the recording of kernels made longer.
+    fn is_stretched(&self) -> bool {
+        if let Some(cost) = self.process.profiler_share() {
+            return cost > SMALL_COST;
+        }
+        let longer = |with: Quantiles, without: Quantiles| {
+            with.p50 as f64 > MAX_STRETCH * without.p50 as f64
+        };
+        match (self.sum.with_kernels, self.sum.without_kernels) {
+            (_, None) => true,
+            (Some(with), Some(without)) => {
+                self.process.ledger.gpu_from == Basis::Kernels && longer(with, without)
+            }
+            (None, _) => false,
+        }
+    }
+
+    /// Returns the reason why figures are distorted, in words.
+    pub fn distorted(&self) -> String {
+        if let Some(cost) = self.process.profiler_share() {
+            let cost = Share(cost);
+            return format!("recording took {cost} of the time by an estimate");
+        }
+        match self
+            .process
+            .own_share()
+            .filter(|own| *own > MAX_RECORDER_SHARE)
+        {
+            Some(own) => format!("the recorder took {} of the time", Share(own)),
+            None if self.sum.without_kernels.is_none() => {
+                "kernels were taken in all iterations, which slows the host".to_owned()
+            }
+            None => "iterations with kernels take longer, and do other work than those without"
+                .to_owned(),
+        }
+    }
+
+    /// Returns the number of iterations in which something was measured, in words; empty if it was measured in all of
+    /// them.
     pub fn measured_in(&self, some: u64) -> String {
         match self.sum.iterations {
             all if some > 0 && some < all => format!(" (measured in {some} of {all})"),
@@ -111,7 +159,7 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// A part of the iterations' time, at most all of it.
+    /// Returns a time in nanoseconds as a share of the iterations' time, at most 1.
     pub fn share(&self, ns: u64) -> f64 {
         self.sum.share(ns).min(1.0)
     }
@@ -129,6 +177,13 @@ impl<'a> Evidence<'a> {
         })
     }
 
+    /// Returns true if most of the time in asynchronous copies is certainly in copies to a device.
+    pub fn copies_to_device(&self) -> bool {
+        let all = self.calls(|row| matches!(kind_of(&row.name), Some(Kind::AsyncCopy(_))));
+        let to_device = self.calls(|row| row.name.contains("HtoD"));
+        to_device.total * 2 > all.total
+    }
+
     pub fn launching(&self) -> Launching {
         let millionths = self.iterations().map(|iteration| {
             let share = iteration.launching as f64 / iteration.busy().max(1) as f64;
@@ -137,12 +192,12 @@ impl<'a> Evidence<'a> {
         let launch = self.iterations().filter(|iteration| iteration.launches > 0);
         let means = launch.map(|iteration| iteration.launching / u64::from(iteration.launches));
         Launching {
-            share: Quantiles::of(millionths).map_or(0.0, |shares| shares.p50 as f64 / 1e6),
-            mean: Quantiles::of(means).map_or(0, |means| means.p50),
+            share: Quantiles::from_values(millionths).map_or(0.0, |shares| shares.p50 as f64 / 1e6),
+            mean: Quantiles::from_values(means).map_or(0, |means| means.p50),
         }
     }
 
-    /// What the host's waits take of the time without waiting for requests, as the ledger has it.
+    /// Returns the share of the host's waits in the time without waits for requests, by the ledger.
     pub fn waits(&self) -> f64 {
         let ledger = &self.process.ledger;
         let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
@@ -152,10 +207,10 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// What is lost in iterations to something that takes `part` of each, and how much of what the slow ones
-    /// take beyond the median is that. A wait for the GPU at the same time hides it.
+    /// Returns the time lost to something that takes `part` of each iteration, and the share of it in the excess of
+    /// slow iterations over the median. Time in which the host waits for the GPU anyway is not lost.
     pub fn lost(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
-        // What captures take is theirs.
+        // The time of iterations with captures counts for captures, unless most iterations have one.
         let captured = self.iterations().filter(|iteration| iteration.captures > 0);
         let few = captured.count() * 2 <= self.iterations().count();
         self.beyond(|iteration| {
@@ -167,13 +222,13 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// What iterations take longer in which a graph is captured: more than the median of those like them.
+    /// Returns the time by which iterations with a graph capture exceed the median of similar iterations without one.
     pub fn captures(&self) -> Lost {
         let usual = |taken: bool| {
             let like = self.iterations().filter(|iteration| {
                 iteration.captures == 0 && iteration.gpu_busy.is_some() == taken
             });
-            Quantiles::of(like.map(Iteration::busy)).map(|times| times.p50)
+            Quantiles::from_values(like.map(Iteration::busy)).map(|times| times.p50)
         };
         let (with, without) = (usual(true), usual(false));
         self.beyond(|iteration| {
@@ -188,21 +243,23 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// What iterations take longer than the median whose batches are far larger than others.
+    /// Returns the time by which iterations with batches far larger than the mean exceed the median.
     pub fn large_batches(&self) -> Lost {
         let tokens = |iteration: &Iteration| iteration.batch.map(|batch| u64::from(batch.tokens));
         let all = || self.iterations().filter_map(tokens);
         let mean = all().sum::<u64>() / (all().count() as u64).max(1);
         let usual = self.sum.time.p50;
         self.beyond(|iteration| match tokens(iteration) {
-            Some(tokens) if tokens > LARGE * mean => iteration.busy().saturating_sub(usual),
+            Some(tokens) if tokens > LARGE_BATCH_RATIO * mean => {
+                iteration.busy().saturating_sub(usual)
+            }
             _ => 0,
         })
     }
 
     fn beyond(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
         let usual = self.sum.time.p50;
-        let slow = (usual as f64 * SLOW) as u64;
+        let slow = (usual as f64 * SLOW_RATIO) as u64;
         let mut lost = Lost::default();
         let (mut beyond, mut explained) = (0_u64, 0_u64);
         for iteration in self.iterations() {
@@ -222,18 +279,10 @@ impl<'a> Evidence<'a> {
         lost
     }
 
-    /// What its kernels show, where they were taken.
+    /// Returns figures of the kernels, if they were recorded.
     pub fn kernels(&self) -> Option<Kernels> {
         let taken = self.process.kernels.window.as_ref()?;
-        // Nor do kernels whose times are not known show a GPU at work.
-        let busy_ns = taken.busy.filter(|busy| *busy > 0)?;
-        let wall = taken.wall as f64;
-        // What is missing would look like a GPU that does nothing.
-        let is_whole =
-            self.process.state() != State::Damaged && taken.dropped <= taken.kernels / 100;
-        if wall == 0.0 || !is_whole {
-            return None;
-        }
+        self.process.gpu.busy?;
         let all = self.process.kernels.totals.iter();
         let (count, total) = all.fold((0_u64, 0_u64), |(count, total), kernel| {
             (count + kernel.count, total.saturating_add(kernel.total))
@@ -241,43 +290,23 @@ impl<'a> Evidence<'a> {
         let copies = self.process.kernels.copies.iter();
         let copies = copies.filter(|copy| ["HtoD", "DtoH"].contains(&copy.kind.as_str()));
         let copying = copies.fold(0_u64, |sum, copy| sum.saturating_add(copy.total));
-        let of = |wall: f64| (busy_ns as f64 / wall).min(1.0);
-        let busy = match self.sum.without_kernels {
-            // Those that were not slowed down.
-            Some(time) => Busy::ByKernels(of(wall.min(time.mean as f64 * taken.iterations as f64))),
-            None => Busy::Between(of(wall), of(wall / SLOWED)),
-        };
         Some(Kernels {
             kernels: taken.a_step(taken.kernels),
             mean: total.checked_div(count).unwrap_or(0),
-            gaps: taken.share(taken.gaps.unwrap_or(0)),
-            busy,
             copies: taken.share(copying),
         })
     }
 
-    /// What the GPU is at work of the time.
+    /// Returns the share of the time in which the GPU is busy, by its kernels, or else by its metrics.
     pub fn busy(&self) -> Option<Busy> {
-        let by_events = |from| self.sum.gpu_of_busy.filter(|_| self.sum.gpu_from == from);
         let sampled = || self.metrics().and_then(|metrics| metrics.busy);
-        match (
-            by_events(GpuFrom::Plain),
-            self.kernels().map(|kernels| kernels.busy),
-        ) {
-            // What events bound is at most so long at work: kernels show the gaps in it.
-            (Some(events), Some(Busy::ByKernels(kernels))) if kernels < events => {
-                Some(Busy::ByKernels(kernels))
-            }
-            (Some(events), _) => Some(Busy::Is(events)),
-            (None, Some(kernels)) => Some(kernels),
-            (None, None) => match by_events(GpuFrom::Stretched) {
-                Some(events) => Some(Busy::Between(events, (events * SLOWED).min(1.0))),
-                None => sampled().map(Busy::Is),
-            },
-        }
+        self.process
+            .gpu
+            .busy
+            .or_else(|| sampled().map(Busy::Sampled))
     }
 
-    /// Those of the device that has most to do.
+    /// Returns the metrics of the device with the highest utilization.
     pub fn metrics(&self) -> Option<Metrics> {
         let all = || self.process.metrics.sums.iter();
         let of = |metric| all().filter(move |sum| sum.metric == metric);
@@ -296,31 +325,12 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// How long a GPU is at work, of the time.
-#[derive(Clone, Copy, Debug)]
-pub enum Busy {
-    Is(f64),
-    /// Its kernels, of the time of iterations that recording them did not slow down.
-    ByKernels(f64),
-    /// All iterations were slowed down.
-    Between(f64, f64),
-}
-
-impl Busy {
-    /// At most so much of the time.
-    pub const fn most(self) -> f64 {
-        match self {
-            Self::Is(share) | Self::ByKernels(share) | Self::Between(_, share) => share,
-        }
-    }
-}
-
-/// What is lost to something.
+/// Time lost to one cause, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lost {
     pub total: u64,
-    /// Iterations that took far longer than the median, those it was to blame for, and the part of what
-    /// all of them took longer that it explains.
+    /// Number of iterations that took far longer than the median, number of those for which this cause is to blame, and
+    /// the share of it in the excess of all of them.
     pub slow: u64,
     pub hit: u64,
     pub of_slow: f64,

@@ -1,50 +1,59 @@
-//! How well the GPU is used.
+//! Findings on the utilization of the GPU.
 
-use super::Judged;
-use super::evidence::{Busy, Evidence, Metrics};
-use crate::numbers::units::Share;
+use super::Judgement;
+use super::evidence::{Evidence, Metrics};
+use crate::events::origin::Data;
+use crate::numbers::units::{Share, Time};
+use crate::process::gpu::Busy;
 
-/// Under this the GPU is idle too often.
-const LOW: f64 = 0.5;
-/// A host that waits less than this for it is the one that is waited for.
-const HOST_BOUND: f64 = 0.2;
+/// Minimum share of the time in which the GPU should be busy.
+const MIN_BUSY: f64 = 0.5;
+/// Maximum share of the host's waits for the GPU for the evidence to mention it.
+const MAX_MENTIONED_WAITS: f64 = 0.2;
 
-/// Bound by the memory's bandwidth: it is over the first, the SMs are under the second.
-const MEMORY: f64 = 0.9;
-const MEMORY_SM: f64 = 0.7;
+/// Name of the rule on a GPU that copies most of the time.
+pub const COPIES_RULE: &str = "copy-bound";
 
-/// Bound by computing: the SMs are over the first, bandwidth under the second.
-const COMPUTE_SM: f64 = 0.9;
-const COMPUTE: f64 = 0.6;
+/// Minimum share of the time in which the GPU only copies.
+const MIN_COPYING: f64 = 0.2;
 
-/// What a program that uses its GPU well reaches.
+/// Minimum bandwidth and maximum SM utilization of a GPU that is bound by its memory.
+const MIN_MEMORY_BANDWIDTH: f64 = 0.9;
+const MAX_MEMORY_SM: f64 = 0.7;
+
+/// Minimum SM utilization and maximum bandwidth of a GPU that is bound by computing.
+const MIN_COMPUTE_SM: f64 = 0.9;
+const MAX_COMPUTE_BANDWIDTH: f64 = 0.6;
+
+/// SM utilization and bandwidth of a program that uses its GPU well.
 const TARGET_SM: f64 = 0.8;
-const TARGET: f64 = 0.7;
+const TARGET_BANDWIDTH: f64 = 0.7;
 
 pub fn low_when() -> String {
-    let low = Share(LOW);
+    let low = Share(MIN_BUSY);
     format!(
         "the GPU works less than {low} of the time, or its SMs do and no resource is at its limit"
     )
 }
 
-/// How much of which time the GPU works, and in how many iterations that was measured.
+/// Returns the share of the time in which the GPU is busy, in words, with the number of iterations in which it was
+/// measured.
 fn works(one: &Evidence<'_>, busy: Busy) -> String {
-    let taken = one.process.kernels.steps();
-    let by_kernels = one.measured_in(taken);
+    let by_kernels = one.measured_in(one.process.kernels.steps());
     match busy {
-        Busy::Is(share) => {
-            let of = one.measured_in(one.process.ledger.gpu_iterations);
-            format!("the GPU works {} of {}{of}", Share(share), one.worked())
-        }
         Busy::ByKernels(share) => {
-            format!(
-                "the GPU works {} of the time that iterations take without recording kernels{by_kernels}",
-                Share(share)
-            )
+            format!("the GPU is busy {} of the time{by_kernels}", Share(share))
         }
+        Busy::Sampled(share) => format!(
+            "kernels run {} of the time, by the GPU's metrics",
+            Share(share)
+        ),
+        Busy::Between(low, _) if is_of_unknown_cost(one) => format!(
+            "the GPU is busy {} of the time of the trace; recording made that longer, it is not known by how much",
+            Share(low)
+        ),
         Busy::Between(low, high) => format!(
-            "the GPU works {} to {} of {}; recording kernels made all iterations longer",
+            "the GPU is busy {} to {} of {}; recording kernels made the iterations longer",
             Share(low),
             Share(high),
             one.worked()
@@ -52,60 +61,122 @@ fn works(one: &Evidence<'_>, busy: Busy) -> String {
     }
 }
 
-pub fn low(one: &Evidence<'_>) -> Judged {
+/// Returns true if another profiler recorded the process and its cost is not known.
+fn is_of_unknown_cost(one: &Evidence<'_>) -> bool {
+    let origin = &one.process.facts.origin;
+    !origin.is_own() && origin.cost.is_none()
+}
+
+/// Returns the share of the time that is not spent waiting for requests or other work.
+fn working(one: &Evidence<'_>) -> f64 {
+    let claims = &one.process.ledger.details.claims;
+    match claims.gpu + claims.waited.ns {
+        0 => 1.0,
+        _ => claims.of_all(claims.gpu),
+    }
+}
+
+pub fn low(one: &Evidence<'_>) -> Judgement {
     let metrics = one.metrics();
     let sm = metrics.and_then(|metrics| metrics.sm);
     let bandwidth = metrics.and_then(|metrics| metrics.bandwidth);
     let host = match one.waits() {
-        waits if waits < HOST_BOUND => format!("; the host waits for it {}", Share(waits)),
+        _ if one.process.facts.origin.lacks(Data::Calls) => String::new(),
+        waits if waits < MAX_MENTIONED_WAITS => format!("; the host waits for it {}", Share(waits)),
         _ => String::new(),
     };
     match (one.busy(), sm) {
-        (Some(busy), _) if busy.most() < LOW => Judged::Yes {
+        (Some(busy), _) if busy.most() < MIN_BUSY * working(one) => Judgement::Yes {
             evidence: works(one, busy) + &host,
-            loss: Some(1.0 - busy.most()),
+            loss: (!is_of_unknown_cost(one)).then_some(1.0 - busy.most()),
         },
-        (_, Some(sm)) if sm < LOW && bandwidth.is_none_or(|part| part < TARGET) => Judged::Yes {
-            evidence: format!("the SMs are busy {} of the time{host}", Share(sm)),
-            loss: Some(1.0 - sm),
-        },
-        (Some(Busy::Between(busy, _)), None) if busy < LOW => {
-            Judged::Unknown("kernels were taken in all iterations, which slows the host".to_owned())
+        (_, Some(sm)) if sm < MIN_BUSY && bandwidth.is_none_or(|part| part < TARGET_BANDWIDTH) => {
+            Judgement::Yes {
+                evidence: format!("the SMs are busy {} of the time{host}", Share(sm)),
+                loss: Some(1.0 - sm),
+            }
         }
-        (Some(busy), None) => Judged::No(works(one, busy)),
-        (_, Some(sm)) => Judged::No(format!("the SMs are busy {} of the time", Share(sm))),
-        (None, None) => Judged::Unknown("GPU time was not measured".to_owned()),
+        (Some(Busy::Between(busy, _)), None) if busy < MIN_BUSY => Judgement::Unknown(
+            "kernels were taken in all iterations, which slows the host".to_owned(),
+        ),
+        (Some(busy), None) => Judgement::No(works(one, busy)),
+        (_, Some(sm)) => Judgement::No(format!("the SMs are busy {} of the time", Share(sm))),
+        (None, None) => Judgement::Unknown("how long the GPU is busy was not measured".to_owned()),
+    }
+}
+
+pub fn copies_when() -> String {
+    let copies = Share(MIN_COPYING);
+    format!("the GPU copies while no kernel runs for over {copies} of the time")
+}
+
+/// Judges the busiest GPU by the time in which it copies and runs no kernel.
+pub fn copies(one: &Evidence<'_>) -> Judgement {
+    let gpus = one.process.gpu.gpus.iter();
+    let known = gpus.filter_map(|gpu| Some((gpu.busy_ns?, gpu.kernel_ns?)));
+    let (Some((busy_ns, kernel_ns)), Some(busy)) = (known.max(), one.busy()) else {
+        return Judgement::Unknown("kernels and copies were not recorded".to_owned());
+    };
+    let only_copies = busy_ns.saturating_sub(kernel_ns) as f64 / busy_ns.max(1) as f64;
+    let share = busy.share() * only_copies;
+    let evidence = format!(
+        "the GPU copies and runs no kernel {} of the time{}",
+        Share(share),
+        one.measured_in(one.process.kernels.steps())
+    );
+    if share <= MIN_COPYING {
+        return Judgement::No(evidence);
+    }
+    let most = one
+        .process
+        .kernels
+        .copies
+        .iter()
+        .max_by_key(|copy| copy.total);
+    let most = most.map(|copy| {
+        let (kind, count) = (&copy.kind, copy.count);
+        format!(": {count} {kind}{} in {}", copy.size(), Time(copy.total))
+    });
+    Judgement::Yes {
+        evidence: evidence + &most.unwrap_or_default(),
+        loss: None,
     }
 }
 
 pub fn memory_when() -> String {
-    let (bandwidth, sm) = (Share(MEMORY), Share(MEMORY_SM));
+    let (bandwidth, sm) = (Share(MIN_MEMORY_BANDWIDTH), Share(MAX_MEMORY_SM));
     format!("bandwidth over {bandwidth} with SMs under {sm}")
 }
 
-pub fn memory(one: &Evidence<'_>) -> Judged {
-    both(one, |sm, bandwidth| bandwidth > MEMORY && sm < MEMORY_SM)
+pub fn memory(one: &Evidence<'_>) -> Judgement {
+    both(one, |sm, bandwidth| {
+        bandwidth > MIN_MEMORY_BANDWIDTH && sm < MAX_MEMORY_SM
+    })
 }
 
 pub fn compute_when() -> String {
-    let (sm, bandwidth) = (Share(COMPUTE_SM), Share(COMPUTE));
+    let (sm, bandwidth) = (Share(MIN_COMPUTE_SM), Share(MAX_COMPUTE_BANDWIDTH));
     format!("SMs over {sm} with bandwidth under {bandwidth}")
 }
 
-pub fn compute(one: &Evidence<'_>) -> Judged {
-    both(one, |sm, bandwidth| sm > COMPUTE_SM && bandwidth < COMPUTE)
+pub fn compute(one: &Evidence<'_>) -> Judgement {
+    both(one, |sm, bandwidth| {
+        sm > MIN_COMPUTE_SM && bandwidth < MAX_COMPUTE_BANDWIDTH
+    })
 }
 
 pub fn targets_when() -> String {
-    let (sm, bandwidth) = (Share(TARGET_SM), Share(TARGET));
+    let (sm, bandwidth) = (Share(TARGET_SM), Share(TARGET_BANDWIDTH));
     format!("neither SMs over {sm} nor bandwidth over {bandwidth}, the targets")
 }
 
-pub fn targets(one: &Evidence<'_>) -> Judged {
-    both(one, |sm, bandwidth| sm <= TARGET_SM && bandwidth <= TARGET)
+pub fn targets(one: &Evidence<'_>) -> Judgement {
+    both(one, |sm, bandwidth| {
+        sm <= TARGET_SM && bandwidth <= TARGET_BANDWIDTH
+    })
 }
 
-fn both(one: &Evidence<'_>, is_so: fn(f64, f64) -> bool) -> Judged {
+fn both(one: &Evidence<'_>, is_so: fn(f64, f64) -> bool) -> Judgement {
     match one.metrics() {
         Some(Metrics {
             sm: Some(sm),
@@ -114,15 +185,15 @@ fn both(one: &Evidence<'_>, is_so: fn(f64, f64) -> bool) -> Judged {
         }) => {
             let evidence = format!("SMs {}, bandwidth {}", Share(sm), Share(bandwidth));
             if is_so(sm, bandwidth) {
-                Judged::Yes {
+                Judgement::Yes {
                     evidence,
                     loss: None,
                 }
             } else {
-                Judged::No(evidence)
+                Judgement::No(evidence)
             }
         }
-        Some(_) => Judged::Unknown("this GPU does not report it".to_owned()),
-        None => Judged::Unknown("no GPU metrics were sampled".to_owned()),
+        Some(_) => Judgement::Unknown("this GPU does not report it".to_owned()),
+        None => Judgement::Unknown("no GPU metrics were sampled".to_owned()),
     }
 }

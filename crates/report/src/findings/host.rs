@@ -1,80 +1,76 @@
-//! What the host does to the GPU: launches, waits, copies, allocations.
+//! Findings on the host's effect on the GPU: launches, waits, copies, allocations.
 
 use tllmprof_calls::Wait;
 
-use super::Judged;
+use super::Judgement;
 use super::evidence::{Calls, Evidence, Kernels, Launching};
 use crate::events::facts::CallRow;
+use crate::ledger::Claim;
 use crate::numbers::units::{Rate, Share, Time};
 
-/// Fewer launches in an iteration bind nobody.
-const LAUNCHES: f64 = 20.0;
-/// Kernels that are shorter than this do not hide the launch of the next, in nanoseconds.
-const SHORT: u64 = 20_000;
-/// What gaps between kernels have to take of the time, and what they take where there is nothing to improve.
-const GAPS: f64 = 0.2;
-const FEW_GAPS: f64 = 0.1;
-/// What the host's launches have to take of the time, and its waits at most.
-const LAUNCHING: f64 = 0.5;
-const WAITING: f64 = 0.15;
-/// A launch that takes longer may wait itself, for room in a full queue, in nanoseconds.
-const FULL: u64 = 10_000;
-/// Where each iteration ends with an empty stream, and a wait as short as this, the queue was not full.
-const NO_WAIT: f64 = 0.02;
-/// Where the host waits for as long as this, it is ahead of the GPU.
-const AHEAD: f64 = 0.5;
+/// Minimum number of launches in an iteration for it to be launch-bound.
+const MIN_LAUNCHES: f64 = 20.0;
+/// Maximum duration, in nanoseconds, of kernels that are too short to hide the launch of the next one.
+const MAX_SHORT_KERNEL_NS: u64 = 20_000;
+/// Minimum share of idle time during launches, as a part of 1.
+const MIN_GAP_SHARE: f64 = 0.2;
+/// Minimum share of the host's launches, and maximum share of its waits, as parts of 1.
+const MIN_LAUNCHING_SHARE: f64 = 0.5;
+const MAX_WAIT_SHARE: f64 = 0.15;
+/// Minimum duration, in nanoseconds, of launches that may wait for room in a full queue.
+const MIN_QUEUED_LAUNCH_NS: u64 = 10_000;
+/// Maximum share of waits, as a part of 1, that shows that the queue was not full, if each iteration ends with an empty
+/// stream.
+const MAX_NO_WAIT_SHARE: f64 = 0.02;
+/// Minimum share of waits, as a part of 1, that shows that the host is ahead of the GPU.
+const MIN_AHEAD_SHARE: f64 = 0.5;
 
-/// Waits in an iteration, and copies that block; and what the GPU does nothing after them.
-const WAITS: f64 = 3.0;
-const COPIES: f64 = 2.0;
-const IDLE: f64 = 0.1;
+/// Minimum numbers of waits and of blocking copies in an iteration, and minimum share of GPU idle time after them.
+const MIN_WAITS: f64 = 3.0;
+const MIN_COPIES: f64 = 2.0;
+const MIN_IDLE_SHARE: f64 = 0.1;
 
-/// Allocations in an iteration, and what they take of the time.
-const ALLOCATIONS: f64 = 0.5;
-const ALLOCATING: f64 = 0.01;
+/// Minimum number of allocations in an iteration, and minimum share of their time.
+const MIN_ALLOCATIONS: f64 = 0.5;
+const MIN_ALLOCATING_SHARE: f64 = 0.01;
 
 pub fn launch_bound_when() -> String {
-    let (short, gaps) = (Time(SHORT), Share(GAPS));
-    let (launching, waiting) = (Share(LAUNCHING), Share(WAITING));
+    let (short, gaps) = (Time(MAX_SHORT_KERNEL_NS), Share(MIN_GAP_SHARE));
+    let (launching, waiting) = (Share(MIN_LAUNCHING_SHARE), Share(MAX_WAIT_SHARE));
     format!(
-        "over {LAUNCHES} launches in an iteration, and kernels shorter than {short} with gaps of over {gaps} of \
-         the time; or launches over {launching} of the time and waits under {waiting}"
+        "over {MIN_LAUNCHES} launches in an iteration, kernels shorter than {short}, and a GPU that has nothing to do for over {gaps} of \
+         the time in launches and in short code between them, which takes less than 20 launches; without kernels launches over \
+         {launching} of the time and waits under {waiting}"
     )
 }
 
-pub fn launch_bound(one: &Evidence<'_>) -> Judged {
+pub fn launch_bound(one: &Evidence<'_>) -> Judgement {
     let count = one.sum.launches;
-    if count < LAUNCHES {
-        return Judged::No(format!("{} launches a step", Rate(count)));
+    if count < MIN_LAUNCHES {
+        return Judgement::No(format!("{} launches a step", Rate(count)));
     }
-    let turnaround = one.process.calls.turnaround;
-    if let Some(kernels) = one.kernels() {
-        let waited = one.share(
-            turnaround
-                .after_waits
-                .saturating_add(turnaround.after_copies),
-        );
-        // What has a finding of its own is not the launches'.
-        let allocations = one.calls(CallRow::allocates).total;
-        let held = [one.sum.totals.gc, one.sum.totals.gil_wait, allocations];
-        let held: f64 = held.iter().map(|time| one.share(*time)).sum();
-        let gaps = (kernels.gaps - waited - held).max(0.0);
-        let Kernels { kernels, mean, .. } = kernels;
+    if let Some(Kernels { kernels, mean, .. }) = one.kernels() {
+        let gaps = one.process.ledger.details.claims.share(Claim::Launch);
         let evidence = format!(
-            "{} kernels a step of {} each, with gaps of {} of the time",
+            "{} kernels a step of {} each; the GPU has nothing to do {} of the time while the host launches the next, or runs \
+             short code between launches",
             Rate(kernels),
             Time(mean),
             Share(gaps)
         );
-        // Kernels of a graph have one launch among them.
+        // The kernels of a graph share one launch.
         let is_eager = count * 4.0 >= kernels;
-        return if gaps >= GAPS && mean < SHORT && kernels >= LAUNCHES && is_eager {
-            Judged::Yes {
+        return if gaps >= MIN_GAP_SHARE
+            && mean < MAX_SHORT_KERNEL_NS
+            && kernels >= MIN_LAUNCHES
+            && is_eager
+        {
+            Judgement::Yes {
                 evidence,
                 loss: Some(gaps),
             }
         } else {
-            Judged::No(evidence)
+            Judgement::No(evidence)
         };
     }
     let Launching { share, mean } = one.launching();
@@ -86,50 +82,55 @@ pub fn launch_bound(one: &Evidence<'_>) -> Judged {
         Share(one.waits())
     );
     let drains = one.calls(|row| row.waits_for().is_some_and(|wait| wait != Wait::Event));
-    let has_room = mean < FULL || one.sum.a_step(drains.count) > 0.9 && one.waits() < NO_WAIT;
-    if share >= LAUNCHING && one.waits() < WAITING && has_room {
-        Judged::Yes {
+    let has_room = mean < MIN_QUEUED_LAUNCH_NS
+        || one.sum.a_step(drains.count) > 0.9 && one.waits() < MAX_NO_WAIT_SHARE;
+    if share >= MIN_LAUNCHING_SHARE && one.waits() < MAX_WAIT_SHARE && has_room {
+        Judgement::Yes {
             evidence,
             loss: Some(share),
         }
-    } else if one.waits() >= AHEAD {
-        Judged::No(evidence)
+    } else if one.waits() >= MIN_AHEAD_SHARE {
+        Judgement::No(evidence)
     } else {
-        Judged::Unknown(evidence)
+        Judgement::Unknown(evidence)
     }
 }
 
 pub fn waits_when() -> String {
     format!(
-        "at least {WAITS} waits in an iteration, and nothing to do for the GPU after them for over {} of the \
+        "at least {MIN_WAITS} waits in an iteration, and nothing to do for the GPU after them for over {} of the \
          time",
-        Share(IDLE)
+        Share(MIN_IDLE_SHARE)
     )
 }
 
-pub fn waits(one: &Evidence<'_>) -> Judged {
+pub fn waits(one: &Evidence<'_>) -> Judgement {
     let calls = one.calls(|row| row.waits_for().is_some_and(|wait| wait != Wait::CopyToHost));
     let after = one.process.calls.turnaround.after_waits;
-    idle_after("waits", one, calls, WAITS, after)
+    // Copies read the results that were waited for.
+    let reads = one.calls(|row| row.name.contains("DtoH")).count >= calls.count / 2;
+    let claims = [Claim::Wait, Claim::Copy];
+    let claims = if reads { &claims[..] } else { &claims[..1] };
+    idle_after("waits", one, calls, MIN_WAITS, (after, claims))
 }
 
 pub fn copies_when() -> String {
     format!(
-        "at least {COPIES} such copies in an iteration, and nothing to do for the GPU after them for over {} of \
+        "at least {MIN_COPIES} such copies in an iteration, and nothing to do for the GPU after them for over {} of \
          the time, or that time in copies",
-        Share(IDLE)
+        Share(MIN_IDLE_SHARE)
     )
 }
 
-pub fn copies(one: &Evidence<'_>) -> Judged {
+pub fn copies(one: &Evidence<'_>) -> Judgement {
     let calls = one.calls(|row| row.waits_for() == Some(Wait::CopyToHost));
     let count = one.sum.a_step(calls.count);
-    if count >= COPIES
+    if count >= MIN_COPIES
         && let Some(Kernels { copies, .. }) = one.kernels()
-        && copies >= IDLE
+        && copies >= MIN_IDLE_SHARE
     {
         let count = Rate(count);
-        return Judged::Yes {
+        return Judgement::Yes {
             evidence: format!(
                 "{count} copies a step that block; copying is {} of the time",
                 Share(copies)
@@ -138,49 +139,65 @@ pub fn copies(one: &Evidence<'_>) -> Judged {
         };
     }
     let after = one.process.calls.turnaround.after_copies;
-    idle_after("copies that block", one, calls, COPIES, after)
+    idle_after(
+        "copies that block",
+        one,
+        calls,
+        MIN_COPIES,
+        (after, &[Claim::Read]),
+    )
 }
 
-/// What `calls`, after which nothing was launched for `after` nanoseconds, cost.
-fn idle_after(what: &str, one: &Evidence<'_>, calls: Calls, many: f64, after: u64) -> Judged {
+/// Judges `calls` by the GPU's idle time during and after them, as claimed in the ledger, or else by `after`, the time
+/// in nanoseconds until the next launch.
+fn idle_after(
+    what: &str,
+    one: &Evidence<'_>,
+    calls: Calls,
+    many: f64,
+    (after, claims): (u64, &[Claim]),
+) -> Judgement {
     let count = one.sum.a_step(calls.count);
     let some = format!("{} {what} a step", Rate(count));
     if count < many {
-        return Judged::No(some);
+        return Judgement::No(some);
     }
-    let idle = one.share(after);
+    let is_measured = one.kernels().is_some();
+    let idle = match is_measured {
+        true => claims
+            .iter()
+            .map(|claim| one.process.ledger.details.claims.share(*claim))
+            .sum(),
+        false => one.share(after),
+    };
+    let when = if is_measured {
+        "at their end and after them"
+    } else {
+        "after them"
+    };
     let evidence = format!(
-        "{some}; after them the GPU has nothing to do {} of the time",
+        "{some}; {when} the GPU has nothing to do {} of the time",
         Share(idle)
     );
-    let gaps = one.kernels().map(|kernels| kernels.gaps);
-    // What others launch meanwhile shows in the kernels alone.
-    let is_idle = match gaps {
-        Some(gaps) => Some(gaps >= FEW_GAPS),
-        None => one.process.calls.turnaround.one_stream.then_some(true),
-    };
-    match is_idle {
-        _ if idle < IDLE => Judged::No(evidence),
-        Some(true) => Judged::Yes {
-            evidence,
-            loss: Some(gaps.map_or(idle, |gaps| gaps.min(idle))),
-        },
-        Some(false) => Judged::No(evidence),
-        None => Judged::Unknown(format!("{some}, and work on several streams")),
+    // Without recorded kernels, work that others launch meanwhile is not visible.
+    match is_measured || one.process.calls.turnaround.one_stream {
+        _ if idle < MIN_IDLE_SHARE => Judgement::No(evidence),
+        true => Judgement::yes(evidence, idle),
+        false => Judgement::Unknown(format!("{some}, and work on several streams")),
     }
 }
 
 pub fn allocations_when() -> String {
     format!(
         "at least one in {} iterations, for over {} of the time",
-        1.0 / ALLOCATIONS,
-        Share(ALLOCATING)
+        1.0 / MIN_ALLOCATIONS,
+        Share(MIN_ALLOCATING_SHARE)
     )
 }
 
-pub fn allocations(one: &Evidence<'_>) -> Judged {
+pub fn allocations(one: &Evidence<'_>) -> Judgement {
     if !one.process.facts.calls.iter().any(CallRow::allocates) {
-        return Judged::Unknown("the record does not have them".to_owned());
+        return Judgement::Unknown("the record does not have them".to_owned());
     }
     let calls = one.calls(CallRow::allocates);
     let (count, share) = (one.sum.a_step(calls.count), one.share(calls.total));
@@ -189,12 +206,12 @@ pub fn allocations(one: &Evidence<'_>) -> Judged {
         Rate(count),
         Share(share)
     );
-    if count >= ALLOCATIONS && share >= ALLOCATING {
-        Judged::Yes {
+    if count >= MIN_ALLOCATIONS && share >= MIN_ALLOCATING_SHARE {
+        Judgement::Yes {
             evidence,
             loss: Some(share),
         }
     } else {
-        Judged::No(evidence)
+        Judgement::No(evidence)
     }
 }

@@ -1,87 +1,104 @@
-//! What the ledger shows of the host: graphs that are captured anew, small copies, code that the GPU waits for, and
-//! waiting for requests.
+//! Findings by the ledger of the host: graphs that are captured again, small copies, code that the GPU waits for, and
+//! waits for requests.
 
 use tllmprof_calls::{Kind as CallOf, kind_of};
 use tllmprof_record::CallKind;
 
-use super::Judged;
+use super::Judgement;
 use super::evidence::Evidence;
 use crate::events::facts::CallRow;
 use crate::events::iteration::{Iteration, Used};
 use crate::events::requests::gives_work;
-use crate::ledger::slow::LARGE as LARGE_BATCH;
-use crate::ledger::{ASLEEP, Claims, LedgerKind, LedgerRow, NAMED};
+use crate::ledger::slow::LARGE_BATCH_RATIO;
+use crate::ledger::{
+    ASLEEP, Claim, Claims, LedgerKind, LedgerRow, NAMED, Path, Paths, REQUESTS_CAUSE,
+};
 use crate::numbers::units::{Bytes, Rate, Share, Time};
 
-/// The rules of code that the GPU waits for, and of page faults, which are in such code.
+/// Names of the rules on code that the GPU waits for, and on page faults, which happen in such code.
 pub const CODE_RULE: &str = "host-bound";
 pub const FAULTS_RULE: &str = "page-faults";
-/// The rule of waiting for a processor.
+/// Name of the rule on waits for a processor.
 pub const DELAYED_RULE: &str = "preempted";
 
-/// What captures have to cost of the time; or, of what slow iterations take beyond the median, to explain.
-const CAPTURES: f64 = 0.005;
-const LEAST: f64 = 0.001;
-const OF_SLOW: f64 = 0.5;
+/// Minimum share of the time that captures cost. A share of at least `MIN_EXPLAINING_CAPTURES` is enough if it explains at least
+/// `MIN_SHARE_OF_SLOW` of the excess of slow iterations over the median.
+const MIN_CAPTURES: f64 = 0.005;
+const MIN_EXPLAINING_CAPTURES: f64 = 0.001;
+const MIN_SHARE_OF_SLOW: f64 = 0.5;
 
-/// Copies in an iteration, how large a small one is, and what the host spends on them.
-const COPIES: f64 = 8.0;
-const SMALL: u64 = 64 << 10;
-const COPYING: f64 = 0.05;
+/// Minimum number of copies in an iteration, maximum size of a small one in bytes, and minimum share of the host's
+/// time.
+const MIN_COPIES: f64 = 8.0;
+const MAX_SMALL_COPY: u64 = 64 << 10;
+const MIN_COPYING: f64 = 0.05;
 
-/// What the host spends on copies that are few.
-const LONG_COPYING: f64 = 0.1;
+/// Minimum size of a copy that takes long by itself, in bytes.
+const MIN_LONG_COPY: u64 = 1 << 20;
 
-/// How much of what slow iterations take beyond the median large batches explain.
-const LARGE: f64 = 0.5;
+/// Minimum share of the host's time in few copies.
+const MIN_LONG_COPYING: f64 = 0.1;
 
-/// How much of the time the GPU has to wait for code of the host.
-pub const CODE: f64 = 0.3;
+/// Minimum share of the excess of slow iterations over the median that is in iterations with large batches.
+const MIN_LARGE_BATCHES: f64 = 0.5;
 
-/// How much of the time the GPU has to wait for a host that is asleep or blocked.
-const BLOCKED: f64 = 0.2;
+/// Name of the rule on an idle GPU, for which no other rule knows a cause.
+pub const IDLE_RULE: &str = "gpu-idle";
 
-/// What waiting for a processor has to take of the time; or, of what slow iterations take beyond the median, to explain.
-const DELAYED: f64 = 0.05;
-const DELAYED_LEAST: f64 = 0.01;
+/// Minimum share of the time in which the GPU is idle for a finding, and then minimum share of a cause.
+pub const MIN_IDLE: f64 = 0.2;
+pub const MIN_PART: f64 = 0.1;
+/// Minimum share of a cause in the time that includes waits for work.
+const MIN_OF_ALL: f64 = 0.05;
 
-/// Page faults in an iteration, and what the kernel takes of the time.
-const FAULTS: f64 = 50.0;
-const IN_KERNEL: f64 = 0.05;
+/// Minimum share of host code that the GPU waits for, if the GPU is idle for less than [`MIN_IDLE`].
+pub const MIN_CODE: f64 = 0.15;
 
-/// How much of the time the host is outside CUDA calls where it launches nothing.
-const OUTSIDE: f64 = 0.5;
+/// Minimum share of a sleeping or blocked host that the GPU waits for, if the GPU is idle for less than [`MIN_IDLE`].
+const MIN_BLOCKED: f64 = 0.15;
 
-/// How much of the time is waiting for requests, to be said.
-const REQUESTS: f64 = 0.05;
+/// Minimum share of waits for a processor. A share of at least `MIN_EXPLAINING_DELAYS` is enough if it explains at least
+/// `MIN_SHARE_OF_SLOW` of the excess of slow iterations over the median.
+const MIN_DELAYED: f64 = 0.05;
+const MIN_EXPLAINING_DELAYS: f64 = 0.01;
+
+/// Minimum number of page faults in an iteration, and minimum share of the kernel in the time.
+const MIN_FAULTS: f64 = 50.0;
+const MIN_IN_KERNEL: f64 = 0.05;
+
+/// Minimum share of the host outside CUDA calls, if it launches nothing.
+const MIN_OUTSIDE: f64 = 0.5;
+
+/// Minimum share of waits for requests.
+const MIN_REQUESTS: f64 = 0.05;
 
 pub fn recapture_when() -> String {
     format!(
         "iterations in which a graph is captured take over {} of the time longer than the others; or over {}, and that is \
          over {} of what slow iterations (1.5 times the median) take beyond it",
-        Share(CAPTURES),
-        Share(LEAST),
-        Share(OF_SLOW)
+        Share(MIN_CAPTURES),
+        Share(MIN_EXPLAINING_CAPTURES),
+        Share(MIN_SHARE_OF_SLOW)
     )
 }
 
-pub fn recapture(one: &Evidence<'_>) -> Judged {
+pub fn recapture(one: &Evidence<'_>) -> Judgement {
     let all = one.iterations().count();
     let captured = one.iterations().filter(|iteration| iteration.captures > 0);
     let captured = captured.count();
     if captured == 0 {
-        return Judged::No("no graph is captured".to_owned());
+        return Judgement::No("no graph is captured".to_owned());
     }
-    // Where most of them capture, what that takes is all that is known.
+    // If most iterations capture, there are too few others to compare them with.
     if captured * 2 > all {
         let share = one.process.ledger.host_share(LedgerKind::Capture);
         let evidence = format!(
             "a graph is captured in {captured} of {all} iterations, for {} of the time",
             Share(share)
         );
-        return match share >= CAPTURES {
-            true => Judged::yes(evidence, share),
-            false => Judged::No(evidence),
+        return match share >= MIN_CAPTURES {
+            true => Judgement::yes(evidence, share),
+            false => Judgement::No(evidence),
         };
     }
     let excess = one.captures();
@@ -91,75 +108,94 @@ pub fn recapture(one: &Evidence<'_>) -> Judged {
         Time(excess.total / captured as u64),
         Share(share)
     );
-    let explains = share >= LEAST && excess.of_slow >= OF_SLOW;
-    match share >= CAPTURES || explains {
-        true => Judged::yes(evidence, share),
-        false => Judged::No(evidence),
+    let explains = share >= MIN_EXPLAINING_CAPTURES && excess.of_slow >= MIN_SHARE_OF_SLOW;
+    match share >= MIN_CAPTURES || explains {
+        true => Judgement::yes(evidence, share),
+        false => Judgement::No(evidence),
     }
 }
 
 pub fn copies_when() -> String {
     format!(
-        "at least {COPIES} copies in an iteration that do not wait, for over {} of the host's time; where kernels were \
+        "at least {MIN_COPIES} copies in an iteration that do not wait, for over {} of the host's time; where kernels were \
          recorded, of under {} each",
-        Share(COPYING),
-        Bytes(SMALL)
+        Share(MIN_COPYING),
+        Bytes(MAX_SMALL_COPY)
     )
 }
 
-pub fn copies(one: &Evidence<'_>) -> Judged {
+pub fn copies(one: &Evidence<'_>) -> Judgement {
     let Copies {
         count,
         share,
         size,
         evidence,
-    } = Copies::of(one);
-    let is_small = size.is_none_or(|size| size < SMALL);
-    match count >= COPIES && share >= COPYING && is_small {
-        true => Judged::yes(evidence, share),
-        false => Judged::No(evidence),
+    } = Copies::measure(one);
+    let is_small = size.is_none_or(|size| size < MAX_SMALL_COPY);
+    match count >= MIN_COPIES && share >= MIN_COPYING && is_small {
+        true => Judgement::yes(evidence, share),
+        false => Judgement::No(evidence),
     }
 }
 
 pub fn long_copies_when() -> String {
     format!(
-        "under {COPIES} copies in an iteration, for over {} of the host's time",
-        Share(LONG_COPYING)
+        "under {MIN_COPIES} copies in an iteration, for over {} of the host's time",
+        Share(MIN_LONG_COPYING)
     )
 }
 
-pub fn long_copies(one: &Evidence<'_>) -> Judged {
+pub fn long_copies(one: &Evidence<'_>) -> Judgement {
     let Copies {
         count,
         share,
+        size,
         evidence,
-        ..
-    } = Copies::of(one);
-    match count < COPIES && share >= LONG_COPYING {
-        true => Judged::yes(evidence, share),
-        false => Judged::No(evidence),
+    } = Copies::measure(one);
+    // A call that copies little and takes long waits for the GPU's other work first. Only the time in which the GPU is
+    // idle meanwhile is lost.
+    let (lost, evidence) = match size {
+        Some(size) if size < MIN_LONG_COPY => {
+            let idle = one.process.ledger.details.claims.share(Claim::Copy);
+            (
+                idle,
+                format!(
+                    "{evidence}; the GPU has nothing to do meanwhile {} of the time",
+                    Share(idle)
+                ),
+            )
+        }
+        // A copy to the host waits for the GPU's other work, and its size is not known.
+        None if share >= MIN_LONG_COPYING && !one.copies_to_device() => {
+            return Judgement::Unknown(evidence);
+        }
+        _ => (share, evidence),
+    };
+    match count < MIN_COPIES && lost >= MIN_LONG_COPYING {
+        true => Judgement::yes(evidence, lost),
+        false => Judgement::No(evidence),
     }
 }
 
-/// The calls of a process that copy and do not wait for the GPU.
+/// Calls of a process that copy and do not wait for the GPU.
 struct Copies {
-    /// In an iteration.
+    /// Mean number in an iteration.
     count: f64,
-    /// Of the host's time.
+    /// Share of the host's time.
     share: f64,
-    /// Of one, in bytes, where that is known.
+    /// Mean size in bytes, if it is known.
     size: Option<u64>,
     evidence: String,
 }
 
 impl Copies {
-    fn of(one: &Evidence<'_>) -> Self {
+    fn measure(one: &Evidence<'_>) -> Self {
         let copies = |row: &CallRow| {
             let known = matches!(kind_of(&row.name), Some(CallOf::AsyncCopy(_)));
             row.kind == CallKind::AsyncCopy || row.kind == CallKind::Other && known
         };
         let count = one.sum.a_step(one.calls(copies).count);
-        let claims = &one.process.details.claims;
+        let claims = &one.process.ledger.details.claims;
         let share = claims.copies as f64 / claims.host.max(1) as f64;
         let (many, bytes) = one
             .process
@@ -169,7 +205,8 @@ impl Copies {
             .fold((0, 0_u64), |sum, copy| {
                 (sum.0 + copy.count, sum.1.saturating_add(copy.bytes))
             });
-        let size = bytes.checked_div(many);
+        // Some profilers record no bytes.
+        let size = bytes.checked_div(many).filter(|size| *size > 0);
         let each = size.map_or_else(String::new, |size| format!(" of {} each", Bytes(size)));
         let evidence = format!(
             "{} copies a step{each} take {} of the host's time",
@@ -187,98 +224,195 @@ impl Copies {
 
 pub fn batches_when() -> String {
     format!(
-        "over {} of what slow iterations (1.5 times the median) take beyond it is in those whose batch has over {LARGE_BATCH} \
+        "over {} of what slow iterations (1.5 times the median) take beyond it is in those whose batch has over {LARGE_BATCH_RATIO} \
          times the mean's tokens",
-        Share(LARGE)
+        Share(MIN_LARGE_BATCHES)
     )
 }
 
-pub fn batches(one: &Evidence<'_>) -> Judged {
+pub fn batches(one: &Evidence<'_>) -> Judgement {
     let mut known = one.iterations().filter_map(|iteration| iteration.batch);
     if known.next().is_none() {
-        return Judged::Unknown("what is in batches is not known".to_owned());
+        return Judgement::Unknown("what is in batches is not known".to_owned());
     }
     let large = one.large_batches();
     let evidence = format!(
-        "{} of {} slow iterations have a batch of over {LARGE_BATCH} times the mean's tokens",
+        "{} of {} slow iterations have a batch of over {LARGE_BATCH_RATIO} times the mean's tokens",
         large.hit, large.slow
     );
-    match large.of_slow >= LARGE {
-        true => Judged::Yes {
+    match large.of_slow >= MIN_LARGE_BATCHES {
+        true => Judgement::Yes {
             evidence,
             loss: None,
         },
-        false => Judged::No(evidence),
+        false => Judgement::No(evidence),
     }
 }
 
 pub fn code_when() -> String {
     format!(
-        "the GPU has nothing to do for over {} of the time while the host runs code in which it makes no call: not between \
-         two launches, and not after a wait inside an iteration",
-        Share(CODE)
+        "the GPU has nothing to do for over {} of the time while the host runs code in which it makes no call, or over {} where \
+         it has nothing to do for over {} in all; code between two calls that takes less than 20 launches counts as theirs",
+        Share(MIN_CODE),
+        Share(MIN_PART),
+        Share(MIN_IDLE)
     )
 }
 
-pub fn code(one: &Evidence<'_>) -> Judged {
-    let claims = &one.process.details.claims;
-    let what = "the host runs its code";
-    waited_for(one, what, claims.code, &claims.named, CODE)
+pub fn code(one: &Evidence<'_>) -> Judgement {
+    let claims = &one.process.ledger.details.claims;
+    let paths = &claims.code_in;
+    waited_for(
+        one,
+        "the host runs code",
+        Claim::Code,
+        MIN_CODE,
+        |rows| match paths.python.as_ref().or(paths.native.as_ref()) {
+            Some(path) => format!(", {}", within(path, paths)),
+            None => named(claims, rows),
+        },
+    )
+}
+
+/// Returns the function that host code is in, by samples, with its caller, its callees and native code, in words.
+fn within(path: &Path, paths: &Paths) -> String {
+    let mut text = format!("{} of that in {}", Share(path.share), path.function);
+    if let Some(caller) = &path.caller {
+        text += &format!(", called by {caller}");
+    }
+    let into = path.into.iter();
+    let into: Vec<_> = into
+        .map(|(function, share)| format!("{} in {function}", Share(*share)))
+        .collect();
+    if !into.is_empty() {
+        text += &format!(" ({})", into.join(", "));
+    }
+    let native = paths.native.as_ref();
+    if paths.python.is_some()
+        && let Some(native) = native
+    {
+        text += &format!(
+            "; native code: {} in {}",
+            Share(native.share),
+            native.function
+        );
+    }
+    let does = path.does.or_else(|| native.and_then(|native| native.does));
+    if let Some(does) = does {
+        text += &format!(": {does}");
+    }
+    text
+}
+
+/// Returns the largest rows of the ledger in words.
+fn named(claims: &Claims, rows: &[(String, u64)]) -> String {
+    let rows = rows.iter().take(NAMED).map(|(cause, idle)| {
+        let place = cause.strip_prefix(ASLEEP).unwrap_or(cause).trim_start();
+        format!("{place} ({})", Share(claims.share_of(*idle)))
+    });
+    let rows = rows.collect::<Vec<_>>().join(", ");
+    if rows.is_empty() {
+        rows
+    } else {
+        format!(": {rows}")
+    }
 }
 
 pub fn blocked_when() -> String {
     format!(
         "the GPU has nothing to do for over {} of the time while the host's thread is asleep or blocked in such code, for \
-         certain",
-        Share(BLOCKED)
+         certain, or over {} where it has nothing to do for over {} in all",
+        Share(MIN_BLOCKED),
+        Share(MIN_PART),
+        Share(MIN_IDLE)
     )
 }
 
-pub fn blocked(one: &Evidence<'_>) -> Judged {
+pub fn blocked(one: &Evidence<'_>) -> Judgement {
     if one.iterations().all(|iteration| iteration.used.is_none()) {
-        return Judged::Unknown("the record does not have it".to_owned());
+        return Judgement::Unknown("the record does not have it".to_owned());
     }
-    let claims = &one.process.details.claims;
+    let claims = &one.process.ledger.details.claims;
     let what = format!("the host's thread is {ASLEEP}");
-    waited_for(one, &what, claims.blocked, &claims.blocked_in, BLOCKED)
+    waited_for(one, &what, Claim::Blocked, MIN_BLOCKED, |rows| {
+        named(claims, rows)
+    })
 }
 
-/// What the GPU has nothing to do in while the host does `what`, in all and by the greatest rows of the ledger.
+/// Judges GPU idle time while the host does `what`. `least` is the minimum share of the time; `detail` adds to the
+/// evidence from the rows of the ledger.
 fn waited_for(
     one: &Evidence<'_>,
     what: &str,
-    time: u64,
-    rows: &[(String, u64)],
+    claim: Claim,
     least: f64,
-) -> Judged {
-    let Claims { gpu, delayed, .. } = one.process.details.claims;
-    if gpu == 0 {
-        return Judged::Unknown("GPU time was not measured".to_owned());
+    detail: impl Fn(&[(String, u64)]) -> String,
+) -> Judgement {
+    let claims = &one.process.ledger.details.claims;
+    if claims.gpu == 0 {
+        return Judgement::Unknown("GPU time was not measured".to_owned());
     }
-    let of = |time: u64| time as f64 / gpu as f64;
-    let named = rows.iter();
-    let named = named.map(|(cause, idle)| {
-        let place = cause.strip_prefix(ASLEEP).unwrap_or(cause);
-        format!("{} ({})", place.trim_start(), Share(of(*idle)))
-    });
-    let share = of(time);
-    let evidence = match rows.is_empty() {
-        true => format!("the GPU never waits while {what}"),
-        false => format!(
-            "the GPU has nothing to do {} of {} while {what}{}: {}",
+    let time = claims.ns(claim);
+    let share = claims.share_of(time);
+    let evidence = match time {
+        0 => format!("the GPU never waits while {what}"),
+        _ => format!(
+            "the GPU has nothing to do {} of {} while {what}{}{}",
             Share(share),
             one.worked(),
             one.measured_in(one.process.ledger.gpu_iterations),
-            named.collect::<Vec<_>>().join(", ")
+            detail(claims.rows(claim)),
         ),
     };
-    // What a busy machine adds makes it no smaller.
-    match time as f64 / gpu.saturating_sub(delayed).max(1) as f64 {
-        share if share < least => Judged::No(evidence),
-        _ if one.sum.without_kernels.is_none() => {
-            Judged::Unknown("kernels were taken in all iterations, which slows the host".to_owned())
+    // Waits for a processor on a busy machine must not make the share smaller.
+    let worked = claims.gpu.saturating_sub(claims.delayed).max(1) as f64;
+    let least = match claims.share_of(claims.idle()) >= MIN_IDLE {
+        true => MIN_PART,
+        false => least,
+    };
+    // If the process mostly waits for work, a small share of the whole time is no cause.
+    let of_all = claims.of_all(time);
+    match time as f64 / worked {
+        share if share < least || of_all < MIN_OF_ALL => Judgement::No(evidence),
+        _ if one.is_distorted() => Judgement::Unknown(one.distorted()),
+        _ => Judgement::yes(evidence, share),
+    }
+}
+
+pub fn idle_when() -> String {
+    format!(
+        "the GPU has nothing to do for over {} of the time, and no other finding says why",
+        Share(MIN_IDLE)
+    )
+}
+
+/// Judges all idle time of the GPU, whatever the host does meanwhile.
+pub fn idle(one: &Evidence<'_>) -> Judgement {
+    let claims = &one.process.ledger.details.claims;
+    if claims.gpu == 0 {
+        return Judgement::Unknown("GPU time was not measured".to_owned());
+    }
+    let rows = claims.idle.values().flat_map(|claimed| &claimed.rows);
+    let mut rows: Vec<_> = rows.cloned().collect();
+    rows.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let share = claims.share_of(claims.idle());
+    let evidence = format!(
+        "the GPU has nothing to do {} of {}{}{}",
+        Share(share),
+        one.worked(),
+        one.measured_in(one.process.ledger.gpu_iterations),
+        match named(claims, &rows).strip_prefix(": ") {
+            Some(rows) => format!("; meanwhile the host: {rows}"),
+            None => String::new(),
         }
-        _ => Judged::yes(evidence, share),
+    );
+    let of_all = claims.of_all(claims.idle());
+    match share >= MIN_IDLE && of_all >= MIN_IDLE {
+        false => Judgement::No(evidence),
+        true if one.is_distorted() => {
+            Judgement::Unknown(format!("{evidence}; but {}", one.distorted()))
+        }
+        true => Judgement::yes(evidence, share),
     }
 }
 
@@ -286,15 +420,15 @@ pub fn delayed_when() -> String {
     format!(
         "waits for a processor, beside other waits, take over {} of the time; or over {}, and are over {} of what slow \
          iterations (1.5 times the median) take beyond it",
-        Share(DELAYED),
-        Share(DELAYED_LEAST),
-        Share(OF_SLOW)
+        Share(MIN_DELAYED),
+        Share(MIN_EXPLAINING_DELAYS),
+        Share(MIN_SHARE_OF_SLOW)
     )
 }
 
-pub fn delayed(one: &Evidence<'_>) -> Judged {
+pub fn delayed(one: &Evidence<'_>) -> Judgement {
     if one.iterations().all(|iteration| iteration.used.is_none()) {
-        return Judged::Unknown("the record does not have it".to_owned());
+        return Judgement::Unknown("the record does not have it".to_owned());
     }
     let share = one.process.ledger.host_share(LedgerKind::Delayed);
     let times = |iteration: &Iteration| iteration.used.map_or(0, |used| used.preempted);
@@ -309,23 +443,25 @@ pub fn delayed(one: &Evidence<'_>) -> Judged {
         Rate(one.sum.a_step(times)),
         Share(share)
     );
-    match share >= DELAYED || share >= DELAYED_LEAST && lost.of_slow >= OF_SLOW {
-        true => Judged::yes(evidence, share),
-        false => Judged::No(evidence),
+    match share >= MIN_DELAYED
+        || share >= MIN_EXPLAINING_DELAYS && lost.of_slow >= MIN_SHARE_OF_SLOW
+    {
+        true => Judgement::yes(evidence, share),
+        false => Judgement::No(evidence),
     }
 }
 
 pub fn faults_when() -> String {
     format!(
-        "at least {FAULTS} page faults in an iteration, and the kernel works over {} of the time for its thread",
-        Share(IN_KERNEL)
+        "at least {MIN_FAULTS} page faults in an iteration, and the kernel works over {} of the time for its thread",
+        Share(MIN_IN_KERNEL)
     )
 }
 
-pub fn faults(one: &Evidence<'_>) -> Judged {
+pub fn faults(one: &Evidence<'_>) -> Judgement {
     let used = || one.iterations().filter_map(|iteration| iteration.used);
     if used().next().is_none() {
-        return Judged::Unknown("the record does not have them".to_owned());
+        return Judgement::Unknown("the record does not have them".to_owned());
     }
     let sum = |of: fn(Used) -> u64| used().map(of).fold(0, u64::saturating_add);
     let faults = one.sum.a_step(sum(|used| used.faults.into()));
@@ -340,9 +476,9 @@ pub fn faults(one: &Evidence<'_>) -> Judged {
         Rate(faults),
         Share(share)
     );
-    match faults >= FAULTS && share >= IN_KERNEL {
-        true => Judged::yes(evidence, share),
-        false => Judged::No(evidence),
+    match faults >= MIN_FAULTS && share >= MIN_IN_KERNEL {
+        true => Judgement::yes(evidence, share),
+        false => Judgement::No(evidence),
     }
 }
 
@@ -350,18 +486,18 @@ pub fn no_work_when() -> String {
     format!(
         "no call launches or copies anything, and the host spends over {} of the time outside CUDA calls, in code of its own, \
          asleep or blocked",
-        Share(OUTSIDE)
+        Share(MIN_OUTSIDE)
     )
 }
 
-/// Where nothing is launched, no time of the GPU says what it waits for.
-pub fn no_work(one: &Evidence<'_>) -> Judged {
+/// Judges a process that launches nothing. It has no GPU time that other rules could judge.
+pub fn no_work(one: &Evidence<'_>) -> Judgement {
     let (kernels, dropped) = (&one.process.kernels, one.process.record.dropped);
     if one.calls(gives_work).count > 0 || !kernels.totals.is_empty() {
-        return Judged::No("the GPU is given work".to_owned());
+        return Judgement::No("the GPU is given work".to_owned());
     }
     if dropped > 0 {
-        return Judged::Unknown("events are missing".to_owned());
+        return Judgement::Unknown("events are missing".to_owned());
     }
     let is_outside = |row: &&LedgerRow| {
         use LedgerKind::{Blocked, Code, Function, Native, Python};
@@ -372,15 +508,15 @@ pub fn no_work(one: &Evidence<'_>) -> Judged {
     let named = outside().take(NAMED);
     let named = named.map(|row| format!("{} ({})", row.cause, Share(row.share)));
     let named = named.collect::<Vec<_>>().join(", ");
-    match share >= OUTSIDE {
-        true => Judged::Yes {
+    match share >= MIN_OUTSIDE {
+        true => Judgement::Yes {
             evidence: format!(
                 "no work is launched; the host is outside CUDA calls {} of the time: {named}",
                 Share(share)
             ),
             loss: None,
         },
-        false => Judged::No(format!(
+        false => Judgement::No(format!(
             "no work is launched; the host is outside CUDA calls {} of the time",
             Share(share)
         )),
@@ -388,20 +524,44 @@ pub fn no_work(one: &Evidence<'_>) -> Judged {
 }
 
 pub fn requests_when() -> String {
-    format!("it waits for requests over {} of the time", Share(REQUESTS))
+    format!(
+        "it waits for requests or other work over {} of the time",
+        Share(MIN_REQUESTS)
+    )
 }
 
-pub fn requests(one: &Evidence<'_>) -> Judged {
+pub fn requests(one: &Evidence<'_>) -> Judgement {
     let share = one.process.ledger.host_share(LedgerKind::Requests);
-    let evidence = format!("it waits for requests {} of the time", Share(share));
-    match share >= REQUESTS {
-        true => Judged::Yes {
-            evidence: format!(
-                "{evidence}, {} at the longest; other findings are about the rest",
-                Time(one.sum.idle.max)
-            ),
+    let claims = &one.process.ledger.details.claims;
+    let rows = claims
+        .waited
+        .rows
+        .iter()
+        .filter(|(cause, _)| cause != REQUESTS_CAUSE);
+    let named: Vec<_> = rows
+        .take(1)
+        .map(|(cause, _)| format!(", most of it {cause}"))
+        .collect();
+    let evidence = format!(
+        "it waits for requests or other work {} of the time{}",
+        Share(share),
+        named.concat()
+    );
+    match share >= MIN_REQUESTS {
+        true => Judgement::Yes {
+            evidence: match one.sum.idle.max {
+                0 => format!("{evidence}; other findings are about the rest"),
+                longest => format!(
+                    "{evidence}, {} at the longest; other findings are about the rest",
+                    Time(longest)
+                ),
+            },
             loss: None,
         },
-        false => Judged::No(evidence),
+        // Only our own records contain waits outside CUDA calls.
+        false if !one.process.facts.origin.is_own() => {
+            Judgement::Unknown("waits outside CUDA calls were not recorded".to_owned())
+        }
+        false => Judgement::No(evidence),
     }
 }

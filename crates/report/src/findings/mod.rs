@@ -1,9 +1,10 @@
-//! Why it is slow: one table of rules ([`RULES`]), each judged by what the records show.
+//! Reasons why iterations take long: one table of rules ([`RULES`]), each judged by the figures of the records.
 //!
-//! A rule says yes only where the records leave nothing else: one that lacks its data is unknown, and says
-//! what to switch on.
+//! A rule holds only if the records leave no other explanation. A rule without its data is unknown, and its advice says
+//! how to record the data.
 
 mod arrivals;
+mod claims;
 mod evidence;
 mod gpu;
 mod host;
@@ -23,96 +24,124 @@ use serde::Serialize;
 use crate::process::Process;
 use crate::ranks::arrivals::Arrivals;
 use crate::ranks::skew::Skew;
+pub use claims::{ClaimedRow, Side};
 use evidence::Evidence;
-use rules::{Judge, Together};
+use rules::{JobAnalyses, Judge};
 pub use rules::{Kind, RULES, Rule};
 
-/// Whether a finding's rule holds.
+/// The result of judging a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It holds.
+    /// The rule holds.
     Yes,
-    /// It does not hold.
+    /// The rule does not hold.
     No,
-    /// The records lack what it is judged by.
+    /// The records lack the data that the rule is judged by.
     Unknown,
 }
 
-/// A rule, and whether it holds for these records.
+/// A rule and its verdict on these records.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Finding {
+    /// The identifier of the finding in this report. It is the same as `rule`, because a report has one finding for
+    /// each rule.
+    pub id: &'static str,
     #[serde(flatten)]
     pub rule: &'static Rule,
-    /// Whether it holds.
+    /// The result of judging the rule.
     pub verdict: Verdict,
-    /// The figures it was judged by, in words.
+    /// The figures that it was judged by, in words.
     pub evidence: String,
-    /// What to do: if it holds, against it; if it is unknown, to know it. Else empty.
+    /// Advice: if the rule holds, how to fix it; if it is unknown, how to record its data. Otherwise empty.
     pub advice: String,
-    /// How much of the iterations' time would be gained if it went away; `null` if that is not known. No time counts for two
+    /// The share of the iterations' time that a fix would save; `null` if it is not known. No time counts for two
     /// findings.
     #[schemars(extend("unit" = "part of 1"))]
     pub loss: Option<f64>,
+    /// If the rule holds, the rows of the ledger whose time it claims; empty if it is not about time, or claims none of
+    /// its own.
+    pub claims: Vec<ClaimedRow>,
+    /// True if a part of its cost counts for other findings.
+    #[serde(skip)]
+    pub is_partly_others: bool,
+    /// The index of the process that it is about, if it is about only one.
+    #[serde(skip)]
+    pub place: Option<usize>,
+    /// If it is unknown, the name of its missing data, in a word or two.
+    #[serde(skip)]
+    needs: &'static str,
+    /// True if another profiler recorded a process.
+    #[serde(skip)]
+    is_foreign: bool,
 }
 
 impl Finding {
-    /// What it says is another finding's.
+    /// Changes the verdict to no, because another finding explains the same time.
     fn withdraw(&mut self) {
         self.verdict = Verdict::No;
         (self.loss, self.advice) = (None, String::new());
+        self.claims.clear();
     }
 }
 
-/// What a rule says of one process, or of all.
+/// The result of judging a rule for one process, or for all.
 #[derive(Debug)]
-enum Judged {
+enum Judgement {
     Yes { evidence: String, loss: Option<f64> },
     No(String),
     Unknown(String),
 }
 
-impl Judged {
+impl Judgement {
     const fn yes(evidence: String, loss: f64) -> Self {
         let loss = Some(loss);
         Self::Yes { evidence, loss }
     }
 }
 
-/// What all rules find in some processes: causes first, the greatest loss first, and what is not so and what
-/// is not known last. None where no process has iterations.
+/// Returns a finding for each rule: those that hold first, then unknown ones, causes before symptoms, and the greatest
+/// loss first. Returns none if no process has iterations.
 pub fn findings(
     processes: &[Process],
     names: &[String],
     skew: Option<&Skew>,
     arrivals: Option<&Arrivals>,
 ) -> Vec<Finding> {
-    let together = Together { skew, arrivals };
-    let all: Vec<_> = Evidence::of(processes, names);
+    let together = JobAnalyses { skew, arrivals };
+    let all: Vec<_> = Evidence::collect(processes, names);
     if all.is_empty() {
         return Vec::new();
     }
     let mut findings: Vec<_> = RULES
         .iter()
-        .map(|rule| find(rule, &all, together))
+        .map(|rule| judge_rule(rule, &all, together))
         .collect();
-    delays_are_apart(&mut findings);
-    faults_are_code(&mut findings);
-    yields(&mut findings, &all);
-    skew_is_once(&mut findings);
-    share_out(&mut findings);
-    name_functions(&mut findings, &all);
+    let found: Vec<_> = findings.iter().map(|finding| finding.loss).collect();
+    separate_delays(&mut findings);
+    separate_faults(&mut findings);
+    withdraw_code_without_processor(&mut findings);
+    withdraw_code_after_waits(&mut findings, &all);
+    merge_code_into_slow_rank(&mut findings, &all);
+    separate_skew(&mut findings);
+    withdraw_explained_idle(&mut findings);
+    withdraw_explained_copies(&mut findings);
+    limit_losses(&mut findings);
+    for (finding, found) in findings.iter_mut().zip(found) {
+        finding.is_partly_others = finding.loss < found;
+    }
+    advise_stacks(&mut findings, &all);
     findings.sort_by_key(|finding| {
         let order = match finding.verdict {
             Verdict::Yes => 0,
             Verdict::Unknown => 1,
             Verdict::No => 2,
         };
-        // In parts per million: a key has to have an order.
+        // Parts per million, because a sort key must be totally ordered.
         let loss = (finding.loss.unwrap_or(0.0) * 1e6) as u64;
         (order, finding.rule.kind, Reverse(loss))
     });
-    // A symptom that has its cause needs no guesses.
+    // A symptom needs no advice of its own if its cause is known.
     let first = findings
         .first()
         .filter(|first| first.verdict == Verdict::Yes && first.rule.kind == Kind::Cause);
@@ -120,7 +149,7 @@ pub fn findings(
         for finding in &mut findings {
             if finding.verdict == Verdict::Yes && finding.rule.kind == Kind::Symptom {
                 finding.advice = format!("fix {cause} first");
-                // Its time is that of its causes.
+                // The time counts for the causes.
                 finding.loss = None;
             }
         }
@@ -128,13 +157,22 @@ pub fn findings(
     findings
 }
 
-/// Whatever takes long takes longer without a processor: that is no second finding's.
-fn delays_are_apart(findings: &mut [Finding]) {
-    let mut losses = findings.iter().filter_map(|finding| {
-        let is_it = finding.rule.name == ledger::DELAYED_RULE;
-        finding.loss.filter(|_| is_it)
-    });
-    let Some(delayed) = losses.next() else {
+/// Returns the finding of a rule.
+fn find_finding<'a>(findings: &'a mut [Finding], name: &str) -> Option<&'a mut Finding> {
+    let mut findings = findings.iter_mut();
+    findings.find(|finding| finding.rule.name == name)
+}
+
+/// Returns the loss of a rule's finding, if it holds and its loss is known.
+fn loss(findings: &[Finding], name: &str) -> Option<f64> {
+    let mut findings = findings.iter();
+    findings.find(|finding| finding.rule.name == name)?.loss
+}
+
+/// Removes waits for a processor from the losses of other findings. Whatever takes long takes even longer without a
+/// processor.
+fn separate_delays(findings: &mut [Finding]) {
+    let Some(delayed) = loss(findings, ledger::DELAYED_RULE) else {
         return;
     };
     let others = findings
@@ -145,42 +183,76 @@ fn delays_are_apart(findings: &mut [Finding]) {
     }
 }
 
-/// Page faults are in code of the host: what they take of that is no second finding's.
-fn faults_are_code(findings: &mut [Finding]) {
-    let loss = |name| {
-        let of = findings.iter().find(|finding| finding.rule.name == name);
-        of.and_then(|finding| finding.loss)
-    };
-    let (Some(faults), Some(code)) = (loss(ledger::FAULTS_RULE), loss(ledger::CODE_RULE)) else {
+/// Removes page faults from the loss of host code, in which they happen.
+fn separate_faults(findings: &mut [Finding]) {
+    let (Some(faults), Some(code)) = (
+        loss(findings, ledger::FAULTS_RULE),
+        loss(findings, ledger::CODE_RULE),
+    ) else {
         return;
     };
     let left = (code - faults).max(0.0);
-    let code = findings
-        .iter_mut()
-        .find(|finding| finding.rule.name == ledger::CODE_RULE);
-    if let Some(code) = code {
-        match left >= ledger::CODE {
+    if let Some(code) = find_finding(findings, ledger::CODE_RULE) {
+        match left >= ledger::MIN_CODE {
             true => code.loss = Some(left),
             false => code.withdraw(),
         }
     }
 }
 
-/// Where one rank is slow, the code of its host is why: that is one finding.
-fn yields(findings: &mut [Finding], all: &[Evidence<'_>]) {
+/// Withdraws the finding of host code if waits inside iterations have a finding. Unless samples name a function or
+/// kernels were recorded, the code cannot be distinguished from the work after these waits.
+fn withdraw_code_after_waits(findings: &mut [Finding], all: &[Evidence<'_>]) {
+    let is_named = |one: &Evidence<'_>| {
+        let paths = &one.process.ledger.details.claims.code_in;
+        paths.python.is_some() || paths.native.is_some()
+    };
+    let waits = |finding: &Finding| {
+        let is_one = ["host-waits", "blocking-copies"].contains(&finding.rule.name);
+        is_one && finding.verdict == Verdict::Yes
+    };
+    let is_measured = |one: &Evidence<'_>| one.kernels().is_some();
+    if !findings.iter().any(waits) || all.iter().any(is_named) || all.iter().any(is_measured) {
+        return;
+    }
+    if let Some(code) = find_finding(findings, ledger::CODE_RULE)
+        && code.verdict == Verdict::Yes
+    {
+        code.withdraw();
+    }
+}
+
+/// Withdraws the finding of host code if it costs less than waits for a processor, which then made the code take long.
+fn withdraw_code_without_processor(findings: &mut [Finding]) {
+    let (Some(delayed), Some(code)) = (
+        loss(findings, ledger::DELAYED_RULE),
+        loss(findings, ledger::CODE_RULE),
+    ) else {
+        return;
+    };
+    if code < delayed
+        && let Some(finding) = find_finding(findings, ledger::CODE_RULE)
+    {
+        finding.withdraw();
+    }
+}
+
+/// Merges the finding of host code into that of a slow rank, if only that rank has it. Otherwise their losses are
+/// counted separately.
+fn merge_code_into_slow_rank(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let place = |name| {
         let is_it = |finding: &Finding| {
             finding.rule.name == name && finding.verdict == Verdict::Yes && finding.loss.is_some()
         };
         findings.iter().position(is_it)
     };
-    let (Some(slow), Some(code)) = (place(ranks::SLOW), place(ledger::CODE_RULE)) else {
+    let (Some(slow), Some(code)) = (place(ranks::SLOW_RULE), place(ledger::CODE_RULE)) else {
         return;
     };
     let loss = findings[slow].loss.unwrap_or(0.0);
     let mut bound = all.iter().filter_map(|one| match ledger::code(one) {
-        Judged::Yes { evidence, .. } => Some((one.place, evidence)),
-        Judged::No(_) | Judged::Unknown(_) => None,
+        Judgement::Yes { evidence, .. } => Some((one.place, evidence)),
+        Judgement::No(_) | Judgement::Unknown(_) => None,
     });
     let (first, others) = (bound.next(), bound.next());
     match (first, others) {
@@ -195,25 +267,45 @@ fn yields(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
-/// What a slow rank costs the others is what they wait for it.
-fn skew_is_once(findings: &mut [Finding]) {
-    let loss = |name| {
-        let of = findings.iter().find(|finding| finding.rule.name == name);
-        of.and_then(|finding| finding.loss)
+/// Withdraws the finding of an idle GPU if another finding is a sufficient cause of it.
+fn withdraw_explained_idle(findings: &mut [Finding]) {
+    let says_why = |finding: &&Finding| {
+        let is_cause = finding.rule.kind == Kind::Cause && finding.rule.name != ledger::IDLE_RULE;
+        let explains = finding.loss.is_some_and(|loss| loss >= ledger::MIN_PART);
+        finding.verdict == Verdict::Yes && is_cause && explains
     };
-    let Some(skew) = loss(arrivals::SKEW) else {
+    if findings.iter().any(|finding| says_why(&finding))
+        && let Some(idle) = find_finding(findings, ledger::IDLE_RULE)
+        && idle.verdict == Verdict::Yes
+    {
+        idle.withdraw();
+    }
+}
+
+/// Withdraws the finding of a GPU that copies most of the time if any cause is known.
+fn withdraw_explained_copies(findings: &mut [Finding]) {
+    let is_cause =
+        |finding: &Finding| finding.verdict == Verdict::Yes && finding.rule.kind == Kind::Cause;
+    if findings.iter().any(is_cause)
+        && let Some(copies) = find_finding(findings, gpu::COPIES_RULE)
+        && copies.verdict == Verdict::Yes
+    {
+        copies.withdraw();
+    }
+}
+
+/// Removes the waits for a slow rank from its loss, because they count as arrival skew.
+fn separate_skew(findings: &mut [Finding]) {
+    let Some(skew) = loss(findings, arrivals::SKEW_RULE) else {
         return;
     };
-    let slow = findings
-        .iter_mut()
-        .find(|finding| finding.rule.name == ranks::SLOW);
-    if let Some(slow) = slow {
+    if let Some(slow) = find_finding(findings, ranks::SLOW_RULE) {
         slow.loss = slow.loss.map(|slow| slow - skew).filter(|left| *left > 0.0);
     }
 }
 
-/// Where nothing says which function the host runs, what does is said.
-fn name_functions(findings: &mut [Finding], all: &[Evidence<'_>]) {
+/// Adds advice to sample stacks if no samples show which function the host runs.
+fn advise_stacks(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let is_known = |one: &Evidence<'_>| one.process.stacks.counts.enough();
     let mut host_bound = findings.iter_mut().filter(|finding| {
         finding.rule.name == ledger::CODE_RULE && finding.verdict == Verdict::Yes
@@ -225,8 +317,8 @@ fn name_functions(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
-/// Sees to it that the causes claim no more than all of the time, the greatest first.
-fn share_out(findings: &mut [Finding]) {
+/// Limits the losses of causes to all of the time in total. The greatest counts first.
+fn limit_losses(findings: &mut [Finding]) {
     let is_cause = |finding: &&mut Finding| {
         finding.verdict == Verdict::Yes && finding.rule.kind == Kind::Cause
     };
@@ -239,58 +331,92 @@ fn share_out(findings: &mut [Finding]) {
     }
 }
 
-fn find(rule: &'static Rule, all: &[Evidence<'_>], together: Together<'_>) -> Finding {
-    let judged = match rule.judge {
-        Judge::Each(judge) | Judge::Ledger(judge) => {
-            worst(all.iter().map(|one| (one.who.as_str(), judge(one))))
+fn judge_rule(rule: &'static Rule, all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Finding {
+    let lacked = |one: &Evidence<'_>| {
+        let origin = &one.process.facts.origin;
+        rule.data.iter().copied().find(|data| origin.lacks(*data))
+    };
+    let lacks = all.iter().find_map(lacked);
+    let mut claims = Vec::new();
+    let (judged, place) = match (rule.judge, lacks) {
+        (Judge::Each(judge) | Judge::Ledger(judge), _) => combine(all.iter().map(|one| {
+            let judged = match lacked(one) {
+                Some(data) => Judgement::Unknown(data.missing().to_owned()),
+                None => judge(one),
+            };
+            if matches!(judged, Judgement::Yes { .. }) {
+                claims.extend(rule.claims.claim(one));
+            }
+            (one, judged)
+        })),
+        (Judge::All(_), Some(data)) => (Judgement::Unknown(data.missing().to_owned()), None),
+        (Judge::All(judge), None) => {
+            let place = match rule.name {
+                ranks::SLOW_RULE => ranks::slowest(all),
+                arrivals::SKEW_RULE => together.arrivals.and_then(arrivals::latest),
+                _ => None,
+            };
+            (judge(all, together), place)
         }
-        Judge::All(judge) => judge(all, together),
+    };
+    let (to_know, needs) = match lacks {
+        Some(data) => data.to_know(),
+        None if rule.name == ranks::SLOW_RULE => ranks::to_know(all, rule),
+        None => (rule.to_know, rule.needs),
     };
     let (verdict, evidence, loss, advice) = match judged {
-        Judged::Yes { evidence, loss } => (Verdict::Yes, evidence, loss, rule.advice),
-        Judged::No(evidence) => (Verdict::No, evidence, None, ""),
-        Judged::Unknown(evidence) => (Verdict::Unknown, evidence, None, rule.to_know),
+        Judgement::Yes { evidence, loss } => (Verdict::Yes, evidence, loss, rule.advice),
+        Judgement::No(evidence) => (Verdict::No, evidence, None, ""),
+        Judgement::Unknown(evidence) => (Verdict::Unknown, evidence, None, to_know),
     };
     Finding {
+        id: rule.name,
         rule,
         verdict,
         evidence,
         advice: advice.to_owned(),
         loss,
+        claims,
+        is_partly_others: false,
+        place,
+        needs,
+        is_foreign: all.iter().any(|one| !one.process.facts.origin.is_own()),
     }
 }
 
-/// What is said of several processes: yes where one has it, the one that loses most, and no where it is known
-/// of all.
-fn worst<'a>(judged: impl Iterator<Item = (&'a str, Judged)>) -> Judged {
-    let mut yes: Vec<(&str, String, Option<f64>)> = Vec::new();
+/// Combines the verdicts on several processes: yes if any is yes, else unknown if any is unknown, else no. For yes,
+/// also returns the index of the process with the greatest loss.
+fn combine<'a, 'b: 'a>(
+    judged: impl Iterator<Item = (&'a Evidence<'b>, Judgement)>,
+) -> (Judgement, Option<usize>) {
+    let mut yes: Vec<(&Evidence<'_>, String, Option<f64>)> = Vec::new();
     let (mut no, mut unknown) = (None, None);
-    let of = |who: &str, evidence: String| match who {
+    let of = |one: &Evidence<'_>, evidence: String| match &*one.who {
         "" => evidence,
-        _ => format!("{who}: {evidence}"),
+        who => format!("{who}: {evidence}"),
     };
-    for (who, judged) in judged {
+    for (one, judged) in judged {
         match judged {
-            Judged::Yes { evidence, loss } => yes.push((who, evidence, loss)),
-            Judged::No(evidence) => no = no.or_else(|| Some(of(who, evidence))),
-            Judged::Unknown(evidence) => unknown = unknown.or_else(|| Some(of(who, evidence))),
+            Judgement::Yes { evidence, loss } => yes.push((one, evidence, loss)),
+            Judgement::No(evidence) => no = no.or_else(|| Some(of(one, evidence))),
+            Judgement::Unknown(evidence) => unknown = unknown.or_else(|| Some(of(one, evidence))),
         }
     }
     let more = yes.len().saturating_sub(1);
-    let loss = |one: &(&str, String, Option<f64>)| one.2.unwrap_or(0.0);
+    let loss = |one: &(&Evidence<'_>, String, Option<f64>)| one.2.unwrap_or(0.0);
     let most = yes
         .into_iter()
         .reduce(|most, one| if loss(&one) > loss(&most) { one } else { most });
     match (most, unknown, no) {
-        (Some((who, evidence, loss)), ..) => {
+        (Some((one, evidence, loss)), ..) => {
             let more = match more {
                 0 => String::new(),
                 _ => format!(", and {more} more processes"),
             };
-            let evidence = of(who, evidence) + &more;
-            Judged::Yes { evidence, loss }
+            let evidence = of(one, evidence) + &more;
+            (Judgement::Yes { evidence, loss }, Some(one.place))
         }
-        (None, Some(evidence), _) => Judged::Unknown(evidence),
-        (None, None, no) => Judged::No(no.unwrap_or_default()),
+        (None, Some(evidence), _) => (Judgement::Unknown(evidence), None),
+        (None, None, no) => (Judgement::No(no.unwrap_or_default()), None),
     }
 }

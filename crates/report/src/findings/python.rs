@@ -1,14 +1,14 @@
-//! What Python does to iterations.
+//! Findings on Python: garbage collections and the GIL.
 
-use super::Judged;
+use super::Judgement;
 use super::evidence::{Evidence, Lost};
 use crate::numbers::units::{Share, Time};
 
-/// What has to be lost of the time; or, of what slow iterations take beyond the median, to be explained.
-const LOST: f64 = 0.05;
-const OF_SLOW: f64 = 0.5;
-/// Under this nobody minds.
-const LEAST: f64 = 0.01;
+/// Minimum share of lost time, and minimum share of slow iterations' time beyond the median, as parts of 1.
+const MIN_LOST_SHARE: f64 = 0.05;
+const MIN_SHARE_OF_SLOW: f64 = 0.5;
+/// Share of lost time, as a part of 1, below which the loss is ignored.
+const NEGLIGIBLE_SHARE: f64 = 0.01;
 
 pub fn gc_when() -> String {
     when("collections")
@@ -19,14 +19,18 @@ pub fn gil_when() -> String {
 }
 
 fn when(what: &str) -> String {
-    let (lost, least, of_slow) = (Share(LOST), Share(LEAST), Share(OF_SLOW));
+    let (lost, least, of_slow) = (
+        Share(MIN_LOST_SHARE),
+        Share(NEGLIGIBLE_SHARE),
+        Share(MIN_SHARE_OF_SLOW),
+    );
     format!(
         "{what} take over {lost} of the time; or over {least}, and are over {of_slow} of what slow iterations \
          (1.5 times the median) take beyond it"
     )
 }
 
-pub fn gc(one: &Evidence<'_>) -> Judged {
+pub fn gc(one: &Evidence<'_>) -> Judgement {
     let process = one.process;
     if process.python.gc.is_empty() && !is_set(one, "TLLM_PROFILE_RECORD_GC") {
         return without(one, "collections were not recorded");
@@ -43,7 +47,7 @@ pub fn gc(one: &Evidence<'_>) -> Judged {
     judge(one, &what, one.lost(|iteration| iteration.gc))
 }
 
-pub fn gil(one: &Evidence<'_>) -> Judged {
+pub fn gil(one: &Evidence<'_>) -> Judgement {
     let process = one.process;
     let is_recorded = process.python.gil_wait.count > 0 || process.python.gil_hold.count > 0;
     if !is_recorded && !is_set(one, "TLLMPROF_GIL") {
@@ -56,16 +60,16 @@ pub fn gil(one: &Evidence<'_>) -> Judged {
     judge(one, &what, one.lost(|iteration| iteration.gil_wait))
 }
 
-/// Where nothing of it was recorded. Only our library knows whether there is a Python.
-fn without(one: &Evidence<'_>, what: &str) -> Judged {
+/// Judges a process without such events. Only a record of this library shows whether there is a Python.
+fn without(one: &Evidence<'_>, what: &str) -> Judgement {
     let facts = &one.process.facts;
     if facts.software.python.is_empty() && !facts.software.library.is_empty() {
-        return Judged::No("no Python".to_owned());
+        return Judgement::No("no Python".to_owned());
     }
-    Judged::Unknown(what.to_owned())
+    Judgement::Unknown(what.to_owned())
 }
 
-/// The thread that holds the GIL most, of those that run no iterations.
+/// Returns the thread that holds the GIL longest among those without iterations.
 fn holder(one: &Evidence<'_>) -> Option<String> {
     let runs = |tid: &u32| one.iterations().any(|iteration| iteration.thread == *tid);
     let others = one
@@ -78,31 +82,31 @@ fn holder(one: &Evidence<'_>) -> Option<String> {
     Some(one.process.facts.thread(*tid))
 }
 
-fn judge(one: &Evidence<'_>, what: &str, lost: Lost) -> Judged {
+fn judge(one: &Evidence<'_>, what: &str, lost: Lost) -> Judgement {
     let share = one.share(lost.total);
     let slow = match lost.slow {
         0 => String::new(),
         slow => format!("; to blame in {} of {slow} slow iterations", lost.hit),
     };
     let evidence = format!("{what}: {} of the time{slow}", Share(share));
-    if share >= LOST || share >= LEAST && lost.of_slow >= OF_SLOW {
-        Judged::Yes {
+    if share >= MIN_LOST_SHARE || share >= NEGLIGIBLE_SHARE && lost.of_slow >= MIN_SHARE_OF_SLOW {
+        Judgement::Yes {
             evidence,
             loss: Some(share),
         }
     } else {
-        Judged::No(evidence)
+        Judgement::No(evidence)
     }
 }
 
-/// Whether a variable that is a flag was set in the process.
+/// Returns true if a flag variable was set in the process.
 fn is_set(one: &Evidence<'_>, name: &str) -> bool {
     let value = one.process.facts.asked.settings.iter().find_map(|setting| {
         let (set, value) = setting.split_once('=')?;
         (set == name).then_some(value.trim())
     });
     value.is_some_and(|value| {
-        ["1", "true", "yes", "on"]
+        ["1", "true", "yes", "on", "auto"]
             .iter()
             .any(|on| value.eq_ignore_ascii_case(on))
     })

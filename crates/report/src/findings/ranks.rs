@@ -2,48 +2,53 @@
 
 use std::collections::HashSet;
 
-use super::Judged;
+use super::Judgement;
 use super::evidence::Evidence;
-use super::ledger::CODE_RULE;
-use super::rules::{Judge, Kind, RULES, Rule, Together};
+use super::ledger::{CODE_RULE, IDLE_RULE};
+use super::rules::{JobAnalyses, Judge, Kind, RULES, Rule};
 use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share, Time};
 use crate::ranks::skew::Skew;
 
-/// Its rule.
-pub const SLOW: &str = "slow-rank";
+/// Name of the rule on a slow rank.
+pub const SLOW_RULE: &str = "slow-rank";
 
-/// How much longer the slow rank takes than the median of the others, of its own time.
-const SLOWER: f64 = 0.05;
-/// In how many of the iterations it has to be the slowest.
-const OFTEN: f64 = 2.0 / 3.0;
-/// Iterations that several ranks have to have in common.
-const LEAST: usize = 5;
+/// Minimum share by which the slow rank exceeds the median of the others, as a part of its own time.
+const MIN_EXCESS: f64 = 0.05;
+/// Minimum share of iterations in which it is the slowest.
+const MIN_FREQUENCY: f64 = 2.0 / 3.0;
+/// Minimum number of iterations that several ranks must have in common.
+const MIN_COMMON_ITERATIONS: usize = 5;
 
 pub fn slow_when() -> String {
     format!(
         "one rank is the slowest in over {} of the iterations, and its median over {} longer than the others'",
-        Share(OFTEN),
-        Share(SLOWER)
+        Share(MIN_FREQUENCY),
+        Share(MIN_EXCESS)
     )
 }
 
-pub fn slow(all: &[Evidence<'_>], together: Together<'_>) -> Judged {
+pub fn slow(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
     if all.len() < 2 {
-        return Judged::Unknown("one process".to_owned());
+        return judge_incomparable(all, "one process");
     }
     let ranks: HashSet<_> = all.iter().map(|one| one.process.facts.rank).collect();
-    let skew = together
-        .skew
-        .filter(|skew| skew.iterations.len() >= LEAST && ranks.len() == all.len());
-    let Some(skew) = skew else {
-        return Judged::Unknown("the processes are not ranks of one run".to_owned());
+    let Some(skew) = together.skew.filter(|_| ranks.len() == all.len()) else {
+        return judge_incomparable(all, "the processes are not ranks of one run");
     };
+    let count = skew.iterations.len();
+    if count < MIN_COMMON_ITERATIONS {
+        let why = format!(
+            "the ranks have {count} iterations in common (wanted: {MIN_COMMON_ITERATIONS})"
+        );
+        return judge_incomparable(all, &why);
+    }
     let Some(slowest) = all.iter().find(|one| slowest(all) == Some(one.place)) else {
-        return Judged::No(String::new());
+        return Judgement::No(String::new());
     };
     let others = all.iter().filter(|one| one.place != slowest.place);
-    let others = Quantiles::of(others.map(|one| one.sum.time.p50)).map_or(0, |others| others.p50);
+    let others =
+        Quantiles::from_values(others.map(|one| one.sum.time.p50)).map_or(0, |others| others.p50);
     let own = slowest.sum.time.p50;
     let slower = own.saturating_sub(others) as f64 / own.max(1) as f64;
     let often = often(slowest, skew);
@@ -55,18 +60,19 @@ pub fn slow(all: &[Evidence<'_>], together: Together<'_>) -> Judged {
         Share(often),
         work(slowest, all)
     );
-    if slower < SLOWER || often < OFTEN {
-        return Judged::No(evidence);
+    if slower < MIN_EXCESS || often < MIN_FREQUENCY {
+        return Judgement::No(evidence);
     }
-    // What that rank loses to causes of its own is theirs.
+    // Losses to causes of its own count for the findings of these causes.
     let theirs = theirs(slowest, all);
-    if slower - theirs < SLOWER {
-        return Judged::Yes {
+    if slower - theirs < MIN_EXCESS {
+        return Judgement::Yes {
             evidence: evidence + ", by causes of its own",
             loss: None,
         };
     }
-    // A step of ranks that wait for each other takes as long as the slowest: without this one, as the next.
+    // If ranks wait for each other, a step takes as long as on the slowest rank. Without this rank it would take as
+    // long as on the next one.
     let (steps, saved) = skew.saved(slowest.place);
     let (count, gain) = (skew.iterations.len() as u64, share_of(saved, steps));
     let evidence = format!(
@@ -75,11 +81,40 @@ pub fn slow(all: &[Evidence<'_>], together: Together<'_>) -> Judged {
         Time(steps / count.max(1))
     );
     match gain - theirs {
-        gain if gain > 0.0 => Judged::yes(evidence, gain),
-        _ => Judged::Yes {
+        gain if gain > 0.0 => Judgement::yes(evidence, gain),
+        _ => Judgement::Yes {
             evidence,
             loss: None,
         },
+    }
+}
+
+/// Returns what to do, and the same in a few words, where it is not known which rank is slow.
+pub fn to_know(all: &[Evidence<'_>], rule: &Rule) -> (&'static str, &'static str) {
+    let ranks: HashSet<_> = all.iter().map(|one| one.process.facts.rank).collect();
+    let size = all
+        .iter()
+        .filter_map(|one| one.process.facts.world_size)
+        .max();
+    let are_all = size.is_none_or(|size| size == ranks.len() as u64);
+    match ranks.len() > 1 && are_all {
+        true => (
+            "record more iterations of all ranks",
+            "more iterations of all ranks",
+        ),
+        false => (rule.to_know, rule.needs),
+    }
+}
+
+/// Returns the verdict if ranks cannot be compared: unknown, or no if no process is one of several ranks.
+fn judge_incomparable(all: &[Evidence<'_>], why: &str) -> Judgement {
+    let is_one_of_several = |one: &Evidence<'_>| {
+        let facts = &one.process.facts;
+        facts.known_rank().is_some() && facts.world_size != Some(1)
+    };
+    match all.iter().any(is_one_of_several) {
+        true => Judgement::Unknown(why.to_owned()),
+        false => Judgement::No(format!("{why}, and none is a rank of several")),
     }
 }
 
@@ -87,7 +122,7 @@ fn share_of(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-/// What is in the batches of the slowest rank, if that is not what the others have.
+/// Returns the batches of the slowest rank in words, if they differ from those of the others.
 fn work(slowest: &Evidence<'_>, all: &[Evidence<'_>]) -> String {
     let others = all.iter().filter(|one| one.place != slowest.place);
     let others: Option<Vec<_>> = others.map(tokens).collect();
@@ -95,7 +130,7 @@ fn work(slowest: &Evidence<'_>, all: &[Evidence<'_>]) -> String {
         return String::new();
     };
     let others = others.iter().sum::<f64>() / others.len().max(1) as f64;
-    match (own - others).abs() > SLOWER * others {
+    match (own - others).abs() > MIN_EXCESS * others {
         true => format!(
             "; its batches have {} tokens, the others' {}",
             Rate(own),
@@ -105,7 +140,7 @@ fn work(slowest: &Evidence<'_>, all: &[Evidence<'_>]) -> String {
     }
 }
 
-/// How many tokens a rank's batches have in the mean; `None` where that is not known.
+/// Returns the mean number of tokens in a rank's batches; `None` if it is not known.
 fn tokens(one: &Evidence<'_>) -> Option<f64> {
     let phases = &one.process.phases;
     let iterations: u64 = phases.iter().map(|phase| phase.all.iterations).sum();
@@ -113,35 +148,36 @@ fn tokens(one: &Evidence<'_>) -> Option<f64> {
     (iterations > 0).then(|| tokens as f64 / iterations as f64)
 }
 
-/// The place of the rank that takes longest.
+/// Returns the index of the rank with the longest median time.
 pub fn slowest(all: &[Evidence<'_>]) -> Option<usize> {
     let slowest = all.iter().max_by_key(|one| one.sum.time.p50)?;
     Some(slowest.place)
 }
 
-/// How much of the time a process loses to causes of its own, more than the others do.
+/// Returns the share of the time that a process loses to causes of its own, beyond the mean of the others.
 pub fn theirs(one: &Evidence<'_>, all: &[Evidence<'_>]) -> f64 {
     let others = || all.iter().filter(|other| other.place != one.place);
     let usual = others().map(causes).sum::<f64>() / others().count().max(1) as f64;
     (causes(one) - usual).max(0.0)
 }
 
-/// How much of the time the causes take that one process has by itself.
+/// Returns the share of the time that a process loses to causes that can be judged without other ranks.
 fn causes(one: &Evidence<'_>) -> f64 {
-    // What the host does is why the rank is slow, and no other cause.
-    let is_one = |rule: &&Rule| rule.kind == Kind::Cause && rule.name != CODE_RULE;
+    // Host code, and a GPU that waits for it, are the reason why the rank is slow, so they are not separate causes.
+    let is_one =
+        |rule: &&Rule| rule.kind == Kind::Cause && ![CODE_RULE, IDLE_RULE].contains(&rule.name);
     let causes = RULES.iter().filter(is_one);
     let losses = causes.filter_map(|rule| match rule.judge {
         Judge::Each(judge) | Judge::Ledger(judge) => match judge(one) {
-            Judged::Yes { loss, .. } => loss,
-            Judged::No(_) | Judged::Unknown(_) => None,
+            Judgement::Yes { loss, .. } => loss,
+            Judgement::No(_) | Judgement::Unknown(_) => None,
         },
         Judge::All(_) => None,
     });
     losses.sum()
 }
 
-/// In how many of the iterations that several ranks have a process is the slowest.
+/// Returns the share of the common iterations in which a process is the slowest.
 fn often(one: &Evidence<'_>, skew: &Skew) -> f64 {
     let slowest = skew.slowest.get(one.place).copied().unwrap_or(0);
     slowest as f64 / skew.iterations.len().max(1) as f64

@@ -1,30 +1,30 @@
-//! Experts that the router sends too much to.
+//! Findings on experts that receive too many tokens.
 
-use super::Judged;
+use super::Judgement;
 use super::evidence::Evidence;
 use crate::numbers::units::Rate;
 use crate::routing::LayerLoad;
 
-/// How far the busiest expert has to be beyond what chance makes of a balanced router.
-const IMBALANCE: f64 = 1.5;
+/// Minimum ratio of the busiest expert's load to the load that chance explains with a balanced router.
+const MIN_IMBALANCE: f64 = 1.5;
 
-/// Loads are counted outside windows, where no step is taken apart and counting them costs time; inside windows experts are
-/// balanced. So the two do not differ by the imbalance alone.
+/// Loads are counted only outside windows, where steps are not recorded, because counting costs time. Inside windows
+/// experts are balanced. So times inside and outside windows do not differ only by the imbalance.
 const UNKNOWN_LOSS: &str = "what it costs is not known: inside windows experts are balanced, outside steps are not recorded";
 
 pub fn imbalance_when() -> String {
     format!(
-        "the busiest expert of a layer is sent over {IMBALANCE} times what an even router could send it by chance"
+        "the busiest expert of a layer is sent over {MIN_IMBALANCE} times what an even router could send it by chance"
     )
 }
 
-pub fn imbalance(one: &Evidence<'_>) -> Judged {
+pub fn imbalance(one: &Evidence<'_>) -> Judgement {
     let layers = one.process.experts.iter();
     let found: Vec<_> = layers
-        .filter_map(|layer| Some((layer, Load::of(layer)?)))
+        .filter_map(|layer| Some((layer, Load::new(layer)?)))
         .collect();
     if found.is_empty() {
-        return Judged::Unknown("expert loads were not recorded".to_owned());
+        return Judgement::Unknown("expert loads were not recorded".to_owned());
     }
     let beyond = found.iter().map(|(_, load)| load.beyond).sum::<f64>() / found.len() as f64;
     let worst = found
@@ -39,25 +39,25 @@ pub fn imbalance(one: &Evidence<'_>) -> Judged {
             found.len()
         )
     });
-    if beyond > IMBALANCE {
-        Judged::Yes {
+    if beyond > MIN_IMBALANCE {
+        Judgement::Yes {
             evidence: format!("{evidence}; {UNKNOWN_LOSS}"),
             loss: None,
         }
     } else {
-        Judged::No(evidence)
+        Judgement::No(evidence)
     }
 }
 
-/// The busiest expert of a layer.
+/// The load of a layer's busiest expert.
 struct Load {
-    /// What it has of the mean, and of what it could have by chance.
+    /// Its load relative to the mean, and relative to the maximum that chance explains.
     of_mean: f64,
     beyond: f64,
 }
 
 impl Load {
-    fn of(layer: &LayerLoad) -> Option<Self> {
+    fn new(layer: &LayerLoad) -> Option<Self> {
         let most = layer
             .tokens
             .iter()
@@ -71,7 +71,7 @@ impl Load {
             .map(|tokens| *tokens as f64)
             .sum::<f64>()
             / experts;
-        // The most of that many counts with this mean, roughly.
+        // This is roughly the maximum of that many counts with this mean.
         let chance = mean + (2.0 * mean * experts.ln()).sqrt();
         Some(Self {
             of_mean: layer.of_mean()?,

@@ -1,23 +1,23 @@
-//! What the rule makes an iteration of.
+//! Findings on the rule by which iterations are counted.
 
 use tllmprof_calls::{Kind as CallOf, kind_of};
 
-use super::Judged;
+use super::Judgement;
 use super::evidence::Evidence;
 use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share};
 
-/// Where so many of the iterations launch after a wait, that is how the step is made.
-const MOST: f64 = 0.5;
+/// Share of iterations that launch after a wait, as a part of 1, from which on this is the normal form of a step.
+const MIN_USUAL_SHARE: f64 = 0.5;
 
 pub fn mixed_when() -> String {
     format!(
         "the rule is a launch, and in some iterations, under {} of them, work is launched after a wait for the GPU",
-        Share(MOST)
+        Share(MIN_USUAL_SHARE)
     )
 }
 
-pub fn mixed(one: &Evidence<'_>) -> Judged {
+pub fn mixed(one: &Evidence<'_>) -> Judgement {
     let facts = &one.process.facts;
     let rule = facts.rule.split('/').next().unwrap_or_default();
     let launches = matches!(
@@ -25,7 +25,7 @@ pub fn mixed(one: &Evidence<'_>) -> Judged {
         Some(CallOf::GraphLaunch | CallOf::KernelLaunch { .. })
     );
     if !launches {
-        return Judged::No("the rule is no launch".to_owned());
+        return Judgement::No("the rule is no launch".to_owned());
     }
     let all = one.iterations().count();
     let after = || {
@@ -34,11 +34,12 @@ pub fn mixed(one: &Evidence<'_>) -> Judged {
     };
     let mixed = after().count();
     let said = format!("in {mixed} of {all} iterations work is launched after a wait for the GPU");
-    let Some(row) = Quantiles::of(after().map(u64::from)).map(|rows| rows.p50 as u8) else {
-        return Judged::No(said);
+    let Some(row) = Quantiles::from_values(after().map(u64::from)).map(|rows| rows.p50 as u8)
+    else {
+        return Judgement::No(said);
     };
-    if mixed as f64 >= MOST * all as f64 {
-        return Judged::No(said);
+    if mixed as f64 >= MIN_USUAL_SHARE * all as f64 {
+        return Judgement::No(said);
     }
     let wait = facts.call(row);
     let each = one.calls(|call| call.row == row).count;
@@ -47,7 +48,7 @@ pub fn mixed(one: &Evidence<'_>) -> Judged {
         false => format!("{rule} counts it to the step before: leave --step out"),
     };
     let each = Rate(one.sum.a_step(each));
-    Judged::Yes {
+    Judgement::Yes {
         evidence: format!("{said} ({wait}, {each} a step); {more}"),
         loss: None,
     }

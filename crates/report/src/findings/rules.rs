@@ -3,12 +3,15 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::claims::ClaimRule;
 use super::evidence::Evidence;
-use super::{Judged, arrivals, gpu, host, ledger, python, ranks, routing, rule};
+use super::{Judgement, arrivals, gpu, host, ledger, python, ranks, routing, rule};
+use crate::events::origin::Data;
+use crate::ledger::{Claim, LedgerKind};
 use crate::ranks::arrivals::Arrivals;
 use crate::ranks::skew::Skew;
 
-/// What a finding is about. Findings come in this order.
+/// The kind of a finding. Findings are sorted in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "FindingKind")]
@@ -29,22 +32,28 @@ pub struct Rule {
     /// The rule's name, such as `launch-bound`.
     #[serde(rename = "rule")]
     pub name: &'static str,
-    /// What it is about.
+    /// The kind of the rule.
     pub kind: Kind,
-    /// What it is judged by.
+    /// The data that it is judged by, in words.
     #[serde(skip)]
     pub evidence: &'static str,
-    /// When it says yes.
+    /// Returns the condition under which it holds, in words.
     #[serde(skip)]
     pub threshold: fn() -> String,
     #[serde(skip)]
     pub advice: &'static str,
-    /// Where it is unknown: what to do about that, and the same in a word or two, or none where few programs
-    /// have such a thing at all.
+    /// Advice on how to get the data if it is unknown, as a sentence and in a word or two; empty if few programs have
+    /// such data at all.
     #[serde(skip)]
     pub to_know: &'static str,
     #[serde(skip)]
     pub needs: &'static str,
+    /// The rows of the ledger whose time it claims if it holds.
+    #[serde(skip)]
+    pub(super) claims: ClaimRule,
+    /// Data that other profilers may not have recorded. Without it the rule is unknown.
+    #[serde(skip)]
+    pub data: &'static [Data],
     #[serde(skip)]
     pub(super) judge: Judge,
 }
@@ -55,24 +64,32 @@ impl std::fmt::Debug for Rule {
     }
 }
 
+#[derive(Clone, Copy)]
 pub(super) enum Judge {
-    /// Each process by itself.
-    Each(fn(&Evidence<'_>) -> Judged),
-    /// The same, by the ledger: waiting for a processor is no part of what it loses.
-    Ledger(fn(&Evidence<'_>) -> Judged),
-    /// All of them together.
-    All(fn(&[Evidence<'_>], Together<'_>) -> Judged),
+    /// Judges each process by itself.
+    Each(fn(&Evidence<'_>) -> Judgement),
+    /// Judges each process by its ledger, in which waits for a processor are already separate.
+    Ledger(fn(&Evidence<'_>) -> Judgement),
+    /// Judges all processes together.
+    All(fn(&[Evidence<'_>], JobAnalyses<'_>) -> Judgement),
 }
 
-/// What processes show together.
+/// Analyses of several processes together.
 #[derive(Clone, Copy)]
-pub(super) struct Together<'a> {
+pub(super) struct JobAnalyses<'a> {
     pub skew: Option<&'a Skew>,
     pub arrivals: Option<&'a Arrivals>,
 }
 
-const KERNELS: &str = "--kernels";
+/// The option that records the data of most rules on the GPU.
+pub const KERNELS: &str = "--kernels";
 const METRICS: &str = "--gpu-metrics";
+
+const CALLS: &[Data] = &[Data::Calls];
+const GPU: &[Data] = &[Data::Gpu];
+const COLLECTIVES: &[Data] = &[Data::Gpu, Data::Iterations];
+/// Data of rules on the calls in an iteration.
+const STEPS: &[Data] = &[Data::Calls, Data::Iterations];
 
 /// The rules.
 pub const RULES: &[Rule] = &[
@@ -85,6 +102,8 @@ pub const RULES: &[Rule] = &[
                  (torch.compile, fused operators)",
         to_know: "run with --kernels",
         needs: KERNELS,
+        claims: ClaimRule::Idle(&[Claim::Launch]),
+        data: STEPS,
         judge: Judge::Each(host::launch_bound),
     },
     Rule {
@@ -96,6 +115,8 @@ pub const RULES: &[Rule] = &[
                  (no .item() or .cpu() inside a step)",
         to_know: "run with --kernels",
         needs: KERNELS,
+        claims: ClaimRule::Idle(&[Claim::Wait]),
+        data: STEPS,
         judge: Judge::Each(host::waits),
     },
     Rule {
@@ -107,6 +128,8 @@ pub const RULES: &[Rule] = &[
         advice: "copy asynchronously to pinned memory, in one piece, and wait later",
         to_know: "run with --kernels",
         needs: KERNELS,
+        claims: ClaimRule::Idle(&[Claim::Read]),
+        data: STEPS,
         judge: Judge::Each(host::copies),
     },
     Rule {
@@ -117,6 +140,8 @@ pub const RULES: &[Rule] = &[
         advice: "allocate before the steady state, or from a pool (a caching allocator, cudaMallocAsync)",
         to_know: "record with a library that counts allocations",
         needs: "a newer library",
+        claims: ClaimRule::Host(&[LedgerKind::Allocation]),
+        data: STEPS,
         judge: Judge::Each(host::allocations),
     },
     Rule {
@@ -127,6 +152,8 @@ pub const RULES: &[Rule] = &[
         advice: "gather what is copied in one pinned buffer and copy it in one piece, or keep it on the GPU",
         to_know: "",
         needs: "",
+        claims: ClaimRule::Host(&[LedgerKind::Copy]),
+        data: STEPS,
         judge: Judge::Each(ledger::copies),
     },
     Rule {
@@ -138,6 +165,8 @@ pub const RULES: &[Rule] = &[
                  returns when that has been read",
         to_know: "",
         needs: "",
+        claims: ClaimRule::Host(&[LedgerKind::Copy]),
+        data: STEPS,
         judge: Judge::Each(ledger::long_copies),
     },
     Rule {
@@ -149,6 +178,8 @@ pub const RULES: &[Rule] = &[
                  graph in place",
         to_know: "",
         needs: "",
+        claims: ClaimRule::Host(&[LedgerKind::Capture]),
+        data: STEPS,
         judge: Judge::Each(ledger::recapture),
     },
     Rule {
@@ -159,7 +190,21 @@ pub const RULES: &[Rule] = &[
         advice: "do that work while the GPU works, in another thread or a step ahead",
         to_know: "",
         needs: "",
+        claims: ClaimRule::Idle(&[Claim::Code]),
+        data: CALLS,
         judge: Judge::Ledger(ledger::code),
+    },
+    Rule {
+        name: ledger::IDLE_RULE,
+        kind: Kind::Cause,
+        evidence: "the ledger: how long the GPU has nothing to do, and what the host does meanwhile",
+        threshold: ledger::idle_when,
+        advice: "see the ledger: what the host does meanwhile has to be shorter, or done a step ahead",
+        to_know: "run with --kernels",
+        needs: KERNELS,
+        claims: ClaimRule::AllIdle,
+        data: CALLS,
+        judge: Judge::Ledger(ledger::idle),
     },
     Rule {
         name: "host-blocked",
@@ -170,6 +215,8 @@ pub const RULES: &[Rule] = &[
                  --gil shows whether it is the GIL",
         to_know: "record with a library that counts it",
         needs: "a newer library",
+        claims: ClaimRule::Idle(&[Claim::Blocked]),
+        data: &[],
         judge: Judge::Ledger(ledger::blocked),
     },
     Rule {
@@ -181,6 +228,8 @@ pub const RULES: &[Rule] = &[
                  container, taskset",
         to_know: "record with a library that counts it",
         needs: "a newer library",
+        claims: ClaimRule::Host(&[LedgerKind::Delayed]),
+        data: &[],
         judge: Judge::Ledger(ledger::delayed),
     },
     Rule {
@@ -192,6 +241,8 @@ pub const RULES: &[Rule] = &[
                  (MAP_POPULATE, mlock), huge pages",
         to_know: "record with a library that counts them",
         needs: "a newer library",
+        claims: ClaimRule::None,
+        data: &[],
         judge: Judge::Each(ledger::faults),
     },
     Rule {
@@ -203,6 +254,8 @@ pub const RULES: &[Rule] = &[
                  collections between requests",
         to_know: "run with --gc",
         needs: "--gc",
+        claims: ClaimRule::Host(&[LedgerKind::Gc]),
+        data: &[],
         judge: Judge::Each(python::gc),
     },
     Rule {
@@ -213,26 +266,32 @@ pub const RULES: &[Rule] = &[
         advice: "move the work of the other threads to processes, or to code that releases the GIL",
         to_know: "run with --gil",
         needs: "--gil",
+        claims: ClaimRule::Host(&[LedgerKind::GilWait]),
+        data: &[],
         judge: Judge::Each(python::gil),
     },
     Rule {
-        name: ranks::SLOW,
+        name: ranks::SLOW_RULE,
         kind: Kind::Cause,
         evidence: "how long the same iterations took on each rank",
         threshold: ranks::slow_when,
         advice: "look at that rank's GPU clock, its host and its share of the work",
         to_know: "give the records of all ranks",
         needs: "the other ranks' records",
+        claims: ClaimRule::None,
+        data: &[Data::Iterations],
         judge: Judge::All(ranks::slow),
     },
     Rule {
-        name: arrivals::SKEW,
+        name: arrivals::SKEW_RULE,
         kind: Kind::Cause,
         evidence: "the collectives of all ranks, by their kernels: when each came, and when the last one did",
         threshold: arrivals::skew_when,
         advice: "look at what makes that rank late; collectives only show it on all the others",
         to_know: "run all ranks with --kernels, and give the records of all",
         needs: "",
+        claims: ClaimRule::None,
+        data: COLLECTIVES,
         judge: Judge::All(arrivals::skew),
     },
     Rule {
@@ -243,7 +302,22 @@ pub const RULES: &[Rule] = &[
         advice: "compare with --perfect-router for what it costs; place or replicate the busy experts",
         to_know: "run with --perfect-router=window, which counts what the learned router does outside windows",
         needs: "",
+        claims: ClaimRule::None,
+        data: &[],
         judge: Judge::Each(routing::imbalance),
+    },
+    Rule {
+        name: gpu::COPIES_RULE,
+        kind: Kind::Bound,
+        evidence: "kernels and copies, and how long copies run beside no kernel",
+        threshold: gpu::copies_when,
+        advice: "keep on the GPU what each step copies, such as offloaded weights or caches; or copy it while kernels run \
+                 (another stream, pinned memory)",
+        to_know: "run with --kernels",
+        needs: KERNELS,
+        claims: ClaimRule::None,
+        data: GPU,
+        judge: Judge::Each(gpu::copies),
     },
     Rule {
         name: "memory-bandwidth-bound",
@@ -253,6 +327,8 @@ pub const RULES: &[Rule] = &[
         advice: "FP8 weights, FP8 KV cache, tensor parallelism",
         to_know: "run with --gpu-metrics",
         needs: METRICS,
+        claims: ClaimRule::None,
+        data: &[],
         judge: Judge::Each(gpu::memory),
     },
     Rule {
@@ -263,6 +339,8 @@ pub const RULES: &[Rule] = &[
         advice: "the GPU is well used; what is left is fewer operations (FP8, sparsity) or more GPUs",
         to_know: "run with --gpu-metrics",
         needs: METRICS,
+        claims: ClaimRule::None,
+        data: &[],
         judge: Judge::Each(gpu::compute),
     },
     Rule {
@@ -274,17 +352,21 @@ pub const RULES: &[Rule] = &[
                  that share a layer",
         to_know: "run all ranks with --kernels, and give the records of all",
         needs: "",
+        claims: ClaimRule::None,
+        data: COLLECTIVES,
         judge: Judge::All(arrivals::transfer),
     },
     Rule {
         name: "low-gpu-utilisation",
         kind: Kind::Symptom,
-        evidence: "the part of the time in which the GPU works, by events, kernels or metrics",
+        evidence: "the part of the time in which the GPU is busy, by kernels or metrics",
         threshold: gpu::low_when,
         advice: "a larger batch; less work on the host between launches; CUDA graphs; --gil shows whether \
                  Python threads hold each other up",
-        to_know: "run with --gpu-metrics",
-        needs: METRICS,
+        to_know: "run with --kernels",
+        needs: KERNELS,
+        claims: ClaimRule::None,
+        data: GPU,
         judge: Judge::Each(gpu::low),
     },
     Rule {
@@ -295,6 +377,8 @@ pub const RULES: &[Rule] = &[
         advice: "the SMs and the memory are both underused: a larger batch, more requests at once",
         to_know: "run with --gpu-metrics",
         needs: METRICS,
+        claims: ClaimRule::None,
+        data: &[],
         judge: Judge::Each(gpu::targets),
     },
     Rule {
@@ -305,6 +389,8 @@ pub const RULES: &[Rule] = &[
         advice: "count by the wait that ends a step, or leave --step out: then work is in the step that it is for",
         to_know: "",
         needs: "",
+        claims: ClaimRule::None,
+        data: STEPS,
         judge: Judge::Each(rule::mixed),
     },
     Rule {
@@ -316,6 +402,8 @@ pub const RULES: &[Rule] = &[
                  over more steps",
         to_know: "name where the engine holds its batch (--batch)",
         needs: "",
+        claims: ClaimRule::None,
+        data: STEPS,
         judge: Judge::Each(ledger::batches),
     },
     Rule {
@@ -327,6 +415,8 @@ pub const RULES: &[Rule] = &[
                  what the host does or waits for there (--stacks shows the function)",
         to_know: "record fewer iterations, so that no event is lost",
         needs: "",
+        claims: ClaimRule::None,
+        data: CALLS,
         judge: Judge::Each(ledger::no_work),
     },
     Rule {
@@ -337,6 +427,8 @@ pub const RULES: &[Rule] = &[
         advice: "not a fault; send more requests to see it under load",
         to_know: "",
         needs: "",
+        claims: ClaimRule::Host(&[LedgerKind::Requests]),
+        data: CALLS,
         judge: Judge::Each(ledger::requests),
     },
 ];

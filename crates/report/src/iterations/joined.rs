@@ -1,4 +1,4 @@
-//! Iterations, with what different passes over a record have found of each.
+//! Iterations, joined with the results of the different passes over a record.
 
 use tllmprof_record::{Batch, Clock};
 
@@ -7,7 +7,7 @@ use crate::events::qualify::Qualified;
 use crate::events::raw::RawIteration;
 use crate::events::tally::InIteration;
 
-/// The iterations with what happened in them.
+/// Returns the iterations with what happened in them.
 pub fn whole(
     raw: &[RawIteration],
     inside: &[InIteration],

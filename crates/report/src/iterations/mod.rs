@@ -1,4 +1,4 @@
-//! The iterations of a process: what they come to.
+//! The iterations of a process and their times.
 
 pub mod joined;
 pub mod outside;

@@ -2,40 +2,69 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use tllmprof_record::Header;
+use tllmprof_record::{Header, Histogram};
 
 use crate::events::named::Ns;
+use crate::numbers::quantiles::has_enough;
 
-/// Iterations outside windows: a histogram, exact to 1.6 %.
+/// Times of iterations outside windows, from a histogram with an error of at most 1.6 %.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Outside {
-    /// How many there are.
+    /// All iterations outside windows.
+    #[serde(flatten)]
+    pub all: OutsideSum,
+    /// Iterations before the last window that opened by itself; `null` if they are not counted separately.
+    pub before: Option<OutsideSum>,
+    /// Iterations after that window began; `null` if they are not counted separately.
+    pub after: Option<OutsideSum>,
+}
+
+/// Times of all iterations outside windows, or of those before or after a window.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct OutsideSum {
+    /// The number of iterations.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
-    /// The median; `null`: there are none.
+    /// The median; `null` if there are no iterations.
     #[serde(rename = "p50_ns")]
     pub p50: Option<u64>,
-    /// The 90th percentile; `null`: there are none.
+    /// The 90th percentile; `null` if there are fewer than 20 iterations.
     #[serde(rename = "p90_ns")]
     pub p90: Option<u64>,
-    /// The 99th percentile; `null`: there are none.
+    /// The 99th percentile; `null` if there are fewer than 200 iterations.
     #[serde(rename = "p99_ns")]
     pub p99: Option<u64>,
-    /// The longest; `null`: there are none.
+    /// The maximum; `null` if there are no iterations.
     #[serde(rename = "max_ns")]
     pub max: Option<u64>,
 }
 
 impl Outside {
-    pub fn of(header: &Header, ns: &Ns) -> Self {
-        let histogram = &header.outside;
-        let quantile = |share| histogram.quantile(share).map(|ticks| ns.of(ticks));
+    /// Returns the times. `before` is the histogram of iterations before the window, as buckets; it is empty if the
+    /// record does not have it.
+    pub fn new(header: &Header, before: &[(u16, u64)], ns: &Ns) -> Self {
+        let all = &header.outside;
+        let before = (!before.is_empty()).then(|| Histogram::of_buckets(before.iter().copied()));
+        Self {
+            all: OutsideSum::new(all, ns),
+            before: before.as_ref().map(|before| OutsideSum::new(before, ns)),
+            after: before
+                .as_ref()
+                .map(|before| OutsideSum::new(&all.since(before), ns)),
+        }
+    }
+}
+
+impl OutsideSum {
+    fn new(histogram: &Histogram, ns: &Ns) -> Self {
+        let quantile = |share| histogram.quantile(share).map(|ticks| ns.convert(ticks));
+        let tail = |share| quantile(share).filter(|_| has_enough(share, histogram.count()));
         Self {
             iterations: histogram.count(),
             p50: quantile(0.5),
-            p90: quantile(0.9),
-            p99: quantile(0.99),
-            max: (histogram.count() > 0).then(|| ns.of(histogram.max())),
+            p90: tail(0.9),
+            p99: tail(0.99),
+            max: (histogram.count() > 0).then(|| ns.convert(histogram.max())),
         }
     }
 }

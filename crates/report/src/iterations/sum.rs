@@ -1,4 +1,4 @@
-//! What the iterations of windows come to.
+//! Sums of the iterations of windows.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -6,62 +6,63 @@ use serde::Serialize;
 use crate::events::iteration::{GpuFrom, Iteration};
 use crate::events::window::Window;
 use crate::numbers::quantiles::Quantiles;
-use crate::numbers::units::of_some;
 
-/// Iterations, one after the other.
+/// Sums of the iterations of one or several windows.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Sum {
-    /// How many there are.
+    /// The number of iterations.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
-    /// Iterations in a second; `null`: they took no time.
+    /// Iterations per second; `null` if they took no time.
     #[schemars(extend("unit" = "1/s"))]
     pub per_second: Option<f64>,
-    /// The time from the first one's start to the last one's end, summed over windows, without iterations that are missing or
-    /// do not qualify.
+    /// The time from the start of the first iteration to the end of the last, summed over windows, without iterations
+    /// that are missing or do not qualify.
     #[serde(rename = "wall_ns")]
     pub wall: u64,
-    /// How long they took, without waiting for requests.
+    /// Their durations, without waits for requests.
     pub time: Quantiles,
-    /// Of how many iterations `idle`, `wait` and `wait_share` are: those without kernels, where there are such, as recording
-    /// kernels makes iterations longer.
+    /// The number of iterations that `idle`, `wait` and `wait_share` are based on: those without kernels, if there are
+    /// any, because recording kernels makes iterations longer.
     #[schemars(extend("unit" = "iterations"))]
     pub host_iterations: u64,
-    /// How long their threads waited for requests.
+    /// The time that their threads waited for requests.
     pub idle: Quantiles,
-    /// How long the GPU was busy in those iterations that `gpu_from` names; `null`: not measured.
+    /// The GPU time of the iterations that `gpu_from` names. By CUDA events it is a span, from the first work to the
+    /// last, gaps included; by kernels it is the time in which any kernel or copy ran. `null` if it was not measured.
     pub gpu: Option<Quantiles>,
-    /// What the GPU's time was measured by, and in which iterations.
+    /// The method by which GPU time was measured, and in which iterations.
     pub gpu_from: GpuFrom,
-    /// Of how many iterations `gpu` and `gpu_share` are.
+    /// The number of iterations that `gpu` and `gpu_share` are based on.
     #[schemars(extend("unit" = "iterations"))]
     pub gpu_iterations: u64,
-    /// How much of the time of those iterations the GPU was busy; `null`: not measured.
+    /// The share of GPU time in the time of those iterations; `null` if it was not measured.
     #[schemars(extend("unit" = "part of 1"))]
     pub gpu_share: Option<f64>,
-    /// The same of their time without waiting for requests.
+    /// The time in which any kernel or copy ran, in the iterations in which kernels were recorded; `None` if there are
+    /// no such iterations.
     #[serde(skip)]
-    pub gpu_of_busy: Option<f64>,
-    /// How long those took in which kernels were recorded, which makes them longer; `null`: there are none.
+    pub gpu_busy: Option<Quantiles>,
+    /// The durations of iterations in which kernels were recorded, which makes them longer; `null` if there are none.
     pub with_kernels: Option<Quantiles>,
-    /// How long those took in which kernels were not recorded; `null`: there are none.
+    /// The durations of iterations in which kernels were not recorded; `null` if there are none.
     pub without_kernels: Option<Quantiles>,
-    /// How long the iteration's thread waited for the GPU in CUDA calls.
+    /// The time that the iteration's thread waited for the GPU in CUDA calls.
     pub wait: Quantiles,
-    /// How much of the time of these iterations that is.
-    // By the ledger, where each nanosecond counts once.
+    /// The share of these waits in the time of the same iterations.
+    // The ledger sets it, because it counts each nanosecond once.
     #[schemars(extend("unit" = "part of 1"))]
     pub wait_share: f64,
-    /// How much of the time of all iterations, without waiting for requests, their threads waited for the GIL.
+    /// The share of waits for the GIL in the time of all iterations' threads, without waits for requests.
     #[schemars(extend("unit" = "part of 1"))]
     pub gil_wait_share: f64,
-    /// How much of the same time Python's garbage collections took, on all threads.
+    /// The share of Python's garbage collections, on all threads, in the same time.
     #[schemars(extend("unit" = "part of 1"))]
     pub gc_share: f64,
-    /// Launches of kernels and graphs, on all threads.
+    /// The mean number of launches of kernels and graphs, on all threads.
     #[schemars(extend("unit" = "launches per iteration"))]
     pub launches: f64,
-    /// CUDA calls, on all threads.
+    /// The mean number of CUDA calls, on all threads.
     #[schemars(extend("unit" = "calls per iteration"))]
     pub calls: f64,
     #[serde(skip)]
@@ -74,29 +75,32 @@ pub struct Totals {
     pub idle: u64,
     pub gil_wait: u64,
     pub gc: u64,
+    /// Relative difference between the launches of an iteration with kernels and of one without.
+    unlike: f64,
 }
 
 impl Sum {
-    /// Of some windows; `None` where they have no iterations that count.
-    pub fn of(windows: &[Window]) -> Option<Self> {
+    /// Returns the sums of windows, or `None` if they have no iterations that count.
+    pub fn new(windows: &[Window]) -> Option<Self> {
         let all = || windows.iter().flat_map(Window::qualified);
         let iterations = all().count() as u64;
-        let time = Quantiles::of(all().map(Iteration::busy))?;
-        // Taking kernels stretches iterations.
+        let time = Quantiles::from_values(all().map(Iteration::busy))?;
+        // Recording kernels makes iterations longer.
         let is_stretched = all().all(|iteration| iteration.gpu_busy.is_some());
         let host = || all().filter(move |iteration| is_stretched || iteration.gpu_busy.is_none());
-        let idle = Quantiles::of(host().map(|iteration| iteration.idle))?;
-        let wait = Quantiles::of(host().map(|iteration| iteration.wait))?;
+        let idle = Quantiles::from_values(host().map(|iteration| iteration.idle))?;
+        let wait = Quantiles::from_values(host().map(|iteration| iteration.wait))?;
         let total =
             |of: fn(&Iteration) -> u64| all().fold(0_u64, |sum, i| sum.saturating_add(of(i)));
-        let gpu_from = GpuFrom::of(all);
-        let measured =
-            || all().filter_map(|iteration| Some((gpu_from.time(iteration)?, iteration.duration)));
+        let gpu_from = GpuFrom::choose(all);
+        let is_measured = gpu_from.is_measured(all());
+        let measured = || {
+            let some = all().filter(move |_| is_measured);
+            some.filter_map(move |one| Some((gpu_from.time(one)?, one.duration)))
+        };
         let (gpu, took) = measured().fold((0.0, 0.0), |(gpu, took), (more, long)| {
             (gpu + more as f64, took + long as f64)
         });
-        let of_measured = all().filter(|iteration| gpu_from.time(iteration).is_some());
-        let worked: f64 = of_measured.map(|iteration| iteration.busy() as f64).sum();
         let times = |with: bool| {
             let some = all().filter(move |iteration| iteration.gpu_busy.is_some() == with);
             some.map(Iteration::busy)
@@ -107,6 +111,7 @@ impl Sum {
             idle: total(|iteration| iteration.idle),
             gil_wait: total(|iteration| iteration.gil_wait),
             gc: total(|iteration| iteration.gc),
+            unlike: unlike(all),
         };
         let mut sum = Self {
             iterations,
@@ -115,13 +120,13 @@ impl Sum {
             time,
             host_iterations: host().count() as u64,
             idle,
-            gpu: Quantiles::of(measured().map(|(gpu, _)| gpu)),
+            gpu: Quantiles::from_values(measured().map(|(gpu, _)| gpu)),
             gpu_from,
             gpu_iterations: measured().count() as u64,
             gpu_share: (took > 0.0).then(|| (gpu / took).min(1.0)),
-            gpu_of_busy: (worked > 0.0).then(|| (gpu / worked).min(1.0)),
-            with_kernels: Quantiles::of(times(true)),
-            without_kernels: Quantiles::of(times(false)),
+            gpu_busy: Quantiles::from_values(all().filter_map(|iteration| iteration.gpu_busy)),
+            with_kernels: Quantiles::from_values(times(true)),
+            without_kernels: Quantiles::from_values(times(false)),
             wait,
             wait_share: 0.0,
             gil_wait_share: 0.0,
@@ -135,40 +140,90 @@ impl Sum {
         Some(sum)
     }
 
-    /// What the GPU's time is called by where it was measured, and of how many iterations it is, if not of all.
-    pub fn gpu_name(&self) -> String {
+    /// Returns the name and the times of the span from an iteration's first GPU work to its last; `None` if it was not
+    /// measured.
+    pub fn gpu_span(&self) -> Option<(&'static str, &Quantiles)> {
         let name = match self.gpu_from {
-            GpuFrom::Plain => "GPU time",
-            GpuFrom::Stretched => "GPU time, stretched",
-            GpuFrom::Kernels => "GPU busy by kernels",
+            GpuFrom::Plain => "GPU span",
+            GpuFrom::Stretched => "GPU span, stretched",
+            GpuFrom::Kernels => return None,
         };
-        name.to_owned() + &of_some(self.gpu_iterations, self.iterations)
+        Some((name, self.gpu.as_ref()?))
     }
 
-    /// So many in each iteration.
+    /// Returns the number of iterations of the kind that `gpu` was measured in. If kernels were recorded only in some,
+    /// these are the iterations with kernels or those without.
+    pub fn gpu_among(&self) -> u64 {
+        match (self.with_kernels, self.without_kernels, self.gpu_from) {
+            (Some(_), Some(_), GpuFrom::Plain) => self.host_iterations,
+            (Some(_), Some(_), _) => self.iterations - self.host_iterations,
+            _ => self.iterations,
+        }
+    }
+
+    /// Removes GPU spans if their share of the time is less than `least`. They start at the first launch, so a copy
+    /// before it is missing.
+    pub fn withdraw_shorter(&mut self, least: f64) {
+        if self.gpu_from != GpuFrom::Kernels && self.gpu_share.is_some_and(|span| span < least) {
+            (self.gpu, self.gpu_share, self.gpu_iterations) = (None, None, 0);
+        }
+    }
+
+    /// Returns true if iterations with kernels do the same work as those without: the relative difference of their
+    /// launches is at most `limit`.
+    pub fn is_alike(&self, limit: f64) -> bool {
+        self.totals.unlike <= limit
+    }
+
+    /// Returns the mean number in an iteration.
     #[must_use]
     pub fn a_step(&self, count: u64) -> f64 {
         count as f64 / self.iterations.max(1) as f64
     }
 
-    /// A part of the time of the iterations.
+    /// Returns a time in nanoseconds as a share of the iterations' time.
     pub fn share(&self, part: u64) -> f64 {
         let all = self.time.mean as f64 * self.iterations as f64;
         if all > 0.0 { part as f64 / all } else { 0.0 }
     }
 }
 
-/// Of which iterations shares of processes side by side are, if not of all.
+/// One in this number of iterations is ignored at either end: those with the fewest and with the most launches.
+const ODD_ONE_IN: usize = 20;
+
+/// Returns the relative difference between the launches of an iteration with kernels and of one without; 0 if there are
+/// none of either kind.
+fn unlike<'a, I: Iterator<Item = &'a Iteration>>(all: impl Fn() -> I) -> f64 {
+    let mean = |with: bool| {
+        let some = all().filter(|iteration| iteration.gpu_busy.is_some() == with);
+        let mut some: Vec<_> = some
+            .map(|iteration| u64::from(iteration.launches))
+            .collect();
+        some.sort_unstable();
+        // A few iterations in which a graph is captured must not make the two kinds differ.
+        let odd = some.len() / ODD_ONE_IN;
+        let some = &some[odd..some.len() - odd];
+        (!some.is_empty()).then(|| some.iter().sum::<u64>() as f64 / some.len() as f64)
+    };
+    match (mean(true), mean(false)) {
+        (Some(with), Some(without)) => {
+            (with - without).abs() / with.max(without).max(f64::MIN_POSITIVE)
+        }
+        _ => 0.0,
+    }
+}
+
+/// Returns lines that say which iterations the shares of several processes are based on, if not on all.
 pub fn of_which<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> Vec<&'static str> {
     let any = |is: fn(&Sum) -> bool| sums.clone().any(is);
     let lines = [
         (
-            any(|sum| sum.gpu.is_some() && sum.gpu_iterations < sum.iterations),
-            "GPU: of the time of the iterations whose GPU time was taken (timed)",
+            any(|sum| sum.gpu_span().is_some() && sum.gpu_iterations < sum.iterations),
+            "GPU span: of the time of the iterations in which it was measured",
         ),
         (
-            any(|sum| sum.gpu.is_some() && sum.gpu_from != GpuFrom::Plain),
-            "GPU: recording kernels made iterations longer whose GPU time was taken",
+            any(|sum| sum.gpu_span().is_some() && sum.gpu_from == GpuFrom::Stretched),
+            "GPU span: recording kernels made the iterations longer in which it was measured",
         ),
         (
             any(|sum| sum.host_iterations < sum.iterations),
@@ -179,7 +234,7 @@ pub fn of_which<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> Vec<&'static
     said.map(|(_, line)| line).collect()
 }
 
-/// The time of a window, in nanoseconds.
+/// Returns the time of a window, in nanoseconds.
 fn wall(window: &Window) -> u64 {
     let stretches = window.stretches();
     stretches.fold(0, |sum, (from, until)| (until - from).saturating_add(sum))

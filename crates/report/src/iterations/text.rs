@@ -1,21 +1,34 @@
-//! Windows and times of iterations, in a few lines.
+//! Text of windows and of times of iterations.
 
-use super::outside::Outside;
+use super::outside::{Outside, OutsideSum};
 use super::sum::Sum;
+use crate::events::iteration::GpuFrom;
 use crate::events::window::Window;
 use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share, Time, of_some};
-use crate::print::lines::{Lines, short};
+use crate::print::lines::{Lines, UNKNOWN, short};
 
-/// How many windows have a line.
-const WINDOWS: usize = 3;
-/// How wide the names of times are.
-const LABEL: usize = 28;
+/// Maximum number of windows with a line.
+const MAX_WINDOWS: usize = 3;
+/// Minimum number of iterations after the window to compare with it, and minimum ratio of medians for a remark.
+const MIN_ITERATIONS_AFTER: u64 = 20;
+const MIN_CHANGE_RATIO: f64 = 1.5;
 
-/// The windows, a line each.
+/// Shares of the time in which GPUs work, if they are known, and the label of the busy time.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuShares<'a> {
+    pub span: Option<f64>,
+    pub busy: Option<f64>,
+    pub busy_name: &'a str,
+}
+
+/// Width of the names of times, in characters.
+const LABEL_WIDTH: usize = 28;
+
+/// Adds a line for each window.
 pub fn windows(windows: &[Window], lines: &mut Lines) {
-    for window in windows.iter().take(WINDOWS) {
-        let Some(sum) = Sum::of(std::slice::from_ref(window)) else {
+    for window in windows.iter().take(lines.rows(MAX_WINDOWS)) {
+        let Some(sum) = Sum::new(std::slice::from_ref(window)) else {
             let no = match window.iterations.len() {
                 0 => "no iteration".to_owned(),
                 all => format!("0 of {all} iterations count"),
@@ -29,7 +42,7 @@ pub fn windows(windows: &[Window], lines: &mut Lines) {
             false => format!(" of {all}"),
         };
         let many = if all == 1 { "" } else { "s" };
-        // What was kept is short, and its line has no room for more.
+        // The windows of the flight recorder are short, and their line has no room for a rate.
         let (past, rate) = match window.past {
             true => (" (flight recorder)", None),
             false => ("", sum.per_second),
@@ -51,65 +64,146 @@ pub fn windows(windows: &[Window], lines: &mut Lines) {
             Time(sum.wall)
         ));
     }
-    let more = windows.len().saturating_sub(WINDOWS);
+    let more = windows.len().saturating_sub(lines.rows(MAX_WINDOWS));
     if more > 0 {
         lines.add(format_args!("and {more} more windows"));
     }
 }
 
-/// How long iterations took, and what they waited for. `requests` is the part of the time that waits for requests took,
-/// `phases` has the times of batches by what they consist of.
+/// Rows of a table of times.
+struct Table<'a> {
+    lines: &'a mut Lines,
+}
+
+impl Table<'_> {
+    fn row(&mut self, what: &str, times: &Quantiles, share: Option<f64>) {
+        self.lines.add(format_args!(
+            "{:<LABEL_WIDTH$}{:>10}{:>10}{:>10}{:>10}{:>12}",
+            short(what, LABEL_WIDTH),
+            Time(times.p50),
+            tail(times.p90),
+            tail(times.p99),
+            Time(times.max),
+            share.map_or_else(String::new, |share| Share(share).to_string())
+        ));
+    }
+
+    /// Adds the waits of the iterations that the host's times are based on.
+    fn waits(&mut self, sum: &Sum, requests: f64, indent: &str) {
+        if sum.wait.max > 0 {
+            let what = format!("{indent}waits for the GPU");
+            self.row(&what, &sum.wait, Some(sum.wait_share));
+        }
+        if sum.idle.max > 0 {
+            let what = format!("{indent}waits for requests");
+            self.row(&what, &sum.idle, Some(requests));
+        }
+    }
+
+    /// Adds the GPU span of the iterations in which it was measured.
+    fn span(&mut self, sum: &Sum, gpu: GpuShares<'_>, indent: &str) {
+        // `gpu.span` is `None` if the span was withdrawn because the GPU was busy for longer.
+        if let Some(((name, times), share)) = sum.gpu_span().zip(gpu.span) {
+            let of = of_some(sum.gpu_iterations, sum.gpu_among());
+            self.row(&format!("{indent}{name}{of}"), times, Some(share));
+        }
+    }
+
+    fn busy(&mut self, sum: &Sum, gpu: GpuShares<'_>, indent: &str) {
+        // `gpu.busy` is `None` if the driver did not report when kernels ran.
+        if let Some((times, share)) = sum.gpu_busy.as_ref().zip(gpu.busy) {
+            self.row(&format!("{indent}{}", gpu.busy_name), times, Some(share));
+        }
+    }
+}
+
+/// Returns a percentile in words. There is none if there are few values.
+fn tail(ns: Option<u64>) -> String {
+    ns.map_or_else(|| UNKNOWN.to_owned(), |ns| Time(ns).to_string())
+}
+
+/// Adds the durations of iterations, and their waits below the kind of iterations that these are based on. `requests`
+/// is the share of waits for requests; `phases` has the times of batches by phase.
 pub fn times(
     sum: &Sum,
+    gpu: GpuShares<'_>,
     requests: f64,
     phases: &[(String, Quantiles, u64)],
     outside: &Outside,
     lines: &mut Lines,
 ) {
     lines.heading(format_args!(
-        "{:<LABEL$}{:>10}{:>10}{:>10}{:>10}{:>12}",
+        "{:<LABEL_WIDTH$}{:>10}{:>10}{:>10}{:>10}{:>12}",
         "", "p50", "p90", "p99", "max", "of the time"
     ));
-    let mut row = |what: &str, times: &Quantiles, share: Option<f64>| {
-        lines.add(format_args!(
-            "{:<LABEL$}{:>10}{:>10}{:>10}{:>10}{:>12}",
-            short(what, LABEL),
-            Time(times.p50),
-            Time(times.p90),
-            Time(times.p99),
-            Time(times.max),
-            share.map_or_else(String::new, |share| Share(share).to_string())
-        ));
+    let name = match lines.is_of_trace() {
+        true => "the trace".to_owned(),
+        false => format!("iteration ({})", sum.iterations),
     };
-    let host = of_some(sum.host_iterations, sum.iterations);
-    row(&format!("iteration ({})", sum.iterations), &sum.time, None);
-    if let Some(gpu) = &sum.gpu {
-        row(&format!("  {}", sum.gpu_name()), gpu, sum.gpu_share);
-    }
-    if sum.wait.max > 0 {
-        row(
-            &format!("  waits for the GPU{host}"),
-            &sum.wait,
-            Some(sum.wait_share),
-        );
-    }
-    if sum.idle.max > 0 {
-        let what = format!("  waits for requests{host}");
-        row(&what, &sum.idle, Some(requests));
-    }
+    let mut table = Table { lines };
+    table.row(&name, &sum.time, None);
     for (what, time, total) in phases {
-        row(what, time, Some(sum.share(*total)));
+        table.row(what, time, Some(sum.share(*total)));
     }
-    if let (Some(p50), Some(p90), Some(p99), Some(max)) =
-        (outside.p50, outside.p90, outside.p99, outside.max)
-    {
+    match (&sum.with_kernels, &sum.without_kernels) {
+        (Some(with), Some(without)) => {
+            let (host, taken) = (sum.host_iterations, sum.iterations - sum.host_iterations);
+            let is_stretched = sum.gpu_from == GpuFrom::Stretched;
+            table.row(&format!("  without kernels ({host})"), without, None);
+            if !is_stretched {
+                table.span(sum, gpu, "    ");
+            }
+            table.waits(sum, requests, "    ");
+            table.row(&format!("  with kernels ({taken})"), with, None);
+            if is_stretched {
+                table.span(sum, gpu, "    ");
+            }
+            table.busy(sum, gpu, "    ");
+        }
+        _ => {
+            table.span(sum, gpu, "  ");
+            table.busy(sum, gpu, "  ");
+            table.waits(sum, requests, "  ");
+        }
+    }
+    match (&outside.before, &outside.after) {
+        (Some(before), Some(after)) => {
+            some_outside("before", before, lines);
+            some_outside("after", after, lines);
+        }
+        _ => some_outside("outside", &outside.all, lines),
+    }
+    if let Some(text) = changed(sum, outside) {
+        lines.text(&text, 2);
+    }
+}
+
+/// Adds a row for iterations outside windows.
+fn some_outside(what: &str, some: &OutsideSum, lines: &mut Lines) {
+    if let (Some(p50), Some(max)) = (some.p50, some.max) {
         lines.add(format_args!(
-            "{:<LABEL$}{:>10}{:>10}{:>10}{:>10}",
-            short(&format!("outside ({})", outside.iterations), LABEL),
+            "{:<LABEL_WIDTH$}{:>10}{:>10}{:>10}{:>10}",
+            short(&format!("{what} ({})", some.iterations), LABEL_WIDTH),
             Time(p50),
-            Time(p90),
-            Time(p99),
+            tail(some.p90),
+            tail(some.p99),
             Time(max)
         ));
     }
+}
+
+/// Returns a remark if iterations take a different time after the window than in it.
+fn changed(sum: &Sum, outside: &Outside) -> Option<String> {
+    let after = outside
+        .after
+        .filter(|after| after.iterations >= MIN_ITERATIONS_AFTER)?;
+    let (there, then) = (sum.without_kernels?.p50, after.p50?);
+    let is_other = there.max(then) as f64 > MIN_CHANGE_RATIO * there.min(then) as f64;
+    is_other.then(|| {
+        format!(
+            "the time of a step changed: {} in the window, {} after it (medians); the window is not what runs later",
+            Time(there),
+            Time(then)
+        )
+    })
 }

@@ -8,33 +8,33 @@ use crate::events::qualify::Unqualified;
 use crate::events::window::Window;
 use crate::numbers::quantiles::Quantiles;
 
-/// The iterations that no figure of windows includes.
+/// The iterations that are in no figure of windows.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Others {
-    /// The iterations of windows that do not qualify: with a condition those that do not satisfy it, without one the idle
-    /// ones, unless all are. No other figure of windows includes them.
+    /// The iterations of windows that do not qualify. With a condition these are the iterations that do not satisfy it;
+    /// without one, the idle iterations, unless all are idle. No other figure of windows includes them.
     pub unqualified: Vec<UnqualifiedSum>,
     /// The iterations outside windows.
     pub outside: Outside,
 }
 
-/// Iterations that do not count, for one reason.
+/// The iterations that do not count for one reason.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Unqualified")]
 pub struct UnqualifiedSum {
-    /// Why they do not qualify.
+    /// The reason why they do not qualify.
     pub why: Unqualified,
-    /// How many there are.
+    /// The number of these iterations.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
-    /// How long they took.
+    /// Quantiles of the time that they took.
     pub time: Quantiles,
-    /// How long they took in all.
+    /// The total time that they took.
     #[serde(rename = "total_ns")]
     pub total: u64,
 }
 
-/// Those of some windows that do not count.
+/// Returns the sums of the iterations of some windows that do not count, by reason.
 pub fn unqualified(windows: &[Window]) -> Vec<UnqualifiedSum> {
     let sum = |why| {
         let all = windows.iter().flat_map(|window| &window.iterations);
@@ -44,7 +44,7 @@ pub fn unqualified(windows: &[Window]) -> Vec<UnqualifiedSum> {
             why,
             iterations: times.len() as u64,
             total: times.iter().fold(0, |sum, time| time.saturating_add(sum)),
-            time: Quantiles::of(times)?,
+            time: Quantiles::from_values(times)?,
         })
     };
     Unqualified::ALL.into_iter().filter_map(sum).collect()

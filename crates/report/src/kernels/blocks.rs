@@ -1,4 +1,5 @@
-//! Blocks of kernels that repeat within an iteration: as a rule the layers of a model, where nothing says which these are.
+//! Blocks of kernels that repeat within an iteration. Usually they are the layers of a model, in records that do not
+//! name its layers.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,40 +10,42 @@ use tllmprof_record::{StringId, Strings};
 
 use crate::events::kernel_name;
 
-/// How many kernels are looked at in all, and in an iteration.
-const LIMIT: usize = 1 << 20;
-const LONGEST: usize = 1 << 12;
-/// How many equal blocks make it a repetition, and what part of an iteration's kernels they have to be.
-const LEAST: usize = 3;
-const PART: f64 = 0.5;
+/// Maximum numbers of kernels to analyze in all and in one iteration.
+const MAX_KERNELS: usize = 1 << 20;
+const MAX_KERNELS_IN_ITERATION: usize = 1 << 12;
+/// Minimum number of equal blocks for a repetition, and minimum share of an iteration's kernels that they must cover.
+const MIN_BLOCKS: usize = 3;
+const MIN_SHARE: f64 = 0.5;
 
-/// Equal blocks of kernels that follow one another in an iteration, by the kernels' names: as a rule the layers of a model. Of the
-/// iterations whose kernels are called alike, one by one; of several such kinds, of the one that most iterations are.
+/// Equal blocks of kernels that follow one another in an iteration, compared by the names of the kernels. Usually they
+/// are the layers of a model. Iterations with the same sequence of names are analyzed together; if there are several
+/// such sequences, only the one with the most iterations is used.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "GpuBlocks")]
 pub struct Blocks {
-    /// How long each block took in these iterations, in their order.
+    /// The time of each block in these iterations, in the order of the blocks.
     #[serde(rename = "block_ns")]
     pub blocks: Vec<u64>,
-    /// How long one takes in one iteration, in the mean.
+    /// The mean time of one block in one iteration.
     #[serde(rename = "mean_ns")]
     pub mean: u64,
-    /// What part of the time of these iterations' kernels the blocks are.
+    /// The share of the blocks in the time of these iterations' kernels.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
-    /// A block's kernels, in their order.
+    /// The kernels of a block, in their order.
     pub kernels: Vec<BlockKernel>,
-    /// How many kernels of one more block are equal to these, if at least half of them; `null`: there is none.
+    /// The number of kernels that one more, incomplete block shares with these blocks, if at least half of a block;
+    /// `null` if there is no such block.
     #[schemars(extend("unit" = "kernels"))]
     pub partly: Option<usize>,
-    /// What comes before the blocks.
+    /// The kernels before the blocks.
     pub before: Outside,
-    /// What comes behind them.
+    /// The kernels after the blocks.
     pub behind: Outside,
-    /// The iterations that this is of.
+    /// The number of iterations with this sequence of kernels.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
-    /// The iterations in which kernels were recorded.
+    /// The number of iterations in which kernels were recorded.
     #[schemars(extend("unit" = "iterations"))]
     pub of: u64,
 }
@@ -51,10 +54,10 @@ pub struct Blocks {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "GpuBlockKernel")]
 pub struct BlockKernel {
-    /// Without what it takes.
+    /// The name without parameters.
     #[serde(rename = "short_name")]
     pub name: String,
-    /// How long it took in all blocks of these iterations.
+    /// The time that it took in all blocks of these iterations.
     #[serde(rename = "gpu_ns")]
     pub ns: u64,
 }
@@ -63,16 +66,16 @@ pub struct BlockKernel {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "GpuOutsideBlocks")]
 pub struct Outside {
-    /// How many there are in an iteration.
+    /// The number of these kernels in an iteration.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: usize,
-    /// How long they took in these iterations.
+    /// The time that they took in these iterations.
     #[serde(rename = "gpu_ns")]
     pub ns: u64,
 }
 
 impl Blocks {
-    /// What all kernels of these iterations took.
+    /// Returns the time of all kernels of these iterations, in nanoseconds.
     #[must_use]
     pub fn all(&self) -> u64 {
         self.before.ns + self.blocks.iter().sum::<u64>() + self.behind.ns
@@ -81,7 +84,7 @@ impl Blocks {
 
 /// A kernel that ran.
 #[derive(Clone, Copy, Debug)]
-struct Ran {
+struct KernelRun {
     device: u8,
     place: u32,
     start: u64,
@@ -92,18 +95,18 @@ struct Ran {
 /// The kernels, in the order of the record.
 #[derive(Debug, Default)]
 pub struct BlockTally {
-    ran: Vec<Ran>,
+    ran: Vec<KernelRun>,
     is_too_much: bool,
 }
 
 impl BlockTally {
-    /// A kernel that began in the iteration of this place.
+    /// Adds a kernel that began in the iteration at index `place`.
     pub fn add(&mut self, device: u8, place: usize, start: u64, name: StringId, ns: u64) {
-        if self.ran.len() >= LIMIT {
+        if self.ran.len() >= MAX_KERNELS {
             self.is_too_much = true;
             return;
         }
-        self.ran.push(Ran {
+        self.ran.push(KernelRun {
             device,
             place: place as u32,
             start,
@@ -112,9 +115,10 @@ impl BlockTally {
         });
     }
 
-    /// `is_inside`: whether the iteration of a place is one in which kernels were taken, and counts.
+    /// Returns the blocks. `is_inside` is true at the index of each iteration that counts and in which kernels were
+    /// recorded.
     pub fn finish(mut self, is_inside: &[bool], strings: &Strings) -> Option<Blocks> {
-        // Which iterations there is no room for is chance: nothing is said of the others.
+        // The kernels that did not fit belong to arbitrary iterations, so report nothing about the others either.
         if self.is_too_much {
             return None;
         }
@@ -122,13 +126,13 @@ impl BlockTally {
         let device = busiest(&self.ran)?;
         self.ran.retain(|ran| ran.device == device);
         self.ran.sort_by_key(|ran| (ran.place, ran.start));
-        let mut kinds: HashMap<Vec<StringId>, Vec<&[Ran]>> = HashMap::new();
+        let mut kinds: HashMap<Vec<StringId>, Vec<&[KernelRun]>> = HashMap::new();
         for iteration in self.ran.chunk_by(|a, b| a.place == b.place) {
             let names = iteration.iter().map(|ran| ran.name).collect();
             kinds.entry(names).or_default().push(iteration);
         }
         let of = is_inside.iter().filter(|inside| **inside).count() as u64;
-        // The one of most iterations; of several, the first.
+        // Take the sequence with the most iterations; of several, the first.
         let (names, iterations) = kinds
             .iter()
             .max_by_key(|(_, iterations)| (iterations.len(), u32::MAX - iterations[0][0].place))?;
@@ -137,8 +141,8 @@ impl BlockTally {
     }
 }
 
-/// The device that ran most kernels.
-fn busiest(ran: &[Ran]) -> Option<u8> {
+/// Returns the device that ran the most kernels.
+fn busiest(ran: &[KernelRun]) -> Option<u8> {
     let mut count = [0_u32; 256];
     for ran in ran {
         count[usize::from(ran.device)] += 1;
@@ -148,14 +152,14 @@ fn busiest(ran: &[Ran]) -> Option<u8> {
     Some(device as u8)
 }
 
-/// Equal blocks that follow one another.
+/// Equal blocks that follow one another, as indexes into a sequence of kernels.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Repeated {
     start: usize,
-    /// How long each is.
+    /// Number of kernels of one block.
     length: usize,
     count: usize,
-    /// How much of the next one is equal.
+    /// Number of kernels of the next, incomplete block that are equal.
     more: usize,
 }
 
@@ -165,13 +169,13 @@ impl Repeated {
     }
 }
 
-/// The blocks that cover most; of several such lengths, the shortest blocks.
+/// Returns the blocks that cover the most kernels; of several such lengths, the shortest.
 fn repeated<T: PartialEq>(all: &[T]) -> Option<Repeated> {
-    if all.len() > LONGEST {
+    if all.len() > MAX_KERNELS_IN_ITERATION {
         return None;
     }
     let mut best: Option<Repeated> = None;
-    for length in 2..=all.len() / LEAST {
+    for length in 2..=all.len() / MIN_BLOCKS {
         let mut at = 0;
         while at + length < all.len() {
             let pairs = all[at..].iter().zip(&all[at + length..]);
@@ -183,7 +187,7 @@ fn repeated<T: PartialEq>(all: &[T]) -> Option<Repeated> {
                 more: equal % length,
             };
             let covers = |found: &Repeated| found.span().len();
-            if found.count >= LEAST
+            if found.count >= MIN_BLOCKS
                 && best
                     .as_ref()
                     .is_none_or(|best| covers(&found) > covers(best))
@@ -196,13 +200,13 @@ fn repeated<T: PartialEq>(all: &[T]) -> Option<Repeated> {
     best.filter(|found| {
         let block = &all[found.start..found.start + found.length];
         let is_one_kernel = block.iter().all(|kernel| *kernel == block[0]);
-        !is_one_kernel && found.span().len() as f64 >= PART * all.len() as f64
+        !is_one_kernel && found.span().len() as f64 >= MIN_SHARE * all.len() as f64
     })
 }
 
-fn summed(found: &Repeated, iterations: &[&[Ran]], of: u64, strings: &Strings) -> Blocks {
+fn summed(found: &Repeated, iterations: &[&[KernelRun]], of: u64, strings: &Strings) -> Blocks {
     let sum = |range: Range<usize>| -> u64 {
-        let of_one = |iteration: &&[Ran]| {
+        let of_one = |iteration: &&[KernelRun]| {
             iteration[range.clone()]
                 .iter()
                 .map(|ran| ran.ns)
@@ -254,13 +258,13 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_found_between_what_is_before_and_behind() {
+    fn blocks_are_found_between_the_kernels_before_and_after() {
         assert_eq!(found("eabcabcabcabch"), Some((1, 3, 4, 0)));
-        // What follows begins like a block.
+        // The part after the blocks begins like a block.
         assert_eq!(found("abcdabcdabcdabch"), Some((0, 4, 3, 3)));
-        // A kernel that repeats in the block is no block.
+        // Repetitions of one kernel inside the block are not blocks.
         assert_eq!(found("xabbbcabbbcabbbcy"), Some((1, 5, 3, 0)));
-        // Of blocks of one and of two layers the shorter.
+        // If blocks of one layer and of two layers match, the shorter ones are found.
         assert_eq!(found("abababababab"), Some((0, 2, 6, 0)));
     }
 
@@ -276,14 +280,15 @@ mod tests {
         ] {
             assert_eq!(found(none), None, "{none}");
         }
-        assert_eq!(repeated(&[1, 2].repeat(LONGEST)), None);
+        assert_eq!(repeated(&[1, 2].repeat(MAX_KERNELS_IN_ITERATION)), None);
     }
 
-    /// Iterations of these kernels, a letter each, which take as many nanoseconds as their place says.
-    fn of(iterations: &[&str]) -> Option<Blocks> {
+    /// Returns the blocks of these iterations. Each letter is a kernel, which takes as many nanoseconds as its position
+    /// says.
+    fn blocks_of(iterations: &[&str]) -> Option<Blocks> {
         let mut tally = BlockTally::default();
         for (place, kernels) in iterations.iter().enumerate() {
-            // Those of several streams are not in their order.
+            // Kernels of several streams do not arrive in order.
             for (at, kernel) in kernels.bytes().enumerate().rev() {
                 let start = (1000 * place + at) as u64;
                 tally.add(0, place, start, kernel.into(), at as u64 + 1);
@@ -297,7 +302,7 @@ mod tests {
 
     #[test]
     fn times_are_of_the_iterations_that_most_are_like() {
-        let blocks = of(&["xyzxyz", "eabababf", "eabababf"]).unwrap();
+        let blocks = blocks_of(&["xyzxyz", "eabababf", "eabababf"]).unwrap();
         assert_eq!(blocks.blocks, [2 * (2 + 3), 2 * (4 + 5), 2 * (6 + 7)]);
         let kernels: Vec<_> = blocks.kernels.iter().map(|kernel| kernel.ns).collect();
         assert_eq!(kernels, [2 * (2 + 4 + 6), 2 * (3 + 5 + 7)]);
@@ -306,8 +311,11 @@ mod tests {
         assert_eq!((blocks.iterations, blocks.of), (2, 3));
         assert_eq!((blocks.all(), blocks.mean), (2 * 36, 9));
         assert_eq!(blocks.partly, None);
-        // Of two kinds that are as frequent the first.
-        assert_eq!(of(&["abcabcabc", "ababab"]).unwrap().kernels.len(), 3);
-        assert_eq!(of(&["abcabc", "abcabc", "ababab"]), None);
+        // Of two sequences that are equally frequent, the first is used.
+        assert_eq!(
+            blocks_of(&["abcabcabc", "ababab"]).unwrap().kernels.len(),
+            3
+        );
+        assert_eq!(blocks_of(&["abcabc", "abcabc", "ababab"]), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Which kernels take longer, or are new.
+//! Comparison of kernels: which take longer, or are new.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,16 +7,16 @@ use super::{KernelTotal, Kernels};
 use crate::events::kernel_name;
 use crate::numbers::parts::{Part, PartChange, change};
 
-/// How many kernels are shown, those that differ most first.
-const KERNELS: usize = 20;
+/// Maximum number of kernels to compare, those with the largest difference first.
+const MAX_KERNELS: usize = 20;
 
-/// Whether it is known of both runs how long kernels took in iterations.
+/// Returns true if both runs have times of kernels in iterations.
 pub fn are_comparable(runs: [&Kernels; 2]) -> bool {
     (runs.iter()).all(|kernels| kernels.steps() > 0 && kernels.has_times())
 }
 
-/// The kernels that differ most, by what they take in an iteration.
-pub fn changes(runs: [&Kernels; 2]) -> Vec<PartChange> {
+/// Returns the kernels with the largest difference of time in an iteration, and those whose names are in `asked`.
+pub fn changes(runs: [&Kernels; 2], asked: &[&str]) -> Vec<PartChange> {
     let steps = runs.map(Kernels::steps);
     if !are_comparable(runs) {
         return Vec::new();
@@ -35,13 +35,24 @@ pub fn changes(runs: [&Kernels; 2]) -> Vec<PartChange> {
         .map(|(name, [base, other])| (name, [base, other], a_step(0, base), a_step(1, other)))
         .collect();
     all.sort_by(|a, b| (b.3 - b.2).abs().total_cmp(&(a.3 - a.2).abs()));
-    all.truncate(KERNELS);
-    all.into_iter()
+    let is_asked = |name: &str| {
+        asked
+            .iter()
+            .any(|one| *one == name || *one == kernel_name::short(name))
+    };
+    let all = (0..).zip(all);
+    let shown = all.filter(|(place, (name, ..))| *place < MAX_KERNELS || is_asked(name));
+    shown
+        .map(|(_, row)| row)
         .map(|(name, sides, base, other)| PartChange {
             name: name.to_owned(),
             label: kernel_name::short(name),
             base,
             other,
+            counts: Some([0, 1].map(|side| {
+                let count = sides[side].map_or(0, |kernel| kernel.count);
+                count as f64 / steps[side] as f64
+            })),
             change: change(sides.map(|kernel| kernel.map(part)), steps),
         })
         .collect()

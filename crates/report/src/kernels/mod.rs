@@ -1,15 +1,16 @@
-//! What GPUs ran while kernels were taken: in all by name, and in each iteration.
+//! GPU work while kernels were recorded: totals by name, and sums of each iteration.
 
 pub mod blocks;
 pub mod compare;
 mod sums;
 pub mod text;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use tllmprof_record::{Clock, Edge, Event, StringId, Strings, What};
 
-use crate::events::busy::{Busy, COPIES, Did, KINDS, SET, copy_name};
+use crate::events::busy::{Busy, COPIES, DeviceActivity, IterationActivity, KINDS, SET, copy_name};
 use crate::events::iteration::InKernels;
 use crate::events::kernel_name;
 use crate::events::qualify::Qualified;
@@ -18,13 +19,13 @@ use crate::events::spans::{Span, Spans};
 use crate::events::window::{WindowEdge, pairs};
 use crate::events::work::{GpuWork, GpuWorkKind};
 use blocks::BlockTally;
-pub use sums::{CopyTotal, KernelSum, KernelTotal, Kernels, Samples, Tallied};
+pub use sums::{CopyTotal, DeviceSum, KernelSum, KernelTotal, Kernels, Samples, Tallied};
 
-/// How many names of kernels have a total of their own, and how many threads are distinguished.
-const LIMIT: usize = 1 << 14;
+/// Maximum numbers of kernel names with a total of their own, of threads to distinguish, and of samples.
+const MAX_NAMES: usize = 1 << 14;
 
-/// How many pairs of a kernel's name and an iteration have a time of their own.
-const BY_STEP: usize = 1 << 20;
+/// Maximum number of pairs of a kernel name and an iteration with a time of their own.
+const MAX_STEP_TIMES: usize = 1 << 20;
 
 #[derive(Debug)]
 struct Total {
@@ -32,38 +33,38 @@ struct Total {
     ns: u64,
     longest: u64,
     shortest: u64,
-    /// Places of iterations and the time there, a place more than once where work is out of order.
+    /// Indexes of iterations, with the time in each. An index occurs more than once if work arrives out of order.
     by_step: Vec<(u32, u64)>,
 }
 
-/// The adding up of kernels, copies and memory that was set.
+/// Adds up kernels, copies and memory sets.
 #[derive(Debug)]
 pub struct KernelTally<'a> {
     clock: &'a Clock,
     timeline: Spans,
-    /// Sums have the work of iterations that count, and what is in none.
+    /// The iterations that count. Sums include their work, and work outside iterations.
     qualified: &'a Qualified,
     busy: Busy,
-    /// Kernels that began in each iteration.
+    /// Number of kernels that began in each iteration.
     began: Vec<u32>,
     kernels: HashMap<StringId, Total>,
-    /// How many more pairs of a kernel's name and an iteration there is room for.
+    /// Number of further pairs of a kernel name and an iteration that fit.
     room: usize,
     is_too_much: bool,
     blocks: BlockTally,
     copies: [(u64, u64, u64); KINDS + 1],
-    /// The threads that wrote these events, the latest of them, and what each thread misses.
+    /// The threads that recorded work, the last of them, and the number of events that each thread dropped.
     threads: HashSet<u32>,
     latest: Option<u32>,
     dropped: HashMap<u32, u64>,
-    /// The first iterations of samples, modulo 2^32, and what the latest was to be.
+    /// The first iterations of samples, modulo 2^32, and the settings of the latest sample.
     sampled: BTreeSet<u32>,
     samples: Samples,
     left_out: u64,
 }
 
 impl<'a> KernelTally<'a> {
-    /// For iterations in the order of their starts.
+    /// Creates an empty tally. `iterations` must be in the order of their starts.
     pub fn new(clock: &'a Clock, iterations: &[RawIteration], qualified: &'a Qualified) -> Self {
         let spans = iterations.iter().map(|iteration| Span {
             start: clock.ns(iteration.start),
@@ -77,7 +78,7 @@ impl<'a> KernelTally<'a> {
             began: vec![0; timeline.spans().len()],
             timeline,
             kernels: HashMap::new(),
-            room: BY_STEP,
+            room: MAX_STEP_TIMES,
             is_too_much: false,
             blocks: BlockTally::default(),
             copies: Default::default(),
@@ -93,7 +94,7 @@ impl<'a> KernelTally<'a> {
     /// Adds work that a thread recorded.
     #[inline]
     pub fn add_work(&mut self, thread: u32, work: &GpuWork) {
-        if self.latest != Some(thread) && self.threads.len() < LIMIT {
+        if self.latest != Some(thread) && self.threads.len() < MAX_NAMES {
             self.threads.insert(thread);
             self.latest = Some(thread);
         }
@@ -124,7 +125,7 @@ impl<'a> KernelTally<'a> {
         }
     }
 
-    /// Adds an event of a thread that says something about such work.
+    /// Adds an event about recording: the start of a sample, or a number of dropped events.
     #[inline]
     pub fn add(&mut self, thread: u32, event: &Event) {
         match event.what {
@@ -132,13 +133,13 @@ impl<'a> KernelTally<'a> {
                 steps,
                 every_ms,
                 iteration,
-            } if self.sampled.len() < LIMIT => {
+            } if self.sampled.len() < MAX_NAMES => {
                 self.sampled.insert(iteration);
                 self.samples.steps = steps.into();
                 self.samples.every = u64::from(every_ms) * 1_000_000;
             }
             What::Dropped { events }
-                if self.dropped.len() < LIMIT || self.dropped.contains_key(&thread) =>
+                if self.dropped.len() < MAX_NAMES || self.dropped.contains_key(&thread) =>
             {
                 let dropped = self.dropped.entry(thread).or_default();
                 *dropped = dropped.saturating_add(events);
@@ -148,7 +149,7 @@ impl<'a> KernelTally<'a> {
     }
 
     fn kernel(&mut self, name: StringId, ns: u64, place: Option<usize>) {
-        if self.kernels.len() >= LIMIT && !self.kernels.contains_key(&name) {
+        if self.kernels.len() >= MAX_NAMES && !self.kernels.contains_key(&name) {
             self.left_out += 1;
             return;
         }
@@ -162,7 +163,7 @@ impl<'a> KernelTally<'a> {
         if let Some(place) = place {
             match total.by_step.last_mut() {
                 Some((last, sum)) if *last as usize == place => *sum = sum.saturating_add(ns),
-                // Once there is no room, no kernel's times are whole.
+                // Once there is no room left, the times of all kernels are incomplete.
                 _ if self.room > 0 => {
                     self.room -= 1;
                     total.by_step.push((place as u32, ns));
@@ -176,7 +177,7 @@ impl<'a> KernelTally<'a> {
         total.shortest = total.shortest.min(ns);
     }
 
-    /// The place of the iteration that work began in, if it counts.
+    /// Returns the index of the iteration that work began in, if the work counts.
     pub fn counted(&mut self, work: &GpuWork) -> Option<Option<usize>> {
         let place = self.timeline.at(work.start);
         self.counts(place).then_some(place)
@@ -199,7 +200,7 @@ impl<'a> KernelTally<'a> {
         *moved = moved.saturating_add(bytes);
     }
 
-    /// How many of the windows in which kernels were taken are samples, if any is.
+    /// Returns how many of the windows with kernels are samples, or `None` if none is.
     fn samples(&self, edges: &[WindowEdge]) -> Option<Samples> {
         let opened = edges.iter().filter(|edge| edge.edge == Edge::Open);
         let (mut count, mut others) = (0, 0);
@@ -218,7 +219,7 @@ impl<'a> KernelTally<'a> {
         (count > 0).then_some(samples)
     }
 
-    /// Ends the adding up. `edges` bound the windows in which kernels were taken.
+    /// Returns the results. `edges` are those of the windows in which kernels were recorded.
     pub fn finish(
         self,
         raw: &[RawIteration],
@@ -242,7 +243,8 @@ impl<'a> KernelTally<'a> {
                 busy: inside.then_some(0),
             })
             .collect();
-        let (longest, busiest) = longest(&devices, &mut iterations, self.qualified);
+        let sums = device_sums(&devices, &mut iterations, self.qualified);
+        let (longest, busiest) = longest(&devices, &sums, self.qualified, &is_inside);
         let is_one: Vec<_> = (0..raw.len())
             .map(|place| is_inside[place] && self.qualified.has(place))
             .collect();
@@ -250,7 +252,7 @@ impl<'a> KernelTally<'a> {
         let numbers = numbered(&is_one);
         let steps = (!self.is_too_much).then_some(&numbers[..]);
         let kernels = inside().map(|place| u64::from(self.began[place])).sum();
-        // A driver may not say when kernels began or ended.
+        // Some drivers do not report when kernels began or ended.
         let has_times = longest.0 > 0 || kernels == 0;
         let sum = KernelSum {
             iterations: inside().count() as u64,
@@ -278,6 +280,7 @@ impl<'a> KernelTally<'a> {
                 window: Some(sum),
                 blocks: self.blocks.finish(&is_one, strings),
                 missing: 0,
+                devices: sums,
             },
             iterations,
             busiest: busiest.and_then(|at| devices.into_iter().nth(at)),
@@ -287,35 +290,63 @@ impl<'a> KernelTally<'a> {
     }
 }
 
-/// Adds to iterations how long devices were at work in them. How long the device was at work that was so longest, and how
-/// long it did nothing between, in the iterations that count; and its place.
-fn longest(
-    devices: &[Did],
+/// Adds to each iteration the time that its busiest device was busy. Returns the sums of each device over the
+/// iterations that count.
+fn device_sums(
+    devices: &[DeviceActivity],
     iterations: &mut [InKernels],
     qualified: &Qualified,
-) -> ((u64, u64), Option<usize>) {
-    let mut longest = (0, 0);
-    let mut busiest = None;
-    for (at, device) in devices.iter().enumerate() {
-        let mut sum = (0_u64, 0_u64);
+) -> Vec<DeviceSum> {
+    let of = |device: &DeviceActivity| {
+        let mut sum = DeviceSum {
+            device: device.device,
+            busy: 0,
+            kernels: 0,
+        };
         for part in &device.parts {
             if let Some(busy) = &mut iterations[part.place].busy {
                 *busy = part.busy.max(*busy);
                 if qualified.has(part.place) {
-                    sum = (sum.0 + part.busy, sum.1 + part.gaps);
+                    sum.busy += part.busy;
+                    sum.kernels += part.kernels;
                 }
             }
         }
-        if busiest.is_none() || sum > longest {
-            (longest, busiest) = (sum, Some(at));
-        }
-    }
-    (longest, busiest)
+        sum
+    };
+    devices.iter().map(of).collect()
 }
 
-/// Which iterations lie in windows where kernels were taken. One whose edges are lost goes from the
-/// first iteration that has any work, or the edge that is left, to the last.
-fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[Did]) -> Vec<bool> {
+/// Returns the busy time and the idle time between work of the device that was busy longest, over the iterations that
+/// count, and the index of that device.
+fn longest(
+    devices: &[DeviceActivity],
+    sums: &[DeviceSum],
+    qualified: &Qualified,
+    is_inside: &[bool],
+) -> ((u64, u64), Option<usize>) {
+    let gaps = |device: &DeviceActivity| -> u64 {
+        let counted =
+            |part: &&IterationActivity| is_inside[part.place] && qualified.has(part.place);
+        device
+            .parts
+            .iter()
+            .filter(counted)
+            .map(|part| part.gaps)
+            .sum()
+    };
+    let all = devices.iter().zip(sums).enumerate();
+    let all = all.map(|(at, (device, sum))| ((sum.busy, gaps(device)), Reverse(at)));
+    match all.max() {
+        Some((longest, Reverse(at))) => (longest, Some(at)),
+        None => ((0, 0), None),
+    }
+}
+
+/// Returns for each iteration whether it lies in a window in which kernels were recorded. If edges of a window are
+/// lost, it extends from the edge that is left, or from the first iteration with any work, to the last iteration with
+/// work.
+fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[DeviceActivity]) -> Vec<bool> {
     let mut windows = pairs(edges);
     windows.sort_by_key(|window| window.first);
     let first = devices
@@ -342,7 +373,7 @@ fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[Did]) -> Vec<
     raw.iter().enumerate().map(is_inside).collect()
 }
 
-/// The number of each iteration among those that are inside and count.
+/// Returns the index of each iteration among those that are inside and count.
 fn numbered(is_inside: &[bool]) -> Vec<Option<u32>> {
     let mut number = 0;
     let each = is_inside.iter().map(|inside| {
@@ -394,6 +425,6 @@ fn copies(copies: &[(u64, u64, u64); KINDS + 1]) -> Vec<CopyTotal> {
             bytes: *bytes,
         })
         .collect();
-    totals.sort_by_key(|copy| std::cmp::Reverse(copy.total));
+    totals.sort_by_key(|copy| Reverse(copy.total));
     totals
 }

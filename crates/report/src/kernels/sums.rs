@@ -1,4 +1,4 @@
-//! What kernels and copies come to.
+//! Sums of kernels and copies.
 
 use std::fmt;
 
@@ -6,33 +6,47 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::blocks::Blocks;
-use crate::events::busy::Did;
+use crate::events::busy::DeviceActivity;
 use crate::events::iteration::InKernels;
 use crate::events::raw::RawIteration;
+use crate::numbers::units::Bytes;
 use crate::print::json::known;
 
-/// What GPUs ran where kernels were recorded.
+/// GPU work in the windows in which kernels were recorded.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Kernels {
-    /// GPU kernels, by name, where kernels were recorded; the longest in all first.
+    /// GPU kernels, by name, where kernels were recorded; those with the longest total time first.
     #[serde(rename = "kernels")]
     pub totals: Vec<KernelTotal>,
-    /// How long those took in all.
+    /// Total time of those kernels in nanoseconds.
     #[serde(skip)]
     pub time: u64,
-    /// Copies and memory sets of the GPU, by kind, where kernels were recorded; the longest in all first.
+    /// Copies and memory sets of the GPU, by kind, where kernels were recorded; those with the longest total time first.
     pub copies: Vec<CopyTotal>,
-    /// The iterations in which kernels were recorded; `null`: there are none.
+    /// The iterations in which kernels were recorded; `null` if there are none.
     #[serde(rename = "kernel_window")]
     pub window: Option<KernelSum>,
-    /// Equal blocks of those kernels; `null`: there are none.
+    /// Equal blocks of those kernels; `null` if there are none.
     pub blocks: Option<Blocks>,
-    /// Iterations in which kernels were to be recorded and none was, though the GPU was at work.
+    /// Number of iterations for which kernels were to be recorded but none was, although the GPU was busy.
     #[serde(skip)]
     pub missing: u64,
+    /// Sums of each device that did anything in them.
+    #[serde(skip)]
+    pub devices: Vec<DeviceSum>,
 }
 
-/// The kernels of one name.
+/// Busy time of a device in the iterations in which kernels were recorded, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceSum {
+    pub device: u8,
+    /// Time in which at least one kernel or copy ran.
+    pub busy: u64,
+    /// Time in which at least one kernel ran.
+    pub kernels: u64,
+}
+
+/// The kernels with one name.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Kernel")]
 pub struct KernelTotal {
@@ -40,29 +54,29 @@ pub struct KernelTotal {
     pub name: String,
     /// The name without parameters and namespaces.
     pub short_name: String,
-    /// How many ran.
+    /// The number of kernels that ran.
     #[schemars(extend("unit" = "kernels"))]
     pub count: u64,
-    /// How long they took in all; `null`: the driver did not say.
+    /// The total time that they took; `null` if the driver did not report it.
     #[serde(rename = "total_ns", serialize_with = "known")]
     #[schemars(with = "Option<u64>")]
     pub total: u64,
-    /// How long the longest took; `null` likewise.
+    /// The time that the longest one took; `null` if the driver did not report it.
     #[serde(rename = "max_ns", serialize_with = "known")]
     #[schemars(with = "Option<u64>")]
     pub longest: u64,
-    /// How long the shortest took; `null` likewise.
+    /// The time that the shortest one took; `null` if the driver did not report it.
     #[serde(rename = "min_ns", serialize_with = "known")]
     #[schemars(with = "Option<u64>")]
     pub shortest: u64,
-    /// What they took in all in each iteration where any of them began, by its place among those in
-    /// which kernels were taken; `None` where that was too much to keep.
+    /// Their total time in each iteration in which any of them began, by the iteration's index among those in which
+    /// kernels were recorded; `None` if there were too many to keep.
     #[serde(skip)]
     pub(crate) by_step: Option<Vec<(u32, u64)>>,
 }
 
 impl KernelTotal {
-    /// How long each took on average.
+    /// Returns the mean time of one kernel in nanoseconds.
     #[must_use]
     pub const fn mean(&self) -> u64 {
         match self.total.checked_div(self.count) {
@@ -76,71 +90,81 @@ impl KernelTotal {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Copy")]
 pub struct CopyTotal {
-    /// Such as `HtoD`; `memset` for memory sets.
+    /// The kind, such as `HtoD`; `memset` for memory sets.
     pub kind: String,
-    /// How many there were.
+    /// The number of copies or sets.
     #[schemars(extend("unit" = "copies"))]
     pub count: u64,
-    /// How long they took in all; `null`: the driver did not say.
+    /// The total time that they took; `null` if the driver did not report it.
     #[serde(rename = "total_ns", serialize_with = "known")]
     #[schemars(with = "Option<u64>")]
     pub total: u64,
-    /// How much they moved or set in all.
+    /// The total number of bytes that they moved or set.
     #[schemars(extend("unit" = "bytes"))]
     pub bytes: u64,
 }
 
 impl CopyTotal {
-    /// Bytes a second; `None` where they took no time.
+    /// Returns ` of 4 KiB`; empty if the number of bytes was not recorded.
+    #[must_use]
+    pub fn size(&self) -> String {
+        match self.bytes {
+            0 => String::new(),
+            bytes => format!(" of {}", Bytes(bytes)),
+        }
+    }
+
+    /// Returns the rate in bytes per second, or `None` if they took no time or the number of bytes was not recorded.
     #[must_use]
     pub fn rate(&self) -> Option<f64> {
-        (self.total > 0).then(|| self.bytes as f64 * 1e9 / self.total as f64)
+        (self.total > 0 && self.bytes > 0).then(|| self.bytes as f64 * 1e9 / self.total as f64)
     }
 }
 
-/// The iterations in which kernels were recorded, which makes them longer.
+/// The iterations in which kernels were recorded. Recording makes these iterations longer.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "KernelWindow")]
 pub struct KernelSum {
-    /// How many there are.
+    /// The number of these iterations.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
-    /// How long they took in all.
+    /// The total time that they took.
     #[serde(rename = "wall_ns")]
     pub wall: u64,
-    /// How long at least one kernel or copy ran in them, of the device where that is longest; `null`: the driver did not say
-    /// when kernels ran.
+    /// The time in which at least one kernel or copy ran in these iterations, on the device that was busy longest;
+    /// `null` if the driver did not report when kernels ran.
     #[serde(rename = "busy_ns")]
     pub busy: Option<u64>,
-    /// How long that device did nothing between two kernels or copies of one iteration; `null` likewise.
+    /// The idle time of that device between two kernels or copies of one iteration; `null` if the driver did not report
+    /// when kernels ran.
     #[serde(rename = "gaps_ns")]
     pub gaps: Option<u64>,
-    /// Kernels that began in them.
+    /// The number of kernels that began in these iterations.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: u64,
-    /// Kernels and copies that are missing.
+    /// The number of kernels and copies that are missing.
     pub dropped: u64,
-    /// Where kernels were sampled (`--kernels=20@60s`): how; `null`: they were not.
+    /// The sampling of kernels (`--kernels=20@60s`); `null` if kernels were not sampled.
     pub samples: Option<Samples>,
 }
 
-/// Windows that opened by themselves, again and again, to record kernels.
+/// Windows that opened repeatedly by themselves to record kernels.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "KernelSamples")]
 pub struct Samples {
-    /// How many samples there are.
+    /// The number of samples.
     #[schemars(extend("unit" = "samples"))]
     pub count: u64,
-    /// How many iterations each was to have.
+    /// The number of iterations that each sample was meant to have.
     #[schemars(extend("unit" = "iterations"))]
     pub steps: u64,
-    /// How long from the beginning of one to that of the next.
+    /// The time from the start of one sample to the start of the next.
     #[serde(rename = "every_ns")]
     pub every: u64,
-    /// How many other windows have kernels, which are in the same figures.
+    /// The number of other windows with kernels, which are in the same figures.
     #[schemars(extend("unit" = "windows"))]
     pub others: u64,
-    /// All of that in words, as the report says it.
+    /// The sampling in words, as the report shows it.
     pub text: String,
 }
 
@@ -163,19 +187,19 @@ impl fmt::Display for Samples {
 }
 
 impl KernelSum {
-    /// A part of what the iterations took.
+    /// Returns a time as a share of the time of the iterations, as a part of 1.
     #[must_use]
     pub fn share(&self, part: u64) -> f64 {
         (part as f64 / self.wall.max(1) as f64).min(1.0)
     }
 
-    /// Whether it is known how long kernels took: a driver may say when none began or ended.
+    /// Returns true if the driver reported when kernels began and ended.
     #[must_use]
     pub const fn has_times(&self) -> bool {
         self.busy.is_some()
     }
 
-    /// So many in each iteration.
+    /// Returns a number of kernels per iteration.
     #[must_use]
     pub fn a_step(&self, count: u64) -> f64 {
         count as f64 / self.iterations.max(1) as f64
@@ -183,40 +207,40 @@ impl KernelSum {
 }
 
 impl Kernels {
-    /// The number of iterations in which kernels were recorded.
+    /// Returns the number of iterations in which kernels were recorded.
     pub fn steps(&self) -> u64 {
         self.window.as_ref().map_or(0, |sum| sum.iterations)
     }
 
-    /// Whether it is known how long kernels took in iterations: a driver may not say.
+    /// Returns true if the driver reported when kernels of iterations began and ended.
     #[must_use]
     pub fn has_times(&self) -> bool {
         self.window.as_ref().is_some_and(KernelSum::has_times)
     }
 
-    /// A kernel's part of what all kernels took.
+    /// Returns a kernel's share of the time of all kernels, as a part of 1.
     #[must_use]
     pub fn share(&self, kernel: &KernelTotal) -> f64 {
         kernel.total as f64 / self.time.max(1) as f64
     }
 }
 
-/// What [`KernelTally`](super::KernelTally) comes to.
+/// Results of [`KernelTally`](super::KernelTally).
 #[derive(Debug, Default)]
 pub struct Tallied {
     pub kernels: Kernels,
-    /// By iteration; empty where no kernels were taken.
+    /// Kernels in each iteration; empty if no kernels were recorded.
     pub iterations: Vec<InKernels>,
-    /// What the device did that was at work longest in the iterations that are inside.
-    pub busiest: Option<Did>,
-    /// Of each iteration, by its place, its number among those in which kernels were taken and that count.
+    /// The work of the device that was busy longest in the iterations that are inside.
+    pub busiest: Option<DeviceActivity>,
+    /// For each iteration, its index among those in which kernels were recorded and that count.
     pub numbers: Vec<Option<u32>>,
     pub left_out: u64,
 }
 
 impl Tallied {
-    /// Forgets iterations in which nothing was taken though the GPU was at work, as its times say: there kernels are
-    /// unknown, and not none.
+    /// Drops the results if no kernel was recorded although GPU times show that the GPU was busy. Then the kernels are
+    /// unknown, rather than none.
     pub fn forget_missing(&mut self, raw: &[RawIteration], gpu: &[(u64, u64)]) {
         if !self.kernels.totals.is_empty() || !self.kernels.copies.is_empty() {
             return;

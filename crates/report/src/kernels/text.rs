@@ -1,15 +1,14 @@
-//! What GPUs ran, and what was measured of them.
+//! Text of the kernels and copies of GPUs.
 
 use super::blocks::Blocks;
 use super::{KernelSum, Kernels};
-use crate::numbers::quantiles::Quantiles;
-use crate::numbers::units::{Bytes, Rate, Share, Time};
+use crate::numbers::units::{Count, Rate, Share, Time};
 use crate::print::lines::{Lines, UNKNOWN};
 
-/// How many lines blocks have, at most.
-const BLOCK_LINES: usize = 2;
+/// Maximum number of lines for blocks.
+const MAX_BLOCK_LINES: usize = 2;
 
-/// The number of lines that [`kernels`] adds besides rows.
+/// Returns the number of lines that [`kernels`] adds besides rows.
 pub fn fixed(kernels: &Kernels) -> usize {
     match &kernels.window {
         Some(_) => 2 + usize::from(!kernels.copies.is_empty()),
@@ -17,15 +16,15 @@ pub fn fixed(kernels: &Kernels) -> usize {
     }
 }
 
-/// The number of lines that [`blocks`] adds, at most.
+/// Returns the maximum number of lines that [`blocks`] adds.
 pub fn block_lines(kernels: &Kernels) -> usize {
-    kernels.blocks.as_ref().map_or(0, |_| BLOCK_LINES)
+    kernels.blocks.as_ref().map_or(0, |_| MAX_BLOCK_LINES)
 }
 
-/// Blocks of kernels, where nothing says what the layers are.
+/// Adds the blocks of kernels.
 pub fn blocks(kernels: &Kernels, lines: &mut Lines) {
     if let Some(blocks) = &kernels.blocks {
-        lines.wrapped("equal blocks: ", &in_words(blocks), BLOCK_LINES);
+        lines.wrapped("equal blocks: ", &in_words(blocks), MAX_BLOCK_LINES);
     }
 }
 
@@ -50,14 +49,8 @@ fn in_words(blocks: &Blocks) -> Vec<String> {
     said
 }
 
-/// Some kernels, the longest in all first, and copies.
-/// `with` and `without` are the medians of iterations in which kernels were recorded, and of the others.
-pub fn kernels(
-    kernels: &Kernels,
-    [with, without]: [Option<Quantiles>; 2],
-    rows: usize,
-    lines: &mut Lines,
-) {
+/// Adds the kernels with the longest total time, and copies.
+pub fn kernels(kernels: &Kernels, rows: usize, lines: &mut Lines) {
     let Some(taken) = &kernels.window else {
         return;
     };
@@ -67,49 +60,57 @@ pub fn kernels(
         ));
         return;
     }
-    lines.add(format_args!("{}", heading(taken, with, without)));
-    let more = kernels.totals.len().saturating_sub(rows);
-    let more = if more > 0 {
-        format!(" ({more} more)")
-    } else {
-        String::new()
-    };
-    let each = |count: u64| Rate(taken.a_step(count));
-    lines.heading(format_args!(
-        "{:<42}{:>8}{:>10}{:>10}{:>10}",
-        format!("{} kernels a step{more}", each(taken.kernels)),
-        "a step",
-        "mean",
-        "longest",
-        "of all"
-    ));
-    for kernel in kernels.totals.iter().take(rows) {
-        let name = lines.name(&kernel.short_name, 40);
-        lines.add(format_args!(
-            "  {name:<40}{:>8}{:>10}{:>10}{:>10}",
-            each(kernel.count).to_string(),
-            known(kernel.mean()),
-            known(kernel.longest),
-            match kernel.total {
-                0 => UNKNOWN.to_owned(),
-                _ => Share(kernels.share(kernel)).to_string(),
-            }
+    lines.add(format_args!("{}", heading(taken, lines.is_of_trace())));
+    let rows = rows.min(kernels.totals.len());
+    if rows > 0 {
+        let more = kernels.totals.len() - rows;
+        let more = if more > 0 {
+            format!(" ({more} more)")
+        } else {
+            String::new()
+        };
+        let is_of_trace = lines.is_of_trace();
+        let each = |count: u64| match is_of_trace {
+            true => count.to_string(),
+            false => Rate(taken.a_step(count)).to_string(),
+        };
+        lines.heading(format_args!(
+            "{:>8}{:>10}{:>10}{:>10}  {}",
+            lines.a_step(),
+            "mean",
+            "longest",
+            "of all",
+            format_args!("{} kernels {}{more}", each(taken.kernels), lines.a_step())
         ));
+        for kernel in kernels.totals.iter().take(rows) {
+            let name = lines.name(&kernel.short_name, lines.width().saturating_sub(40));
+            lines.add(format_args!(
+                "{:>8}{:>10}{:>10}{:>10}  {name}",
+                each(kernel.count),
+                known(kernel.mean()),
+                known(kernel.longest),
+                match kernel.total {
+                    0 => UNKNOWN.to_owned(),
+                    _ => Share(kernels.share(kernel)).to_string(),
+                }
+            ));
+        }
     }
     if !kernels.copies.is_empty() {
         let copies = kernels.copies.iter().map(|copy| {
-            let (kind, bytes) = (&copy.kind, Bytes(copy.bytes));
+            let kind = &copy.kind;
+            let size = copy.size();
             let time = match copy.total {
                 0 => String::new(),
                 total => format!(" in {}", Time(total)),
             };
-            format!("{} {kind} of {bytes}{time}", copy.count)
+            format!("{} {kind}{size}{time}", copy.count)
         });
-        lines.list("copies: ", &copies.collect::<Vec<_>>());
+        lines.list("copies, in all: ", &copies.collect::<Vec<_>>());
     }
 }
 
-/// A time of the GPU, which is not known where it is nothing.
+/// Returns a time of the GPU in words. A time of 0 is not known.
 fn known(ns: u64) -> String {
     match ns {
         0 => UNKNOWN.to_owned(),
@@ -117,22 +118,22 @@ fn known(ns: u64) -> String {
     }
 }
 
-/// What was taken, what the GPU did there, and that taking it has its price.
-fn heading(taken: &KernelSum, with: Option<Quantiles>, without: Option<Quantiles>) -> String {
+/// Returns the heading: the iterations in which kernels were recorded, and how their time splits into busy time, gaps,
+/// and the rest.
+fn heading(taken: &KernelSum, is_of_trace: bool) -> String {
     let of = match &taken.samples {
-        Some(samples) => format!("{} steps ({})", taken.iterations, samples.text),
-        None => format!("{} steps", taken.iterations),
+        _ if is_of_trace => "the trace".to_owned(),
+        Some(samples) => format!("{} ({})", Count(taken.iterations, "step"), samples.text),
+        None => Count(taken.iterations, "step").to_string(),
     };
-    let mut text = match (taken.busy, taken.gaps) {
+    match (taken.busy, taken.gaps) {
+        (Some(0), _) if taken.kernels == 0 => format!("kernels of {of}: none was recorded"),
         (Some(busy), Some(gaps)) => format!(
-            "kernels of {of}: busy {}, gaps {}",
+            "kernels of {of}: busy {}, gaps {}, before and after work {}",
             Share(taken.share(busy)),
-            Share(taken.share(gaps))
+            Share(taken.share(gaps)),
+            Share(taken.share(taken.wall.saturating_sub(busy + gaps)))
         ),
         _ => format!("kernels of {of}, whose times are not known"),
-    };
-    if let (Some(with), Some(without)) = (with, without) {
-        text += &format!("; p50 {}, others {}", Time(with.p50), Time(without.p50));
     }
-    text
 }

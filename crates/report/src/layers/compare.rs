@@ -1,4 +1,4 @@
-//! Which layers take longer.
+//! Comparison of layers: which take longer.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,28 +7,28 @@ use super::{Layers, parent, starred};
 use crate::numbers::parts::{Part, PartChange, change};
 use crate::numbers::units::Share;
 
-/// How many layers are shown, those that differ most first.
-const LAYERS: usize = 20;
+/// Maximum number of layers to compare, those with the largest difference first.
+const MAX_LAYERS: usize = 20;
 
-/// A layer is not shown where one within it makes up so much of the difference.
-const WITHIN: f64 = 0.9;
+/// Maximum share of a layer's difference in a single layer inside it. Above it, only the inner layer is shown.
+const MAX_INNER_SHARE: f64 = 0.9;
 
-/// One of several layers of a row has a row of its own where it makes up so much of the difference.
-const ALONE: f64 = 0.5;
+/// Minimum share of a row's difference in one of its layers for this layer to get a row of its own.
+const MIN_SINGLE_SHARE: f64 = 0.5;
 
-/// From which part on a reader has to know how much is of no layer that is known.
-const UNKNOWN: f64 = 0.01;
+/// Minimum share of kernel time without a known layer for a note.
+const MIN_UNKNOWN_SHARE: f64 = 0.01;
 
-/// What both runs take in an iteration, by name.
+/// Times of layers in an iteration, in nanoseconds, in both runs, by name.
 type Times<'a> = BTreeMap<&'a str, [f64; 2]>;
 
 fn difference(times: &[f64; 2]) -> f64 {
     times[1] - times[0]
 }
 
-/// The layers that differ most: the innermost ones that explain it. `steps` says in how many iterations kernels were
-/// recorded.
-pub fn changes(sides: [&Layers; 2], steps: [u64; 2]) -> Vec<PartChange> {
+/// Returns the layers with the largest difference, and only the innermost ones that explain it. `steps` has the number
+/// of iterations in which kernels were recorded. Layers whose names are in `asked` are always included.
+pub fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> Vec<PartChange> {
     let [mut patterns, mut single] = [Times::new(), Times::new()];
     for (side, layers) in sides.into_iter().enumerate() {
         for (rows, times) in [
@@ -40,7 +40,7 @@ pub fn changes(sides: [&Layers; 2], steps: [u64; 2]) -> Vec<PartChange> {
             }
         }
     }
-    // Of each pattern the layer that differs most, if it is one of several.
+    // For each pattern with several layers, the layer with the largest difference.
     let mut most: BTreeMap<String, (&str, f64, usize)> = BTreeMap::new();
     for (name, times) in &single {
         let found = most.entry(starred(name)).or_insert((name, 0.0, 0));
@@ -49,7 +49,7 @@ pub fn changes(sides: [&Layers; 2], steps: [u64; 2]) -> Vec<PartChange> {
             (found.0, found.1) = (name, difference(times));
         }
     }
-    // Of each pattern the largest difference within it that has its sign.
+    // For each pattern, the largest share of its difference in a pattern inside it.
     let mut within: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, times) in &patterns {
         let Some(around) = parent(name).filter(|around| patterns.contains_key(around)) else {
@@ -62,20 +62,31 @@ pub fn changes(sides: [&Layers; 2], steps: [u64; 2]) -> Vec<PartChange> {
         let largest = within.entry(around).or_default();
         *largest = part.max(*largest);
     }
-    let is_shown = |name: &str| within.get(name).is_none_or(|part| *part < WITHIN);
+    let is_shown = |name: &str| within.get(name).is_none_or(|part| *part < MAX_INNER_SHARE);
     let mut rows: Vec<(&str, [f64; 2])> = Vec::new();
     for (name, times) in patterns.iter().filter(|(name, _)| is_shown(name)) {
         rows.push((name, *times));
         if let Some((one, more, layers)) = most.get(*name)
             && *layers > 1
-            && more / difference(times) >= ALONE
+            && more / difference(times) >= MIN_SINGLE_SHARE
         {
             rows.push((one, single[one]));
         }
     }
     rows.sort_by(|(_, a), (_, b)| difference(b).abs().total_cmp(&difference(a).abs()));
-    rows.truncate(LAYERS);
+    rows.truncate(MAX_LAYERS);
+    for name in asked {
+        let known = [&patterns, &single]
+            .into_iter()
+            .find_map(|of| of.get_key_value(name));
+        if let Some((name, times)) = known
+            && !rows.iter().any(|(row, _)| row == name)
+        {
+            rows.push((name, *times));
+        }
+    }
     let rows = rows.into_iter().map(|(name, [base, other])| PartChange {
+        counts: None,
         name: name.to_owned(),
         label: name.to_owned(),
         base,
@@ -85,7 +96,7 @@ pub fn changes(sides: [&Layers; 2], steps: [u64; 2]) -> Vec<PartChange> {
     rows.collect()
 }
 
-/// What layers of this name took with what is within them, in a run; `None`: there are none.
+/// Returns the time of the layers with a name, including layers inside them, in one run; `None` if there are none.
 fn part(layers: &Layers, name: &str) -> Option<Part<'static>> {
     let is_within = |of: &str| {
         let rest = of.strip_prefix(name);
@@ -110,13 +121,13 @@ fn part(layers: &Layers, name: &str) -> Option<Part<'static>> {
     Some(part)
 }
 
-/// How much of the time is of no layer that is known, where that is worth a line.
+/// Returns a note on kernel time without a known layer, if it is large enough.
 pub fn unknown(sides: [&Layers; 2]) -> Option<String> {
     let [base, other] = sides.map(|layers| {
         let ns = layers.unknown.iter().map(|row| row.ns).sum();
         layers.all.share(ns)
     });
-    (base >= UNKNOWN || other >= UNKNOWN).then(|| {
+    (base >= MIN_UNKNOWN_SHARE || other >= MIN_UNKNOWN_SHARE).then(|| {
         format!(
             "layer not known: {} of BASE's kernel time, {} of OTHER's",
             Share(base),

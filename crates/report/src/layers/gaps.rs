@@ -1,16 +1,17 @@
-//! When a GPU was idle between two kernels, by what the two were.
+//! Idle time of a GPU between two kernels, by the kernels before and after.
 
 use std::collections::HashMap;
 
 use crate::events::spans::{Span, Spans};
 
-/// How many pieces of work of a device are kept back, at least: they come nearly in the order of their starts.
-const ROOM: usize = 1 << 16;
+/// Minimum number of pieces of work of a device to hold back for sorting, because they arrive nearly in the order of
+/// their starts.
+const MIN_HELD_BACK: usize = 1 << 16;
 
-/// How many pairs of what ran before and after have a time of their own.
-const PAIRS: usize = 1 << 20;
+/// Maximum number of pairs of work before and after with a time of their own.
+const MAX_PAIRS: usize = 1 << 20;
 
-/// The idle times of all devices. `K` says what ran; `None`: that is not known.
+/// The idle times of all devices. `K` identifies the work; `None` is work that is not known.
 #[derive(Debug)]
 pub struct Gaps<K> {
     iterations: Spans,
@@ -22,13 +23,13 @@ pub struct Gaps<K> {
 #[derive(Debug)]
 struct Device<K> {
     waiting: Vec<(Span, Option<K>)>,
-    /// When all that was counted had ended, and what ended last.
+    /// End of all work counted so far, and the work that ended last.
     until: u64,
     last: Option<K>,
 }
 
 impl<K: Copy + Eq + std::hash::Hash> Gaps<K> {
-    /// Of iterations in nanoseconds, in the order of their starts.
+    /// Creates an empty tally. `iterations` are in nanoseconds, in the order of their starts.
     pub fn new(iterations: Spans) -> Self {
         Self {
             iterations,
@@ -46,12 +47,12 @@ impl<K: Copy + Eq + std::hash::Hash> Gaps<K> {
             last: None,
         });
         of.waiting.push((work, what));
-        if of.waiting.len() >= 2 * ROOM {
-            self.settle(device, ROOM);
+        if of.waiting.len() >= 2 * MIN_HELD_BACK {
+            self.settle(device, MIN_HELD_BACK);
         }
     }
 
-    /// Idle times by what ran before and after, within iterations; `None`: that was too much to keep.
+    /// Returns idle times within iterations, by the work before and after; `None` if there were too many pairs to keep.
     pub fn finish(mut self) -> Option<HashMap<(K, K), u64>> {
         let devices: Vec<_> = self.devices.keys().copied().collect();
         for device in devices {
@@ -73,7 +74,7 @@ impl<K: Copy + Eq + std::hash::Hash> Gaps<K> {
                 && self.iterations.at(work.start) == Some(place)
             {
                 let pair = (before, after);
-                if self.between.len() < PAIRS || self.between.contains_key(&pair) {
+                if self.between.len() < MAX_PAIRS || self.between.contains_key(&pair) {
                     *self.between.entry(pair).or_default() += work.start - of.until;
                 } else {
                     self.is_too_much = true;
@@ -97,16 +98,16 @@ mod tests {
         let work = [
             (0, span(140, 150), Some('b')),
             (0, span(110, 130), Some('a')),
-            // Within the one before it.
+            // This work lies within the previous one.
             (0, span(112, 120), Some('c')),
             (0, span(160, 170), Some('b')),
             (0, span(175, 180), None),
             (0, span(190, 195), Some('a')),
-            // In the next iteration.
+            // This work is in the next iteration.
             (0, span(205, 210), Some('a')),
             (0, span(215, 220), Some('b')),
             (1, span(150, 151), Some('a')),
-            // In no iteration.
+            // This work is in no iteration.
             (0, span(310, 320), Some('a')),
             (0, span(330, 340), Some('a')),
         ];

@@ -1,7 +1,7 @@
-//! Whose time the GPU's is: the kernels that were taken, by the scope that they were launched in.
+//! GPU time by layer: the recorded kernels, by the scope in which they were launched.
 //!
-//! A kernel of a graph has the scope of its node, which was captured; one by itself has the scope of its call, where that is
-//! known. What is not known has a reason.
+//! A kernel of a graph has the scope in which its node was captured. A kernel outside graphs has the scope of the call
+//! that launched it, if that is known. If a scope is not known, the reason is reported.
 
 pub mod compare;
 mod gaps;
@@ -21,60 +21,62 @@ pub use raw::RawLayers;
 pub use scopes::Scopes;
 pub use tally::LayerTally;
 
-/// How many parts a tree without `*` has at most, the longest of them.
-const TREE: usize = 4096;
+/// Maximum number of rows of the tree of whole names; the longest are kept.
+const MAX_TREE_ROWS: usize = 4096;
 
 /// The layers of a process.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Layers {
-    /// The same kernels by layer, where that was followed (`--layers`); the longest in all first.
+    /// The same kernels by layer, if scopes were followed (`--layers`); those with the longest total time first.
     #[serde(rename = "layers")]
     pub rows: Vec<Layer>,
-    /// Those layers with all that is within them, by name with `*` for numbers: a tree in its order, the longest first.
+    /// Those layers with all that is within them, by name with `*` for numbers: a tree, parents before children, the
+    /// longest first.
     #[serde(rename = "layer_patterns")]
     pub patterns: Vec<Pattern>,
-    /// The same by whole names, each layer by itself: the 4096 longest.
+    /// The same by whole names, with one row for each layer: the 4096 longest.
     #[serde(rename = "layer_tree")]
     pub tree: Vec<Pattern>,
     /// Kernels whose layer is not known, by reason.
     #[serde(rename = "layers_unknown")]
     pub unknown: Vec<Unknown>,
-    /// All of them together.
+    /// Sums of all of them.
     #[serde(skip)]
-    pub all: Whole,
-    /// By which the scope of each kernel is found.
+    pub all: LayerTotals,
+    /// Look-up of the scope of each kernel.
     #[serde(skip)]
     pub scopes: Scopes,
 }
 
-/// All kernels of a process, of whatever layer.
+/// All kernels of a process, in any layer.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Whole {
+pub struct LayerTotals {
     pub kernels: u64,
     pub ns: u64,
-    /// In how many iterations they were recorded; at least 1.
+    /// Number of iterations in which they were recorded; at least 1.
     pub steps: u64,
-    /// Whether it is known what lay between kernels.
+    /// True if the idle time between kernels is known.
     pub has_gaps: bool,
 }
 
-/// The kernels that were launched in one scope: what torch modules, NVTX ranges and marked functions were open.
+/// The kernels that were launched in one scope: while the same torch modules, NVTX ranges and marked functions were
+/// open.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "GpuLayer")]
 pub struct Layer {
-    /// Such as `model.layers.3.self_attn/attention`; empty: nothing was open.
+    /// The name, such as `model.layers.3.self_attn/attention`; empty if no scope was open.
     pub name: String,
-    /// How many ran, each in one layer.
+    /// The number of kernels that ran. Each is counted in one layer.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: u64,
-    /// How long they took in all.
+    /// The total time that they took.
     #[serde(rename = "gpu_ns")]
     pub ns: u64,
-    /// What part of the time of all kernels that is.
+    /// Their share of the time of all kernels.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
-    /// What they took in each iteration, by its place among those in which kernels were taken; `None`: that was too much
-    /// to keep.
+    /// Their time in each iteration, by its index among those in which kernels were recorded; `None` if there were too
+    /// many to keep.
     #[serde(skip)]
     pub(crate) by_step: Option<Vec<(u32, u64)>>,
 }
@@ -83,29 +85,29 @@ pub struct Layer {
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "UnknownGpuLayer")]
 pub struct Unknown {
-    /// Why, in words.
+    /// The reason, in words.
     #[serde(serialize_with = "write_text")]
     #[schemars(with = "String")]
-    pub why: Why,
-    /// How many there are.
+    pub why: UnknownScope,
+    /// The number of these kernels.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: u64,
-    /// How long they took in all.
+    /// The total time that they took.
     #[serde(rename = "gpu_ns")]
     pub ns: u64,
-    /// What part of the time of all kernels that is.
+    /// Their share of the time of all kernels.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
 }
 
-fn write_text<S: Serializer>(why: &Why, serializer: S) -> Result<S::Ok, S::Error> {
+fn write_text<S: Serializer>(why: &UnknownScope, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(why.text())
 }
 
-/// Writes layers, or empty lists where scopes were not followed.
+/// Writes layers, or empty lists if scopes were not followed.
 ///
 /// # Errors
-/// Where they cannot be written.
+/// Returns an error if writing fails.
 pub fn write_any<S: Serializer>(layers: &Option<Layers>, serializer: S) -> Result<S::Ok, S::Error> {
     match layers {
         Some(layers) => layers.serialize(serializer),
@@ -113,27 +115,27 @@ pub fn write_any<S: Serializer>(layers: &Option<Layers>, serializer: S) -> Resul
     }
 }
 
-/// Why a scope is not known.
+/// The reason why a scope is not known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Why {
-    /// The graph's, or of a state that a later version writes.
+pub enum UnknownScope {
+    /// The state of the graph; `None` if it is one that only a later version knows.
     Graph(Option<GraphCode>),
-    /// Nobody said what the graph was: the process ended, or CUPTI does not name it.
+    /// The graph is not described: the process ended first, or CUPTI does not name it.
     NoGraph,
-    /// The node was made by a call that was not followed.
+    /// The node was created by a call that was not followed.
     Node,
-    /// Which call launched it.
+    /// The call that launched the kernel is not known.
     Call,
     /// There was no room for the scope.
     Room,
 }
 
-/// A [`GraphState`] in its order.
+/// A [`GraphState`] as a number, so that reasons can be sorted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GraphCode(u8);
 
-impl Why {
-    /// In words.
+impl UnknownScope {
+    /// Returns the reason in words.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -161,8 +163,8 @@ impl Why {
     }
 }
 
-impl Whole {
-    /// What part of the time of all kernels so much is.
+impl LayerTotals {
+    /// Returns a time as a share of the time of all kernels, as a part of 1.
     #[must_use]
     pub fn share(&self, ns: u64) -> f64 {
         match self.ns {
@@ -171,7 +173,7 @@ impl Whole {
         }
     }
 
-    /// Fills in the figures of rows that are parts of the whole.
+    /// Fills in the figures of rows that are relative to the whole.
     fn fill_in(&self, rows: &mut [Pattern]) {
         for row in rows {
             row.share = self.share(row.ns);

@@ -1,52 +1,54 @@
-//! What layers are called.
+//! Names of layers.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Layers whose names differ in numbers alone, or a layer by its whole name, with all that is within.
+/// Layers whose names differ only in numbers, or one layer by its whole name, with all that is within.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, JsonSchema)]
 #[schemars(rename = "GpuLayerPattern")]
 pub struct Pattern {
-    /// The name, with `*` for each number where they are one row, such as `model.layers.*.self_attn`.
+    /// The name, such as `model.layers.*.self_attn`. `*` stands for a number if several layers are one row.
     pub name: String,
-    /// How many parts of the name are around it.
+    /// The number of parts of the name before its last part.
     #[schemars(extend("unit" = "parts"))]
     pub depth: usize,
-    /// How many layers have this name.
+    /// The number of layers with this name.
     #[schemars(extend("unit" = "layers"))]
     pub layers: u64,
-    /// How many kernels ran.
+    /// The number of kernels that ran.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: u64,
-    /// How long they took in all.
+    /// The total time that they took.
     #[serde(rename = "gpu_ns")]
     pub ns: u64,
-    /// What part of the time of all kernels that is.
+    /// Their share of the time of all kernels.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
-    /// How many kernels run in an iteration.
+    /// The mean number of kernels in an iteration.
     #[schemars(extend("unit" = "per iteration"))]
     pub kernels_a_step: f64,
-    /// What they take in an iteration.
+    /// The mean time of these kernels in an iteration.
     #[serde(rename = "step_ns")]
     pub step: u64,
-    /// What one of the layers takes in an iteration, all its calls together.
+    /// The mean time of one of the layers in an iteration, with all its calls.
     #[serde(rename = "each_ns")]
     pub each: u64,
-    /// For how long in an iteration the GPU was idle between two kernels of one of these layers; `null`: not known.
+    /// The mean idle time of the GPU in an iteration between two kernels of one of these layers; `null` if it is not
+    /// known.
     #[serde(rename = "gap_ns")]
     pub gap: Option<u64>,
-    /// The same over all iterations.
+    /// The same idle time over all iterations.
     #[serde(skip)]
     pub(super) gaps: u64,
 }
 
-/// A scope's path as one name. A torch module's qualified name has those of the modules around it in it.
+/// Joins a scope's path to one name. The qualified name of a torch module already contains those of the modules around
+/// it.
 pub fn joined(parts: impl Iterator<Item = String>) -> String {
     let mut name = String::new();
-    // Where the latest part begins.
+    // Start of the last part.
     let mut from = 0;
     for part in parts {
         let around = &name[from..];
@@ -64,7 +66,7 @@ pub fn joined(parts: impl Iterator<Item = String>) -> String {
     name
 }
 
-/// Where the parts of a name end. The modules of a fused kernel, which stand in parentheses, are one part.
+/// Returns the ends of the parts of a name. The modules of a fused kernel, in parentheses, are one part.
 fn ends(name: &str) -> impl Iterator<Item = usize> {
     let mut next = Some(0);
     core::iter::from_fn(move || {
@@ -78,18 +80,18 @@ fn ends(name: &str) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The name's parts, each with all before it.
+/// Returns the prefixes of a name that end with one of its parts.
 fn prefixes(name: &str) -> impl Iterator<Item = &str> {
     ends(name).map(|end| &name[..end])
 }
 
-/// What a layer lies in, if that has a name.
+/// Returns the name of the layer around this one, if there is one.
 pub fn parent(name: &str) -> Option<&str> {
     let inner = ends(name).take_while(|end| *end < name.len()).last();
     inner.map(|end| &name[..end])
 }
 
-/// The name with `*` for each part that is a number, also of the modules of a fused kernel.
+/// Returns the name with `*` for each part that is a number, also in the modules of a fused kernel.
 pub fn starred(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     let mut from = 0;
@@ -110,7 +112,7 @@ pub fn starred(name: &str) -> String {
     out
 }
 
-/// The innermost layer that both of these are, or lie in; empty: there is none.
+/// Returns the innermost layer that contains or equals both of these; empty if there is none.
 pub fn around<'a>(name: &'a str, other: &str) -> &'a str {
     let mut found = "";
     for prefix in prefixes(name) {
@@ -122,14 +124,14 @@ pub fn around<'a>(name: &'a str, other: &str) -> &'a str {
     found
 }
 
-/// The patterns of layers, a tree: what is within one comes behind it, the longest first. `gaps` has the idle time in the
-/// innermost layer, `of` makes a name a pattern's.
+/// Returns the patterns of layers as a tree: children follow their parent, the longest first. `gaps` has the idle time
+/// by innermost layer; `of` converts a name to that of its pattern.
 pub fn patterns(
     by_name: &BTreeMap<String, (u64, u64)>,
     gaps: &BTreeMap<&str, u64>,
     of: impl Fn(&str) -> String,
 ) -> Vec<Pattern> {
-    // Each prefix of a name once, so that layers of a pattern are counted.
+    // Take each prefix of a name once, so that the layers of a pattern are counted.
     let mut sums: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
     let kernels = by_name.iter().map(|(name, sum)| (&**name, (*sum, 0)));
     let gaps = gaps.iter().map(|(name, gap)| (*name, ((0, 0), *gap)));
@@ -160,11 +162,11 @@ pub fn patterns(
     rows
 }
 
-/// So many of a tree's rows, the longest: with each the ones around it.
+/// Returns the `most` longest rows of a tree. Each row's parents are among them.
 pub fn largest(mut tree: Vec<Pattern>, most: usize) -> Vec<Pattern> {
     if tree.len() > most {
         let mut order: Vec<_> = (0..tree.len()).collect();
-        // What is around a row is as long at least, and comes before it.
+        // A row's parent takes at least as long and comes earlier, so it is kept, too.
         order.sort_by_key(|at| (std::cmp::Reverse(tree[*at].ns), *at));
         order.truncate(most);
         order.sort_unstable();
@@ -175,7 +177,8 @@ pub fn largest(mut tree: Vec<Pattern>, most: usize) -> Vec<Pattern> {
     tree
 }
 
-/// Adds what is right below `around`, the longest or lowest number first, each with what is below it.
+/// Adds the children of `around`, each followed by its own children. Children are in the order of their numbers or, if
+/// they have none, the longest comes first.
 fn below(around: &str, found: &BTreeMap<String, Pattern>, rows: &mut Vec<Pattern>) {
     let is_below = |name: &str| {
         let rest = match around {

@@ -1,4 +1,4 @@
-//! In which scope a kernel was launched, for those who go through a record again.
+//! Look-up of a kernel's scope, for later passes over a record.
 
 use tllmprof_record::Strings;
 
@@ -6,7 +6,7 @@ use super::names;
 use super::raw::RawLayers;
 use crate::events::launches::Launches;
 
-/// What the scopes of a record's kernels are found by.
+/// Tables to find the scopes of a record's kernels.
 #[derive(Debug, Default)]
 pub struct Scopes {
     pub(super) raw: RawLayers,
@@ -14,20 +14,21 @@ pub struct Scopes {
 }
 
 impl Scopes {
-    /// The scope of a graph's kernel that began at `ticks`; `None`: not known.
+    /// Returns the scope of a graph's kernel that began at `ticks`; `None` if it is not known.
     #[must_use]
     pub fn of_node(&self, exec: u32, node: u32, ticks: u64) -> Option<u32> {
         self.raw.of_node(exec, node, ticks).ok()
     }
 
-    /// The scope of a kernel by itself, by its number and when it began in nanoseconds; `None`: not known.
+    /// Returns the scope of a kernel outside graphs, by its correlation number and its start in nanoseconds; `None` if
+    /// it is not known.
     #[must_use]
     pub fn of_kernel(&self, correlation: u32, start: u64) -> Option<u32> {
         let launch = self.launches.of_kernel(correlation, start)?;
         self.raw.of_call(launch.thread, launch.start).ok()
     }
 
-    /// What a scope is called, as the layers are; empty: nothing was open.
+    /// Returns the name of a scope, in the form of the layers' names; empty if no scope was open.
     #[must_use]
     pub fn name(&self, scope: u32, strings: &Strings) -> String {
         let parts = self.raw.path(scope);

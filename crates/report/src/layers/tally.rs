@@ -1,4 +1,4 @@
-//! The adding up of kernels by scope.
+//! Adds up kernels by scope.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,41 +8,41 @@ use super::gaps::Gaps;
 use super::names;
 use super::raw::RawLayers;
 use super::scopes::Scopes;
-use super::{Layer, Layers, TREE, Unknown, Whole, Why};
+use super::{Layer, LayerTotals, Layers, MAX_TREE_ROWS, Unknown, UnknownScope};
 use crate::events::launches::Launches;
 use crate::events::spans::{Span, Spans};
 use crate::events::work::{GpuWork, GpuWorkKind};
 
-/// How many kernels by themselves are kept.
-const LIMIT: usize = 1 << 20;
+/// Maximum number of kernels outside graphs to keep.
+const MAX_KERNELS: usize = 1 << 20;
 
-/// How many pairs of a scope and an iteration have a time of their own.
-const BY_STEP: usize = 1 << 20;
+/// Maximum number of pairs of a scope and an iteration with a time of their own.
+const MAX_STEP_TIMES: usize = 1 << 20;
 
-/// A kernel by itself.
+/// A kernel outside a graph.
 #[derive(Clone, Copy, Debug)]
-struct Alone {
+struct KernelOutsideGraph {
     correlation: u32,
     start: u64,
     ns: u64,
     place: Option<u32>,
 }
 
-/// A kernel that was read last, of which it is not known yet whether it is a graph's.
+/// The last kernel of a thread. The next event shows whether it belongs to a graph.
 #[derive(Clone, Copy, Debug)]
-struct Latest {
+struct LatestKernel {
     device: u8,
     stream: u16,
     ticks: u64,
-    alone: Alone,
+    alone: KernelOutsideGraph,
     counts: bool,
 }
 
-/// What ran: a kernel of a scope, or one of [`LayerTally::alone`].
+/// A kernel that ran: one of a scope, or an index in [`LayerTally::alone`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Ran {
+enum KernelRef {
     In(u32),
-    Alone(u32),
+    NoGraph(u32),
 }
 
 /// The kernels of a scope, or of a name.
@@ -61,21 +61,21 @@ impl Sum {
     }
 }
 
-/// The adding up of kernels by scope.
+/// Adds up kernels by scope.
 #[derive(Debug)]
 pub struct LayerTally {
     raw: RawLayers,
-    latest: HashMap<u32, Latest>,
-    by_scope: HashMap<Result<u32, Why>, Sum>,
-    alone: Vec<Alone>,
-    gaps: Gaps<Ran>,
-    /// How many more pairs of a scope and an iteration there is room for.
+    latest: HashMap<u32, LatestKernel>,
+    by_scope: HashMap<Result<u32, UnknownScope>, Sum>,
+    alone: Vec<KernelOutsideGraph>,
+    gaps: Gaps<KernelRef>,
+    /// Number of further pairs of a scope and an iteration that fit.
     room: usize,
     pub left_out: u64,
 }
 
 impl LayerTally {
-    /// For iterations in nanoseconds, in the order of their starts.
+    /// Creates an empty tally. `iterations` are in nanoseconds, in the order of their starts.
     pub fn new(raw: RawLayers, iterations: Spans) -> Self {
         Self {
             left_out: raw.left_out,
@@ -84,11 +84,12 @@ impl LayerTally {
             by_scope: HashMap::new(),
             alone: Vec::new(),
             gaps: Gaps::new(iterations),
-            room: BY_STEP,
+            room: MAX_STEP_TIMES,
         }
     }
 
-    /// Adds work that a thread recorded. `place` has that of its iteration, if it counts.
+    /// Adds work that a thread recorded. `place` is `Some` if the work counts, and holds the index of its iteration, if
+    /// any.
     pub fn add_work(&mut self, thread: u32, work: &GpuWork, place: Option<Option<usize>>) {
         let GpuWorkKind::Kernel { correlation, .. } = work.what else {
             if place.is_some() {
@@ -96,11 +97,11 @@ impl LayerTally {
             }
             return;
         };
-        let kernel = Latest {
+        let kernel = LatestKernel {
             device: work.device,
             stream: work.stream,
             ticks: work.ticks,
-            alone: Alone {
+            alone: KernelOutsideGraph {
                 correlation,
                 start: work.start,
                 ns: work.ns,
@@ -109,10 +110,10 @@ impl LayerTally {
             counts: place.is_some(),
         };
         let before = self.latest.insert(thread, kernel);
-        self.is_alone(before);
+        self.add_outside_graph(before);
     }
 
-    /// Adds an event of a thread, if it is one of these.
+    /// Adds an event of a thread if it names a kernel's node.
     pub fn add(&mut self, thread: u32, event: &Event) {
         let What::KernelNode {
             device,
@@ -123,7 +124,7 @@ impl LayerTally {
         else {
             return;
         };
-        let is_its = |kernel: &&Latest| {
+        let is_its = |kernel: &&LatestKernel| {
             (kernel.ticks, kernel.device, kernel.stream) == (event.start, device, stream)
         };
         let Some(kernel) = self.latest.get(&thread).filter(is_its).copied() else {
@@ -132,12 +133,12 @@ impl LayerTally {
         self.latest.remove(&thread);
         if kernel.counts {
             let scope = self.raw.of_node(exec, node, event.start);
-            self.ran(device, &kernel.alone, scope.ok().map(Ran::In));
+            self.ran(device, &kernel.alone, scope.ok().map(KernelRef::In));
             self.sum(scope, &kernel.alone);
         }
     }
 
-    fn ran(&mut self, device: u8, kernel: &Alone, what: Option<Ran>) {
+    fn ran(&mut self, device: u8, kernel: &KernelOutsideGraph, what: Option<KernelRef>) {
         let work = Span {
             start: kernel.start,
             end: kernel.start.saturating_add(kernel.ns),
@@ -145,21 +146,21 @@ impl LayerTally {
         self.gaps.add(device, work, what);
     }
 
-    fn is_alone(&mut self, kernel: Option<Latest>) {
+    fn add_outside_graph(&mut self, kernel: Option<LatestKernel>) {
         let Some(kernel) = kernel.filter(|kernel| kernel.counts) else {
             return;
         };
-        if self.alone.len() < LIMIT {
-            let what = Ran::Alone(self.alone.len() as u32);
+        if self.alone.len() < MAX_KERNELS {
+            let what = KernelRef::NoGraph(self.alone.len() as u32);
             self.ran(kernel.device, &kernel.alone, Some(what));
             self.alone.push(kernel.alone);
         } else {
             self.ran(kernel.device, &kernel.alone, None);
-            self.sum(Err(Why::Call), &kernel.alone);
+            self.sum(Err(UnknownScope::Call), &kernel.alone);
         }
     }
 
-    fn sum(&mut self, scope: Result<u32, Why>, kernel: &Alone) {
+    fn sum(&mut self, scope: Result<u32, UnknownScope>, kernel: &KernelOutsideGraph) {
         let sum = self.by_scope.entry(scope).or_default();
         sum.kernels += 1;
         sum.ns = sum.ns.saturating_add(kernel.ns);
@@ -176,8 +177,8 @@ impl LayerTally {
         }
     }
 
-    /// Ends the adding up. `steps` has the number of each iteration, by its place, among those in which kernels were
-    /// taken; `ns_of` gives ticks as a moment in nanoseconds.
+    /// Returns the layers. `steps` has the number of each iteration, by its index, among those in which kernels were
+    /// recorded; `ns_of` converts ticks to nanoseconds.
     pub fn finish(
         mut self,
         launches: Launches,
@@ -187,7 +188,7 @@ impl LayerTally {
     ) -> Layers {
         let latest = std::mem::take(&mut self.latest);
         for kernel in latest.into_values() {
-            self.is_alone(Some(kernel));
+            self.add_outside_graph(Some(kernel));
         }
         self.raw.use_ns(ns_of);
         let alone_in = self.scopes_of_calls(&launches);
@@ -195,21 +196,21 @@ impl LayerTally {
             raw: self.raw,
             launches,
         };
-        let mut whole = Whole {
+        let mut whole = LayerTotals {
             steps: steps.iter().flatten().count().max(1) as u64,
-            ..Whole::default()
+            ..LayerTotals::default()
         };
         for sum in self.by_scope.values() {
             whole.kernels += sum.kernels;
             whole.ns = whole.ns.saturating_add(sum.ns);
         }
-        // Where the driver did not say how long kernels took, nothing is known of what lay between them.
+        // If the driver did not report when kernels ran, the idle time between them is not known either.
         let between = self.gaps.finish().filter(|_| whole.ns > 0);
         whole.has_gaps = between.is_some();
         let (by_name, names, unknown) = named(self.by_scope, &scopes, strings, steps, whole);
-        let name_of = |ran: Ran| match ran {
-            Ran::In(scope) => names.get(&scope),
-            Ran::Alone(at) => names.get(alone_in.get(at as usize)?.as_ref().ok()?),
+        let name_of = |ran: KernelRef| match ran {
+            KernelRef::In(scope) => names.get(&scope),
+            KernelRef::NoGraph(at) => names.get(alone_in.get(at as usize)?.as_ref().ok()?),
         };
         let mut gaps: BTreeMap<&str, u64> = BTreeMap::new();
         for ((before, after), ns) in between.into_iter().flatten() {
@@ -222,11 +223,11 @@ impl LayerTally {
         let sums = sums.map(|(name, sum)| (name.clone(), (sum.kernels, sum.ns)));
         let sums = sums.collect();
         let mut patterns = names::patterns(&sums, &gaps, names::starred);
-        let mut tree = names::largest(names::patterns(&sums, &gaps, str::to_owned), TREE);
+        let mut tree = names::largest(names::patterns(&sums, &gaps, str::to_owned), MAX_TREE_ROWS);
         whole.fill_in(&mut patterns);
         whole.fill_in(&mut tree);
         Layers {
-            // Once there is no room, no scope's times are whole.
+            // Once there is no room left, the times of all scopes are incomplete.
             rows: rows(by_name, whole, self.room > 0),
             patterns,
             tree,
@@ -236,12 +237,12 @@ impl LayerTally {
         }
     }
 
-    /// Adds up the kernels by themselves, by the scopes of their calls; the scope of each.
-    fn scopes_of_calls(&mut self, launches: &Launches) -> Vec<Result<u32, Why>> {
+    /// Adds the kernels outside graphs to the scopes of their launching calls. Returns the scope of each.
+    fn scopes_of_calls(&mut self, launches: &Launches) -> Vec<Result<u32, UnknownScope>> {
         let alone = std::mem::take(&mut self.alone);
-        let scope_of = |kernel: &Alone| {
+        let scope_of = |kernel: &KernelOutsideGraph| {
             let launch = launches.of_kernel(kernel.correlation, kernel.start);
-            let launch = launch.ok_or(Why::Call)?;
+            let launch = launch.ok_or(UnknownScope::Call)?;
             self.raw.of_call(launch.thread, launch.start)
         };
         let scopes: Vec<_> = alone.iter().map(scope_of).collect();
@@ -252,17 +253,17 @@ impl LayerTally {
     }
 }
 
-/// Sums by name, the names of scopes, and what has none.
-type Named = (BTreeMap<String, Sum>, HashMap<u32, String>, Vec<Unknown>);
+/// Sums by name, the names of scopes, and kernels without a scope.
+type NamedSums = (BTreeMap<String, Sum>, HashMap<u32, String>, Vec<Unknown>);
 
-/// The sums of scopes by their names. Times by place become times by the number in `steps`.
+/// Returns the sums of scopes by name. Times by index become times by the number in `steps`.
 fn named(
-    by_scope: HashMap<Result<u32, Why>, Sum>,
+    by_scope: HashMap<Result<u32, UnknownScope>, Sum>,
     scopes: &Scopes,
     strings: &Strings,
     steps: &[Option<u32>],
-    whole: Whole,
-) -> Named {
+    whole: LayerTotals,
+) -> NamedSums {
     let numbered = |sum: &Sum| {
         let step = |(place, ns): &(u32, u64)| Some(((*steps.get(*place as usize)?)?, *ns));
         sum.by_step.iter().filter_map(step).collect()
@@ -289,8 +290,8 @@ fn named(
     (by_name, names, unknown)
 }
 
-/// The layers, the longest first. `has_steps`: their times in each iteration are whole.
-fn rows(by_name: BTreeMap<String, Sum>, whole: Whole, has_steps: bool) -> Vec<Layer> {
+/// Returns the layers, the longest first. `has_steps` is true if their times in each iteration are complete.
+fn rows(by_name: BTreeMap<String, Sum>, whole: LayerTotals, has_steps: bool) -> Vec<Layer> {
     let row = |(name, sum): (String, Sum)| Layer {
         name,
         kernels: sum.kernels,

@@ -1,13 +1,13 @@
-//! Whose time the GPU's is.
+//! Text of layers.
 
 use crate::layers::{Layer, Layers, Pattern};
 use crate::numbers::units::{Rate, Share, Time};
 use crate::print::lines::{Lines, UNKNOWN};
 
-/// How many layers have a line, at most.
-pub const ROWS: usize = 8;
+/// Maximum number of layers with a line.
+pub const MAX_ROWS: usize = 8;
 
-/// How many lines [`layers`] adds besides rows.
+/// Returns the number of lines that [`layers`] adds besides rows.
 pub fn fixed(layers: &Layers) -> usize {
     let lines = [
         !layers.patterns.is_empty(),
@@ -17,12 +17,12 @@ pub fn fixed(layers: &Layers) -> usize {
     lines.into_iter().map(usize::from).sum()
 }
 
-/// The kernels that were launched while nothing was open.
+/// Returns the kernels that were launched while no scope was open.
 fn outside(layers: &Layers) -> Option<&Layer> {
     layers.rows.iter().find(|layer| layer.name.is_empty())
 }
 
-/// A figure of the GPU's time, where the driver said how long kernels took.
+/// Returns a figure of GPU time, or a dash if the driver did not report times of kernels.
 fn known(layers: &Layers, figure: String) -> String {
     match layers.all.ns {
         0 => UNKNOWN.to_owned(),
@@ -30,18 +30,18 @@ fn known(layers: &Layers, figure: String) -> String {
     }
 }
 
-/// The idle time between a row's kernels in an iteration.
+/// Returns the idle time between a row's kernels in an iteration, in words.
 fn gaps(row: &Pattern) -> String {
     row.gap
         .map_or_else(|| UNKNOWN.to_owned(), |ns| Time(ns).to_string())
 }
 
-/// How many rows it has.
-pub fn rows(layers: &Layers) -> usize {
-    shown(layers).len().min(ROWS)
+/// Returns the number of rows.
+pub fn rows(layers: &Layers, lines: &Lines) -> usize {
+    shown(layers).len().min(lines.rows(MAX_ROWS))
 }
 
-/// The layers that are more than what is around them, or within them.
+/// Returns the layers without those whose whole time is in one layer inside them.
 fn shown(layers: &Layers) -> Vec<&Pattern> {
     let rows = &layers.patterns;
     let is_all = |(at, row): &(usize, &Pattern)| {
@@ -52,7 +52,8 @@ fn shown(layers: &Layers) -> Vec<&Pattern> {
     rows.map(|(_, row)| row).collect()
 }
 
-/// The largest layers, in the order of the tree, and what is not known.
+/// Adds the largest layers, in the order of the tree, and kernels without a known layer. At most `most` layers are
+/// shown.
 pub fn layers(layers: &Layers, most: usize, lines: &mut Lines) {
     if layers.all.kernels == 0 {
         return;
@@ -66,19 +67,19 @@ pub fn layers(layers: &Layers, most: usize, lines: &mut Lines) {
         0 => String::new(),
         more => format!(" ({more} more)"),
     };
-    if all > 0 {
+    if !rows.is_empty() {
         lines.heading(format_args!(
             "{:<29}{:>7}{:>9}{:>9}{:>9}{:>9}{:>8}",
             format!("layers{more}"),
             "layers",
             "kernels",
-            "a step",
+            lines.a_step(),
             "each",
             "gaps",
             "of all"
         ));
     }
-    // What is around the row, of those that are shown.
+    // The shown layers that contain the current row.
     let mut around: Vec<&str> = Vec::new();
     for (_, row) in rows {
         let within = |around: &&str| {

@@ -1,38 +1,107 @@
-//! What findings may claim of the ledger. Each nanosecond has one cause, so no two claim the same.
+//! The time of the ledger that findings may claim. Each nanosecond has one cause, so no two findings claim the same
+//! one.
 
-use super::LedgerKind;
+use std::collections::BTreeMap;
+
+use super::claim::Claim;
 use super::groups::Groups;
 use super::host::Sums;
 use super::keys::Named;
+use super::{LedgerKind, Paths};
+use crate::events::iteration::part;
 
-/// How many causes a finding names.
+/// Maximum number of causes that a finding names.
 pub const NAMED: usize = 2;
 
-/// Times in nanoseconds, of the iterations that the ledger is of, without waiting for requests.
-#[derive(Clone, Debug, Default)]
+/// Times in nanoseconds, of the iterations in the ledger, without waiting for requests.
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Claims {
     /// All of the host's time.
     pub host: u64,
-    /// Calls that copy without waiting.
+    /// Time in calls that copy without waiting.
     pub copies: u64,
-    /// All of the time of iterations of which the GPU's time is known.
+    /// All time of iterations for which the GPU's idle times are known.
     pub gpu: u64,
-    /// What of that the host's thread waited for a processor, beside other waits.
+    /// Additional time in which they waited for requests or other work, with the rows of the ledger that contain it.
+    pub waited: Claimed,
+    /// The part of `gpu` in which the host's thread waited for a processor, outside other waits.
     pub delayed: u64,
-    /// What of that the GPU had nothing to do while the host ran code that no call explains.
-    pub code: u64,
-    /// The greatest parts of that, and the rows of the ledger that they are.
-    pub named: Vec<(String, u64)>,
-    /// The same of code in which the host's thread was asleep or blocked.
-    pub blocked: u64,
-    pub blocked_in: Vec<(String, u64)>,
+    /// The part of `gpu` in which the GPU was idle, by claim.
+    pub idle: BTreeMap<Claim, Claimed>,
+    /// The functions in which the host's code spends its time.
+    pub code_in: Paths,
+}
+
+/// Idle time of the GPU.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Claimed {
+    pub ns: u64,
+    /// The rows of the ledger that contain it, with the part in each, the greatest first.
+    pub rows: Vec<(String, u64)>,
+}
+
+impl Claims {
+    /// Returns the share of time in which the GPU is idle while the host does this, as a part of 1; 0 if it is not
+    /// known.
+    pub fn share(&self, claim: Claim) -> f64 {
+        self.share_of(self.ns(claim))
+    }
+
+    /// Returns the time in which the GPU is idle while the host does this, in nanoseconds.
+    pub fn ns(&self, claim: Claim) -> u64 {
+        self.idle.get(&claim).map_or(0, |claimed| claimed.ns)
+    }
+
+    /// Returns the rows of the ledger that contain that time.
+    pub fn rows(&self, claim: Claim) -> &[(String, u64)] {
+        self.idle.get(&claim).map_or(&[], |claimed| &claimed.rows)
+    }
+
+    /// Returns the total idle time of the GPU in nanoseconds.
+    pub fn idle(&self) -> u64 {
+        self.idle.values().map(|claimed| claimed.ns).sum()
+    }
+
+    /// Scales idle time down so that its total is at most `known`.
+    fn fit(&mut self, known: u64) {
+        let found = self.idle();
+        if found <= known {
+            return;
+        }
+        let claimed = self.idle.values_mut();
+        for Claimed { ns, rows } in claimed {
+            *ns = part(*ns, known, found);
+            rows.iter_mut()
+                .for_each(|(_, ns)| *ns = part(*ns, known, found));
+        }
+    }
+
+    /// Returns a time as a share of all time, including waits for work, as a part of 1.
+    pub fn of_all(&self, ns: u64) -> f64 {
+        ns as f64 / (self.gpu + self.waited.ns).max(1) as f64
+    }
+
+    /// Returns a time as a share of all time, as a part of 1.
+    pub fn share_of(&self, ns: u64) -> f64 {
+        ns as f64 / self.gpu.max(1) as f64
+    }
+}
+
+impl Claimed {
+    fn add(&mut self, cause: String, ns: u64) {
+        self.ns += ns;
+        match self.rows.iter_mut().find(|(known, _)| *known == cause) {
+            Some((_, known)) => *known += ns,
+            None => self.rows.push((cause, ns)),
+        }
+    }
 }
 
 impl Groups {
-    /// What findings may claim, of all windows.
+    /// Returns the time that findings may claim, over all windows.
     pub fn claims(&self, sums: &Sums, named: Named<'_>) -> Claims {
         let mut claims = Claims::default();
-        for (spent, times) in sums.of(&self.hosts(None)) {
+        for (spent, times) in sums.times(&self.hosts(None)) {
             match named.cause(spent).0 {
                 LedgerKind::Requests => continue,
                 LedgerKind::Copy => claims.copies += times.all,
@@ -40,33 +109,29 @@ impl Groups {
             }
             claims.host += times.all;
         }
+        let of_gpu = self.of_gpu(None);
         let is_code = |spent| named.is_code(spent);
-        for (spent, times) in self.spent(&self.counted(None), sums, named, is_code) {
-            let (kind, cause) = named.cause(spent);
-            if kind == LedgerKind::Requests {
+        for (spent, times) in self.spent(&of_gpu, sums, named, is_code) {
+            let claim = named.claim(spent);
+            if claim == Claim::Requests {
+                claims.waited.add(named.cause(spent).1, times.all);
                 continue;
             }
             claims.gpu += times.all;
-            if kind == LedgerKind::Delayed {
+            if claim == Claim::Delayed {
                 claims.delayed += times.all;
             }
-            if named.is_code(spent) && times.idle > 0 {
-                let (sum, rows) = match kind {
-                    LedgerKind::Blocked => (&mut claims.blocked, &mut claims.blocked_in),
-                    _ => (&mut claims.code, &mut claims.named),
-                };
-                *sum += times.idle;
-                let same = rows.iter_mut().find(|(known, _)| *known == cause);
-                match same {
-                    Some((_, idle)) => *idle += times.idle,
-                    None => rows.push((cause, times.idle)),
-                }
+            if times.idle == 0 {
+                continue;
             }
+            let claimed = claims.idle.entry(claim).or_default();
+            claimed.add(named.cause(spent).1, times.idle);
         }
-        for rows in [&mut claims.named, &mut claims.blocked_in] {
+        for Claimed { rows, .. } in claims.idle.values_mut().chain([&mut claims.waited]) {
             rows.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-            rows.truncate(NAMED);
         }
+        claims.fit(self.idle_of(&of_gpu, named));
+        claims.code_in = sums.paths(&of_gpu, |spent| named.is_code(spent), named);
         claims
     }
 }

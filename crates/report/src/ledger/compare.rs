@@ -1,4 +1,4 @@
-//! Which functions take longer, by sampled stacks.
+//! Comparison of functions by sampled stacks: which take longer.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,24 @@ use crate::events::samples::SampleCounts;
 use crate::numbers::bootstrap::Change;
 use crate::numbers::parts::PartChange;
 
-/// How many functions are shown, those that differ most first.
-const FUNCTIONS: usize = 20;
+/// Maximum number of functions to compare, those with the largest difference first.
+const MAX_FUNCTIONS: usize = 20;
 
-/// How many samples a function has at least that is in one of the runs alone.
-const NEW: f64 = 10.0;
+/// Minimum number of samples of a function that only one of the runs has.
+const MIN_NEW_SAMPLES: f64 = 10.0;
 
-/// How many standard deviations make an interval of 95 %.
-const SURE: f64 = 1.96;
+/// Number of standard deviations on each side of a 95 % interval.
+const DEVIATIONS_OF_95_PERCENT: f64 = 1.96;
 
-/// What a row takes in an iteration, and how many samples say so.
+/// The time of a function in an iteration, in nanoseconds, and the number of samples that it is based on.
 #[derive(Clone, Copy, Default)]
 struct Row {
     ns: f64,
     samples: f64,
 }
 
-/// The functions that differ by more than chance, those first that differ most; none where a run tells none apart.
+/// Returns the functions whose difference is more than chance, the largest difference first. Returns none if a run has
+/// too few samples.
 pub fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
     if !runs.iter().all(|(_, counts)| counts.enough()) {
         return Vec::new();
@@ -37,6 +38,7 @@ pub fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
     let all = by_name.into_iter().filter_map(|(name, [base, other])| {
         let change = change(base, other)?;
         Some(PartChange {
+            counts: None,
             label: name.clone(),
             name,
             base: base.ns,
@@ -47,14 +49,14 @@ pub fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
     let mut all: Vec<_> = all.collect();
     let differs = |one: &PartChange| (one.other - one.base).abs();
     all.sort_by(|a, b| differs(b).total_cmp(&differs(a)));
-    all.truncate(FUNCTIONS);
+    all.truncate(MAX_FUNCTIONS);
     all
 }
 
-/// The rows of the host's ledger that are divided by samples.
+/// Returns the rows of the host's ledger that are based on samples.
 fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, Row)> {
     let iterations = ledger.host_iterations.max(1) as f64;
-    // Samples are not taken in waits for requests.
+    // No samples are taken during waits for requests.
     let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
     let rows = ledger.host.iter().filter_map(move |row| {
         let samples = match row.kind {
@@ -71,15 +73,18 @@ fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, Row)> {
     rows.collect()
 }
 
-/// How much more one takes than the other; `None` where that may be chance.
+/// Returns the change from one row to the other; `None` if it may be chance, `Some(None)` if a function is new or gone.
 fn change(base: Row, other: Row) -> Option<Option<Change>> {
     if base.ns == 0.0 || other.ns == 0.0 {
-        return (base.samples.max(other.samples) >= NEW).then_some(None);
+        return (base.samples.max(other.samples) >= MIN_NEW_SAMPLES).then_some(None);
     }
     let ratio = other.ns / base.ns;
     let deviation = ratio * (1.0 / base.samples + 1.0 / other.samples).sqrt();
     let relative = ratio - 1.0;
-    let interval = (relative - SURE * deviation, relative + SURE * deviation);
+    let interval = (
+        relative - DEVIATIONS_OF_95_PERCENT * deviation,
+        relative + DEVIATIONS_OF_95_PERCENT * deviation,
+    );
     let is_sure = interval.0 > 0.0 || interval.1 < 0.0;
     is_sure.then_some(Some(Change {
         relative,
@@ -99,10 +104,10 @@ mod tests {
         let (low, high) = sure.interval.unwrap();
         assert!((sure.relative - 1.0).abs() < 1e-9);
         assert!(low > 0.8 && low < 1.0 && high > 1.0 && high < 1.2);
-        // As many samples, but few.
+        // The ratio is the same as before, but there are few samples.
         assert!(change(row(100.0, 5.0), row(200.0, 10.0)).is_none());
         assert!(change(row(100.0, 1000.0), row(101.0, 1010.0)).is_none());
-        // In one of them alone.
+        // Only one of the runs has the function.
         assert!(change(Row::default(), row(100.0, 50.0)).unwrap().is_none());
         assert!(change(Row::default(), row(100.0, 5.0)).is_none());
     }

@@ -1,38 +1,38 @@
-//! Differences between iterations, and what causes of time are called.
+//! Differences between iterations, and the names of causes.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use cause::{REST, WORK};
 
-/// What causes are called.
+/// The names of causes.
 pub mod cause {
     pub const GC: &str = "GC";
     pub const GIL: &str = "waiting for the GIL";
-    /// Having no processor.
+    /// The thread was ready to run but had no processor.
     pub const DELAYED: &str = "waiting for a processor";
     pub const BLOCKED: &str = "asleep or blocked";
     pub const LAUNCHING: &str = "launching";
     pub const WORK: &str = "GPU work";
-    /// The GPU had nothing to do, and nothing else says why.
+    /// The GPU was idle, and no other cause explains it.
     pub const LATE: &str = "late launch";
-    /// What is left.
+    /// The rest.
     pub const REST: &str = "unexplained";
 }
 
-/// What causes that wait for the GPU begin with.
+/// The beginning of the names of causes that wait for the GPU.
 pub const WAITING: &str = "waiting for the GPU";
 
-/// Something that an iteration took longer, or less long.
+/// A cause on which an iteration spent more or less time.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct Difference {
-    /// What it is: a cause of the ledger, `GPU work`, which is waited for, or `unexplained`, which is the rest.
+    /// The cause: one of the ledger, `GPU work` for work that the host waited for, or `unexplained` for the rest.
     pub cause: String,
-    /// What was different about it; `null`: only how long it took.
+    /// Details of the difference; `null` if only the time differs.
     pub detail: Option<String>,
-    /// The thread that held the GIL, of a wait for it; `null`: not known.
+    /// The thread that held the GIL, if the cause is a wait for it; `null` if it is not known.
     pub held_by: Option<String>,
-    /// How much longer it took than in the mean of the others; negative: it took less long.
+    /// The extra time relative to the mean of the others; negative if it took less time.
     #[serde(rename = "more_ns")]
     pub more: i64,
 }
@@ -47,13 +47,13 @@ impl Difference {
         }
     }
 
-    /// Whether it is what is left.
+    /// Returns true if it is the unexplained rest.
     #[must_use]
     pub fn is_rest(&self) -> bool {
         self.cause == REST
     }
 
-    /// Whether it is more work of the GPU, or waiting for it.
+    /// Returns true if it is more GPU work, or a longer wait for the GPU.
     #[must_use]
     pub fn is_work(&self) -> bool {
         (self.cause == WORK || self.cause.starts_with(WAITING)) && self.more > 0

@@ -1,27 +1,27 @@
-//! What a slow iteration took longer than others, as differences that add up.
+//! Differences between a slow iteration and the others. They add up to its extra time.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::LedgerKind;
 use super::host::Times;
-use super::keys::{Named, Spent};
+use super::keys::{HostCause, Named};
 use crate::ledger::difference::Difference;
 use crate::ledger::difference::cause::{REST, WORK};
 use crate::numbers::units::Rate;
 
-/// Differences under this part of the iteration's time, or of all that it took longer, say nothing by themselves.
-const SMALL: f64 = 0.002;
-const SMALL_OF_ALL: f64 = 0.05;
-/// How many have a name.
-const NAMED: usize = 6;
+/// Minimum difference to report by name, as a part of the iteration's time, and as a part of all its extra time.
+const MIN_SHARE: f64 = 0.002;
+const MIN_SHARE_OF_EXTRA: f64 = 0.05;
+/// Maximum number of differences to report by name.
+const MAX_NAMED: usize = 6;
 
-/// What some iterations come to.
+/// Sums of some iterations.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Side<'a> {
     pub iterations: u64,
-    pub spent: &'a [(Spent, Times)],
-    /// What the GPU was at work, where that is known of them.
+    pub spent: &'a [(HostCause, Times)],
+    /// GPU busy time, if it is known for these iterations.
     pub gpu: Option<u64>,
     pub launches: u64,
 }
@@ -31,7 +31,7 @@ impl Side<'_> {
         (time / self.iterations.max(1)) as i64
     }
 
-    /// The mean iteration's time by cause, without waiting for requests.
+    /// Returns the time of the mean iteration by cause, without waiting for requests.
     fn causes(&self, named: Named<'_>) -> BTreeMap<(LedgerKind, String), u64> {
         let mut causes = BTreeMap::new();
         for (spent, times) in self.spent {
@@ -44,7 +44,8 @@ impl Side<'_> {
     }
 }
 
-/// How much longer the one took than the mean of the others, and what of: the greatest first, and what is left last.
+/// Returns the extra time of one iteration relative to the mean of the others, and its causes: the greatest first, and
+/// the unexplained rest last.
 pub fn differences(
     one: Side<'_>,
     others: Side<'_>,
@@ -68,7 +69,7 @@ pub fn differences(
         let of = side.iter().filter(|((other, _), _)| *other == kind);
         of.map(|(_, time)| *time).sum::<u64>()
     };
-    // What is waited for is the GPU's work, as far as there is more of it.
+    // A longer wait counts as GPU work, up to the amount by which that work has grown.
     let waits = found
         .iter()
         .filter(|((kind, _), _)| *kind == LedgerKind::Wait);
@@ -106,10 +107,10 @@ pub fn differences(
             _ => difference(cause, more, None, None),
         });
     }
-    let least = (own_time as f64 * SMALL).max(all.unsigned_abs() as f64 * SMALL_OF_ALL);
+    let least = (own_time as f64 * MIN_SHARE).max(all.unsigned_abs() as f64 * MIN_SHARE_OF_EXTRA);
     named.retain(|one| one.more != 0 && one.more.unsigned_abs() as f64 >= least);
     named.sort_by_key(|one| Reverse(one.more.unsigned_abs()));
-    named.truncate(NAMED);
+    named.truncate(MAX_NAMED);
     let rest = all - named.iter().map(|one| one.more).sum::<i64>();
     if rest != 0 {
         named.push(difference(REST, rest, None, None));
@@ -117,7 +118,7 @@ pub fn differences(
     (all, named)
 }
 
-/// How an iteration's launches differ from the others'.
+/// Returns how an iteration's launches differ from those of the others, or `None` if they do not.
 fn detail(one: Side<'_>, others: Side<'_>, captures: bool) -> Option<String> {
     let usual = others.launches as f64 / others.iterations.max(1) as f64;
     let own = one.launches as f64;
@@ -154,12 +155,12 @@ mod tests {
         }
     }
 
-    const LAUNCH: Spent = Spent::On(Key::Call(0));
-    const WAIT: Spent = Spent::On(Key::Call(1));
-    const CAPTURE: Spent = Spent::On(Key::Capturing);
-    const GIL: Spent = Spent::On(Key::Gil);
+    const LAUNCH: HostCause = HostCause::On(Key::Call(0));
+    const WAIT: HostCause = HostCause::On(Key::Call(1));
+    const CAPTURE: HostCause = HostCause::On(Key::Capturing);
+    const GIL: HostCause = HostCause::On(Key::Gil);
 
-    fn spent(times: &[(Spent, u64)]) -> Vec<(Spent, Times)> {
+    fn spent(times: &[(HostCause, u64)]) -> Vec<(HostCause, Times)> {
         let times = times.iter();
         times
             .map(|(spent, all)| (*spent, Times { all: *all, idle: 0 }))
@@ -190,9 +191,9 @@ mod tests {
             (LAUNCH, 100),
             (WAIT, 700),
             (CAPTURE, 200),
-            (Spent::Unknown, 30),
+            (HostCause::Unknown, 30),
         ]);
-        let usual = spent(&[(LAUNCH, 200), (WAIT, 1000), (Spent::Unknown, 100)]);
+        let usual = spent(&[(LAUNCH, 200), (WAIT, 1000), (HostCause::Unknown, 100)]);
         let one = Side {
             iterations: 1,
             spent: &own,
@@ -218,10 +219,10 @@ mod tests {
         ];
         let expected = expected.map(|(said, more)| (said.to_owned(), more));
         assert_eq!(found(one, others), (900, expected.to_vec()));
-        // Where nothing is known of the GPU, the wait is all that is seen.
+        // If the GPU's work is not known, the difference is reported as a wait.
         let blind = Side { gpu: None, ..one };
         assert_eq!(found(blind, others).1[0], (wait.to_owned(), 600));
-        // Nor is the wait work where the GPU did no more than ever.
+        // The wait is not GPU work either if the GPU did no more work than usual.
         let same = Side {
             gpu: Some(188),
             ..one
@@ -231,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_is_less_counts_too_and_requests_do_not() {
-        let requests = Spent::On(Key::Requests);
+        let requests = HostCause::On(Key::Requests);
         let own = spent(&[(GIL, 500), (requests, 9000)]);
         let usual = spent(&[(WAIT, 200), (requests, 10)]);
         let side = |spent, iterations| Side {

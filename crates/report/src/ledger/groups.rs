@@ -1,5 +1,5 @@
-//! The iterations in groups whose time is added up apart: by window, by whether kernels were recorded in them, and by
-//! whether the GPU's time is known of them.
+//! Groups of iterations whose times are added up separately: by window, by whether kernels were recorded, and by
+//! whether their GPU time is known.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,74 +7,82 @@ use tllmprof_record::Strings;
 
 use super::difference::Difference;
 use super::differences::{Side, differences};
-use super::host::{Placed, Sums, Times};
-use super::keys::{Named, Spent};
-use super::split::split;
-use super::{Ledger, LedgerKind, LedgerRow, rows};
-use crate::events::busy::Did;
+use super::host::{GroupedIteration, Sums, Times};
+use super::keys::{HostCause, Named};
+use super::{Basis, CauseTime, IDLE, Ledger, LedgerDetails, LedgerKind, LedgerRow, kinds, rows};
+use crate::events::busy::DeviceActivity;
 use crate::events::busy::work_name;
 use crate::events::iteration::GpuFrom;
 use crate::events::iteration::{Iteration, part};
-use crate::events::samples::Place;
+use crate::events::samples::SamplePlace;
 use crate::events::spans::{Span, Spans};
 use crate::events::window::Window;
 
-/// What the iterations of a group have in common.
+/// Common properties of the iterations of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Group {
     window: usize,
-    /// They count in figures.
+    /// True if they count in figures.
     qualified: bool,
-    /// Kernels were recorded in them.
+    /// True if kernels were recorded in them.
     taken: bool,
-    /// The GPU's time is known of them.
+    /// True if their GPU time is known.
     counted: bool,
-    /// It is the one slow iteration of this place among those that are looked into.
+    /// The index of the slow iteration to explain, which then is the only one of the group.
     slow: Option<usize>,
 }
 
-/// What the iterations of a group come to.
+/// Sums of the iterations of a group. Times are in nanoseconds.
 #[derive(Clone, Copy, Default, Debug)]
 struct GroupSum {
     iterations: u64,
     took: u64,
-    /// What the GPU was at work.
+    /// GPU time.
     at_work: u64,
     launches: u64,
-    /// How long their threads had no processor, and were asleep or blocked in code.
+    /// Time that their threads had no processor, and time that they were asleep or blocked, in code.
     delayed: u64,
     blocked: u64,
+    /// Upper bound of the time that they were asleep or blocked.
+    blocked_at_most: u64,
 }
 
-/// What a device ran in the iterations of a group.
+/// Work of a device in the iterations of a group, in nanoseconds: in total, and by kernel or kind of copy.
 #[derive(Clone, Default, Debug)]
-struct Ran {
+struct GroupWork {
     busy: u64,
     by: HashMap<u32, u64>,
 }
 
-/// The iterations of some windows.
+/// Groups of the iterations of all windows.
 #[derive(Debug)]
 pub struct Groups {
     groups: Vec<Group>,
-    /// Those of each window.
+    /// Indexes of the groups of each window.
     by_window: Vec<Vec<usize>>,
-    /// What the device ran in each, where that is the GPU's time.
-    ran: Vec<Ran>,
-    gpu_from: GpuFrom,
-    /// In the order of their starts.
-    pub placed: Vec<Placed>,
+    /// Work of the device in each group, if GPU time is known from kernels.
+    ran: Vec<GroupWork>,
+    basis: Basis,
+    /// The iterations, in the order of their starts.
+    pub placed: Vec<GroupedIteration>,
     sums: Vec<GroupSum>,
 }
 
 impl Groups {
-    /// `slow` has the iterations that are looked into, by their numbers and starts.
-    pub fn of(windows: &[Window], gpu_from: GpuFrom, slow: &[(u64, u64)]) -> Self {
+    /// Groups the iterations of windows. `slow` has the number and the start of each slow iteration to explain. If
+    /// another thread launches their work, `launcher` is that thread, and the host's time is its time.
+    pub fn new(
+        windows: &[Window],
+        gpu_from: GpuFrom,
+        slow: &[(u64, u64)],
+        launcher: Option<u32>,
+    ) -> Self {
         let mut all: Vec<(usize, &Iteration)> = (0..)
             .zip(windows)
             .flat_map(|(window, of)| of.iterations.iter().map(move |one| (window, one)))
             .collect();
         all.sort_by_key(|(_, one)| one.start);
+        let is_measured = gpu_from.is_measured(windows.iter().flat_map(Window::qualified));
         let spans = all.iter().map(|(_, one)| Span {
             start: one.start,
             end: one.end(),
@@ -85,12 +93,12 @@ impl Groups {
             groups: Vec::new(),
             by_window: vec![Vec::new(); windows.len()],
             ran: Vec::new(),
-            gpu_from,
+            basis: Basis::Span,
             placed: Vec::with_capacity(all.len()),
             sums: Vec::new(),
         };
         for ((window, one), span) in all.into_iter().zip(spans.spans()) {
-            let gpu = gpu_from.time(one);
+            let gpu = gpu_from.time(one).filter(|_| is_measured);
             let group = Group {
                 window,
                 qualified: one.qualifies(),
@@ -109,21 +117,24 @@ impl Groups {
                 took: one.duration,
                 at_work: gpu.unwrap_or(0),
                 launches: u64::from(one.launches),
-                delayed: one.delayed_in_code(),
-                blocked: one.blocked(),
+                // The kernel's counters are those of the iteration's thread, not of the launcher.
+                delayed: launcher.map_or(one.delayed_in_code(), |_| 0),
+                blocked: launcher.map_or(one.blocked(), |_| 0),
+                blocked_at_most: one.blocked_at_most(),
             });
-            found.placed.push(Placed {
+            found.placed.push(GroupedIteration {
                 span: *span,
-                thread: one.thread,
+                thread: launcher.unwrap_or(one.thread),
                 group: index,
             });
         }
         found
     }
 
-    /// Takes what the device ran that was at work longest.
-    pub fn ran(&mut self, did: &Did) {
-        self.ran = vec![Ran::default(); self.groups.len()];
+    /// Sets the work of the device that was busy longest. From then on GPU time is known from kernels.
+    pub fn ran(&mut self, did: &DeviceActivity) {
+        self.basis = Basis::Kernels;
+        self.ran = vec![GroupWork::default(); self.groups.len()];
         for part in &did.parts {
             if let Some(placed) = self.placed.get(part.place) {
                 self.ran[placed.group].busy += part.busy;
@@ -136,23 +147,27 @@ impl Groups {
         }
     }
 
-    /// The ledger of a window, or of all.
+    /// Returns the ledger of a window, or of all windows.
     pub fn ledger(&self, window: Option<usize>, sums: &Sums, named: Named<'_>) -> Ledger {
         let is_open = |spent| named.is_open(spent);
-        let (hosts, counted) = (self.hosts(window), self.counted(window));
+        let (hosts, of_gpu) = (self.hosts(window), self.of_gpu(window));
         let host = self.spent(&hosts, sums, named, is_open).into_iter();
-        let host = host.map(|(spent, times)| (named.cause(spent), times.all));
+        let host = host.map(|(spent, times)| named.time(spent, times.all));
+        let host: Vec<_> = host.collect();
         Ledger {
             iterations: self.sum(&self.chosen(window, |_| true)).iterations,
             host_iterations: self.sum(&hosts).iterations,
-            host: rows(host.collect()),
-            gpu_iterations: self.sum(&counted).iterations,
-            gpu: self.gpu(&counted, sums, named),
+            host_kinds: kinds(&host),
+            host: rows(host),
+            gpu_iterations: self.sum(&of_gpu).iterations,
+            gpu_from: self.basis,
+            gpu: self.gpu(&of_gpu, sums, named),
             stretched: self.is_stretched(window),
+            details: LedgerDetails::default(),
         }
     }
 
-    /// The groups of a window, or of all, that are so.
+    /// Returns the groups of a window, or of all windows, that count and for which `is` is true.
     fn chosen(&self, window: Option<usize>, is: impl Fn(&Group) -> bool) -> Vec<usize> {
         let is = |at: &usize| self.groups[*at].qualified && is(&self.groups[*at]);
         match window {
@@ -164,15 +179,15 @@ impl Groups {
         }
     }
 
-    /// Whether kernels were recorded in all iterations, which makes them longer.
+    /// Returns true if kernels were recorded in all iterations, which makes them longer.
     fn is_stretched(&self, window: Option<usize>) -> bool {
         let own = self.chosen(window, |_| true);
         !own.is_empty() && own.iter().all(|at| self.groups[*at].taken)
     }
 
-    /// Where samples of stacks count that were taken in iterations of some groups.
-    pub fn places(&self, groups: &[Option<usize>]) -> Vec<Option<Place>> {
-        let of_groups = self.groups.iter().map(|group| Place {
+    /// Returns, for samples of stacks in iterations of these groups, the places in which they count.
+    pub fn places(&self, groups: &[Option<usize>]) -> Vec<Option<SamplePlace>> {
+        let of_groups = self.groups.iter().map(|group| SamplePlace {
             window: group.window,
             in_window: false,
             in_all: false,
@@ -189,39 +204,94 @@ impl Groups {
         groups.iter().map(|group| Some(known[(*group)?])).collect()
     }
 
-    /// The groups that the host's ledger is of.
+    /// Returns the groups that the host's ledger is based on.
     pub fn hosts(&self, window: Option<usize>) -> Vec<usize> {
         let stretched = self.is_stretched(window);
         self.chosen(window, |group| stretched || !group.taken)
     }
 
-    /// The groups that the GPU's ledger is of.
-    pub fn counted(&self, window: Option<usize>) -> Vec<usize> {
-        self.chosen(window, |group| group.counted)
+    /// Returns the groups that the GPU's ledger is based on. If kernels of some iterations were projected onto the
+    /// others, these are the groups that recording did not slow down.
+    pub fn of_gpu(&self, window: Option<usize>) -> Vec<usize> {
+        match self.basis {
+            Basis::Span => self.chosen(window, |group| group.counted),
+            Basis::Kernels => self.chosen(window, |group| group.taken),
+            Basis::Projected => self.hosts(window),
+        }
     }
 
-    fn gpu(&self, counted: &[usize], sums: &Sums, named: Named<'_>) -> Vec<LedgerRow> {
-        let GroupSum { took, at_work, .. } = self.sum(counted);
-        let mut times = match self.gpu_from {
-            GpuFrom::Kernels => self.by_kernel(counted, named.strings),
-            GpuFrom::Plain | GpuFrom::Stretched => vec![(
-                (LedgerKind::Busy, "from first work to last".to_owned()),
-                at_work.min(took),
-            )],
-        };
-        let busy: u64 = times.iter().map(|(_, time)| time).sum();
-        let is_open = |spent| named.is_open(spent);
-        let idle = self.spent(counted, sums, named, is_open).into_iter();
+    /// Returns the groups in which kernels were recorded.
+    fn taken(&self) -> Vec<usize> {
+        self.chosen(None, |group| group.taken)
+    }
+
+    /// Applies GPU idle time from iterations with recorded kernels to the others. The caller ensures that they do the
+    /// same work.
+    pub fn project(&mut self, sums: &mut Sums) {
+        let plain = self.chosen(None, |group| !group.taken);
+        if !plain.is_empty() && self.basis == Basis::Kernels {
+            self.basis = Basis::Projected;
+            sums.project(&self.taken(), &plain);
+        }
+    }
+
+    /// Returns the time in which the GPU worked in some groups, by kind of work.
+    fn worked(&self, groups: &[usize], named: Named<'_>) -> Vec<CauseTime> {
+        let sum = self.sum(groups);
+        match self.basis {
+            Basis::Span => vec![CauseTime {
+                kind: LedgerKind::Span,
+                cause: "from first work to last".to_owned(),
+                location: None,
+                ns: sum.at_work.min(sum.took),
+            }],
+            Basis::Kernels => self.by_kernel(groups, named.strings),
+            Basis::Projected => {
+                let taken = self.taken();
+                let measured = self.sum(&taken).iterations;
+                let mut rows = self.by_kernel(&taken, named.strings);
+                for row in &mut rows {
+                    row.ns = part(row.ns, sum.iterations, measured);
+                }
+                let all: u64 = rows.iter().map(|row| row.ns).sum();
+                if all > sum.took {
+                    for row in &mut rows {
+                        row.ns = part(row.ns, sum.took, all);
+                    }
+                }
+                rows
+            }
+        }
+    }
+
+    /// Returns the GPU idle time of some groups, in nanoseconds, as in the GPU's ledger.
+    pub fn idle_of(&self, groups: &[usize], named: Named<'_>) -> u64 {
+        let worked = self.worked(groups, named);
+        let worked: u64 = worked.iter().map(|row| row.ns).sum();
+        self.sum(groups).took.saturating_sub(worked)
+    }
+
+    fn gpu(&self, groups: &[usize], sums: &Sums, named: Named<'_>) -> Vec<LedgerRow> {
+        let took = self.sum(groups).took;
+        let mut times = self.worked(groups, named);
+        let busy: u64 = times.iter().map(|row| row.ns).sum();
+        // Short code counts for the calls that surround it.
+        let is_open = |spent| named.is_code(spent);
+        let idle = self.spent(groups, sums, named, is_open).into_iter();
         let idle: Vec<_> = idle.filter(|(_, times)| times.idle > 0).collect();
         let idle = fit(idle, took.saturating_sub(busy));
-        times.extend(idle.into_iter().map(|(spent, time)| {
-            let (_, cause) = named.cause(spent);
-            ((LedgerKind::Idle, format!("idle: {cause}")), time)
+        times.extend(idle.into_iter().map(|(spent, ns)| {
+            let host = named.time(spent, ns);
+            CauseTime {
+                kind: LedgerKind::Idle,
+                cause: format!("{IDLE}{}", host.cause),
+                ..host
+            }
         }));
         rows(times)
     }
 
-    /// How much longer a slow iteration took than the others like it, and what of.
+    /// Returns the time by which a slow iteration exceeded others like it, in nanoseconds, and the causes.
     pub fn differences(
         &self,
         slow: usize,
@@ -233,7 +303,7 @@ impl Groups {
             return (0, Vec::new());
         };
         let Group { taken, counted, .. } = self.groups[one];
-        // Recording kernels makes iterations longer: such ones are compared with each other.
+        // Recording kernels makes iterations longer, so iterations are compared with others of the same kind.
         let is_like = |at: &usize| {
             let other = &self.groups[*at];
             *at != one && other.qualified && other.taken == taken && other.counted == counted
@@ -242,11 +312,11 @@ impl Groups {
         let usual = like.iter().copied();
         let usual: Vec<_> = usual.filter(|at| self.groups[*at].slow.is_none()).collect();
         let others = if usual.is_empty() { like } else { usual };
-        // Functions are distinguished in both or in none.
+        // Samples must distinguish functions on both sides or on neither.
         let sides = [&[one][..], &others];
         let is_open = |spent| named.is_open(spent);
         let [own, usual] = match sides.iter().all(|side| sums.seen(side).enough()) {
-            true => sides.map(|side| split(sums, side, is_open)),
+            true => sides.map(|side| self.spent(side, sums, named, is_open)),
             false => sides.map(|side| self.counted_off(side, sums, named)),
         };
         let side = |sum: GroupSum, spent| Side {
@@ -262,26 +332,45 @@ impl Groups {
         differences(side(self.sums[one], &own), others, holder, named)
     }
 
-    /// What some groups spend their time on. Where samples of stacks are enough, `is_open` is divided by them; else what
-    /// the kernel counts off the processor is taken out.
+    /// Returns the time of some groups by activity. If there are enough samples of stacks, they divide the activities
+    /// for which `is_open` is true; otherwise only the time off the processor is separated, by the kernel's counters.
     pub fn spent(
         &self,
         groups: &[usize],
         sums: &Sums,
         named: Named<'_>,
-        is_open: impl Fn(Spent) -> bool,
-    ) -> Vec<(Spent, Times)> {
-        match sums.seen(groups).enough() {
-            true => split(sums, groups, is_open),
-            false => self.counted_off(groups, sums, named),
+        is_open: impl Fn(HostCause) -> bool,
+    ) -> Vec<(HostCause, Times)> {
+        let seen = sums.seen(groups);
+        if !seen.enough() {
+            return self.counted_off(groups, sums, named);
         }
+        let mut spent = sums.times(groups);
+        let sum = self.sum(groups);
+        let are_native = seen.are_native();
+        let seen = seen.by_spent();
+        if are_native {
+            let ran = |spent| seen.native_in(spent);
+            spent = off_processor(spent, [sum.delayed, sum.blocked], named, Some(&ran));
+        }
+        let work = spent.iter().filter(|(spent, _)| !named.waits(*spent));
+        let work = work.map(|(spent, times)| (*spent, times.all));
+        let asleep = sum.blocked..=sum.blocked_at_most;
+        let weight = seen.asleep_weight(work, &is_open, asleep);
+        seen.split(spent, is_open, weight)
     }
 
-    fn counted_off(&self, groups: &[usize], sums: &Sums, named: Named<'_>) -> Vec<(Spent, Times)> {
-        let mut found: BTreeMap<Spent, Times> = BTreeMap::new();
+    fn counted_off(
+        &self,
+        groups: &[usize],
+        sums: &Sums,
+        named: Named<'_>,
+    ) -> Vec<(HostCause, Times)> {
+        let mut found: BTreeMap<HostCause, Times> = BTreeMap::new();
         for group in groups {
             let of = &self.sums[*group];
-            let spent = off_processor(sums.of(&[*group]), of.delayed, of.blocked, named);
+            let off = [of.delayed, of.blocked];
+            let spent = off_processor(sums.times(&[*group]), off, named, None);
             for (spent, times) in spent {
                 let sum = found.entry(spent).or_default();
                 *sum = sum.and(times);
@@ -296,8 +385,8 @@ impl Groups {
         sum
     }
 
-    /// The time in which a device ran anything, by what that was.
-    fn by_kernel(&self, counted: &[usize], strings: &Strings) -> Vec<((LedgerKind, String), u64)> {
+    /// Returns the time in which a device was busy, by kernel and kind of copy.
+    fn by_kernel(&self, counted: &[usize], strings: &Strings) -> Vec<CauseTime> {
         let mut busy = 0;
         let mut by: HashMap<u32, u64> = HashMap::new();
         for ran in counted.iter().filter_map(|at| self.ran.get(*at)) {
@@ -307,11 +396,15 @@ impl Groups {
             }
         }
         let known: u64 = by.values().sum();
-        let of = |cause: String| (LedgerKind::Busy, format!("busy: {cause}"));
-        let named = by
-            .into_iter()
-            .map(|(what, ns)| (of(work_name(what, strings)), ns));
-        let rest = (of("other work".to_owned()), busy.saturating_sub(known));
+        let time = |cause: &str, ns| CauseTime {
+            kind: LedgerKind::Busy,
+            cause: format!("busy: {cause}"),
+            location: None,
+            ns,
+        };
+        let named = by.into_iter();
+        let named = named.map(|(what, ns)| time(&work_name(what, strings), ns));
+        let rest = time("other work", busy.saturating_sub(known));
         named.chain([rest]).collect()
     }
 }
@@ -324,39 +417,44 @@ impl GroupSum {
         self.launches = self.launches.saturating_add(more.launches);
         self.delayed = self.delayed.saturating_add(more.delayed);
         self.blocked = self.blocked.saturating_add(more.blocked);
+        let at_most = more.blocked_at_most;
+        self.blocked_at_most = self.blocked_at_most.saturating_add(at_most);
     }
 }
 
-/// Takes out of the time of some iterations how long their thread had no processor in code, in equal parts of that; and
-/// how long it was asleep or blocked, of each code as much as all other code leaves of that.
+/// Separates the time off the processor from the time of some iterations. Time without a processor (`delayed`) is taken
+/// from all activities in proportion, and time asleep or blocked (`blocked`) from code. `ran` returns the number of
+/// samples in which an activity was running; they divide the running time. Without it, code slept only for the time
+/// that all other code cannot account for.
 fn off_processor(
-    mut spent: Vec<(Spent, Times)>,
-    delayed: u64,
-    blocked: u64,
+    mut spent: Vec<(HostCause, Times)>,
+    [delayed, blocked]: [u64; 2],
     named: Named<'_>,
-) -> Vec<(Spent, Times)> {
+    ran: Option<&dyn Fn(HostCause) -> u64>,
+) -> Vec<(HostCause, Times)> {
     let mut found = Vec::new();
     let mut waited = Times::default();
-    let mut work: Vec<_> = spent
-        .iter_mut()
-        .filter(|(spent, _)| !named.waits(*spent))
-        .map(|(_, times)| times)
-        .collect();
-    let all: u64 = work.iter().map(|times| times.all).sum();
-    for times in &mut work {
+    let work = spent.iter_mut().filter(|(spent, _)| !named.waits(*spent));
+    let mut work: Vec<_> = work.collect();
+    let all: u64 = work.iter().map(|(_, times)| times.all).sum();
+    for (_, times) in &mut work {
         waited = waited.and(times.split(part(times.all, delayed.min(all), all)));
     }
-    found.push((Spent::Delayed, waited));
-    let code: u64 = spent
-        .iter()
-        .filter(|(spent, _)| spent.code().is_some())
-        .map(|(_, times)| times.all)
-        .sum();
-    for (spent, times) in &mut spent {
+    found.push((HostCause::Delayed, waited));
+    let asleep = match ran {
+        Some(ran) => {
+            let rows = work.iter().map(|(spent, times)| (times.all, ran(*spent)));
+            asleep_by_samples(&rows.collect::<Vec<_>>(), blocked)
+        }
+        None => {
+            let code = |spent: HostCause, times: Times| spent.code().map_or(0, |_| times.all);
+            let rows = work.iter().map(|(spent, times)| code(*spent, *times));
+            asleep_for_certain(&rows.collect::<Vec<_>>(), blocked)
+        }
+    };
+    for ((spent, times), asleep) in work.into_iter().zip(asleep) {
         if let Some(place) = spent.code() {
-            let others = code - times.all;
-            let certain = blocked.saturating_sub(others).min(times.all);
-            found.push((Spent::Blocked(place), times.split(certain)));
+            found.push((HostCause::Blocked(place), times.split(asleep)));
         }
     }
     spent.extend(found);
@@ -364,8 +462,29 @@ fn off_processor(
     spent
 }
 
+/// Returns the minimum time that a thread slept during each of some times, if it slept for `asleep` in total: the part
+/// that the others cannot account for.
+fn asleep_for_certain(times: &[u64], asleep: u64) -> Vec<u64> {
+    let all: u64 = times.iter().sum();
+    let certain = |time: &u64| asleep.saturating_sub(all - time).min(*time);
+    times.iter().map(certain).collect()
+}
+
+/// Returns the time that a thread slept during each of some times, if it slept for `asleep` in total. Each row has a
+/// time and the number of samples in which the thread was running; these divide the running time.
+fn asleep_by_samples(rows: &[(u64, u64)], asleep: u64) -> Vec<u64> {
+    let all: u64 = rows.iter().map(|(time, _)| time).sum();
+    let seen: u64 = rows.iter().map(|(_, seen)| seen).sum();
+    let ran = all.saturating_sub(asleep);
+    let off = |(time, seen_in): &(u64, u64)| time.saturating_sub(part(ran, *seen_in, seen));
+    let off: Vec<_> = rows.iter().map(off).collect();
+    let sum: u64 = off.iter().sum();
+    let scaled = |off: &u64| part(*off, asleep.min(sum), sum);
+    off.iter().map(scaled).collect()
+}
+
 impl Times {
-    /// Takes so much of it away; returns that.
+    /// Takes a part away and returns it. Idle time is taken in proportion.
     const fn split(&mut self, all: u64) -> Self {
         let idle = part(self.idle, all, self.all);
         self.all -= all;
@@ -374,9 +493,9 @@ impl Times {
     }
 }
 
-/// Idle time by what the host did, so that it adds up to what is known of it. Where events bound the GPU's work, the
-/// moments of that are known less well than how long it took.
-fn fit(mut idle: Vec<(Spent, Times)>, total: u64) -> Vec<(Spent, u64)> {
+/// Scales idle times so that they add up to the known total. If CUDA events bound the GPU's work, its moments are less
+/// exact than its length.
+fn fit(mut idle: Vec<(HostCause, Times)>, total: u64) -> Vec<(HostCause, u64)> {
     idle.sort_by_key(|(spent, times)| (std::cmp::Reverse(times.idle), *spent));
     let found: u64 = idle.iter().map(|(_, times)| times.idle).sum();
     let scaled = |time: u64| match found > total {
@@ -389,9 +508,9 @@ fn fit(mut idle: Vec<(Spent, Times)>, total: u64) -> Vec<(Spent, u64)> {
         .collect();
     let left = total - fitted.iter().map(|(_, time)| time).sum::<u64>();
     match fitted.first_mut() {
-        // What rounding leaves.
+        // Add the remainder of rounding.
         Some((_, greatest)) if found > total => *greatest += left,
-        _ => fitted.push((Spent::Unknown, left)),
+        _ => fitted.push((HostCause::Unknown, left)),
     }
     fitted
 }
@@ -407,13 +526,16 @@ mod tests {
     #[test]
     fn idle_time_adds_up_to_what_is_known_of_it() {
         let idle = |idle| Times { all: 100, idle };
-        let some = || vec![(Spent::Other, idle(10)), (Spent::Unknown, idle(20))];
-        let sum = |fitted: &[(Spent, u64)]| fitted.iter().map(|(_, time)| time).sum::<u64>();
+        let some = || vec![(HostCause::Other, idle(10)), (HostCause::Unknown, idle(20))];
+        let sum = |fitted: &[(HostCause, u64)]| fitted.iter().map(|(_, time)| time).sum::<u64>();
         for total in [0, 1, 7, 29, 30, 31, 90] {
             assert_eq!(sum(&fit(some(), total)), total);
             assert_eq!(sum(&fit(Vec::new(), total)), total);
         }
-        assert_eq!(fit(some(), 15), [(Spent::Unknown, 10), (Spent::Other, 5)]);
+        assert_eq!(
+            fit(some(), 15),
+            [(HostCause::Unknown, 10), (HostCause::Other, 5)]
+        );
     }
 
     #[test]
@@ -436,36 +558,54 @@ mod tests {
             frames: &frames,
         };
         let wait = Key::Call(1);
-        let (edge, after) = (Spent::Edge(wait, wait), Spent::After(wait));
+        let (edge, after) = (HostCause::Edge(wait, wait), HostCause::After(wait));
         let times = |all, idle| Times { all, idle };
         let rows = || {
             vec![
-                (Spent::On(wait), times(500, 0)),
+                (HostCause::On(wait), times(500, 0)),
                 (edge, times(400, 200)),
                 (after, times(100, 100)),
             ]
         };
-        let off = |delayed, blocked| off_processor(rows(), delayed, blocked, named);
+        let off = |delayed, blocked| off_processor(rows(), [delayed, blocked], named, None);
         assert_eq!(off(0, 0), rows());
-        // A tenth of what is no wait; the wait is as long.
+        // A tenth of the time outside waits is taken; the wait keeps its time.
         let delayed = [
-            (Spent::On(wait), times(500, 0)),
+            (HostCause::On(wait), times(500, 0)),
             (edge, times(360, 180)),
             (after, times(90, 90)),
-            (Spent::Delayed, times(50, 30)),
+            (HostCause::Delayed, times(50, 30)),
         ];
         assert_eq!(off(50, 0), delayed);
-        // The short code may be what blocked.
+        // The shorter code alone may have slept that long, so nothing is certain.
         assert_eq!(off(0, 90), rows());
         let blocked = [
-            (Spent::On(wait), times(500, 0)),
+            (HostCause::On(wait), times(500, 0)),
             (edge, times(100, 50)),
             (after, times(100, 100)),
-            (Spent::Blocked(Code::Edge(wait, wait)), times(300, 150)),
+            (HostCause::Blocked(Code::Edge(wait, wait)), times(300, 150)),
         ];
         assert_eq!(off(0, 400), blocked);
         let all = off(0, 9999);
         assert_eq!(all.len(), 3);
         assert_eq!(all.iter().map(|(_, times)| times.all).sum::<u64>(), 1000);
+        // Code that was seen running did not sleep.
+        let ran = |spent| u64::from(spent == after) * 50;
+        let by_samples = off_processor(rows(), [0, 400], named, Some(&ran));
+        let asleep = (HostCause::Blocked(Code::Edge(wait, wait)), times(400, 200));
+        assert_eq!(by_samples, [rows()[0], rows()[2], asleep]);
+    }
+
+    #[test]
+    fn what_a_thread_ran_is_divided_by_samples() {
+        // Of 1000, 400 were running: 300 in the first row and 100 in the second.
+        let rows = [(500, 30), (400, 10), (100, 0)];
+        assert_eq!(asleep_by_samples(&rows, 600), [200, 300, 100]);
+        // There are more running samples than time for them, so that all of the sleep is in the other row.
+        assert_eq!(asleep_by_samples(&[(100, 40), (900, 0)], 600), [0, 600]);
+        assert_eq!(asleep_by_samples(&[(100, 0), (300, 0)], 40), [10, 30]);
+        assert_eq!(asleep_by_samples(&[(100, 7)], 0), [0]);
+        assert_eq!(asleep_by_samples(&[(100, 7)], 9999), [100]);
+        assert_eq!(asleep_by_samples(&[], 9999), [0_u64; 0]);
     }
 }

@@ -1,91 +1,100 @@
-//! The host's time. Events of a thread come in the order of their ends, so those inside another come before it:
-//! each takes the time that none before it took. Moments are counted in the time of the thread's own
-//! iterations, so what lies outside them has no length, and all sums are exact.
+//! The host's time, divided by cause. Events of a thread arrive in the order of their ends, so events inside another
+//! one arrive before it: each event gets the time that no earlier one got. Moments are converted to the time within the
+//! thread's own iterations. Time outside iterations thus has no length, and all sums are exact.
 
 use std::cell::Cell;
 use std::collections::HashMap;
 
 use tllmprof_record::{Clock, Event, What};
 
-use super::keys::{Key, Spent};
-use super::split::{Count, SeenIn};
+use super::keys::{HostCause, Key, Named};
+use super::paths::Paths;
+use super::split::{Count, SampleSums};
 use crate::events::idle::Idle;
+use crate::events::iteration::part;
 use crate::events::requests::Requests;
-use crate::events::samples::{Sampled, Seen};
+use crate::events::samples::{Sampled, SampledState};
 use crate::events::spans::Span;
 
-/// How many pieces of time of a thread are kept back for events that contain them.
-const ROOM: usize = 1 << 16;
+/// Minimum number of pieces of time of a thread to hold back for events that contain them.
+const MIN_HELD_BACK: usize = 1 << 16;
 
-/// How many pairs of a cause and a group of iterations are distinguished.
-const LIMIT: usize = 1 << 18;
+/// Maximum number of pairs of a cause and a group of iterations to distinguish.
+const MAX_TIMES: usize = 1 << 18;
 
-/// Time, and the part of it in which the GPU had nothing to do, in nanoseconds.
+/// Time, and the part of it in which the GPU was idle, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Times {
     pub all: u64,
     pub idle: u64,
 }
 
-/// An iteration, and the group that its time is added up in.
+/// An iteration with the group to which its time is added.
 #[derive(Clone, Copy, Debug)]
-pub struct Placed {
-    /// In nanoseconds.
+pub struct GroupedIteration {
+    /// Start and end in nanoseconds.
     pub span: Span,
     pub thread: u32,
     pub group: usize,
 }
 
-/// The adding up, in nanoseconds.
+/// Divides the host's time by cause. Times are in nanoseconds.
 #[derive(Debug)]
 pub struct HostLedger {
     threads: HashMap<u32, Thread>,
     sums: Sums,
-    /// The parts of an event that are its own.
+    /// The parts of an event that no earlier event got.
     own: Vec<Span>,
 }
 
-/// What the time of groups of iterations is spent on.
+/// The time of groups of iterations, by cause.
 #[derive(Debug, Default)]
 pub struct Sums {
     groups: Vec<GroupTimes>,
-    /// How many times there are in all of them.
+    /// Number of entries in all groups.
     count: usize,
 }
 
-/// What the time of a group of iterations is spent on.
+/// The time of a group of iterations, by cause.
 #[derive(Clone, Debug, Default)]
 struct GroupTimes {
-    times: HashMap<Spent, Times>,
+    times: HashMap<HostCause, Times>,
     total: Times,
-    seen: SeenIn,
+    seen: SampleSums,
+    /// Number of samples of the running thread, by cause, by innermost frame, and by whether the stack is native.
+    frames: HashMap<(HostCause, u32, bool), u64>,
 }
 
-/// A thread of iterations.
+/// A thread with iterations.
 #[derive(Debug, Default)]
 struct Thread {
-    iterations: Vec<Placed>,
-    /// The time of the iterations before each, and of all.
+    iterations: Vec<GroupedIteration>,
+    /// The time of the iterations before each one, and the time of all.
     before: Vec<u64>,
     all: u64,
-    /// Pieces of time that have causes, in order.
+    /// Pieces of time with causes, in order.
     pieces: Vec<Piece>,
     idle: Idle,
     /// Samples of its stack in iterations, in order.
     samples: Vec<Sample>,
-    /// Where the last search ended.
+    /// Index at which the last search ended.
     last: Cell<usize>,
-    /// How many of the times in which it slept for requests are among the pieces.
+    /// Number of sleeps for requests that are already among the pieces.
     slept: usize,
+    /// Minimum length in nanoseconds of the time between two pieces for it to be code with a row of its own. Shorter
+    /// time belongs to the code around it.
+    long: u64,
 }
 
 /// A sample of a thread's stack in an iteration.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    /// In the time of the thread's iterations.
+    /// Moment, in the time of the thread's iterations.
     at: u64,
-    seen: Seen,
+    seen: SampledState,
     count: Count,
+    /// ID of the innermost frame.
+    frame: u32,
 }
 
 /// A piece of time in which every nanosecond has a cause.
@@ -97,9 +106,14 @@ struct Piece {
 }
 
 impl HostLedger {
-    /// For iterations in the order of their starts, none of which overlaps the next, and the spans in which the GPU
-    /// had nothing to do, in their order.
-    pub fn new(iterations: impl IntoIterator<Item = Placed>, idle: &[Span]) -> Self {
+    /// Creates the ledger. Iterations must be in the order of their starts and must not overlap; `idle` has the idle
+    /// times of the GPU, in order. Time of at least `long` nanoseconds between two activities is code with a row of its
+    /// own.
+    pub fn new(
+        iterations: impl IntoIterator<Item = GroupedIteration>,
+        idle: &[Span],
+        long: u64,
+    ) -> Self {
         let mut threads: HashMap<u32, Thread> = HashMap::new();
         let mut sums = Sums::default();
         for iteration in iterations {
@@ -114,6 +128,7 @@ impl HostLedger {
             }
         }
         for thread in threads.values_mut() {
+            thread.long = long;
             thread.idle = Idle::new(idle, |moment| thread.place(moment));
             let all = Span {
                 start: 0,
@@ -131,8 +146,8 @@ impl HostLedger {
         }
     }
 
-    /// Takes samples, before any event; the group of each that lies in an iteration of its thread, which does not wait for
-    /// requests then.
+    /// Adds samples, which must be done before any event. Returns the group of each sample that lies in an iteration of
+    /// its thread while the thread does not wait for requests.
     pub fn sample(&mut self, sampled: &Sampled, requests: &Requests) -> Vec<Option<usize>> {
         let samples = sampled.samples.iter();
         let groups = samples.map(|sample| {
@@ -146,10 +161,16 @@ impl HostLedger {
             let at = thread.before.get(place)? + sample.at.checked_sub(iteration.span.start)?;
             if let Some(seen) = sampled.seen(sample) {
                 let (start, end) = (at, at + 1);
-                let idle = thread.idle.of(Span { start, end });
+                let idle = thread.idle.within(Span { start, end });
                 let count = Count { all: 1, idle };
                 self.sums.groups[group].seen.total(seen, count);
-                thread.samples.push(Sample { at, seen, count });
+                let frame = sample.frame;
+                thread.samples.push(Sample {
+                    at,
+                    seen,
+                    count,
+                    frame,
+                });
             }
             Some(group)
         });
@@ -175,7 +196,7 @@ impl HostLedger {
         let Some(thread) = self.threads.get_mut(&thread) else {
             return;
         };
-        // What came before this event.
+        // Add the sleeps that ended before this event.
         while let Some(slept) = asleep.get(thread.slept)
             && slept.end <= event.start
         {
@@ -188,14 +209,14 @@ impl HostLedger {
         Self::take(&mut self.sums, &mut self.own, thread, span, key);
     }
 
-    /// Has a span of a thread be spent on something.
+    /// Assigns a span of a thread to a cause.
     fn take(sums: &mut Sums, own: &mut Vec<Span>, thread: &mut Thread, span: Span, key: Key) {
         if span.start < span.end {
             thread.take(span, key, own);
             for own in own.drain(..) {
-                sums.spend(thread, Spent::On(key), own);
+                sums.spend(thread, HostCause::On(key), own);
             }
-            if thread.pieces.len() >= 2 * ROOM {
+            if thread.pieces.len() >= 2 * MIN_HELD_BACK {
                 for (spent, span) in thread.settle() {
                     sums.spend(thread, spent, span);
                 }
@@ -203,7 +224,7 @@ impl HostLedger {
         }
     }
 
-    /// What it comes to.
+    /// Returns the sums.
     pub fn finish(mut self) -> Sums {
         for thread in self.threads.values() {
             let ends = thread.ends().into_iter().flatten();
@@ -216,9 +237,9 @@ impl HostLedger {
 }
 
 impl Sums {
-    /// What some groups spend their time on. All of it has a cause, if an unknown one.
-    pub fn of(&self, groups: &[usize]) -> Vec<(Spent, Times)> {
-        let mut found: HashMap<Spent, Times> = HashMap::new();
+    /// Returns the time of some groups by cause. All of it has a cause, which may be `Unknown`.
+    pub fn times(&self, groups: &[usize]) -> Vec<(HostCause, Times)> {
+        let mut found: HashMap<HostCause, Times> = HashMap::new();
         let mut unknown = Times::default();
         for group in groups.iter().filter_map(|group| self.groups.get(*group)) {
             unknown = unknown.and(group.total);
@@ -229,19 +250,46 @@ impl Sums {
                 unknown.idle = unknown.idle.saturating_sub(times.idle);
             }
         }
-        found.insert(Spent::Unknown, unknown);
+        found.insert(HostCause::Unknown, unknown);
         let found = found.into_iter().filter(|(_, times)| times.all > 0);
         let mut found: Vec<_> = found.collect();
         found.sort_unstable_by_key(|(spent, _)| *spent);
         found
     }
 
-    fn spend(&mut self, thread: &Thread, spent: Spent, span: Span) {
+    /// Estimates the GPU's idle time for groups in which it was not measured. For each cause the idle part is taken to
+    /// be the same as in the `measured` groups.
+    pub fn project(&mut self, measured: &[usize], groups: &[usize]) {
+        let (mut known, mut all) = (HashMap::<HostCause, Times>::new(), Times::default());
+        for group in measured.iter().filter_map(|group| self.groups.get(*group)) {
+            all = all.and(group.total);
+            for (spent, times) in &group.times {
+                let sum = known.entry(*spent).or_default();
+                *sum = sum.and(*times);
+            }
+        }
+        for group in groups {
+            let Some(group) = self.groups.get_mut(*group) else {
+                continue;
+            };
+            let mut idle = 0;
+            for (spent, times) in &mut group.times {
+                let of = known.get(spent).filter(|of| of.all > 0).unwrap_or(&all);
+                times.idle = part(times.all, of.idle, of.all);
+                idle += times.idle;
+            }
+            let spent: u64 = group.times.values().map(|times| times.all).sum();
+            let unknown = group.total.all.saturating_sub(spent);
+            group.total.idle = idle + part(unknown, all.idle, all.all);
+        }
+    }
+
+    fn spend(&mut self, thread: &Thread, spent: HostCause, span: Span) {
         for (group, part, more) in thread.parts(span) {
             let times = &mut self.groups[group].times;
-            let spent = match self.count < LIMIT || times.contains_key(&spent) {
+            let spent = match self.count < MAX_TIMES || times.contains_key(&spent) {
                 true => spent,
-                false => Spent::Other,
+                false => HostCause::Other,
             };
             let sum = times.entry(spent).or_insert_with(|| {
                 self.count += 1;
@@ -252,23 +300,44 @@ impl Sums {
                 let group = &mut self.groups[group];
                 for sample in thread.within(part) {
                     group.seen.add(spent, sample.seen, sample.count);
+                    if !sample.seen.ran() {
+                        continue;
+                    }
+                    let key = (spent, sample.frame, sample.seen.is_native());
+                    if group.frames.len() < MAX_TIMES || group.frames.contains_key(&key) {
+                        *group.frames.entry(key).or_default() += 1;
+                    }
                 }
             }
         }
     }
 
-    /// What samples show of some groups.
-    pub fn seen(&self, groups: &[usize]) -> SeenIn {
-        let mut all = SeenIn::default();
+    /// Returns the samples of some groups.
+    pub fn seen(&self, groups: &[usize]) -> SampleSums {
+        let mut all = SampleSums::default();
         let groups = groups.iter().filter_map(|group| self.groups.get(*group));
         groups.for_each(|group| all.and(&group.seen));
         all
     }
 
-    /// How long the iterations of some groups took without waiting for requests.
+    /// Returns the common functions of some groups' samples that fell into time for which `is_one` is true.
+    pub fn paths(
+        &self,
+        groups: &[usize],
+        is_one: impl Fn(HostCause) -> bool,
+        named: Named<'_>,
+    ) -> Paths {
+        let groups = groups.iter().filter_map(|group| self.groups.get(*group));
+        let samples = groups.flat_map(|group| &group.frames);
+        let samples =
+            samples.map(|((spent, frame, is_native), count)| (*spent, *frame, *is_native, *count));
+        Paths::find(samples, is_one, named)
+    }
+
+    /// Returns the time of the iterations of some groups without waiting for requests.
     pub fn worked(&self, groups: &[usize]) -> u64 {
         let groups = groups.iter().filter_map(|group| self.groups.get(*group));
-        let waited = |group: &GroupTimes| group.times.get(&Spent::On(Key::Requests)).copied();
+        let waited = |group: &GroupTimes| group.times.get(&HostCause::On(Key::Requests)).copied();
         let worked =
             groups.map(|group| group.total.all - waited(group).map_or(0, |times| times.all));
         worked.sum()
@@ -285,7 +354,7 @@ impl Times {
 }
 
 impl Thread {
-    /// The first iteration that ends after a moment. Events come nearly in order.
+    /// Returns the index of the first iteration that ends after a moment. Events arrive nearly in order.
     fn ending_after(&self, moment: u64) -> usize {
         let ends_after = |at: usize| {
             let iteration = self.iterations.get(at);
@@ -309,7 +378,7 @@ impl Thread {
         index
     }
 
-    /// A span of ticks in the iterations' time.
+    /// Converts a span of ticks to the time of the iterations.
     fn places(&self, clock: &Clock, start: u64, end: u64) -> Span {
         Span {
             start: self.place(clock.ns(start)),
@@ -317,7 +386,7 @@ impl Thread {
         }
     }
 
-    /// How much of the iterations' time lies before a moment.
+    /// Returns the time of iterations before a moment.
     fn place(&self, moment: u64) -> u64 {
         let index = self.ending_after(moment);
         match (self.iterations.get(index), self.before.get(index)) {
@@ -326,7 +395,7 @@ impl Thread {
         }
     }
 
-    /// The samples in a span.
+    /// Returns the samples in a span.
     fn within(&self, span: Span) -> &[Sample] {
         let first = self
             .samples
@@ -335,7 +404,7 @@ impl Thread {
         &rest[..rest.partition_point(|sample| sample.at < span.end)]
     }
 
-    /// The parts of a span that lie in each iteration: its group, and how long it is.
+    /// Returns the parts of a span in each iteration: the group, the part, and its times.
     fn parts(&self, span: Span) -> impl Iterator<Item = (usize, Span, Times)> {
         let last = self.last.get();
         let is_it = |at: usize| {
@@ -365,7 +434,7 @@ impl Thread {
                 start = start.max(part.end);
                 if part.start < part.end {
                     let all = part.end - part.start;
-                    let idle = self.idle.of(part);
+                    let idle = self.idle.within(part);
                     return Some((group, part, Times { all, idle }));
                 }
             }
@@ -373,7 +442,7 @@ impl Thread {
         })
     }
 
-    /// Makes a piece of what an event took; `own` has the parts of it that nothing in it took.
+    /// Adds the span of an event as a piece. `own` receives the parts of it that no earlier event got.
     fn take(&mut self, span: Span, key: Key, own: &mut Vec<Span>) {
         let mut whole = span;
         let mut end = span.end;
@@ -397,8 +466,8 @@ impl Thread {
         });
     }
 
-    /// The time before the first piece, and after the last.
-    fn ends(&self) -> Option<[(Spent, Span); 2]> {
+    /// Returns the time before the first piece and after the last one.
+    fn ends(&self) -> Option<[(HostCause, Span); 2]> {
         let (first, last) = (self.pieces.first()?, self.pieces.last()?);
         let before = Span {
             start: 0,
@@ -409,13 +478,13 @@ impl Thread {
             end: self.all,
         };
         Some([
-            (Spent::Before(first.first), before),
-            (Spent::After(last.last), after),
+            (HostCause::Before(first.first), before),
+            (HostCause::After(last.last), after),
         ])
     }
 
-    /// The time between pieces.
-    fn gaps<'a>(&'a self, pieces: &'a [Piece]) -> impl Iterator<Item = (Spent, Span)> + 'a {
+    /// Returns the time between pieces.
+    fn gaps<'a>(&'a self, pieces: &'a [Piece]) -> impl Iterator<Item = (HostCause, Span)> + 'a {
         let iteration = |at: u64| self.before.partition_point(|before| *before <= at);
         pieces.windows(2).filter_map(move |pair| {
             let [from, to] = pair else { return None };
@@ -425,18 +494,19 @@ impl Thread {
             };
             let stays = || iteration(span.start.saturating_sub(1)) == iteration(span.end);
             (span.start < span.end).then(|| {
-                let spent = match stays() {
-                    true => Spent::Between(from.last, to.first),
-                    false => Spent::Edge(from.last, to.first),
+                let spent = match (stays(), span.end - span.start >= self.long) {
+                    (true, true) => HostCause::Between(from.last, to.first),
+                    (true, false) => HostCause::Short(from.last, to.first),
+                    (false, _) => HostCause::Edge(from.last, to.first),
                 };
                 (spent, span)
             })
         })
     }
 
-    /// Makes one piece of the older half.
-    fn settle(&mut self) -> Vec<(Spent, Span)> {
-        let old: Vec<_> = self.pieces.drain(..ROOM).collect();
+    /// Merges the older half of the pieces into one. Returns the time between them.
+    fn settle(&mut self) -> Vec<(HostCause, Span)> {
+        let old: Vec<_> = self.pieces.drain(..MIN_HELD_BACK).collect();
         if let [first, .., last] = old[..] {
             let span = Span {
                 start: first.span.start,
@@ -472,34 +542,34 @@ mod tests {
         Span { start, end }
     }
 
-    fn placed(start: u64, end: u64, group: usize) -> Placed {
-        Placed {
+    fn placed(start: u64, end: u64, group: usize) -> GroupedIteration {
+        GroupedIteration {
             span: span(start, end),
             thread: MAIN,
             group,
         }
     }
 
-    fn sums(iterations: &[Placed], idle: &[Span], events: &[(u32, Event)]) -> Sums {
+    fn sums(iterations: &[GroupedIteration], idle: &[Span], events: &[(u32, Event)]) -> Sums {
         let clock = Clock::new(ClockKind::Monotonic, &[]);
-        let mut ledger = HostLedger::new(iterations.iter().copied(), idle);
+        let mut ledger = HostLedger::new(iterations.iter().copied(), idle, 0);
         for (thread, event) in events {
             ledger.add(&clock, &Requests::default(), *thread, event);
         }
         ledger.finish()
     }
 
-    fn all(found: &[(Spent, Times)]) -> Vec<(Spent, u64)> {
+    fn all(found: &[(HostCause, Times)]) -> Vec<(HostCause, u64)> {
         found
             .iter()
             .map(|(spent, times)| (*spent, times.all))
             .collect()
     }
 
-    const ON_LAUNCH: Spent = Spent::On(Key::Call(LAUNCH));
-    const ON_WAIT: Spent = Spent::On(Key::Call(WAIT));
-    const LATE: Spent = Spent::Between(Key::Function(7), Key::Call(WAIT));
-    const NEXT: Spent = Spent::Between(Key::Call(WAIT), Key::Call(LAUNCH));
+    const ON_LAUNCH: HostCause = HostCause::On(Key::Call(LAUNCH));
+    const ON_WAIT: HostCause = HostCause::On(Key::Call(WAIT));
+    const LATE: HostCause = HostCause::Between(Key::Function(7), Key::Call(WAIT));
+    const NEXT: HostCause = HostCause::Between(Key::Call(WAIT), Key::Call(LAUNCH));
 
     #[test]
     fn nested_events_and_what_lies_between_count_once() {
@@ -509,16 +579,16 @@ mod tests {
             (MAIN, call(1100, 50, LAUNCH)),
             (MAIN, Event::new(1200, 100, What::GilWait)),
             (MAIN, Event::new(1050, 400, function)),
-            // Another thread's are not the iterations'.
+            // Events of another thread do not belong to the iterations.
             (9, call(1000, 900, LAUNCH)),
-            // Over the edge of iterations, and over the end of the last.
+            // These events extend beyond the edge between iterations, and beyond the end of the last one.
             (MAIN, call(1800, 300, WAIT)),
             (MAIN, call(2900, 500, LAUNCH)),
         ];
         let idle = [span(0, 1120), span(1900, 2500), span(4000, 5000)];
         let sums = sums(&iterations, &idle, &events);
-        let own = Spent::On(Key::Function(7));
-        let gil = Spent::On(Key::Gil);
+        let own = HostCause::On(Key::Function(7));
+        let gil = HostCause::On(Key::Gil);
         let times = |all, idle| Times { all, idle };
         let expected = [
             (ON_LAUNCH, times(150, 20)),
@@ -527,35 +597,35 @@ mod tests {
             (own, times(250, 50)),
             (NEXT, times(800, 400)),
             (LATE, times(350, 0)),
-            (Spent::Before(Key::Function(7)), times(50, 50)),
+            (HostCause::Before(Key::Function(7)), times(50, 50)),
         ];
-        assert_eq!(sums.of(&[0, 1]), expected);
+        assert_eq!(sums.times(&[0, 1]), expected);
         let second = [
             (ON_LAUNCH, times(100, 0)),
             (ON_WAIT, times(100, 100)),
             (NEXT, times(800, 400)),
         ];
-        assert_eq!(sums.of(&[1]), second);
-        assert_eq!(sums.of(&[0]).len(), 6);
-        assert_eq!(sums.of(&[]), []);
+        assert_eq!(sums.times(&[1]), second);
+        assert_eq!(sums.times(&[0]).len(), 6);
+        assert_eq!(sums.times(&[]), []);
     }
 
     #[test]
     fn any_number_of_events_in_one_that_contains_them() {
-        let many = 5 * ROOM as u64;
+        let many = 5 * MIN_HELD_BACK as u64;
         let iterations = [placed(0, many * 10, 0)];
         let mut events: Vec<_> = (0..many).map(|n| (MAIN, call(n * 10, 7, LAUNCH))).collect();
-        let between = Spent::Between(Key::Call(LAUNCH), Key::Call(LAUNCH));
+        let between = HostCause::Between(Key::Call(LAUNCH), Key::Call(LAUNCH));
         let calls = [
             (ON_LAUNCH, many * 7),
             (between, (many - 1) * 3),
-            (Spent::After(Key::Call(LAUNCH)), 3),
+            (HostCause::After(Key::Call(LAUNCH)), 3),
         ];
-        let found = sums(&iterations, &[], &events).of(&[0]);
+        let found = sums(&iterations, &[], &events).times(&[0]);
         assert_eq!(all(&found), calls);
-        // What comes late takes only what none before it took.
+        // An event that arrives late gets only time that no earlier event got.
         events.push((MAIN, Event::new(0, many * 10, What::GilWait)));
-        let found = sums(&iterations, &[], &events).of(&[0]);
+        let found = sums(&iterations, &[], &events).times(&[0]);
         let sum: u64 = found.iter().map(|(_, times)| times.all).sum();
         assert_eq!(sum, many * 10);
     }

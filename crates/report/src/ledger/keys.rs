@@ -1,18 +1,22 @@
-//! What the host spends time on, and what that is called.
+//! Causes of the host's time, and their names.
 
-use tllmprof_calls::{Kind, kind_of};
+use tllmprof_calls::{Kind, Wait, kind_of};
 use tllmprof_record::{CallKind, StringId, Strings};
 
-use super::LedgerKind;
+use super::claim::Claim;
+use super::{CauseTime, LedgerKind};
 use crate::events::facts::{CallRow, Facts, name};
-use crate::events::samples::{Frames, Seen};
+use crate::events::samples::{Frames, Location, SampledState, SleepKind};
 use crate::ledger::difference::WAITING;
 use crate::ledger::difference::cause::{self, DELAYED};
 
-/// What causes begin with in which the thread was asleep or blocked.
+/// The beginning of the names of causes in which the thread was asleep or blocked.
 pub const ASLEEP: &str = cause::BLOCKED;
 
-/// What time is spent on.
+/// The name of waiting for requests.
+pub const REQUESTS_CAUSE: &str = "waiting for requests";
+
+/// An activity that is recorded by events.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Key {
     Call(u8),
@@ -24,27 +28,29 @@ pub enum Key {
     Requests,
 }
 
-/// A cause, or what lies between two.
+/// A cause of time: an activity, or the time between two activities.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Spent {
+pub enum HostCause {
     On(Key),
     Between(Key, Key),
-    /// The same, where an iteration ends in it.
+    /// The time between two activities, if it is so short that it belongs to the code around it.
+    Short(Key, Key),
+    /// The time between two activities in which an iteration ends.
     Edge(Key, Key),
-    /// Before the first of all, and after the last.
+    /// The time before the first activity, and the time after the last one.
     Before(Key),
     After(Key),
-    /// What samples show that a thread ran.
-    Seen(Seen),
+    /// The state of the thread that samples show.
+    SampledState(SampledState),
     /// The thread was asleep or blocked in such code.
     Blocked(Code),
-    /// It could have run, and had no processor.
+    /// The thread was ready to run but had no processor.
     Delayed,
     Other,
     Unknown,
 }
 
-/// Code that no call explains, as [`Spent`] has it.
+/// Code outside calls, as distinguished in [`HostCause`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Code {
     In(Key),
@@ -54,17 +60,17 @@ pub enum Code {
     After(Key),
 }
 
-impl Spent {
-    /// The code that it is, if it is that.
+impl HostCause {
+    /// Returns the code if this is code outside calls.
     pub const fn code(self) -> Option<Code> {
         match self {
             Self::On(key @ Key::Function(_)) => Some(Code::In(key)),
-            Self::Between(from, to) => Some(Code::Between(from, to)),
+            Self::Between(from, to) | Self::Short(from, to) => Some(Code::Between(from, to)),
             Self::Edge(from, to) => Some(Code::Edge(from, to)),
             Self::Before(key) => Some(Code::Before(key)),
             Self::After(key) => Some(Code::After(key)),
             Self::On(_)
-            | Self::Seen(_)
+            | Self::SampledState(_)
             | Self::Blocked(_)
             | Self::Delayed
             | Self::Other
@@ -73,28 +79,38 @@ impl Spent {
     }
 }
 
-/// The names of a record.
+/// The names in a record.
 #[derive(Clone, Copy, Debug)]
 pub struct Named<'a> {
     pub facts: &'a Facts,
     pub strings: &'a Strings,
-    /// Of sampled stacks.
+    /// The frames of sampled stacks.
     pub frames: &'a Frames,
 }
 
 impl Named<'_> {
-    /// The kind of what time is spent on, and its name.
-    pub fn cause(&self, spent: Spent) -> (LedgerKind, String) {
+    /// Returns true before the first event of the host and after the last one in another profiler's trace, which may have begun
+    /// later and ended earlier on the host than on the GPU.
+    const fn is_not_recorded(&self, spent: HostCause) -> bool {
+        matches!(spent, HostCause::Before(_) | HostCause::After(_)) && !self.facts.origin.is_own()
+    }
+
+    /// Returns the kind and the name of a cause.
+    pub fn cause(&self, spent: HostCause) -> (LedgerKind, String) {
         match spent {
-            Spent::On(key) => self.of(key),
-            Spent::Between(from, to) | Spent::Edge(from, to) => {
+            spent if self.is_not_recorded(spent) => (LedgerKind::Unknown, "unknown".to_owned()),
+            HostCause::On(key) => self.activity(key),
+            HostCause::Between(from, to) | HostCause::Edge(from, to) => {
                 let (from, to) = (self.label(from), self.label(to));
                 (LedgerKind::Code, format!("code between {from} and {to}"))
             }
-            Spent::Before(key) => (LedgerKind::Code, format!("code before {}", self.label(key))),
-            Spent::After(key) => (LedgerKind::Code, format!("code after {}", self.label(key))),
-            Spent::Seen(seen) => self.seen(seen),
-            Spent::Blocked(code) => {
+            HostCause::Short(from, to) => (LedgerKind::Code, self.short(from, to)),
+            HostCause::Before(key) => {
+                (LedgerKind::Code, format!("code before {}", self.label(key)))
+            }
+            HostCause::After(key) => (LedgerKind::Code, format!("code after {}", self.label(key))),
+            HostCause::SampledState(seen) => self.seen(seen),
+            HostCause::Blocked(code) => {
                 let (from, to) = match code {
                     Code::In(key) => (format!("in {}", self.label(key)), String::new()),
                     Code::Between(from, to) | Code::Edge(from, to) => (
@@ -106,72 +122,169 @@ impl Named<'_> {
                 };
                 (LedgerKind::Blocked, format!("{ASLEEP} {from}{to}"))
             }
-            Spent::Delayed => (LedgerKind::Delayed, DELAYED.to_owned()),
-            Spent::Other => (LedgerKind::Other, "other".to_owned()),
-            Spent::Unknown => (LedgerKind::Unknown, "unknown".to_owned()),
+            HostCause::Delayed => (LedgerKind::Delayed, DELAYED.to_owned()),
+            HostCause::Other => (LedgerKind::Other, "other".to_owned()),
+            HostCause::Unknown => (LedgerKind::Unknown, "unknown".to_owned()),
         }
     }
 
-    /// Whether it is code of the host that no call explains: not what follows a wait, and not what lies between two
-    /// launches, in the midst of an iteration.
-    pub fn is_code(&self, spent: Spent) -> bool {
-        use LedgerKind::{Copy, Launch, Wait};
+    /// Returns the time of a cause, with its name and location.
+    pub(super) fn time(&self, spent: HostCause, ns: u64) -> CauseTime {
+        let (kind, cause) = self.cause(spent);
+        CauseTime {
+            kind,
+            cause,
+            location: self.location(spent),
+            ns,
+        }
+    }
+
+    /// Returns the function of a cause, if one is known.
+    fn location(&self, spent: HostCause) -> Option<Location> {
         match spent {
-            Spent::On(key) => matches!(key, Key::Function(_)),
-            // Without a processor it ran none.
-            Spent::Seen(Seen::Waiting) => false,
-            Spent::Edge(..) | Spent::Before(_) | Spent::After(_) | Spent::Seen(_) => true,
-            Spent::Blocked(Code::In(_) | Code::Edge(..) | Code::Before(_) | Code::After(_)) => true,
-            Spent::Between(from, to) | Spent::Blocked(Code::Between(from, to)) => {
-                let (from, to) = (self.of(from).0, self.of(to).0);
-                !matches!(
-                    (from, to),
-                    (Wait, Launch) | (Launch, Launch) | (Copy, _) | (_, Copy)
-                )
+            HostCause::On(Key::Function(id)) | HostCause::Blocked(Code::In(Key::Function(id))) => {
+                Some(Location::native(&name(self.strings.get(id))))
             }
-            Spent::Delayed | Spent::Other | Spent::Unknown => false,
+            HostCause::SampledState(
+                SampledState::Python(function)
+                | SampledState::Native(function)
+                | SampledState::Asleep(Some(function)),
+            ) => self.frames.location(function),
+            HostCause::SampledState(SampledState::AsleepIn(sleep)) => {
+                self.frames.sleeps.get(sleep as usize)?.location.clone()
+            }
+            _ => None,
         }
     }
 
-    /// Whether the thread waits by what time is spent on: what delays it then may cost nothing.
-    pub fn waits(&self, spent: Spent) -> bool {
+    /// Returns the name of short code between two activities.
+    fn short(&self, from: Key, to: Key) -> String {
+        match self.claim(HostCause::Short(from, to)) {
+            Claim::Launch => "code between launches".to_owned(),
+            Claim::Wait => "code after waits for the GPU".to_owned(),
+            Claim::Read => "code after copies that wait for the GPU".to_owned(),
+            Claim::Copy => "code between copies".to_owned(),
+            _ => format!("code between {} and {}", self.label(from), self.label(to)),
+        }
+    }
+
+    /// Returns the claim on the GPU's idle time during a cause.
+    pub fn claim(&self, spent: HostCause) -> Claim {
+        match spent {
+            HostCause::On(key) => self.claim_on(key),
+            HostCause::Short(from, to) => match (self.claim_on(from), self.claim_on(to)) {
+                (waits @ (Claim::Wait | Claim::Read), _) => waits,
+                (Claim::Copy, _) | (_, Claim::Copy) => Claim::Copy,
+                (Claim::Launch, _) | (_, Claim::Launch) => Claim::Launch,
+                (other, _) => other,
+            },
+            spent if self.is_not_recorded(spent) => Claim::Unknown,
+            HostCause::Between(..)
+            | HostCause::Edge(..)
+            | HostCause::Before(_)
+            | HostCause::After(_) => Claim::Code,
+            // Without a processor the thread ran no code.
+            HostCause::Delayed | HostCause::SampledState(SampledState::Waiting) => Claim::Delayed,
+            HostCause::SampledState(SampledState::AsleepIn(sleep)) => {
+                match self.sleep_kind(sleep) {
+                    Some(SleepKind::Work) => Claim::Requests,
+                    Some(SleepKind::Gpu) => Claim::Wait,
+                    _ => Claim::Blocked,
+                }
+            }
+            HostCause::Blocked(_) | HostCause::SampledState(SampledState::Asleep(_)) => {
+                Claim::Blocked
+            }
+            HostCause::SampledState(_) => Claim::Code,
+            HostCause::Other | HostCause::Unknown => Claim::Unknown,
+        }
+    }
+
+    fn claim_on(&self, key: Key) -> Claim {
+        match self.activity(key).0 {
+            LedgerKind::Wait if self.reads(key) => Claim::Read,
+            LedgerKind::Wait => Claim::Wait,
+            LedgerKind::Launch => Claim::Launch,
+            LedgerKind::Copy => Claim::Copy,
+            LedgerKind::Capture => Claim::Capture,
+            LedgerKind::Allocation => Claim::Allocation,
+            LedgerKind::Gc => Claim::Gc,
+            LedgerKind::GilWait => Claim::Gil,
+            LedgerKind::Requests => Claim::Requests,
+            LedgerKind::Function => Claim::Code,
+            _ => Claim::Call,
+        }
+    }
+
+    /// Returns true if it is a copy to the host that returns when it has completed.
+    fn reads(&self, key: Key) -> bool {
+        let Key::Call(row) = key else {
+            return false;
+        };
+        let mut rows = self.facts.calls.iter();
+        let row = rows.find(|known| known.row == row);
+        row.is_some_and(|row| row.waits_for() == Some(Wait::CopyToHost))
+    }
+
+    /// Returns true if the cause is host code outside calls.
+    pub fn is_code(&self, spent: HostCause) -> bool {
+        matches!(self.claim(spent), Claim::Code | Claim::Blocked)
+    }
+
+    /// Returns true if the thread waits during this cause. A delay during a wait may cost nothing.
+    pub fn waits(&self, spent: HostCause) -> bool {
         use LedgerKind::{GilWait, Requests, Wait};
         match spent {
-            Spent::On(key) => matches!(self.of(key).0, Wait | GilWait | Requests),
+            HostCause::On(key) => matches!(self.activity(key).0, Wait | GilWait | Requests),
             _ => false,
         }
     }
 
-    /// Whether samples may say what it is: nothing else does.
-    pub fn is_open(&self, spent: Spent) -> bool {
+    /// Returns true if the time of this cause may be divided by samples, because events do not explain it.
+    pub fn is_open(&self, spent: HostCause) -> bool {
         use LedgerKind::{Code, Function, Other, Unknown};
         matches!(self.cause(spent).0, Code | Function | Other | Unknown)
     }
 
-    fn seen(&self, seen: Seen) -> (LedgerKind, String) {
+    /// Returns the kind of a sleep in a sample.
+    fn sleep_kind(&self, sleep: u32) -> Option<SleepKind> {
+        Some(self.frames.sleeps.get(sleep as usize)?.kind)
+    }
+
+    fn seen(&self, seen: SampledState) -> (LedgerKind, String) {
         let label = |function| self.frames.label(function);
         match seen {
-            Seen::Python(function) => {
+            SampledState::Python(function) => {
                 let cause = format!("Python: {}", label(function));
                 (LedgerKind::Python, cause)
             }
-            Seen::Asleep(function) => {
+            SampledState::Asleep(function) => {
                 let place = function.map_or("native code", label);
                 (LedgerKind::Blocked, format!("{ASLEEP} in {place}"))
             }
-            Seen::Waiting => (LedgerKind::Delayed, DELAYED.to_owned()),
-            Seen::Outside => {
+            SampledState::AsleepIn(sleep) => {
+                let sleep = self.frames.sleeps.get(sleep as usize);
+                let cause = sleep.map_or_else(|| ASLEEP.to_owned(), |sleep| sleep.cause.clone());
+                let kind = match sleep.map(|sleep| sleep.kind) {
+                    Some(SleepKind::Work) => LedgerKind::Requests,
+                    Some(SleepKind::Gpu) => LedgerKind::Wait,
+                    _ => LedgerKind::Blocked,
+                };
+                (kind, cause)
+            }
+            SampledState::Waiting => (LedgerKind::Delayed, DELAYED.to_owned()),
+            SampledState::Outside => {
                 let cause = "native code in no Python function".to_owned();
                 (LedgerKind::Native, cause)
             }
-            Seen::Native(function) => {
+            SampledState::Native(function) => {
                 let cause = format!("native: {}", label(function));
                 (LedgerKind::Native, cause)
             }
         }
     }
 
-    fn of(&self, key: Key) -> (LedgerKind, String) {
+    fn activity(&self, key: Key) -> (LedgerKind, String) {
         let named = self.label(key);
         match key {
             Key::Call(row) => {
@@ -192,7 +305,7 @@ impl Named<'_> {
             Key::Capturing => "a stream capture".to_owned(),
             Key::Gc => cause::GC.to_owned(),
             Key::Gil => "a wait for the GIL".to_owned(),
-            Key::Requests => "waiting for requests".to_owned(),
+            Key::Requests => REQUESTS_CAUSE.to_owned(),
             Key::Function(id) => name(self.strings.get(id)),
         }
     }

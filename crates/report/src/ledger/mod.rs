@@ -1,5 +1,6 @@
-//! Where the time of iterations goes, each nanosecond once: the host's and the GPU's.
+//! The ledger of iterations: their time by cause, for the host and for the GPU. Each nanosecond counts once.
 
+mod claim;
 mod claims;
 pub mod compare;
 pub mod difference;
@@ -7,6 +8,7 @@ mod differences;
 mod groups;
 mod host;
 mod keys;
+mod paths;
 pub mod slow;
 mod split;
 pub mod text;
@@ -16,62 +18,125 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::events::samples::Location;
+pub use claim::Claim;
 pub use claims::{Claims, NAMED};
 pub use groups::Groups;
 pub use host::HostLedger;
-pub use keys::{ASLEEP, Named};
+pub use keys::{ASLEEP, Named, REQUESTS_CAUSE};
+pub use paths::{Path, Paths};
 
-/// How many causes have a row of their own, and the share from which one does.
-const ROWS: usize = 40;
-const SMALL: f64 = 0.001;
+/// Maximum number of rows, and minimum share of a cause with a row of its own.
+const MAX_ROWS: usize = 40;
+const MIN_ROW_SHARE: f64 = 0.001;
 
-/// Where the time of iterations goes. The shares of each list add up to 1.
+/// Prefix of the causes of GPU idle time, followed by the host's activity; and the row of the small ones.
+pub const IDLE: &str = "idle: ";
+pub const OTHER_IDLE: &str = "idle: other";
+
+/// The time of iterations by cause. The shares of each list add up to 1.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, JsonSchema)]
 pub struct Ledger {
-    /// How many iterations qualify.
+    /// The number of iterations that qualify.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
-    /// Of how many of them `host` is.
+    /// The number of iterations that `host` is based on.
     #[schemars(extend("unit" = "iterations"))]
     pub host_iterations: u64,
-    /// The time of the threads of the iterations, the greatest first. Time in a call that another one contains counts
-    /// for the inner one alone.
+    /// The time of the threads of the iterations, the longest first. Time in a call inside another call counts only for
+    /// the inner one.
     pub host: Vec<LedgerRow>,
-    /// Of how many of them `gpu` is.
+    /// The number of iterations that `gpu` is based on.
     #[schemars(extend("unit" = "iterations"))]
     pub gpu_iterations: u64,
-    /// The time of the GPU in the iterations that `gpu_from` of `inside` names, the greatest first; empty: not measured.
-    /// `from first work to last`: CUDA events measured it, and gaps between kernels are in it.
-    /// Time in which it had nothing to do is by what the thread of the iteration did meanwhile.
+    /// The source of `gpu`.
+    pub gpu_from: Basis,
+    /// The time of the GPU in those iterations, the longest first; empty if it was not measured. `from first work to
+    /// last` is time that CUDA events measured, with the gaps between kernels. Idle time is divided by the activity of
+    /// the iteration's thread meanwhile.
     pub gpu: Vec<LedgerRow>,
-    /// Whether kernels were recorded in all iterations that `host` is of, which makes them longer. Otherwise those in
-    /// which kernels were recorded are left out.
+    /// True if kernels were recorded in all iterations that `host` is based on, which makes them longer. Otherwise, the
+    /// iterations in which kernels were recorded are left out.
     pub stretched: bool,
+    #[serde(skip)]
+    pub details: LedgerDetails,
+    /// The shares of the host's time by kind of cause, including causes that are too small for a row.
+    #[serde(skip)]
+    pub host_kinds: BTreeMap<LedgerKind, f64>,
 }
 
-/// What the ledger comes of: the ledgers of windows, and what findings may claim of it.
-#[derive(Debug, Default)]
+impl Ledger {
+    /// Removes the activities of the host, because they were not recorded.
+    pub fn forget_host(&mut self) {
+        self.host.clear();
+        self.host_kinds.clear();
+        self.host_iterations = 0;
+        let is_idle = |row: &LedgerRow| row.kind == LedgerKind::Idle;
+        let idle = self.gpu.iter().filter(|row| is_idle(row));
+        let (ns, share) = idle.fold((0, 0.0), |(ns, share), row| {
+            (ns + row.ns, share + row.share)
+        });
+        self.gpu.retain(|row| !is_idle(row));
+        if ns > 0 {
+            self.gpu.push(LedgerRow {
+                location: None,
+                kind: LedgerKind::Idle,
+                cause: "idle".to_owned(),
+                ns,
+                share,
+            });
+            self.gpu.sort_by_key(|row| std::cmp::Reverse(row.ns));
+        }
+        self.details.windows.iter_mut().for_each(Self::forget_host);
+    }
+}
+
+/// The source of the GPU's ledger.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "GpuLedgerFrom")]
+pub enum Basis {
+    /// CUDA events before the first work of an iteration and after its last. Gaps between are not known.
+    #[default]
+    #[serde(rename = "events")]
+    Span,
+    /// Kernels, in the iterations in which they were recorded, which makes these longer.
+    #[serde(rename = "kernels")]
+    Kernels,
+    /// Kernels that were recorded in other iterations of the same work. Busy time, and the idle time during each
+    /// activity of the host, are assumed to be the same.
+    #[serde(rename = "kernels of other iterations")]
+    Projected,
+}
+
+/// Further results of the ledger: the ledgers of windows, and the times that findings may claim.
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct LedgerDetails {
     pub windows: Vec<Ledger>,
     pub claims: Claims,
+    /// True if kernels were recorded in all iterations but hardly made them longer.
+    pub is_exact: bool,
 }
 
-/// A cause, and the time that is spent on it.
+/// A cause, and its time.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct LedgerRow {
-    /// What kind of cause it is.
+    /// The kind of the cause.
     pub kind: LedgerKind,
-    /// What the time is spent on. `other` has the causes that are too small for a row, `unknown` the time of which the
-    /// record says nothing.
+    /// The activity that the time is spent on. `other` stands for causes that are too small for a row, `unknown` for
+    /// time about which the record has no information.
     pub cause: String,
-    /// How long that is over all these iterations.
+    /// The function that the time is spent in, by samples or because it is marked; in a row of the GPU, the function of
+    /// the host meanwhile. `null` if the row has no single function, or none that is known.
+    #[serde(rename = "where")]
+    pub location: Option<Location>,
+    /// The total time over all these iterations.
     pub ns: u64,
-    /// How much of the time that is.
+    /// The share of that in their time.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
 }
 
-/// What kind of cause time is spent on.
+/// The kind of cause that time is spent on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LedgerKind {
@@ -91,33 +156,36 @@ pub enum LedgerKind {
     Gc,
     /// Host: waits for the GIL.
     GilWait,
-    /// Host: a marked Python function, without what has a row of its own.
+    /// Host: a marked Python function, without the time of activities inside it that have rows of their own.
     Function,
-    /// Host: code between two of the things above.
+    /// Host: code between two of the activities above.
     Code,
-    /// Host: a Python function, by samples of the thread's stack, which divide such code and the time of marked functions.
+    /// Host: a Python function, by samples of the thread's stack. Samples divide code between activities and the time
+    /// of marked functions.
     Python,
     /// Host: native code, by samples.
     Native,
-    /// Host: the thread was asleep or blocked in such code or such a function: in a sleep, for a lock, a file or another
-    /// thread. By samples, or for certain by what the kernel counts.
+    /// Host: the thread was asleep or blocked in such code or such a function, for example in a sleep, or waiting for a
+    /// lock, a file or another thread. Known by samples, or for certain by the kernel's counters.
     Blocked,
-    /// Host: the thread could have run, and another one had its processor.
+    /// Host: the thread could have run, but another one had its processor.
     Delayed,
-    /// Host: waiting for requests, which is neither work nor a fault.
+    /// Host: waits for requests, which are neither work nor a fault.
     Requests,
-    /// GPU: at work.
+    /// GPU: from the first work of an iteration to its last, with the gaps between.
+    Span,
+    /// GPU: busy.
     Busy,
-    /// GPU: nothing to do.
+    /// GPU: idle.
     Idle,
     /// Causes that are too small for a row.
     Other,
-    /// The record says nothing about it.
+    /// Time about which the record has no information.
     Unknown,
 }
 
 impl LedgerKind {
-    /// Its name in exports, as JSON has it.
+    /// Returns the name in exports, which is the same as in JSON.
     #[must_use]
     pub fn name(self) -> String {
         let name = serde_json::to_value(self).unwrap_or_default();
@@ -126,15 +194,14 @@ impl LedgerKind {
 }
 
 impl Ledger {
-    /// How much of the host's time causes of a kind take.
+    /// Returns the share of a kind of cause in the host's time.
     #[must_use]
     pub fn host_share(&self, kind: LedgerKind) -> f64 {
-        let rows = self.host.iter().filter(|row| row.kind == kind);
-        rows.fold(0.0, |sum, row| sum + row.share)
+        self.host_kinds.get(&kind).copied().unwrap_or(0.0)
     }
 }
 
-/// How much of the time goes elsewhere by one list than by another one.
+/// Returns the share of time that the first list has for causes beyond their shares in the second list.
 #[must_use]
 pub fn difference(some: &[LedgerRow], others: &[LedgerRow]) -> f64 {
     let more = |row: &LedgerRow| {
@@ -144,38 +211,103 @@ pub fn difference(some: &[LedgerRow], others: &[LedgerRow]) -> f64 {
     some.iter().map(more).sum()
 }
 
-/// Rows of causes and their times, the greatest first; small ones are one row.
-fn rows(times: Vec<((LedgerKind, String), u64)>) -> Vec<LedgerRow> {
-    let mut sums: BTreeMap<(LedgerKind, String), u64> = BTreeMap::new();
-    for (cause, time) in times {
-        *sums.entry(cause).or_default() += time;
+/// Time of a cause, in nanoseconds.
+struct CauseTime {
+    kind: LedgerKind,
+    cause: String,
+    location: Option<Location>,
+    ns: u64,
+}
+
+/// Returns the share of the time of each kind of cause.
+fn kinds(times: &[CauseTime]) -> BTreeMap<LedgerKind, f64> {
+    let total: u64 = times.iter().map(|time| time.ns).sum();
+    let mut kinds = BTreeMap::new();
+    for time in times {
+        *kinds.entry(time.kind).or_default() += time.ns as f64 / total.max(1) as f64;
     }
-    let mut times: Vec<_> = sums.into_iter().filter(|(_, time)| *time > 0).collect();
-    let total: u64 = times.iter().map(|(_, time)| time).sum();
-    times.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    let share = |time: u64| time as f64 / total.max(1) as f64;
-    let large = times.iter().take_while(|(_, time)| share(*time) >= SMALL);
-    let kept = large.count().min(ROWS);
+    kinds
+}
+
+/// Returns a row for each large cause, the longest first, and rows for the sums of small ones.
+fn rows(times: Vec<CauseTime>) -> Vec<LedgerRow> {
+    let mut sums: BTreeMap<(LedgerKind, String), (u64, Option<Location>)> = BTreeMap::new();
+    for time in times {
+        let sum = sums.entry((time.kind, time.cause)).or_default();
+        sum.0 += time.ns;
+        sum.1 = sum.1.take().or(time.location);
+    }
+    let total: u64 = sums.values().map(|(ns, _)| ns).sum();
+    let share = |ns: u64| ns as f64 / total.max(1) as f64;
+    let named = sums
+        .into_iter()
+        .map(|((kind, cause), (ns, location))| LedgerRow {
+            kind,
+            cause,
+            location,
+            ns,
+            share: share(ns),
+        });
+    let mut rows: Vec<_> = named.filter(|row| row.ns > 0).collect();
+    rows.sort_by(|a, b| {
+        b.ns.cmp(&a.ns)
+            .then_with(|| (a.kind, &a.cause).cmp(&(b.kind, &b.cause)))
+    });
+    let large = rows
+        .iter()
+        .take_while(|row| row.share >= MIN_ROW_SHARE)
+        .count();
     let mut rest: BTreeMap<(LedgerKind, &str), u64> = BTreeMap::new();
-    for ((kind, _), time) in times.drain(kept..) {
-        let other = match kind {
-            LedgerKind::Busy => (kind, "busy: other work"),
-            LedgerKind::Idle => (kind, "idle: other"),
-            LedgerKind::Python => (kind, "Python: other functions"),
-            LedgerKind::Native => (kind, "native: other functions"),
-            LedgerKind::Blocked => (kind, "asleep or blocked elsewhere"),
-            _ => (LedgerKind::Other, "other"),
-        };
-        *rest.entry(other).or_default() += time;
+    for row in rows.drain(large.min(MAX_ROWS)..) {
+        *rest.entry(folded(row.kind)).or_default() += row.ns;
     }
-    let rest = rest.into_iter();
-    let rest = rest.map(|((kind, cause), time)| ((kind, cause.to_owned()), time));
-    let rows = times.into_iter().chain(rest);
-    rows.map(|((kind, cause), ns)| LedgerRow {
+    rows.extend(rest.into_iter().map(|((kind, cause), ns)| LedgerRow {
         kind,
-        cause,
+        cause: cause.to_owned(),
+        location: None,
         ns,
         share: share(ns),
-    })
-    .collect()
+    }));
+    rows
+}
+
+/// Returns the row to which the small causes of a kind are added.
+const fn folded(kind: LedgerKind) -> (LedgerKind, &'static str) {
+    match kind {
+        LedgerKind::Busy => (kind, "busy: other work"),
+        LedgerKind::Idle => (kind, OTHER_IDLE),
+        LedgerKind::Python => (kind, "Python: other functions"),
+        LedgerKind::Native => (kind, "native: other functions"),
+        LedgerKind::Blocked => (kind, "asleep or blocked elsewhere"),
+        _ => (LedgerKind::Other, "other"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_of_a_kind_has_causes_that_are_too_small_for_a_row() {
+        let times = [
+            (LedgerKind::Code, "code", 99_890),
+            (LedgerKind::Wait, "one", 60),
+            (LedgerKind::Wait, "another", 50),
+        ];
+        let times = times.map(|(kind, cause, ns)| CauseTime {
+            kind,
+            cause: cause.to_owned(),
+            location: None,
+            ns,
+        });
+        let ledger = Ledger {
+            host_kinds: kinds(&times),
+            host: rows(times.into()),
+            ..Ledger::default()
+        };
+        let causes: Vec<_> = ledger.host.iter().map(|row| &*row.cause).collect();
+        assert_eq!(causes, ["code", "other"]);
+        assert!((ledger.host_share(LedgerKind::Wait) - 0.0011).abs() < 1e-12);
+        assert!((ledger.host_share(LedgerKind::Gc)).abs() < 1e-12);
+    }
 }

@@ -1,4 +1,4 @@
-//! The slowest iterations, and what was different in them.
+//! The slowest iterations, and how they differ from the others.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -16,44 +16,45 @@ use crate::events::tally::Totals;
 use crate::ledger::difference::Difference;
 use crate::numbers::quantiles::Quantiles;
 
-/// How many of the slowest iterations are looked into.
-const SLOWEST: usize = 10;
+/// Maximum number of slow iterations to analyze.
+const MAX_SLOWEST: usize = 10;
 
-/// How many of the things that overlapped a slow iteration are kept.
-const CAUSES: usize = 8;
+/// Maximum number of overlaps to keep for a slow iteration.
+const MAX_OVERLAPS: usize = 8;
 
-/// A slow iteration, and what overlapped it.
+/// A slow iteration, with the activities that overlapped it.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Slow {
     /// The iteration's number.
     pub n: u64,
-    /// When it began.
+    /// The start of the iteration.
     #[serde(rename = "start_ns")]
     pub start: u64,
-    /// How long it took.
+    /// The time that it took.
     #[serde(rename = "dur_ns")]
     pub duration: u64,
-    /// What was in its batch; `null`: not known.
+    /// The contents of its batch; `null` if they are not known.
     #[serde(serialize_with = "write_batch")]
     #[schemars(with = "Option<InBatch>")]
     pub batch: Option<Batch>,
-    /// Its batch has far more tokens than others have.
+    /// True if its batch has far more tokens than others.
     #[serde(skip)]
     pub is_large: bool,
-    /// How long of that its thread waited for requests.
+    /// The part of that time in which its thread waited for requests.
     #[serde(rename = "idle_ns")]
     pub idle: u64,
-    /// How much longer it took than the mean of the others, all without waiting for requests. Those in which kernels were
-    /// recorded, which makes them longer, are compared with each other.
+    /// The extra time relative to the mean of the others, all without waiting for requests. Iterations in which kernels
+    /// were recorded are compared only with each other, because recording makes them longer.
     #[serde(rename = "more_ns")]
     pub more: i64,
-    /// What of: differences that add up to that, the greatest first and what is unexplained last.
+    /// Differences that add up to the extra time: the greatest first, and the unexplained rest last.
     pub causes: Vec<Difference>,
-    /// What overlapped it, up to 8: what took longest beyond its time in the mean iteration first.
+    /// Up to 8 activities that overlapped it. The one that exceeded its time in the mean iteration the most comes
+    /// first.
     pub overlaps: Vec<SlowCause>,
 }
 
-/// What kind of thing overlapped a slow iteration.
+/// The kind of an activity that overlapped a slow iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "OverlapKind")]
@@ -72,27 +73,28 @@ pub enum CauseKind {
     Range,
 }
 
-/// Something that overlapped a slow iteration.
+/// An activity that overlapped a slow iteration.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Overlap")]
 pub struct SlowCause {
-    /// What kind of thing it is.
+    /// The kind of the activity.
     pub kind: CauseKind,
     /// The name of the call, function or range, of the thread that held the GIL, or of the generation.
     pub name: String,
-    /// How often it overlapped the iteration.
+    /// The number of times that it overlapped the iteration.
     #[schemars(extend("unit" = "times"))]
     pub count: u64,
-    /// For how long it overlapped the iteration.
+    /// The time for which it overlapped the iteration.
     #[serde(rename = "ns")]
     pub time: u64,
-    /// For how long it overlaps the mean iteration.
+    /// The time for which it overlaps the mean iteration.
     #[serde(rename = "usual_ns")]
     pub usual: u64,
 }
 
 impl Slow {
-    /// Takes what made it slow. More work of the GPU comes from its batch, if that is far larger than others are.
+    /// Stores the differences. If its batch is far larger than others, the batch is given as the reason for more GPU
+    /// work.
     pub fn explain(&mut self, (more, mut causes): (i64, Vec<Difference>)) {
         let batch = self.batch.filter(|_| self.is_large);
         let work = causes.iter_mut().find(|cause| cause.is_work());
@@ -104,13 +106,13 @@ impl Slow {
         (self.more, self.causes) = (more, causes);
     }
 
-    /// How long it took without waiting for requests.
+    /// Returns the time that it took without waiting for requests, in nanoseconds.
     #[must_use]
     pub const fn busy(&self) -> u64 {
         self.duration.saturating_sub(self.idle)
     }
 
-    /// The thread that held the GIL longest beyond the usual.
+    /// Returns the name of the thread that exceeded its usual time of holding the GIL the most.
     pub fn holder(&self) -> Option<&str> {
         let mut overlaps = self.overlaps.iter();
         let holds = |cause: &&SlowCause| cause.kind == CauseKind::GilHold && cause.beyond() > 0;
@@ -119,14 +121,14 @@ impl Slow {
 }
 
 impl SlowCause {
-    /// What it took beyond the usual.
+    /// Returns the time beyond that in the mean iteration, in nanoseconds.
     pub const fn beyond(&self) -> u64 {
         self.time.saturating_sub(self.usual)
     }
 }
 
-/// The places of the slowest iterations, of those that count: by what they took beyond the median of those that are like
-/// them. `taken` says in which kernels were recorded, which makes them longer.
+/// Returns the indexes of the slowest iterations that count, by the time beyond the median of comparable iterations.
+/// `taken` returns true for iterations in which kernels were recorded, because recording makes them longer.
 pub fn slowest(
     iterations: &[RawIteration],
     qualified: &Qualified,
@@ -138,31 +140,31 @@ pub fn slowest(
         .partition(|place| taken(&iterations[*place]));
     let beyond = |places: Vec<usize>| {
         let times = places.iter().map(|place| iterations[*place].busy());
-        let usual = Quantiles::of(times).map_or(0, |times| times.p50);
+        let usual = Quantiles::from_values(times).map_or(0, |times| times.p50);
         let beyond = move |place: usize| iterations[place].busy() as i64 - usual as i64;
         places.into_iter().map(move |place| (beyond(place), place))
     };
     let mut all: Vec<_> = beyond(with).chain(beyond(without)).collect();
-    if all.len() > SLOWEST {
-        all.select_nth_unstable_by_key(SLOWEST, |one| Reverse(*one));
-        all.truncate(SLOWEST);
+    if all.len() > MAX_SLOWEST {
+        all.select_nth_unstable_by_key(MAX_SLOWEST, |one| Reverse(*one));
+        all.truncate(MAX_SLOWEST);
     }
     all.into_iter().map(|(_, place)| place).collect()
 }
 
-/// How many times the mean batch's tokens a batch has to have to be a large one.
-pub const LARGE: u64 = 2;
+/// A batch is large if it has more than this multiple of the mean batch's tokens.
+pub const LARGE_BATCH_RATIO: u64 = 2;
 
 /// The iterations of a record.
 #[derive(Clone, Copy, Debug)]
 pub struct Steps<'a> {
     pub iterations: &'a [RawIteration],
-    /// What was in the batch of each.
+    /// The batch of each iteration.
     pub batches: &'a [Option<Batch>],
     pub qualified: &'a Qualified,
 }
 
-/// What the iterations that were watched show, the slowest first.
+/// Returns the watched iterations with their overlaps, the slowest first.
 pub fn slow(
     steps: Steps<'_>,
     watched: Watched,
@@ -195,7 +197,8 @@ pub fn slow(
                 start: clock.ns(raw.start),
                 duration: ns(raw.duration),
                 batch,
-                is_large: batch.is_some_and(|batch| u64::from(batch.tokens) > LARGE * mean),
+                is_large: batch
+                    .is_some_and(|batch| u64::from(batch.tokens) > LARGE_BATCH_RATIO * mean),
                 idle: ns(raw.idle),
                 overlaps: overlaps(&found, facts, strings, &ns, &usual),
                 more: 0,
@@ -240,7 +243,7 @@ fn overlaps(
             .cmp(&a.beyond())
             .then_with(|| a.name.cmp(&b.name))
     });
-    causes.truncate(CAUSES);
+    causes.truncate(MAX_OVERLAPS);
     causes
 }
 

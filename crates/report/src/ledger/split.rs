@@ -1,25 +1,33 @@
-//! Time of which no event says what it is spent on, divided by the samples of stacks that fell into it.
+//! Division of time without events by the samples of stacks that fell into it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 
-use super::host::{Sums, Times};
-use super::keys::Spent;
-use crate::events::samples::{SampleCounts, Seen};
+use super::host::Times;
+use super::keys::HostCause;
+use crate::events::samples::{SampleCounts, SampledState};
 
-/// So many samples, and those of them at which the GPU had nothing to do.
+/// Maximum weight of a sample of a sleep, whose inverse is the minimum, and number of steps of the search for the
+/// weight.
+const MAX_WEIGHT: f64 = 4.0;
+const SEARCH_STEPS: u32 = 32;
+/// The weight of one sample.
+const SAMPLE_WEIGHT: f64 = 1024.0;
+
+/// Number of samples, and number of those during which the GPU was idle.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Count {
     pub all: u64,
     pub idle: u64,
 }
 
-/// What samples show in the time of some iterations.
+/// Samples in the time of some iterations.
 #[derive(Clone, Default, Debug)]
-pub struct SeenIn {
-    /// In all of it.
-    total: HashMap<Seen, Count>,
-    /// By what the time is spent on, where that is known.
-    by: HashMap<(Spent, Seen), Count>,
+pub struct SampleSums {
+    /// All samples.
+    total: HashMap<SampledState, Count>,
+    /// Samples by the cause that they fell into, if it is known.
+    by: HashMap<(HostCause, SampledState), Count>,
 }
 
 impl Count {
@@ -29,14 +37,14 @@ impl Count {
     }
 }
 
-impl SeenIn {
-    /// Adds samples to all.
-    pub fn total(&mut self, seen: Seen, count: Count) {
+impl SampleSums {
+    /// Adds samples to the total.
+    pub fn total(&mut self, seen: SampledState, count: Count) {
         self.total.entry(seen).or_default().add(count);
     }
 
-    /// Adds samples to what the time is spent on that they fell into.
-    pub fn add(&mut self, spent: Spent, seen: Seen, count: Count) {
+    /// Adds samples to the cause that they fell into.
+    pub fn add(&mut self, spent: HostCause, seen: SampledState, count: Count) {
         self.by.entry((spent, seen)).or_default().add(count);
     }
 
@@ -48,7 +56,7 @@ impl SeenIn {
         by.for_each(|((spent, seen), count)| self.add(*spent, *seen, *count));
     }
 
-    /// Whether they are enough to distinguish functions.
+    /// Returns true if there are enough samples to distinguish functions.
     pub fn enough(&self) -> bool {
         let mut counts = SampleCounts::default();
         for (seen, count) in &self.total {
@@ -60,10 +68,15 @@ impl SeenIn {
         counts.enough()
     }
 
-    /// The samples by what the time is spent on that they fell into.
-    fn by_spent(self) -> BTreeMap<Spent, BTreeMap<Seen, Count>> {
+    /// Returns true if all samples are of native stacks. These are never taken of a thread that sleeps.
+    pub fn are_native(&self) -> bool {
+        self.total.keys().all(|seen| seen.is_native())
+    }
+
+    /// Returns the samples by the cause that they fell into.
+    pub fn by_spent(self) -> SamplesByCause {
         let mut unknown: BTreeMap<_, _> = self.total.into_iter().collect();
-        let mut found: BTreeMap<Spent, BTreeMap<Seen, Count>> = BTreeMap::new();
+        let mut found: BTreeMap<HostCause, BTreeMap<SampledState, Count>> = BTreeMap::new();
         for ((spent, seen), count) in self.by {
             found.entry(spent).or_default().insert(seen, count);
             if let Some(left) = unknown.get_mut(&seen) {
@@ -73,46 +86,133 @@ impl SeenIn {
         }
         unknown.retain(|_, left| left.all > 0);
         if !unknown.is_empty() {
-            found.insert(Spent::Unknown, unknown);
+            found.insert(HostCause::Unknown, unknown);
         }
-        found
+        SamplesByCause(found)
     }
 }
 
-/// What some groups spend their time on: what `is_open` is divided by samples, which are enough. The sum stays.
-pub fn split(
-    sums: &Sums,
-    groups: &[usize],
-    is_open: impl Fn(Spent) -> bool,
-) -> Vec<(Spent, Times)> {
-    let by_spent = sums.seen(groups).by_spent();
-    let mut found: BTreeMap<Spent, Times> = BTreeMap::new();
-    for (spent, times) in sums.of(groups) {
-        let seen = by_spent.get(&spent).filter(|_| is_open(spent));
-        for (spent, part) in match seen {
-            Some(seen) => parts(seen, times),
-            None => vec![(spent, times)],
-        } {
-            let sum = found.entry(spent).or_default();
-            *sum = sum.and(part);
-        }
+/// Samples by the cause that they fell into.
+#[derive(Debug)]
+pub struct SamplesByCause(BTreeMap<HostCause, BTreeMap<SampledState, Count>>);
+
+impl SamplesByCause {
+    /// Returns the number of samples that fell into a cause and for which `is` is true.
+    fn count(&self, spent: HostCause, is: impl Fn(SampledState) -> bool) -> u64 {
+        let counts = self.0.get(&spent).into_iter().flatten();
+        let counts = counts.filter(|(seen, _)| is(**seen));
+        counts.map(|(_, count)| count.all).sum()
     }
-    found.into_iter().collect()
+
+    /// Returns the number of samples of native stacks that fell into a cause.
+    pub fn native_in(&self, spent: HostCause) -> u64 {
+        self.count(spent, SampledState::is_native)
+    }
+
+    /// Returns the weight of a sample of a sleep relative to others, with which the divided time adds up to the
+    /// kernel's measurement of the sleep. Without it sleeps may count too much, because a sampler that has to wait
+    /// for a processor is late while the thread runs. `work` has all causes except waits, with their times.
+    pub fn asleep_weight(
+        &self,
+        work: impl Iterator<Item = (HostCause, u64)>,
+        is_open: impl Fn(HostCause) -> bool,
+        asleep: RangeInclusive<u64>,
+    ) -> f64 {
+        let row = |(spent, time): (HostCause, u64)| {
+            let slept = self.count(spent, SampledState::is_asleep) as f64;
+            let ran = self.count(spent, |seen| !seen.is_asleep() && !seen.is_native()) as f64;
+            (is_open(spent), time as f64, slept, ran)
+        };
+        let rows: Vec<_> = work
+            .map(row)
+            .filter(|(_, _, slept, _)| *slept > 0.0)
+            .collect();
+        let sum = |are_open: bool, weight: f64| {
+            let rows = rows.iter().filter(|(is_open, ..)| *is_open == are_open);
+            let part = |(_, time, slept, ran): &(bool, f64, f64, f64)| {
+                time * weight * slept / (weight * slept + ran)
+            };
+            rows.map(part).fold(0.0, |sum, part| sum + part)
+        };
+        let elsewhere = sum(false, 1.0);
+        let (least, most) = (*asleep.start() as f64, *asleep.end() as f64);
+        let wanted = sum(true, 1.0).clamp(least.min(most) - elsewhere, most - elsewhere);
+        let (mut low, mut high) = (1.0 / MAX_WEIGHT, MAX_WEIGHT);
+        if sum(true, 1.0) == wanted || rows.is_empty() {
+            return 1.0;
+        }
+        // The sum grows with the weight.
+        for _ in 0..SEARCH_STEPS {
+            let middle = f64::sqrt(low * high);
+            match sum(true, middle) < wanted {
+                true => low = middle,
+                false => high = middle,
+            }
+        }
+        high
+    }
+
+    /// Divides the time of each cause for which `is_open` is true by its samples. The sum stays the same. A sample of a
+    /// sleep counts `weight` times.
+    pub fn split(
+        &self,
+        spent: Vec<(HostCause, Times)>,
+        is_open: impl Fn(HostCause) -> bool,
+        weight: f64,
+    ) -> Vec<(HostCause, Times)> {
+        let mut found: BTreeMap<HostCause, Times> = BTreeMap::new();
+        for (spent, times) in spent {
+            let seen = self.0.get(&spent).filter(|_| is_open(spent));
+            for (spent, part) in match seen {
+                Some(seen) => parts(spent, &weighted(seen, weight), times),
+                None => vec![(spent, times)],
+            } {
+                let sum = found.entry(spent).or_default();
+                *sum = sum.and(part);
+            }
+        }
+        found.into_iter().collect()
+    }
 }
 
-/// Time divided by the samples in it. Native stacks are sampled apart from the others: they divide what is of no Python
-/// function, or all where there are no others.
-fn parts(seen: &BTreeMap<Seen, Count>, times: Times) -> Vec<(Spent, Times)> {
+/// Returns samples as weights. Samples of sleeps count `weight` times.
+fn weighted(seen: &BTreeMap<SampledState, Count>, weight: f64) -> BTreeMap<SampledState, Count> {
+    let times = |seen: SampledState, count: u64| {
+        let weight = if seen.is_asleep() { weight } else { 1.0 };
+        (count as f64 * weight * SAMPLE_WEIGHT).round() as u64
+    };
+    let one = |(seen, count): (&SampledState, &Count)| {
+        let count = Count {
+            all: times(*seen, count.all),
+            idle: times(*seen, count.idle),
+        };
+        (*seen, count)
+    };
+    seen.iter().map(one).collect()
+}
+
+/// Divides time by the samples in it. Native stacks are sampled separately: they divide only the time outside Python
+/// functions, or all time if there are no other samples.
+fn parts(
+    spent: HostCause,
+    seen: &BTreeMap<SampledState, Count>,
+    times: Times,
+) -> Vec<(HostCause, Times)> {
     let (native, others): (Vec<_>, Vec<_>) = seen.iter().partition(|(seen, _)| seen.is_native());
     let weights = |of: fn(&Count) -> u64| -> Vec<u128> {
         let sum: u64 = native.iter().map(|(_, count)| of(count)).sum();
-        let outside = others.iter().find(|(seen, _)| **seen == Seen::Outside);
+        let outside = others
+            .iter()
+            .find(|(seen, _)| **seen == SampledState::Outside);
         let outside = match (outside, others.is_empty()) {
             (Some((_, count)), _) => of(count),
             (None, is_empty) => u64::from(is_empty),
         };
         let is_divided = sum > 0;
-        let other = |(seen, count): &(&Seen, &Count)| match (is_divided, **seen == Seen::Outside) {
+        let other = |(seen, count): &(&SampledState, &Count)| match (
+            is_divided,
+            **seen == SampledState::Outside,
+        ) {
             (true, true) => 0,
             (true, false) => u128::from(of(count)) * u128::from(sum),
             (false, _) => u128::from(of(count)),
@@ -133,11 +233,18 @@ fn parts(seen: &BTreeMap<Seen, Count>, times: Times) -> Vec<(Spent, Times)> {
     let idle = divided(times.idle, idle);
     let seen = others.iter().chain(&native).map(|(seen, _)| **seen);
     let parts = seen.zip(whole.into_iter().zip(idle));
-    let parts = parts.map(|(seen, (all, idle))| (Spent::Seen(seen), Times { all, idle }));
+    let has_python = others.iter().any(|(seen, _)| seen.is_python());
+    let shown = |seen| match (seen, spent.code()) {
+        // The samples show only that the thread ran, or slept, in this code.
+        (SampledState::Outside, _) if !has_python => spent,
+        (SampledState::Asleep(None), Some(code)) => HostCause::Blocked(code),
+        _ => HostCause::SampledState(seen),
+    };
+    let parts = parts.map(|(seen, (all, idle))| (shown(seen), Times { all, idle }));
     parts.collect()
 }
 
-/// A sum in parts as great as their weights, to the last nanosecond.
+/// Divides a sum in proportion to weights. The parts add up to it exactly.
 fn divided(sum: u64, weights: &[u128]) -> Vec<u64> {
     let all: u128 = weights.iter().sum::<u128>().max(1);
     let (mut before, mut given) = (0_u128, 0_u64);
@@ -155,15 +262,22 @@ fn divided(sum: u64, weights: &[u128]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::keys::{Code, Key};
 
-    fn found(seen: &[(Seen, u64, u64)], all: u64, idle: u64) -> Vec<(Seen, u64, u64)> {
+    const EDGE: HostCause = HostCause::Edge(Key::Gc, Key::Gil);
+
+    fn found(
+        seen: &[(SampledState, u64, u64)],
+        all: u64,
+        idle: u64,
+    ) -> Vec<(SampledState, u64, u64)> {
         let seen = seen.iter().copied();
         let seen = seen.map(|(seen, all, idle)| (seen, Count { all, idle }));
-        let parts = parts(&seen.collect(), Times { all, idle });
+        let parts = parts(EDGE, &seen.collect(), Times { all, idle });
         assert_eq!(parts.iter().map(|(_, part)| part.all).sum::<u64>(), all);
         assert_eq!(parts.iter().map(|(_, part)| part.idle).sum::<u64>(), idle);
         let seen = parts.into_iter().map(|(spent, part)| match spent {
-            Spent::Seen(seen) => (seen, part.all, part.idle),
+            HostCause::SampledState(seen) => (seen, part.all, part.idle),
             _ => panic!("{spent:?}"),
         });
         seen.collect()
@@ -171,32 +285,128 @@ mod tests {
 
     #[test]
     fn time_is_divided_to_the_last_nanosecond() {
-        let seen = [(Seen::Python(1), 2, 0), (Seen::Python(2), 1, 1)];
-        let expected = [(Seen::Python(1), 66, 0), (Seen::Python(2), 34, 50)];
+        let seen = [
+            (SampledState::Python(1), 2, 0),
+            (SampledState::Python(2), 1, 1),
+        ];
+        let expected = [
+            (SampledState::Python(1), 66, 0),
+            (SampledState::Python(2), 34, 50),
+        ];
         assert_eq!(found(&seen, 100, 50), expected);
-        // Where no sample was taken while the GPU was idle, that time is as all is.
-        let seen = [(Seen::Python(1), 1, 0), (Seen::Waiting, 1, 0)];
-        let expected = [(Seen::Python(1), 50, 2), (Seen::Waiting, 50, 3)];
+        // If no sample was taken while the GPU was idle, the idle time is divided like all time.
+        let seen = [
+            (SampledState::Python(1), 1, 0),
+            (SampledState::Waiting, 1, 0),
+        ];
+        let expected = [
+            (SampledState::Python(1), 50, 2),
+            (SampledState::Waiting, 50, 3),
+        ];
         assert_eq!(found(&seen, 100, 5), expected);
     }
 
     #[test]
     fn native_stacks_divide_what_is_of_no_python_function() {
         let seen = [
-            (Seen::Python(1), 60, 60),
-            (Seen::Outside, 40, 40),
-            (Seen::Native(7), 5, 5),
-            (Seen::Native(8), 15, 15),
+            (SampledState::Python(1), 60, 60),
+            (SampledState::Outside, 40, 40),
+            (SampledState::Native(7), 5, 5),
+            (SampledState::Native(8), 15, 15),
         ];
         let expected = [
-            (Seen::Python(1), 600, 600),
-            (Seen::Outside, 0, 0),
-            (Seen::Native(7), 100, 100),
-            (Seen::Native(8), 300, 300),
+            (SampledState::Python(1), 600, 600),
+            (SampledState::Outside, 0, 0),
+            (SampledState::Native(7), 100, 100),
+            (SampledState::Native(8), 300, 300),
         ];
         assert_eq!(found(&seen, 1000, 1000), expected);
-        let alone = [(Seen::Native(7), 1, 0), (Seen::Native(8), 1, 0)];
-        let expected = [(Seen::Native(7), 50, 0), (Seen::Native(8), 50, 0)];
+        let alone = [
+            (SampledState::Native(7), 1, 0),
+            (SampledState::Native(8), 1, 0),
+        ];
+        let expected = [
+            (SampledState::Native(7), 50, 0),
+            (SampledState::Native(8), 50, 0),
+        ];
         assert_eq!(found(&alone, 100, 0), expected);
+    }
+    #[test]
+    fn sleeps_add_up_to_what_the_kernel_says() {
+        let (call, ran) = (HostCause::On(Key::Call(1)), SampledState::Native(7));
+        let (asleep, awake) = (SampledState::AsleepIn(3), SampledState::Outside);
+        let mut seen = SampleSums::default();
+        for (spent, of, all) in [
+            (EDGE, asleep, 60),
+            (EDGE, awake, 40),
+            (EDGE, ran, 10),
+            (call, asleep, 10),
+            (call, awake, 10),
+        ] {
+            seen.add(spent, of, Count { all, idle: 0 });
+        }
+        let seen = seen.by_spent();
+        let is_open = |spent| spent == EDGE;
+        let slept = |least, most| {
+            let rows = [(EDGE, 1000), (call, 100)];
+            let weight = seen.asleep_weight(rows.into_iter(), is_open, least..=most);
+            let times = Times { all: 1000, idle: 0 };
+            let parts = seen.split(vec![(EDGE, times)], is_open, weight);
+            let sum: u64 = parts.iter().map(|(_, part)| part.all).sum();
+            assert_eq!(sum, 1000);
+            let is_it =
+                |(spent, _): &&(HostCause, Times)| *spent == HostCause::SampledState(asleep);
+            parts.iter().find(is_it).unwrap().1.all
+        };
+        // The time is divided as sampled: 600 in the code, and 50 in the call.
+        assert_eq!(slept(0, 1100), 600);
+        assert_eq!(slept(600, 700), 600);
+        // The kernel's measurement includes the sleep in the call.
+        assert!(slept(0, 350).abs_diff(300) <= 1, "{}", slept(0, 350));
+        assert!(slept(850, 900).abs_diff(800) <= 1, "{}", slept(850, 900));
+        // The weight is limited to four.
+        assert!(slept(0, 50).abs_diff(273) <= 1, "{}", slept(0, 50));
+    }
+
+    #[test]
+    fn what_samples_do_not_name_stays_what_it_is() {
+        let count = |all| Count { all, idle: 0 };
+        let seen = |rows: &[(SampledState, u64)]| {
+            let rows = rows.iter().map(|(seen, all)| (*seen, count(*all)));
+            let times = Times { all: 100, idle: 0 };
+            let parts = parts(EDGE, &rows.collect(), times).into_iter();
+            parts
+                .filter(|(_, part)| part.all > 0)
+                .map(|(spent, part)| (spent, part.all))
+                .collect::<Vec<_>>()
+        };
+        let blocked = HostCause::Blocked(Code::Edge(Key::Gc, Key::Gil));
+        let (asleep, sleep) = (SampledState::Asleep(None), SampledState::AsleepIn(3));
+        let found = seen(&[(asleep, 20), (sleep, 30), (SampledState::Outside, 50)]);
+        assert_eq!(
+            found,
+            [
+                (blocked, 20),
+                (HostCause::SampledState(sleep), 30),
+                (EDGE, 50)
+            ]
+        );
+        // Native samples belong to the time in which the thread ran.
+        let found = seen(&[
+            (sleep, 30),
+            (SampledState::Outside, 70),
+            (SampledState::Native(7), 4),
+        ]);
+        let native = HostCause::SampledState(SampledState::Native(7));
+        assert_eq!(found, [(HostCause::SampledState(sleep), 30), (native, 70)]);
+        let python = HostCause::SampledState(SampledState::Python(1));
+        let found = seen(&[(SampledState::Python(1), 50), (SampledState::Outside, 50)]);
+        assert_eq!(
+            found,
+            [
+                (python, 50),
+                (HostCause::SampledState(SampledState::Outside), 50)
+            ]
+        );
     }
 }

@@ -1,43 +1,97 @@
-//! Where time goes and what made iterations slow, in a few lines.
+//! Text of the ledger and of slow iterations.
+
+use std::cmp::Reverse;
 
 use super::difference::Difference;
 use super::slow::Slow;
-use super::{Ledger, LedgerRow, difference};
+use super::{Basis, Ledger, LedgerRow, difference};
 use crate::events::iteration::GpuFrom;
 use crate::events::window::Window;
 use crate::numbers::units::{Change, Share, Time, of_some};
 use crate::print::lines::Lines;
 
-/// How many lines the causes of a slow iteration may take.
-const CAUSES: usize = 3;
-/// The ledger of a window is shown from this part of the time on that goes elsewhere than in all of them.
-const UNLIKE: f64 = 0.2;
-const UNLIKE_LINES: usize = 2;
+/// Maximum number of lines for the causes of a slow iteration.
+const MAX_CAUSE_LINES: usize = 3;
+/// Minimum difference of a window's ledger from that of all, as a part of 1, to show it; and maximum number of such
+/// lines.
+const MIN_UNLIKE: f64 = 0.2;
+const MAX_UNLIKE_LINES: usize = 2;
 /// The heading of slow iterations.
 pub const SLOWEST: &str = "slowest iterations, and what took longer in them than in the mean one";
 
-/// What the host and the GPU spend the time on, the greatest first.
+/// Returns the number of rows to show if at most `most` are wanted, and the number of rows left out. A single row is
+/// not left out, because a line on it would need the same room.
+fn shown(rows: &[LedgerRow], most: usize) -> (usize, usize) {
+    match rows.len().saturating_sub(most) {
+        0 | 1 => (rows.len(), 0),
+        more => (most, more),
+    }
+}
+
+/// Returns the number of lines that [`ledger`] adds.
+pub fn lines(ledger: &Ledger, most: usize) -> usize {
+    let sides = [&ledger.host, &ledger.gpu].into_iter();
+    let sides = sides.filter(|rows| !rows.is_empty()).map(|rows| {
+        let (shown, more) = shown(rows, most);
+        1 + shown + usize::from(more > 0)
+    });
+    sides.sum()
+}
+
+/// Adds the time of the host and of the GPU by cause, the longest first, with at most `most` rows each.
 pub fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mut Lines) {
-    let is_stretched = gpu_from != GpuFrom::Plain;
-    for (side, of, rows, is_stretched) in [
+    let is_exact = ledger.details.is_exact;
+    let stretched = |is_so| {
+        if is_so && !is_exact {
+            ", stretched"
+        } else {
+            ""
+        }
+    };
+    let gpu = match ledger.gpu_from {
+        Basis::Span => stretched(gpu_from != GpuFrom::Plain),
+        Basis::Kernels => stretched(true),
+        Basis::Projected => ", by kernels of the others",
+    };
+    for (side, of, rows, how) in [
         (
             "host",
             ledger.host_iterations,
             &ledger.host,
-            ledger.stretched,
+            stretched(ledger.stretched),
         ),
-        ("GPU", ledger.gpu_iterations, &ledger.gpu, is_stretched),
+        ("GPU", ledger.gpu_iterations, &ledger.gpu, gpu),
     ] {
-        if !rows.is_empty() {
-            let stretched = if is_stretched { ", stretched" } else { "" };
-            let of = of_some(of, ledger.iterations);
-            let heading = format!("{side}{of}{stretched}: ");
-            lines.wrapped(&heading, &said(rows, lines), most);
+        if rows.is_empty() {
+            continue;
+        }
+        let which = match of == ledger.iterations && how.is_empty() {
+            true => String::new(),
+            false => format!(" ({of} of {} iterations{how})", ledger.iterations),
+        };
+        let (most, more) = shown(rows, most);
+        let rest: f64 = rows.iter().skip(most).map(|row| row.share).sum();
+        lines.heading(format_args!(
+            "{:>8}{:>11}  {side}{which}",
+            "of time",
+            lines.a_step()
+        ));
+        for row in rows.iter().take(most) {
+            let room = lines.width().saturating_sub(21);
+            lines.add(format_args!(
+                "{:>8}{:>11}  {}",
+                Share(row.share),
+                Time(row.ns / of.max(1)),
+                lines.name(&row.cause, room)
+            ));
+        }
+        if more > 0 {
+            lines.add(format_args!("{:>8}{:>11}  {more} more", Share(rest), ""));
         }
     }
 }
 
-/// The ledgers of windows that differ much from that of all.
+/// Adds the ledgers of windows that differ much from the ledger of all.
 pub fn unlike<'a>(
     whole: &'a Ledger,
     windows: impl Iterator<Item = (&'a Window, &'a Ledger)>,
@@ -58,8 +112,8 @@ pub fn unlike<'a>(
             (heading, rows, all)
         })
     });
-    let unlike = sides.filter(|(_, rows, all)| difference(rows, all) > UNLIKE);
-    for (heading, rows, _) in unlike.take(room.min(UNLIKE_LINES)) {
+    let unlike = sides.filter(|(_, rows, all)| difference(rows, all) > MIN_UNLIKE);
+    for (heading, rows, _) in unlike.take(room.min(MAX_UNLIKE_LINES)) {
         lines.list(&heading, &said(rows, lines));
     }
 }
@@ -70,14 +124,14 @@ fn said(rows: &[LedgerRow], lines: &Lines) -> Vec<String> {
         .collect()
 }
 
-/// The slowest iterations, and what made them slow. `rest` is how many lines come after them.
+/// Adds the slowest iterations with their causes. `rest` is the number of lines that follow them.
 pub fn slow(all: &[Slow], room: usize, rest: usize, lines: &mut Lines) {
     if room == 0 {
         return;
     }
-    // Of few iterations some of the slowest take less than the others.
+    // If there are few iterations, some of the slowest take less time than the others.
     let longer_ones = all.iter().filter(|slow| slow.more >= 0);
-    let slowest: Vec<_> = longer_ones.take(room).collect();
+    let slowest = most_beyond(longer_ones.collect(), room, |slow| slow);
     if slowest.is_empty() {
         return;
     }
@@ -92,12 +146,20 @@ pub fn slow(all: &[Slow], room: usize, rest: usize, lines: &mut Lines) {
         lines.wrapped(
             &(start + &longer(slow)),
             &causes(slow, lines),
-            most.clamp(1, CAUSES),
+            most.clamp(1, MAX_CAUSE_LINES),
         );
     }
 }
 
-/// How much longer a slow iteration took.
+/// Returns the slow iterations for which there is room: those that exceed others like them the most, the longest first.
+pub fn most_beyond<T>(mut all: Vec<T>, room: usize, slow: impl Fn(&T) -> &Slow) -> Vec<T> {
+    all.sort_by_key(|one| Reverse(slow(one).more));
+    all.truncate(room);
+    all.sort_by_key(|one| Reverse(slow(one).busy()));
+    all
+}
+
+/// Returns the excess of a slow iteration in words.
 pub fn longer(slow: &Slow) -> String {
     match slow.causes.len() {
         0 => String::new(),
@@ -105,12 +167,12 @@ pub fn longer(slow: &Slow) -> String {
     }
 }
 
-/// What made an iteration slow, in words.
+/// Returns the causes of a slow iteration in words.
 pub fn causes(slow: &Slow, lines: &Lines) -> Vec<String> {
     differences(&slow.causes, lines)
 }
 
-/// Differences, in words.
+/// Returns differences in words.
 pub fn differences(causes: &[Difference], lines: &Lines) -> Vec<String> {
     let said = causes.iter().map(|cause| {
         let name = lines.name(&cause.cause, 52);

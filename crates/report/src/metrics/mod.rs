@@ -1,4 +1,4 @@
-//! GPU metrics, which the command samples beside the program: what they were inside windows.
+//! GPU metrics inside windows. The command samples them while the program runs.
 
 pub mod text;
 
@@ -10,17 +10,17 @@ use tllmprof_record::{Clock, Event, Metric, What};
 
 use crate::events::window::Window;
 
-/// How many samples are kept; more are counted.
-const LIMIT: usize = 1 << 22;
+/// Maximum number of samples to keep. More are only counted.
+const MAX_SAMPLES: usize = 1 << 22;
 
-/// A metric of a GPU over some time.
+/// A sample of a GPU metric over a span of time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MetricSample {
-    /// `CLOCK_MONOTONIC`, in nanoseconds.
+    /// Start, on `CLOCK_MONOTONIC`, in nanoseconds.
     pub start: u64,
-    /// In microseconds.
+    /// Length in microseconds.
     pub duration: u32,
-    /// In the metric's unit.
+    /// Value in the metric's unit.
     pub value: f32,
     pub metric: Metric,
     pub device: u8,
@@ -30,10 +30,10 @@ pub struct MetricSample {
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Metrics {
     /// GPU metrics inside windows, by device and metric.
-    // Other records of the same machine may hold them: the report adds these.
+    // Other records of the same machine may hold them; the report adds these.
     #[serde(rename = "gpu_metrics")]
     pub sums: Vec<MetricSum>,
-    /// What this record itself holds.
+    /// The samples in this record.
     #[serde(skip)]
     pub samples: Vec<MetricSample>,
 }
@@ -56,7 +56,7 @@ pub struct MetricSum {
     /// The largest sample.
     #[schemars(extend("unit" = "`unit`"))]
     pub max: f64,
-    /// How many samples there are.
+    /// The number of samples.
     #[schemars(extend("unit" = "samples"))]
     pub samples: u64,
 }
@@ -73,7 +73,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Adds an event, if it is a sample.
+    /// Adds an event if it is a sample.
     pub fn add(&mut self, clock: &Clock, event: &Event) {
         let What::GpuMetric {
             device,
@@ -83,7 +83,7 @@ impl Samples {
         else {
             return;
         };
-        if self.samples.len() == LIMIT {
+        if self.samples.len() == MAX_SAMPLES {
             self.left_out += 1;
             return;
         }
@@ -98,7 +98,7 @@ impl Samples {
     }
 }
 
-/// What samples come to inside windows. One that lies in a window in part counts for that part.
+/// Returns the sums of samples inside windows. A sample that lies only partly in a window counts for that part.
 pub fn inside<'a>(
     samples: impl Iterator<Item = &'a MetricSample>,
     windows: &[Window],
@@ -107,7 +107,7 @@ pub fn inside<'a>(
     spans.sort_unstable();
     let mut sums: BTreeMap<(u8, Metric), (MetricSum, f64)> = BTreeMap::new();
     for sample in samples {
-        // One that took no time is of a moment.
+        // Treat a sample without a duration as one nanosecond long.
         let end = sample
             .start
             .saturating_add(u64::from(sample.duration) * 1000)

@@ -1,4 +1,4 @@
-//! GPU metrics, in a line.
+//! Text on GPU metrics: one line.
 
 use tllmprof_record::Metric;
 
@@ -6,8 +6,8 @@ use super::MetricSum;
 use crate::numbers::units::Quantity;
 use crate::print::lines::Lines;
 
-/// The metrics that have a place in the text.
-const SHOWN: [(Metric, &str); 7] = [
+/// The metrics that the text shows, with their names there.
+const SHOWN_METRICS: [(Metric, &str); 7] = [
     (Metric::SmUtil, "SM busy"),
     (Metric::TensorUtil, "tensor"),
     (Metric::DramBandwidth, "DRAM"),
@@ -17,14 +17,26 @@ const SHOWN: [(Metric, &str); 7] = [
     (Metric::MemoryUsed, "used"),
 ];
 
-/// GPU metrics inside windows, of the first GPU.
+/// Adds GPU metrics inside windows; on a screen, only those of the first GPU.
 pub fn metrics(sums: &[MetricSum], lines: &mut Lines) {
-    let Some(first) = sums.first() else {
-        return;
-    };
+    let mut devices: Vec<_> = sums.iter().map(|sum| sum.device).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    let most = lines.rows(1).max(1);
+    let more = devices.len().saturating_sub(most);
+    for (place, device) in devices.into_iter().take(most).enumerate() {
+        let others = match more {
+            1.. if place == 0 => format!(" (and {more} more)"),
+            _ => String::new(),
+        };
+        lines.list(&format!("GPU {device}{others}: "), &of_device(sums, device));
+    }
+}
+
+fn of_device(sums: &[MetricSum], device: u8) -> Vec<String> {
     let mut parts = Vec::new();
-    for (metric, what) in SHOWN {
-        let is_it = |sum: &&MetricSum| sum.metric == metric && sum.device == first.device;
+    for (metric, what) in SHOWN_METRICS {
+        let is_it = |sum: &&MetricSum| sum.metric == metric && sum.device == device;
         if let Some(sum) = sums.iter().find(is_it) {
             let mean = Quantity(sum.mean, metric.unit());
             parts.push(match metric {
@@ -33,10 +45,5 @@ pub fn metrics(sums: &[MetricSum], lines: &mut Lines) {
             });
         }
     }
-    let others: std::collections::BTreeSet<_> = sums.iter().map(|sum| sum.device).collect();
-    let others = match others.len() - 1 {
-        0 => String::new(),
-        more => format!(" (and {more} more)"),
-    };
-    lines.list(&format!("GPU {}{others}: ", first.device), &parts);
+    parts
 }

@@ -1,33 +1,34 @@
-//! How sure a difference between two series is: a moving-block bootstrap.
+//! Confidence intervals for the difference between two series, by a moving-block bootstrap.
 //!
-//! Times of iterations that follow one another are alike (a batch grows, a clock drops, a collection
-//! comes every so many), so a bootstrap that draws single iterations takes them for more than they are,
-//! and its intervals are too narrow. Here blocks of consecutive iterations are drawn, around the end to
-//! the start; how long they are follows from how far apart iterations still resemble one another (D. N.
-//! Politis, H. White, *Automatic block-length selection for the dependent bootstrap*, 2004, as
-//! corrected by Patton, Politis and White, 2009). The same series give the same interval.
+//! Consecutive iterations have similar times (a batch grows, a clock drops, a collection comes every N iterations). A
+//! bootstrap that draws single iterations treats them as independent, and its intervals are too narrow. This one draws
+//! blocks of consecutive iterations, wrapping around from the end to the start. The block length follows from the
+//! distance at which iterations still resemble one another (D. N. Politis, H. White, *Automatic block-length selection
+//! for the dependent bootstrap*, 2004, as corrected by Patton, Politis and White, 2009). The same series always give
+//! the same interval.
 
-/// The part of intervals that should hold the truth.
+/// The share of intervals that should contain the true value.
 const COVERAGE: f64 = 0.95;
 
-/// How many resamples are drawn, as long as it takes no more than [`WORK`] values.
-const RESAMPLES: usize = 2000;
-const LEAST_RESAMPLES: usize = 200;
-const WORK: usize = 20_000_000;
+/// Maximum and minimum number of resamples, and the number of values to draw in all, which limits the resamples in
+/// between.
+const MAX_RESAMPLES: usize = 2000;
+const MIN_RESAMPLES: usize = 200;
+const MAX_DRAWN_VALUES: usize = 20_000_000;
 
-/// How far apart iterations are looked at.
-const FURTHEST: usize = 100;
+/// Maximum distance between iterations to analyze.
+const MAX_LAG: usize = 100;
 
-/// What is compared of a series.
+/// The statistic to compare.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Statistic {
     Mean,
-    /// By nearest rank.
+    /// A quantile by nearest rank.
     Quantile(f64),
 }
 
 impl Statistic {
-    /// How many values it takes for its interval to mean something: some must lie beyond a quantile.
+    /// Returns the minimum number of values for a meaningful interval: some must lie beyond a quantile.
     pub fn least(self) -> usize {
         match self {
             Self::Mean => 8,
@@ -35,8 +36,8 @@ impl Statistic {
         }
     }
 
-    /// That of some values; 0 where there are none.
-    pub fn of(self, values: &[f64]) -> f64 {
+    /// Returns the statistic of some values; 0 if there are none.
+    pub fn compute(self, values: &[f64]) -> f64 {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         weighted(&sorted, &vec![1; sorted.len()], self)
@@ -46,22 +47,22 @@ impl Statistic {
 /// The difference between two series, relative to the first.
 #[derive(Clone, Copy, PartialEq, Debug, serde::Serialize)]
 pub struct Change {
-    /// In JSON `null`, where it is more than any number.
+    /// The change as a part of 1. In JSON it is `null` if it is infinite.
     pub relative: f64,
-    /// Where there are enough values for one: 95 %.
+    /// The 95 % interval, if there are enough values for one.
     pub interval: Option<(f64, f64)>,
 }
 
-/// A series, ready to be drawn from.
+/// A series that is prepared for drawing.
 struct Series {
     sorted: Vec<f64>,
-    /// The place of each value in that order.
+    /// The index of each value in that order.
     places: Vec<u32>,
     block: usize,
 }
 
 impl Series {
-    fn of(values: &[f64]) -> Self {
+    fn new(values: &[f64]) -> Self {
         let mut order: Vec<u32> = (0..values.len() as u32).collect();
         order.sort_by(|a, b| values[*a as usize].total_cmp(&values[*b as usize]));
         let mut places = vec![0; values.len()];
@@ -75,12 +76,13 @@ impl Series {
         }
     }
 
-    /// How many blocks it has room for.
+    /// Returns the number of blocks that fit into it.
     fn blocks(&self) -> f64 {
         self.places.len() as f64 / self.block as f64
     }
 
-    /// How often each value, by its place in the order, is in a resample.
+    /// Draws a resample. `counts` receives the number of times that it contains each value, by index in the sorted
+    /// order.
     fn draw(&self, random: &mut SplitMix, counts: &mut Vec<u32>) {
         let length = self.places.len();
         counts.clear();
@@ -99,7 +101,7 @@ impl Series {
     }
 }
 
-/// A statistic of values in their order, each of which is there so many times.
+/// Returns a statistic of sorted values, each of which occurs the given number of times.
 fn weighted(sorted: &[f64], counts: &[u32], statistic: Statistic) -> f64 {
     let values = || sorted.iter().zip(counts);
     let length = sorted.len().max(1) as f64;
@@ -122,9 +124,9 @@ fn weighted(sorted: &[f64], counts: &[u32], statistic: Statistic) -> f64 {
     }
 }
 
-/// The changes of some statistics from a series to another one. None of them may be empty.
+/// Returns the changes of some statistics from one series to another. No series may be empty.
 pub fn changes(base: &[f64], other: &[f64], statistics: &[Statistic]) -> Vec<Change> {
-    let sides = [Series::of(base), Series::of(other)];
+    let sides = [Series::new(base), Series::new(other)];
     let whole = sides.each_ref().map(|side| vec![1; side.sorted.len()]);
     let mut found: Vec<Vec<f64>> = statistics.iter().map(|_| Vec::new()).collect();
     let fewest = base.len().min(other.len());
@@ -133,7 +135,8 @@ pub fn changes(base: &[f64], other: &[f64], statistics: &[Statistic]) -> Vec<Cha
     let wanted = statistics
         .iter()
         .any(|statistic| fewest >= statistic.least());
-    let resamples = (WORK / (base.len() + other.len()).max(1)).clamp(LEAST_RESAMPLES, RESAMPLES);
+    let resamples =
+        (MAX_DRAWN_VALUES / (base.len() + other.len()).max(1)).clamp(MIN_RESAMPLES, MAX_RESAMPLES);
     for _ in 0..if wanted { resamples } else { 0 } {
         for (side, counts) in sides.iter().zip(&mut counts) {
             side.draw(&mut random, counts);
@@ -165,7 +168,7 @@ pub fn changes(base: &[f64], other: &[f64], statistics: &[Statistic]) -> Vec<Cha
         .collect()
 }
 
-/// How much more `other` is than `base`, of that.
+/// Returns the relative change from `base` to `other`.
 fn relative(base: f64, other: f64) -> f64 {
     if base == other {
         0.0
@@ -174,7 +177,7 @@ fn relative(base: f64, other: f64) -> f64 {
     }
 }
 
-/// What holds the middle 95 % of the resamples, widened for there being few blocks.
+/// Returns the interval of the middle 95 % of the resamples, widened because there are few blocks.
 fn interval(mut found: Vec<f64>, estimate: f64, widening: f64) -> Option<(f64, f64)> {
     found.sort_by(f64::total_cmp);
     let at = |share: f64| {
@@ -188,8 +191,8 @@ fn interval(mut found: Vec<f64>, estimate: f64, widening: f64) -> Option<(f64, f
     Some((at(tail)?, at(1.0 - tail)?))
 }
 
-/// By how much an interval from so many independent pieces has to be wider than the bootstrap makes it:
-/// it estimates the variance by dividing by n, and the normal distribution stands for Student's.
+/// Returns the factor by which an interval from a number of independent pieces must be wider than that of the
+/// bootstrap, which estimates the variance by dividing by n and uses the normal distribution instead of Student's.
 fn widening(pieces: f64) -> f64 {
     const NORMAL: f64 = 1.959_964;
     let (freedom, z) = ((pieces - 1.0).max(1.0), NORMAL);
@@ -202,7 +205,7 @@ fn widening(pieces: f64) -> f64 {
     student / z * ((freedom + 1.0) / freedom).sqrt()
 }
 
-/// How long blocks should be for the mean of a series.
+/// Returns the best block length for the mean of a series.
 fn block_length(values: &[f64]) -> usize {
     let length = values.len();
     let size = length as f64;
@@ -215,10 +218,10 @@ fn block_length(values: &[f64]) -> usize {
     if !variance.is_normal() || length < 8 {
         return 1;
     }
-    // The lag from which on a few in a row are no more than chance.
+    // After this many small covariances in a row, the rest is taken to be chance.
     let few = 5.max(size.log10().sqrt() as usize);
     let furthest = (size.sqrt().ceil() as usize + few)
-        .min(FURTHEST)
+        .min(MAX_LAG)
         .min(length - 1);
     let chance = 2.0 * (size.log10() / size).sqrt() * variance;
     let mut covariances = vec![variance];
@@ -243,7 +246,7 @@ fn block_length(values: &[f64]) -> usize {
             .get(lag)
             .copied()
             .unwrap_or_else(|| covariance(lag));
-        // A flat top that falls to zero.
+        // The weight is 1 up to half of the reach, then falls linearly to 0.
         let share = lag as f64 / reach as f64;
         let weight = if share <= 0.5 {
             1.0
@@ -262,7 +265,7 @@ fn block_length(values: &[f64]) -> usize {
     }
 }
 
-/// Random numbers that stay the same from version to version (Steele, Lea and Flood, 2014).
+/// Random numbers that stay the same in all versions (Steele, Lea and Flood, 2014).
 struct SplitMix(u64);
 
 impl SplitMix {
@@ -274,7 +277,7 @@ impl SplitMix {
         mixed ^ (mixed >> 31)
     }
 
-    /// One of the numbers below `limit`, which is no more than 2^32.
+    /// Returns a number below `limit`, which may be at most 2^32.
     const fn below(&mut self, limit: usize) -> usize {
         (((self.next() >> 32) * limit as u64) >> 32) as usize
     }
@@ -284,7 +287,8 @@ impl SplitMix {
 mod tests {
     use super::*;
 
-    /// A series of times around `mean` where each is like the one before by `like`, with heavy tails.
+    /// Returns a series of times around `mean` with heavy tails. `like` is the correlation of each value with the
+    /// previous one.
     fn series(random: &mut SplitMix, length: usize, mean: f64, like: f64) -> Vec<f64> {
         let mut state = 0.0;
         (0..length + 50)
@@ -301,7 +305,7 @@ mod tests {
             .collect()
     }
 
-    /// How many of many intervals hold the truth.
+    /// Returns the number of intervals out of many that contain the true value.
     fn coverage(length: usize, like: f64, statistic: Statistic) -> f64 {
         let mut random = SplitMix(length as u64);
         let rounds = 120;

@@ -1,5 +1,6 @@
-//! Numbers: how they are distributed, whether two series differ, and how people read them.
+//! Numbers: distributions, differences between series, and formatting.
 
+pub mod between;
 pub mod bootstrap;
 pub mod parts;
 pub mod quantiles;

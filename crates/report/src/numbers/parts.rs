@@ -1,4 +1,4 @@
-//! Parts of iterations in two runs: what they take, and how much that differs.
+//! Parts of iterations, such as kernels or layers, in two runs.
 
 use std::borrow::Cow;
 
@@ -6,32 +6,34 @@ use serde::Serialize;
 
 use super::bootstrap::{Change, Statistic, changes};
 
-/// Things of one name in both runs.
+/// Parts with the same name in both runs.
 #[derive(Debug, Serialize)]
 pub struct PartChange {
     pub name: String,
-    /// The name as text has it.
+    /// The name as shown in text.
     #[serde(skip)]
     pub label: String,
-    /// What they take in an iteration, in nanoseconds; 0 where there are none.
+    /// Mean time in an iteration, in nanoseconds; 0 if a run has none.
     #[serde(rename = "base_ns")]
     pub base: f64,
     #[serde(rename = "other_ns")]
     pub other: f64,
-    /// `None` where one of the runs has none of them.
+    /// Mean number in an iteration, in both runs; `None` if it is not counted.
+    pub counts: Option<[f64; 2]>,
+    /// The relative change of the time; `None` if one of the runs has no such part.
     pub change: Option<Change>,
 }
 
-/// What things of one name take in a run.
+/// Time of parts with one name in a run, in nanoseconds.
 #[derive(Debug)]
 pub struct Part<'a> {
     pub ns: u64,
-    /// In each iteration, by its place, which may be there more than once; `None`: that is not known.
+    /// Pairs of an iteration's index and a time. An index may occur several times. `None` if the times are not known.
     pub by_step: Option<Cow<'a, [(u32, u64)]>>,
 }
 
 impl Part<'_> {
-    /// What they took in each iteration; `None` where that is not known, or was outside iterations.
+    /// Returns the time in each iteration; `None` if it is not known, or if all of it is outside iterations.
     fn series(&self, steps: u64) -> Option<Vec<f64>> {
         let mut series = vec![0.0; usize::try_from(steps).ok()?];
         for (step, ns) in self.by_step.as_ref()?.iter() {
@@ -41,7 +43,7 @@ impl Part<'_> {
     }
 }
 
-/// How much a part of both runs differs; `None` where one of them lacks it.
+/// Returns the change of a part between two runs; `None` if one of them lacks it.
 pub fn change(sides: [Option<Part<'_>>; 2], steps: [u64; 2]) -> Option<Change> {
     let [Some(base), Some(other)] = sides else {
         return None;

@@ -1,4 +1,4 @@
-//! Numbers for people.
+//! Numbers formatted for people.
 
 use std::fmt;
 
@@ -84,7 +84,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// How often something happens, with three or four digits.
+/// A frequency, with three or four digits.
 pub struct Rate(pub f64);
 
 impl fmt::Display for Rate {
@@ -98,11 +98,22 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Of how many iterations a figure is, in words; nothing where it is of all.
+/// Returns the number of iterations that a figure is based on, in words; empty if it is based on all.
 pub fn of_some(some: u64, all: u64) -> String {
     match some < all {
         true => format!(" ({some})"),
         false => String::new(),
+    }
+}
+
+/// A count with the noun of what is counted: `1 step`, `2 steps`.
+#[derive(Clone, Copy, Debug)]
+pub struct Count(pub u64, pub &'static str);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(count, noun) = self;
+        write!(f, "{count} {noun}{}", if *count == 1 { "" } else { "s" })
     }
 }
 

@@ -1,4 +1,4 @@
-//! JSON that may be printed on a terminal.
+//! JSON that is safe to print on a terminal.
 
 use std::io::{self, Write};
 
@@ -10,24 +10,25 @@ use serde_json::ser::Formatter;
 use serde_json::{Serializer, Value};
 use tllmprof_config::printable::is_hidden;
 
-/// Writes a value as JSON, with a line's end.
+/// Writes a value as JSON, followed by a newline.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// Returns an error if writing fails.
 pub fn write(value: &impl Serialize, to: &mut impl Write) -> io::Result<()> {
     value.serialize(&mut Serializer::with_formatter(&mut *to, Escaping))?;
     to.write_all(b"\n")
 }
 
-/// Writes a text as a string of JSON.
+/// Writes a text as a JSON string.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// Returns an error if writing fails.
 pub fn write_text(text: &str, to: &mut impl Write) -> io::Result<()> {
     Ok(text.serialize(&mut Serializer::with_formatter(to, Escaping))?)
 }
 
-/// The JSON schema of a type as serde writes it: every key is always there. Keys that end with `ns` have that unit.
+/// Returns the JSON schema of a type as serde writes it: every key is always present. Keys that end with `ns` get that
+/// unit.
 #[must_use]
 pub fn schema_of<T: JsonSchema>() -> Value {
     let mut settings = SchemaSettings::draft2020_12().for_serialize();
@@ -49,15 +50,15 @@ fn units(schema: &mut Schema) {
     }
 }
 
-/// Writes a time of the GPU: what is as short as nothing is not known.
+/// Writes a GPU time. A time of 0 is not known, and is written as `null`.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// Returns an error if writing fails.
 pub fn known<S: serde::Serializer>(ns: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     Some(*ns).filter(|ns| *ns > 0).serialize(serializer)
 }
 
-/// Hidden characters as escapes of JSON: who reads it gets the text as it was recorded.
+/// Writes hidden characters as JSON escapes. A JSON parser restores the text as it was recorded.
 struct Escaping;
 
 impl Formatter for Escaping {
@@ -66,7 +67,7 @@ impl Formatter for Escaping {
         to: &mut W,
         text: &str,
     ) -> io::Result<()> {
-        // Nearly all texts, and looked at many bytes at a time.
+        // Nearly all texts take this fast path, which checks many bytes at a time.
         if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
             return to.write_all(text.as_bytes());
         }

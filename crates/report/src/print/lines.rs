@@ -1,31 +1,70 @@
-//! Lines that fit a screen.
+//! Lines of text: cut to fit a screen, or folded if there is room for everything.
 
+use std::cell::Cell;
 use std::fmt;
 
 use tllmprof_config::printable;
 
-/// The width of a screen, and how many lines it has.
+/// Width and number of lines of a screen.
 pub const WIDTH: usize = 80;
-/// What follows the parts of a list that have room, where others have none.
-const MORE: &str = ", …";
-/// How far lines that go on are moved in, at most.
-const INDENT: usize = 6;
-const RESET: &str = "\x1b[0m";
 pub const HEIGHT: usize = 44;
+/// Width of lines if there is no screen.
+pub const WIDE: usize = 120;
+/// Suffix of a list whose remaining parts do not fit.
+const MORE: &str = ", …";
+/// Maximum indentation of a list's following lines, and additional indentation of a folded line's following lines.
+const MAX_INDENT: usize = 6;
+const HANGING_INDENT: usize = 4;
+/// Maximum length of a name if there is no screen. The middle of a longer one is left out.
+const MAX_NAME_LENGTH: usize = 200;
+const RESET: &str = "\x1b[0m";
 
-/// What stands for a figure that is not known.
+/// Stands for a figure that is not known.
 pub const UNKNOWN: &str = "–";
 
-/// How a text is shown.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+/// Options of a text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Style {
-    /// Names and lines that are too long for a screen are not cut, as for a pipe or a file.
+    /// True to show everything and fold long lines; false to show at most a screen and cut long lines.
     pub is_whole: bool,
-    /// Headings and verdicts have colours of a terminal.
+    /// True to leave out tables.
+    pub is_brief: bool,
+    /// True to colour headings and verdicts for a terminal.
     pub is_coloured: bool,
+    /// Number of characters in a line.
+    pub width: usize,
+    /// Number of lines on a screen.
+    pub height: usize,
+    /// Number of rows in each table; `None` to show all, or as many as fit a screen.
+    pub top: Option<usize>,
 }
 
-/// What a text on a terminal stands out by.
+impl Default for Style {
+    fn default() -> Self {
+        Self {
+            is_whole: false,
+            is_brief: false,
+            is_coloured: false,
+            width: WIDTH,
+            height: HEIGHT,
+            top: None,
+        }
+    }
+}
+
+impl Style {
+    /// Returns the style for a pipe or a file.
+    #[must_use]
+    pub fn whole() -> Self {
+        Self {
+            is_whole: true,
+            width: WIDE,
+            ..Self::default()
+        }
+    }
+}
+
+/// The highlighting of a text on a terminal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Colour {
     Bold,
@@ -37,25 +76,152 @@ pub enum Colour {
 pub struct Lines {
     text: String,
     style: Style,
+    /// Number of lines to reserve for the end of the text.
+    kept: usize,
+    /// True if a name was shown without its middle.
+    has_shortened: Cell<bool>,
+    /// True if figures are of a whole trace, in which no iterations were found.
+    is_of_trace: bool,
 }
 
 impl Lines {
     pub fn new(style: Style) -> Self {
-        let text = String::new();
-        Self { text, style }
+        Self {
+            style,
+            ..Self::default()
+        }
     }
 
-    /// Adds a line, printable and cut to the screen's width.
+    /// Declares that the following figures are of a whole trace, in which no iterations were found.
+    pub const fn show_trace(&mut self) {
+        self.is_of_trace = true;
+    }
+
+    /// Returns true if figures are of a whole trace.
+    pub const fn is_of_trace(&self) -> bool {
+        self.is_of_trace
+    }
+
+    /// Returns the unit of figures of calls and kernels: `a step`, or `in all`.
+    pub const fn a_step(&self) -> &'static str {
+        if self.is_of_trace { "in all" } else { "a step" }
+    }
+
+    /// Reserves lines of the screen for the end of the text.
+    pub const fn keep(&mut self, lines: usize) {
+        self.kept = lines;
+    }
+
+    /// Returns the number of lines that a function adds.
+    pub fn measure(&self, add: impl FnOnce(&mut Self)) -> usize {
+        let mut alone = Self::new(self.style);
+        alone.is_of_trace = self.is_of_trace;
+        add(&mut alone);
+        alone.used()
+    }
+
+    /// Adds text, unless the screen has no room for all of it.
+    pub fn if_room(&mut self, add: impl FnOnce(&mut Self)) {
+        let before = self.text.len();
+        add(self);
+        if !self.style.is_whole && self.used() + self.kept > self.style.height {
+            self.text.truncate(before);
+        }
+    }
+
+    fn used(&self) -> usize {
+        self.text.lines().count()
+    }
+
+    /// Adds a printable line. On a screen it is cut to the width; otherwise it is folded.
     pub fn add(&mut self, line: fmt::Arguments<'_>) {
-        let line = self.name(&line.to_string(), WIDTH);
-        self.text.push_str(line.trim_end());
+        let line = line.to_string();
+        if self.style.is_whole {
+            let line = printable(line.trim_end());
+            let indent = text_starts(&line, self.style.width / 2);
+            self.folded(&line, indent + HANGING_INDENT);
+        } else {
+            let line = short(&line, self.style.width);
+            self.text.push_str(line.trim_end());
+            self.text.push('\n');
+        }
+    }
+
+    /// Adds a text, folded into as many lines as necessary. All lines but the first are indented by `indent`
+    /// characters.
+    pub fn text(&mut self, text: &str, indent: usize) {
+        self.folded(&printable(text), indent);
+    }
+
+    /// Adds a text in the same way. A screen shows at most this number of lines.
+    pub fn text_within(&mut self, text: &str, indent: usize, lines: usize) {
+        match self.style.is_whole {
+            true => self.text(text, indent),
+            // A line breaks between words and so may be shorter. One line less is certain to suffice.
+            false => self.folded(
+                &short(text, (lines - 1) * (self.style.width - indent)),
+                indent,
+            ),
+        }
+    }
+
+    fn folded(&mut self, text: &str, indent: usize) {
+        let width = self.style.width;
+        let mut rest = text;
+        let mut start = 0;
+        while start + rest.chars().count() > width {
+            let room = width - start.min(width / 2);
+            let end = rest
+                .char_indices()
+                .nth(room)
+                .map_or(rest.len(), |(end, _)| end);
+            let Some(space) = self.break_at(rest, end, width - indent.min(width / 2)) else {
+                break;
+            };
+            let (now, later) = rest.split_at(space);
+            self.text.push_str(&" ".repeat(start));
+            self.text.push_str(now.trim_end());
+            self.text.push('\n');
+            (rest, start) = (later.trim_start(), indent);
+        }
+        self.text.push_str(&" ".repeat(start));
+        self.text.push_str(rest);
         self.text.push('\n');
     }
 
-    /// Adds a line whose first `length` bytes have a colour, if they end a character.
+    /// Returns the index at which to break a text of which the first `end` bytes fit into a line, or `None` if it
+    /// should not be broken. A word that is longer than a following line of `room` characters is divided on a screen
+    /// and otherwise kept.
+    fn break_at(&self, text: &str, end: usize, room: usize) -> Option<usize> {
+        // Search after the indentation, because a line must not be empty. A number stays with its per cent sign.
+        let from = text.len() - text.trim_start().len();
+        let spaces = text.match_indices(' ').map(|(at, _)| at);
+        let mut spaces = spaces.filter(|at| *at > from && !text[at + 1..].starts_with('%'));
+        let space = spaces.clone().take_while(|at| *at <= end).last();
+        let next = spaces.find(|at| *at > end);
+        let word = &text[space.map_or(from, |space| space + 1)..next.unwrap_or(text.len())];
+        match (word.chars().count() > room, self.style.is_whole) {
+            (true, true) => next,
+            (true, false) => Some(end),
+            (false, _) => space.or(next),
+        }
+    }
+
+    /// Adds a line and colours its first `length` bytes, if they end at a character boundary.
     pub fn coloured(&mut self, line: &str, length: usize, colour: Colour) {
         let from = self.text.len();
         self.add(format_args!("{line}"));
+        self.paint(from, length, colour);
+    }
+
+    /// Adds a text like [`Self::text`] and colours its first `length` bytes.
+    pub fn coloured_text(&mut self, text: &str, indent: usize, length: usize, colour: Colour) {
+        let from = self.text.len();
+        self.text(text, indent);
+        self.paint(from, length, colour);
+    }
+
+    fn paint(&mut self, from: usize, length: usize, colour: Colour) {
         let end = from + length;
         if self.style.is_coloured && self.text.is_char_boundary(end) && end < self.text.len() {
             self.text.insert_str(end, RESET);
@@ -63,28 +229,61 @@ impl Lines {
         }
     }
 
-    /// Adds a line that is a heading.
+    /// Adds a heading.
     pub fn heading(&mut self, line: fmt::Arguments<'_>) {
         let line = line.to_string();
-        let length = self.name(&line, WIDTH).trim_end().len();
+        let length = self.name(&line, self.style.width).trim_end().len();
         self.coloured(&line, length, Colour::Bold);
     }
 
-    /// A name as it may be shown: its start, where it is longer than `width` characters and has to fit.
+    /// Returns a printable name. On a screen it is cut to `width` characters. Otherwise the middle of a very long name
+    /// is left out, because names with the same beginning, such as those of templates, differ at the end.
     pub fn name(&self, text: &str, width: usize) -> String {
+        if !self.style.is_whole {
+            return short(text, width);
+        }
+        let name = printable(text);
+        let length = name.chars().count();
+        if length <= MAX_NAME_LENGTH {
+            return name;
+        }
+        self.has_shortened.set(true);
+        let half = MAX_NAME_LENGTH / 2;
+        let start: String = name.chars().take(half).collect();
+        let end: String = name.chars().skip(length - half + 1).collect();
+        format!("{start}…{end}")
+    }
+
+    /// Returns a sentence. On a screen it is cut to `width` characters, as names in it may have any length.
+    pub fn sentence(&self, text: &str, width: usize) -> String {
         match self.style.is_whole {
-            true => printable(text),
+            true => text.to_owned(),
             false => short(text, width),
         }
     }
 
-    /// Adds a line with as many of `parts`, separated by commas, as fit, under a heading.
+    /// Returns the number of rows of a table for which a screen has room for `on_screen` rows.
+    pub fn rows(&self, on_screen: usize) -> usize {
+        let all = if self.style.is_whole && !self.style.is_brief {
+            usize::MAX
+        } else {
+            on_screen
+        };
+        self.style.top.unwrap_or(all)
+    }
+
+    /// Adds a line with a heading and as many of `parts` as fit, separated by commas; all of them if there is no
+    /// screen.
     pub fn list(&mut self, heading: &str, parts: &[String]) {
+        if self.style.is_whole {
+            let text = format!("{heading}{}", parts.join(", "));
+            return self.add(format_args!("{text}"));
+        }
         let mut line = heading.to_owned();
         for (place, part) in parts.iter().enumerate() {
             let separator = if place == 0 { "" } else { ", " };
             let length = line.chars().count() + separator.len() + part.chars().count();
-            if length > WIDTH && place > 0 {
+            if length > self.style.width && place > 0 {
                 break;
             }
             line.push_str(separator);
@@ -93,11 +292,19 @@ impl Lines {
         self.add(format_args!("{line}"));
     }
 
-    /// Adds as many of `parts`, separated by commas, as fit on so many lines under a heading.
+    /// Adds a heading and as many of `parts` as fit into `most` lines, separated by commas; all of them if there is no
+    /// screen.
     pub fn wrapped(&mut self, heading: &str, parts: &[String], most: usize) {
-        let indent = " ".repeat(heading.chars().count().min(INDENT));
+        let indent = " ".repeat(heading.chars().count().min(MAX_INDENT));
+        let width = self.style.width;
+        let most = if self.style.is_whole {
+            usize::MAX
+        } else {
+            most
+        };
         let mut rest = parts;
-        for turn in 0..most {
+        let mut turn = 0;
+        while turn < most {
             let start = if turn == 0 { heading } else { &indent };
             let fits = |count: &usize| {
                 let text = rest[..*count].iter().map(|part| part.chars().count() + 2);
@@ -106,17 +313,18 @@ impl Lines {
                     true => MORE.chars().count(),
                     false => 0,
                 };
-                start.chars().count() + text.sum::<usize>() - 2 + more <= WIDTH
+                start.chars().count() + text.sum::<usize>() - 2 + more <= width
             };
             let count = (1..=rest.len()).take_while(fits).last();
             let count = match count {
-                // The next line has more room.
+                // The next line has more room than the one with the heading.
                 None if turn == 0
                     && most > 1
-                    && heading.chars().count() > INDENT
+                    && heading.chars().count() > MAX_INDENT
                     && !rest.is_empty() =>
                 {
                     self.add(format_args!("{start}"));
+                    turn += 1;
                     continue;
                 }
                 count => count.unwrap_or(1).min(rest.len()),
@@ -132,21 +340,56 @@ impl Lines {
             };
             self.add(format_args!("{start}{}{comma}", now.join(", ")));
             rest = later;
+            turn += 1;
         }
     }
 
-    /// How many lines the screen has left.
+    /// Returns the number of lines that the screen has left; more than any text has if there is no screen.
     pub fn left(&self) -> usize {
-        HEIGHT.saturating_sub(self.text.lines().count())
+        match self.style.is_whole {
+            true => PLENTY,
+            false => self.style.height.saturating_sub(self.used() + self.kept),
+        }
+    }
+
+    /// Returns true if tables are left out.
+    pub const fn is_brief(&self) -> bool {
+        self.style.is_brief
+    }
+
+    /// Returns the number of characters in a line.
+    pub const fn width(&self) -> usize {
+        self.style.width
     }
 
     pub fn blank(&mut self) {
-        self.text.push('\n');
+        if !self.text.is_empty() && !self.text.ends_with("\n\n") {
+            self.text.push('\n');
+        }
     }
 
-    pub fn finish(self) -> String {
+    pub fn finish(mut self) -> String {
+        if self.has_shortened.get() {
+            self.add(format_args!(
+                "… in a name: its middle is left out; --json has it"
+            ));
+        }
+        while self.text.ends_with("\n\n") {
+            self.text.pop();
+        }
         self.text
     }
+}
+
+/// A number of lines that no text reaches.
+const PLENTY: usize = usize::MAX / 4;
+
+/// Returns the index at which the text of a line starts: after its last column, if that is not beyond `most`, else
+/// after its indentation.
+fn text_starts(line: &str, most: usize) -> usize {
+    let start = |at: usize| line.len() - line[at..].trim_start().len();
+    let columns = line.rfind("  ").map(start).filter(|at| *at <= most);
+    columns.unwrap_or_else(|| start(0))
 }
 
 impl Colour {
@@ -159,7 +402,7 @@ impl Colour {
     }
 }
 
-/// A text as it may be shown, printable: the start of one that is longer than `width` characters.
+/// Returns a printable text, cut to `width` characters.
 pub fn short(text: &str, width: usize) -> String {
     let text = printable(text);
     match text.char_indices().nth(width) {
@@ -212,21 +455,94 @@ mod tests {
     }
 
     #[test]
+    fn the_middle_of_a_very_long_name_is_left_out() {
+        let mut lines = Lines::new(Style::whole());
+        let (start, middle) = ("a".repeat(120), "m".repeat(800));
+        let names = ["1>", "2>"].map(|end| format!("{start}{middle}{}{end}", "z".repeat(118)));
+        let shown = names.each_ref().map(|name| lines.name(name, 30));
+        assert_ne!(shown[0], shown[1]);
+        for name in &shown {
+            assert_eq!(name.chars().count(), MAX_NAME_LENGTH);
+            assert!(name.contains("a…z"), "{name}");
+            lines.add(format_args!("{name}"));
+        }
+        let whole = lines.name(&names[0][..MAX_NAME_LENGTH], 30);
+        assert_eq!(whole, names[0][..MAX_NAME_LENGTH]);
+        let text = lines.finish();
+        assert!(
+            text.ends_with("its middle is left out; --json has it\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn nothing_is_cut_for_a_pipe() {
-        let mut lines = Lines::new(Style {
-            is_whole: true,
-            is_coloured: false,
-        });
+        let mut lines = Lines::new(Style::whole());
         assert_eq!(lines.name("a\x1bname", 3), "a\\u{1b}name");
-        lines.add(format_args!("{}", "x".repeat(3 * WIDTH)));
-        assert_eq!(lines.finish().len(), 3 * WIDTH + 1);
+        lines.add(format_args!("{}", "x".repeat(3 * WIDE)));
+        assert_eq!(lines.finish().len(), 3 * WIDE + 1);
+        let mut lines = Lines::new(Style::whole());
+        lines.add(format_args!("  {}", "word ".repeat(100)));
+        let text = lines.finish();
+        assert_eq!(text.split_whitespace().count(), 100);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDE));
+        assert!(
+            text.starts_with("  word word")
+                && text
+                    .lines()
+                    .skip(1)
+                    .all(|line| line.starts_with("      word"))
+        );
+        assert_eq!(Lines::new(Style::whole()).rows(3), usize::MAX);
+    }
+
+    #[test]
+    fn lines_break_where_words_end() {
+        let folded = |style: Style, text: &str| {
+            let mut lines = Lines::new(Style { width: 20, ..style });
+            lines.text(text, 2);
+            lines.finish()
+        };
+        let screen = Style::default();
+        // A number stays with its per cent sign.
+        assert_eq!(
+            folded(screen, "code of the loop 30 % of it"),
+            "code of the loop\n  30 % of it\n"
+        );
+        let (long, text) = ("y".repeat(30), format!("a {} b", "y".repeat(30)));
+        // A word that is longer than a line is divided only on a screen.
+        assert_eq!(
+            folded(screen, &text),
+            format!("a {}\n  {} b\n", &long[..18], &long[18..])
+        );
+        assert_eq!(folded(Style::whole(), &text), format!("a {long}\n  b\n"));
+    }
+
+    #[test]
+    fn a_screen_has_all_of_something_or_nothing() {
+        let add = |lines: &mut Lines, count: usize| {
+            (0..count).for_each(|n| lines.add(format_args!("{n}")));
+        };
+        for (is_whole, used, left) in [(false, 4, 1), (true, 9, PLENTY)] {
+            let mut lines = Lines::new(Style {
+                is_whole,
+                height: 7,
+                ..Style::default()
+            });
+            lines.keep(2);
+            add(&mut lines, 4);
+            lines.if_room(|lines| add(lines, 2));
+            lines.if_room(|lines| add(lines, 3));
+            assert_eq!((lines.used(), lines.left()), (used, left));
+            assert_eq!(lines.measure(|lines| add(lines, 3)), 3);
+        }
     }
 
     #[test]
     fn colours_are_for_terminals() {
         let style = |is_coloured| Style {
-            is_whole: false,
             is_coloured,
+            ..Style::default()
         };
         for (is_coloured, text) in [
             (false, "a heading\ngc: slow\n"),

@@ -1,4 +1,4 @@
-//! Text that fits a screen, and JSON.
+//! Output: text that fits a screen, and JSON.
 
 pub mod json;
 pub mod lines;

@@ -1,11 +1,11 @@
-//! How many rows each table of a screen gets.
+//! Division of a screen's rows among tables.
 
-/// Rows of each table.
+/// The number of rows of each table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rows<const TABLES: usize>(pub [usize; TABLES]);
 
 impl<const TABLES: usize> Rows<TABLES> {
-    /// Shares `room` out, row by row and the first table first, until none wants more.
+    /// Divides `room` row by row, with the first table first, until no table needs more.
     pub fn share(wanted: [usize; TABLES], room: usize) -> Self {
         let mut rows = [0; TABLES];
         let mut left = room;

@@ -1,11 +1,11 @@
-//! The first pass over a record: facts, iterations, windows, and what the second pass looks events up in.
+//! The first pass over a record: facts, iterations, windows, and the tables that the second pass looks events up in.
 
 use std::collections::{HashMap, HashSet};
 
 use tllmprof_engines::sleeps_for_requests;
 use tllmprof_record::{Batch, CallKind, Clock, Entry, Header, Strings, What};
 
-use crate::events::facts::{CallRow, Facts, Found};
+use crate::events::facts::{CallRow, Facts, RawFacts};
 use crate::events::gpu_spans::{GpuSpan, GpuSpans};
 use crate::events::iteration::Used;
 use crate::events::qualify::{self, Qualified};
@@ -15,31 +15,35 @@ use crate::events::samples::{RawStacks, Sampled};
 use crate::events::spans::Span;
 use crate::events::window::{Window, WindowEdge, pairs};
 use crate::layers::RawLayers;
+use crate::process::last;
 
-/// How many iterations and edges of windows are kept; more are counted.
-const ITERATIONS: usize = 1 << 20;
-const EDGES: usize = 1 << 16;
+/// Maximum numbers of iterations and of window edges to keep. More are only counted.
+const MAX_ITERATIONS: usize = 1 << 20;
+const MAX_EDGES: usize = 1 << 16;
 
 #[derive(Debug, Default)]
-pub struct First {
-    pub found: Found,
+pub struct FirstPass {
+    pub found: RawFacts,
     pub iterations: Vec<RawIteration>,
     pub batches: Vec<RawBatch>,
-    /// Of windows, and of those in which kernels are taken.
+    /// Edges of windows, and of the windows in which kernels are recorded.
     pub edges: Vec<WindowEdge>,
     pub kernel_edges: Vec<WindowEdge>,
-    /// The first iterations of windows of the past.
+    /// Numbers of the first iterations of windows of the past.
     pub pasts: HashSet<u64>,
     pub gpu: GpuSpans,
     pub requests: Candidates,
     pub stacks: RawStacks,
     pub layers: RawLayers,
-    /// What threads used of the machine, by iteration.
+    /// Each thread's use of the machine, by iteration number.
     pub used: HashMap<u32, Used>,
+    /// Histogram of the times of iterations outside windows, before the last window, by buckets of the header's
+    /// histogram.
+    pub outside: Vec<(u16, u64)>,
     pub left_out: u64,
 }
 
-impl First {
+impl FirstPass {
     pub fn take(&mut self, clock: &Clock, entry: &Entry<'_>) {
         self.found.take(entry);
         let Entry::Event { thread, event } = *entry else {
@@ -49,7 +53,7 @@ impl First {
         self.stacks.take(clock, &event);
         self.layers.take(thread, &event);
         match event.what {
-            What::Iteration { n, excluded } if self.iterations.len() < ITERATIONS => {
+            What::Iteration { n, excluded } if self.iterations.len() < MAX_ITERATIONS => {
                 self.iterations.push(RawIteration {
                     start: event.start,
                     duration: event.duration,
@@ -62,12 +66,15 @@ impl First {
                     excluded,
                 });
             }
+            What::OutsideBefore { bucket, iterations } if self.outside.len() < MAX_EDGES => {
+                self.outside.push((bucket, iterations));
+            }
             What::Window { edge, iteration } | What::KernelWindow { edge, iteration } => {
                 let edges = match event.what {
                     What::Window { .. } => &mut self.edges,
                     _ => &mut self.kernel_edges,
                 };
-                if edges.len() == EDGES {
+                if edges.len() == MAX_EDGES {
                     self.left_out += 1;
                     return;
                 }
@@ -79,7 +86,7 @@ impl First {
                     cut,
                 });
             }
-            What::Past { iteration } if self.pasts.len() < EDGES => {
+            What::Past { iteration } if self.pasts.len() < MAX_EDGES => {
                 self.pasts.insert(iteration);
             }
             What::GpuSpan {
@@ -90,7 +97,7 @@ impl First {
                 start: clock.ns(event.start),
                 duration: event.duration,
             }),
-            What::Batch { iteration, batch } if self.batches.len() < ITERATIONS => {
+            What::Batch { iteration, batch } if self.batches.len() < MAX_ITERATIONS => {
                 self.batches.push(RawBatch {
                     start: event.start,
                     iteration,
@@ -101,7 +108,7 @@ impl First {
                 what: Some(what),
                 iteration,
                 count,
-            } if self.used.len() < ITERATIONS => {
+            } if self.used.len() < MAX_ITERATIONS => {
                 let used = self.used.entry(iteration).or_default();
                 used.add(what, event.duration, count);
             }
@@ -111,31 +118,33 @@ impl First {
     }
 }
 
-/// What the passes after the first one know of a record.
+/// Results of the first pass that the later passes need.
 #[derive(Debug)]
-pub struct Known {
+pub struct FirstResults {
     pub facts: Facts,
     pub strings: Strings,
-    /// In the order of their starts.
+    /// The iterations, in the order of their starts.
     pub iterations: Vec<RawIteration>,
-    /// What was in the batch of each.
+    /// The batch of each iteration.
     pub batches: Vec<Option<Batch>>,
     pub qualified: Qualified,
     pub requests: Requests,
     pub sampled: Sampled,
-    /// When the GPU had nothing to do, by events.
+    /// Times in which the GPU was idle, by events.
     pub idle: Vec<Span>,
-    /// GPU times of iterations, by their numbers.
+    /// GPU times of iterations, by iteration number.
     pub gpu: Vec<(u64, u64)>,
-    /// Of each row of the table of calls.
+    /// Kind of each row of the table of calls, and whether it allocates.
     pub kinds: [CallKind; 256],
     pub allocates: [bool; 256],
-    /// The windows in which kernels are taken.
+    /// The windows in which kernels are recorded.
     pub stretches: Vec<Window>,
+    /// Iterations outside windows, before the last window, by histogram buckets.
+    pub outside: Vec<(u16, u64)>,
     pub left_out: u64,
 }
 
-/// What the second pass uses up.
+/// Edges of windows, which the second pass consumes.
 #[derive(Debug)]
 pub struct Edges {
     pub windows: Vec<WindowEdge>,
@@ -143,9 +152,9 @@ pub struct Edges {
     pub pasts: HashSet<u64>,
 }
 
-impl First {
+impl FirstPass {
     /// Ends the pass.
-    pub fn finish(self, header: &Header, clock: &Clock) -> (Known, Edges, RawLayers) {
+    pub fn finish(self, header: &Header, clock: &Clock) -> (FirstResults, Edges, RawLayers) {
         let mut iterations = self.iterations;
         iterations.sort_by_key(|iteration| iteration.start);
         for iteration in &mut iterations {
@@ -166,25 +175,28 @@ impl First {
             (iteration.idle, iteration.idle_calls) =
                 requests.within(iteration.thread, iteration.span());
         }
+        let asked = &facts.asked.windows;
+        last::mark_cut(&mut iterations, &self.edges, asked, header, clock);
         let batches = raw::batches(&iterations, &self.batches);
         let known = iterations.iter().zip(&batches);
-        let known = known.map(|(iteration, batch)| qualify::Known {
+        let known = known.map(|(iteration, batch)| qualify::Candidate {
             marked: iteration.excluded,
             batch: *batch,
             cut: iteration.cut,
         });
-        let qualified = Qualified::of(&facts.asked.condition, known);
+        let qualified = Qualified::new(&facts.asked.condition, known);
         let left_out = self.left_out + self.stacks.left_out + self.gpu.left_out;
         let edges = Edges {
             windows: self.edges,
             kernels: self.kernel_edges,
             pasts: self.pasts,
         };
-        let known = Known {
+        let known = FirstResults {
             sampled: self.stacks.finish(&facts, &strings),
             kinds: by_row(&facts, CallKind::Other, |row| row.kind),
             allocates: by_row(&facts, false, CallRow::allocates),
             stretches: pairs(edges.kernels.clone()),
+            outside: self.outside,
             gpu: self.gpu.times(),
             facts,
             strings,
@@ -199,7 +211,7 @@ impl First {
     }
 }
 
-/// Something of each row of the table of calls.
+/// Returns a property of each row of the table of calls.
 fn by_row<T: Copy>(facts: &Facts, none: T, of: impl Fn(&CallRow) -> T) -> [T; 256] {
     let mut all = [none; 256];
     for row in &facts.calls {
@@ -208,8 +220,8 @@ fn by_row<T: Copy>(facts: &Facts, none: T, of: impl Fn(&CallRow) -> T) -> [T; 25
     all
 }
 
-impl Known {
-    /// Whether an iteration lies in a window in which kernels are taken.
+impl FirstResults {
+    /// Returns true if an iteration lies in a window in which kernels are recorded.
     pub fn is_taken(&self, raw: &RawIteration) -> bool {
         let mut of = self.stretches.iter();
         of.any(|of| (of.first..=of.last).contains(&raw.n))

@@ -1,45 +1,52 @@
-//! The third pass over a record: what the host did, also while the GPU had nothing to do.
+//! The third pass over a record. It finds the activities of the host, also those while the GPU was idle.
 
 use std::io;
 
 use tllmprof_record::{Clock, Entry};
 
-use super::first::Known;
-use super::second::Counted;
+use super::first::FirstResults;
+use super::second::SecondResults;
 use crate::events::iteration::GpuFrom;
 use crate::events::recording::Recording;
+use crate::events::window::Window;
 use crate::iterations::sum::Sum;
 use crate::ledger::{Groups, HostLedger, Ledger, LedgerDetails, Named};
+use crate::numbers::quantiles::Quantiles;
+use crate::process::gpu::MAX_LAUNCH_DIFFERENCE;
 use crate::stacks::Stacks;
 
-/// Where the time of iterations goes.
+/// Minimum length of code between two calls, in launches and in nanoseconds, that does not count as launching.
+const MIN_CODE_LAUNCHES: u64 = 20;
+const MIN_CODE_NS: u64 = 50_000;
+
+/// Results of the third pass.
 #[derive(Debug)]
-pub struct Spent {
+pub struct ThirdResults {
     pub all: Ledger,
     pub details: LedgerDetails,
     pub stacks: Stacks,
 }
 
-/// Reads the record once more, if there are iterations that count. The slow iterations get what made them slow.
+/// Reads the record again, if there are iterations that count. Adds their causes to slow iterations.
 pub fn read(
     recording: &impl Recording,
     clock: &Clock,
-    known: &mut Known,
-    counted: &mut Counted,
+    known: &mut FirstResults,
+    counted: &mut SecondResults,
     sum: Option<&Sum>,
-) -> io::Result<Spent> {
+) -> io::Result<ThirdResults> {
     let gpu_from = sum.map_or(GpuFrom::Plain, |sum| sum.gpu_from);
-    let did = counted.busiest.as_ref();
-    let did = did.filter(|_| gpu_from == GpuFrom::Kernels);
+    let activity = counted.busiest.as_ref();
     let slow: Vec<_> = (counted.slowest.iter())
         .map(|slow| (slow.n, slow.start))
         .collect();
-    let mut groups = Groups::of(&counted.windows, gpu_from, &slow);
-    if let Some(did) = did {
-        groups.ran(did);
+    let mut groups = Groups::new(&counted.windows, gpu_from, &slow, counted.launcher);
+    if let Some(activity) = activity {
+        groups.ran(activity);
     }
-    let idle = did.map_or(&known.idle, |did| &did.idle);
-    let mut host = HostLedger::new(groups.placed.iter().copied(), idle);
+    let idle = activity.map_or(&known.idle, |activity| &activity.idle);
+    let long = long(counted);
+    let mut host = HostLedger::new(groups.placed.iter().copied(), idle, long);
     let sampled = std::mem::take(&mut known.sampled);
     let places = groups.places(&host.sample(&sampled, &known.requests));
     if sum.is_some() {
@@ -49,7 +56,10 @@ pub fn read(
             }
         })?;
     }
-    let spent = host.finish();
+    let mut spent = host.finish();
+    if sum.is_some_and(|sum| sum.is_alike(MAX_LAUNCH_DIFFERENCE)) {
+        groups.project(&mut spent);
+    }
     let names = Named {
         facts: &known.facts,
         strings: &known.strings,
@@ -73,10 +83,24 @@ pub fn read(
         .iter()
         .map(|window| window.span().0)
         .collect();
-    let stacks = Stacks::of(sampled, rate, &starts, &places, took);
-    Ok(Spent {
+    let stacks = Stacks::new(sampled, rate, &starts, &places, took);
+    Ok(ThirdResults {
         all,
-        details: LedgerDetails { windows, claims },
+        details: LedgerDetails {
+            windows,
+            claims,
+            is_exact: false,
+        },
         stacks,
     })
+}
+
+/// Returns the minimum length of code between two calls, in nanoseconds, that does not count for these calls. It
+/// depends on the time of a launch, which shows how fast the host is.
+fn long(counted: &SecondResults) -> u64 {
+    let iterations = counted.windows.iter().flat_map(Window::qualified);
+    let launches = iterations.filter(|iteration| iteration.launches > 0);
+    let means = launches.map(|one| one.launching / u64::from(one.launches));
+    let usual = Quantiles::from_values(means).map_or(0, |means| means.p50);
+    MIN_CODE_NS.max(MIN_CODE_LAUNCHES * usual)
 }

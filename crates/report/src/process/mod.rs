@@ -1,6 +1,8 @@
-//! A record, interpreted: what happened in one process.
+//! A process, as read from its record.
 
 mod first;
+pub mod gpu;
+mod last;
 mod ledger;
 mod read;
 mod second;
@@ -17,7 +19,7 @@ use tllmprof_record::Clock;
 
 use crate::batches::PhaseSum;
 use crate::calls::Calls;
-use crate::collectives::Found as Collectives;
+use crate::collectives::Collectives;
 use crate::events::facts::Facts;
 use crate::events::launches::LaunchTally;
 use crate::events::recording::Recording;
@@ -26,15 +28,17 @@ use crate::iterations::sum::Sum;
 use crate::iterations::unqualified::Others;
 use crate::kernels::Kernels;
 use crate::layers::{self, Layers};
+use crate::ledger::Ledger;
 use crate::ledger::slow::Slow;
-use crate::ledger::{Ledger, LedgerDetails};
 use crate::metrics::{self, Metrics};
+use crate::numbers::units::of_some;
 use crate::python::Python;
 use crate::routing::LayerLoad;
 use crate::stacks::{self, Stacks};
+use gpu::GpuTime;
 use state::RecordState;
 
-/// What happened in a process: who it is, its windows, and a section for each analysis. Times are in nanoseconds, moments of
+/// A process: its identity, its windows, and a section for each analysis. Times are in nanoseconds, moments are on
 /// `CLOCK_MONOTONIC`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Process {
@@ -52,20 +56,21 @@ pub struct Process {
     pub record: RecordState,
     #[serde(skip)]
     pub windows: Vec<Window>,
-    /// The iterations of all windows together that qualify; `null`: there are none.
+    /// Sums of the iterations of all windows that qualify; `null` if there are none.
     #[serde(rename = "inside")]
     pub sum: Option<Sum>,
     #[serde(flatten)]
+    pub gpu: GpuTime,
+    #[serde(flatten)]
     pub others: Others,
-    /// The iterations of all windows by what was in their batches, of those where that is known.
+    /// Sums of the iterations of all windows by the phase of their batches, as far as batches are known.
     pub phases: Vec<PhaseSum>,
-    /// Where the time of the iterations goes, by cause.
+    /// The time of the iterations by cause.
     pub ledger: Ledger,
-    #[serde(skip)]
-    pub details: LedgerDetails,
-    /// The slowest iterations of all windows, those that took longest beyond others like them first: up to 10.
+    /// The slowest iterations of all windows, the longest first: at most 10, those that exceed others like them the
+    /// most.
     pub slowest: Vec<Slow>,
-    /// What the threads of iterations ran, by samples of their stacks; `null`: that was not recorded.
+    /// Functions of the threads of iterations, by samples of their stacks; `null` if stacks were not recorded.
     #[serde(serialize_with = "stacks::write_any")]
     #[schemars(with = "Option<Stacks>")]
     pub stacks: Stacks,
@@ -75,16 +80,16 @@ pub struct Process {
     pub python: Python,
     #[serde(flatten)]
     pub kernels: Kernels,
-    /// `None` where scopes were not followed.
+    /// `None` if scopes were not followed.
     #[serde(flatten, serialize_with = "layers::write_any")]
     #[schemars(with = "Layers")]
     pub layers: Option<Layers>,
-    /// What its ranks do together, of the kernels that were recorded.
+    /// The collectives among the kernels that were recorded.
     #[serde(skip)]
     pub(crate) collectives: Collectives,
     #[serde(flatten)]
     pub metrics: Metrics,
-    /// What the layers' learned routers sent to their experts.
+    /// Loads of experts by the learned routers of layers.
     #[serde(skip)]
     pub experts: Vec<LayerLoad>,
 }
@@ -94,18 +99,29 @@ fn write_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Err
 }
 
 impl Process {
-    /// Reads a record, or what another tool recorded.
+    /// Returns the label of GPU time in an iteration, by its source, with the number of iterations if it was not
+    /// measured in all of their kind. Returns `None` if it was not measured.
+    #[must_use]
+    pub fn gpu_name(&self) -> Option<String> {
+        let sum = self.sum.as_ref()?;
+        sum.gpu.as_ref()?;
+        let span = sum.gpu_span().map(|(name, _)| name);
+        let name = span.unwrap_or(self.gpu.busy_name());
+        Some(name.to_owned() + &of_some(sum.gpu_iterations, sum.gpu_among()))
+    }
+
+    /// Reads a record, or the recording of another profiler.
     ///
     /// # Errors
-    /// Where its source cannot be read.
+    /// Returns an error if the source cannot be read.
     pub fn read(file: PathBuf, recording: &impl Recording) -> io::Result<Self> {
         Self::read_among(file, recording, 1)
     }
 
-    /// The same of one of so many `records`, which share the memory that there is for their collectives.
+    /// Reads one of several `records`. They share the memory for collectives.
     ///
     /// # Errors
-    /// Where its source cannot be read.
+    /// Returns an error if the source cannot be read.
     pub fn read_among(
         file: PathBuf,
         recording: &impl Recording,
@@ -114,7 +130,8 @@ impl Process {
         read::read(file, recording, records)
     }
 
-    /// Finds which call launched a kernel. `clock` is that of the record that the process was read from.
+    /// Creates a tally that finds the launching call of each kernel. `clock` is that of the record that the process was
+    /// read from.
     #[must_use]
     pub fn launches<'a>(&self, clock: &'a Clock) -> LaunchTally<'a> {
         let mut windows = Vec::new();
@@ -128,12 +145,12 @@ impl Process {
         LaunchTally::new(clock, &self.facts.calls, windows, self.record.dropped > 0)
     }
 
-    /// Whether it is the record of a GPU's metrics and of no program's iterations.
+    /// Returns true if the record has metrics of a GPU but no iterations of a program.
     pub fn is_metrics_alone(&self) -> bool {
         !self.metrics.samples.is_empty() && self.sum.is_none()
     }
 
-    /// Adds what other records of the same boot, whose clocks are the same, measured.
+    /// Adds metrics from other records of the same boot, which have the same clock.
     pub fn attach(&mut self, measured: &[Self]) {
         let is_same =
             |other: &&Self| !other.facts.boot.is_empty() && other.facts.boot == self.facts.boot;
@@ -143,7 +160,15 @@ impl Process {
         self.metrics.sums = metrics::inside(samples, &self.windows);
     }
 
-    /// What the recorder itself took from the program's threads, of the time of windows; `None` where there is none.
+    /// Returns an estimate of the share of another profiler in the time of windows; `None` if there is none, or if
+    /// tllmprof recorded the process.
+    #[must_use]
+    pub fn profiler_share(&self) -> Option<f64> {
+        self.facts.origin.cost_share(&self.windows)
+    }
+
+    /// Returns the share of the recorder's own work, on the program's threads, in the time of windows; `None` if there
+    /// are no windows.
     #[must_use]
     pub fn own_share(&self) -> Option<f64> {
         let walls = self.windows.iter().map(Window::wall);

@@ -1,4 +1,4 @@
-//! A process from the passes over its record.
+//! Builds a process from the passes over its record.
 
 use std::cmp::Reverse;
 use std::io;
@@ -6,49 +6,50 @@ use std::path::PathBuf;
 
 use tllmprof_record::{Clock, ClockKind, Counter, Damage, Header};
 
-use super::first::{First, Known};
-use super::second::{Counted, Second};
+use super::first::{FirstPass, FirstResults};
+use super::gpu::GpuTime;
+use super::ledger::ThirdResults;
+use super::second::{SecondPass, SecondResults};
 use super::state::{End, RecordState, State};
 use super::{Process, ledger};
 use crate::batches;
 use crate::calls::Calls;
 use crate::events::named::Ns;
+use crate::events::origin::{Data, Origin, SMALL_COST};
 use crate::events::recording::Recording;
 use crate::events::window::Window;
 use crate::iterations::outside::Outside;
 use crate::iterations::sum::Sum;
 use crate::iterations::unqualified::{Others, unqualified};
-use crate::ledger::LedgerKind;
+use crate::ledger::{Ledger, LedgerKind};
 use crate::metrics::{self, Metrics};
 use crate::python::Python;
 
-/// How long, in nanoseconds, a processor's counter has to be held against time before its durations are
-/// known to some parts in a hundred thousand: an anchor is right to some ten.
-const TIED: u64 = 500_000;
+/// Minimum time, in nanoseconds, over which a processor's counter must be compared with the clock for durations to be
+/// exact to a few parts in 100,000. A single anchor has an error of some ten nanoseconds.
+const MIN_TIED_NS: u64 = 500_000;
 
-/// Reads a record, one of so many `records`.
+/// Reads a record that is one of several `records`.
 pub fn read(file: PathBuf, recording: &impl Recording, records: usize) -> io::Result<Process> {
     let header = recording.header();
     let clock = Clock::new(header.clock, &header.anchors);
-    let mut first = First::default();
+    let mut first = FirstPass::default();
+    first.requests.lacks_streams = !recording.origin().is_own();
     recording.read(|entry| first.take(&clock, &entry))?;
     let (mut known, edges, layers) = first.finish(header, &clock);
-    let mut second = Second::new(&known, layers, header, &clock, records);
+    known.facts.origin = recording.origin();
+    let mut second = SecondPass::new(&known, layers, header, &clock, records);
     let damage = recording.read(|entry| second.take(&entry))?;
     let mut counted = second.finish(&known, edges);
-    for row in &mut known.facts.calls {
-        // What is no record of ours has no counters.
-        row.inside = row
-            .inside
-            .max(counted.totals.calls[usize::from(row.row)].count);
-    }
-    let mut sum = Sum::of(&counted.windows);
-    let spent = ledger::read(recording, &clock, &mut known, &mut counted, sum.as_ref())?;
+    count_calls(&mut known, &counted);
+    let mut sum = Sum::new(&counted.windows);
+    let mut spent = ledger::read(recording, &clock, &mut known, &mut counted, sum.as_ref())?;
     if let Some(sum) = &mut sum {
         sum.wait_share = spent.all.host_share(LedgerKind::Wait);
     }
+    forget_missing(&known.facts.origin, sum.as_mut(), &mut spent, &mut counted);
     let record = record(header, &clock, &known, &counted, damage);
-    let Counted {
+    let SecondResults {
         totals,
         turnaround,
         windows,
@@ -60,31 +61,42 @@ pub fn read(file: PathBuf, recording: &impl Recording, records: usize) -> io::Re
         experts,
         ..
     } = counted;
-    // What takes no longer than others like it, nor than most, is not slow.
+    // An iteration that exceeds neither others like it nor the median is not slow.
     let median = sum.map_or(0, |sum| sum.time.p50);
     slowest.retain(|slow| slow.more > 0 || slow.busy() > median);
-    slowest.sort_by_key(|slow| Reverse((slow.more, slow.busy())));
+    slowest.sort_by_key(|slow| Reverse((slow.busy(), slow.more)));
     let ns = Ns {
         rate: clock.ns_per_tick(),
     };
+    let outside = Outside::new(header, &known.outside, &ns);
     let (facts, strings) = (known.facts, known.strings);
+    let cost = facts.origin.cost_share(&windows);
     Ok(Process {
         file,
         pid: header.pid,
         parent: header.parent,
+        gpu: GpuTime::new(
+            sum.as_mut(),
+            &kernels,
+            &facts.software.gpus,
+            record.state,
+            cost,
+        ),
         record,
         sum,
         others: Others {
             unqualified: unqualified(&windows),
-            outside: Outside::of(header, &ns),
+            outside,
         },
         phases: batches::phases(&windows),
-        ledger: spent.all,
-        details: spent.details,
+        ledger: Ledger {
+            details: spent.details,
+            ..spent.all
+        },
         slowest,
         stacks: spent.stacks,
-        calls: Calls::of(&totals, turnaround, &facts, &strings, &ns),
-        python: Python::of(&totals, header, &facts, &ns),
+        calls: Calls::new(&totals, turnaround, &facts, &strings, &ns),
+        python: Python::new(&totals, header, &facts, &ns),
         kernels,
         layers,
         collectives,
@@ -98,15 +110,47 @@ pub fn read(file: PathBuf, recording: &impl Recording, records: usize) -> io::Re
     })
 }
 
-/// What became of the record, and what it lacks.
+/// Counts calls inside windows by their events, because recordings of other profilers have no counters.
+fn count_calls(known: &mut FirstResults, counted: &SecondResults) {
+    for row in &mut known.facts.calls {
+        let count = counted.totals.calls[usize::from(row.row)].count;
+        row.inside = row.inside.max(count);
+    }
+}
+
+/// Removes figures that another profiler did not record, and notes whether recording changed times much.
+fn forget_missing(
+    origin: &Origin,
+    sum: Option<&mut Sum>,
+    spent: &mut ThirdResults,
+    counted: &mut SecondResults,
+) {
+    let cost = origin.cost_share(&counted.windows);
+    spent.details.is_exact = cost.is_some_and(|cost| cost <= SMALL_COST);
+    if let Some(sum) = sum
+        && origin.lacks(Data::Iterations)
+    {
+        // A single span of a trace has no rate.
+        sum.per_second = None;
+    }
+    if origin.lacks(Data::Calls) {
+        spent.all.forget_host();
+        let windows = &mut spent.details.windows;
+        windows.iter_mut().for_each(Ledger::forget_host);
+        let slowest = &mut counted.slowest;
+        slowest.iter_mut().for_each(|slow| slow.causes.clear());
+    }
+}
+
+/// Returns the state of the record.
 fn record(
     header: &Header,
     clock: &Clock,
-    known: &Known,
-    counted: &Counted,
+    known: &FirstResults,
+    counted: &SecondResults,
     damage: Damage,
 ) -> RecordState {
-    // Where a window closes the recorder has counted these.
+    // When a window closes, the recorder counts its missing iterations itself.
     let unclosed = counted.windows.iter().filter(|window| !window.closed);
     let gaps = match damage.is_none() {
         true => unclosed.map(Window::gaps).fold(0, u64::saturating_add),
@@ -115,7 +159,7 @@ fn record(
     let iterations = &known.iterations;
     let middle = iterations.get(iterations.len() / 2);
     let middle = middle.map_or(u64::MAX, |one| clock.ns(one.start));
-    // What is missing of kernels is reported with them.
+    // Missing kernels are reported with the kernels.
     let kernels = counted.kernels.window.as_ref();
     let kernels_dropped = kernels.map_or(0, |sum| sum.dropped);
     let ns = Ns {
@@ -126,7 +170,7 @@ fn record(
         ended,
         tied_briefly: (header.clock == ClockKind::Counter)
             .then(|| clock.tied_ns())
-            .filter(|tied| *tied < TIED),
+            .filter(|tied| *tied < MIN_TIED_NS),
         unix_minus_monotonic: clock.unix_minus_monotonic(middle),
         events: counted.totals.events,
         dropped: header
@@ -136,9 +180,9 @@ fn record(
         passed: header.counter(Counter::IterationsPassed),
         windows_dropped: header.counter(Counter::WindowsDropped),
         keep: header.counter(Counter::Keep),
-        own_cost: ns.of(header.counter(Counter::OwnTicks)),
+        own_cost: ns.convert(header.counter(Counter::OwnTicks)),
         gpu_lost: header.counter(Counter::GpuSpansLost),
-        state: State::of(&damage, ended),
+        state: State::judge(&damage, ended),
         damage,
         left_out: known.left_out + counted.left_out,
     }

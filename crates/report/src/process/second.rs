@@ -1,11 +1,12 @@
-//! The second pass over a record: each analysis adds its events up.
+//! The second pass over a record: each analysis adds up its events.
 
-use tllmprof_record::{Clock, Counter, Entry, Header};
+use tllmprof_record::{CallKind, Clock, Counter, Entry, Header, What};
 
-use super::first::{Edges, Known};
-use crate::collectives::{CollectiveTally, Found as Collectives};
-use crate::events::busy::Did;
+use super::first::{Edges, FirstResults};
+use crate::collectives::{CollectiveTally, Collectives};
+use crate::events::busy::DeviceActivity;
 use crate::events::causes::Watched;
+use crate::events::launchers::Launchers;
 use crate::events::launches::LaunchTally;
 use crate::events::raw::RawIteration;
 use crate::events::spans::{Span, Spans};
@@ -20,9 +21,9 @@ use crate::ledger::slow::{self, Slow, Steps};
 use crate::metrics::{MetricSample, Samples};
 use crate::routing::{LayerLoad, Loads};
 
-/// The observers of this pass.
+/// The analyses that this pass feeds.
 #[derive(Debug)]
-pub struct Second<'a> {
+pub struct SecondPass<'a> {
     clock: &'a Clock,
     tally: Tally<'a>,
     kernels: KernelTally<'a>,
@@ -30,29 +31,33 @@ pub struct Second<'a> {
     collectives: CollectiveTally<'a>,
     samples: Samples,
     loads: Loads,
+    kinds: &'a [CallKind; 256],
+    launchers: Launchers,
 }
 
-/// What they found.
+/// The results of the pass.
 #[derive(Debug)]
-pub struct Counted {
+pub struct SecondResults {
     pub totals: Totals,
     pub turnaround: Turnaround,
     pub windows: Vec<Window>,
     pub slowest: Vec<Slow>,
     pub kernels: Kernels,
-    /// What the device did that was at work longest.
-    pub busiest: Option<Did>,
+    /// The work of the device that was busy longest.
+    pub busiest: Option<DeviceActivity>,
     pub layers: Option<Layers>,
     pub collectives: Collectives,
     pub samples: Vec<MetricSample>,
     pub experts: Vec<LayerLoad>,
+    /// The thread that launches the work of other threads' iterations.
+    pub launcher: Option<u32>,
     pub left_out: u64,
 }
 
-impl<'a> Second<'a> {
-    /// `records`: so many are read together.
+impl<'a> SecondPass<'a> {
+    /// Creates the analyses. `records` is the number of records that are read together.
     pub fn new(
-        known: &'a Known,
+        known: &'a FirstResults,
         layers: RawLayers,
         header: &Header,
         clock: &'a Clock,
@@ -62,7 +67,7 @@ impl<'a> Second<'a> {
         let is_taken = |raw: &RawIteration| known.is_taken(raw);
         let slowest = slow::slowest(iterations, &known.qualified, is_taken);
         let lacks_some = header.counter(Counter::EventsDropped) > 0;
-        // Which call launched a kernel matters to layers alone here.
+        // Only layers need to know which call launched a kernel.
         let layers = layers.finish().map(|raw| {
             let windows = known.stretches.iter();
             let windows = windows.filter_map(|window| span(window, iterations, clock));
@@ -80,7 +85,7 @@ impl<'a> Second<'a> {
             tally: Tally::new(
                 Spans::new(iterations.iter().map(RawIteration::span).collect()),
                 iterations.iter().map(|one| one.thread).collect(),
-                tally::Known {
+                tally::TallyInputs {
                     qualified: &known.qualified,
                     kinds: &known.kinds,
                     allocates: &known.allocates,
@@ -95,16 +100,23 @@ impl<'a> Second<'a> {
             collectives: CollectiveTally::new(clock, &known.strings, records),
             samples: Samples::default(),
             loads: Loads::default(),
+            kinds: &known.kinds,
+            launchers: Launchers::default(),
         }
     }
 
-    /// Shows an entry to each.
+    /// Passes an entry to each analysis.
     pub fn take(&mut self, entry: &Entry<'_>) {
         let Entry::Event { thread, event } = entry else {
             return;
         };
         self.tally.add(*thread, event);
-        if let Some(work) = GpuWork::of(self.clock, event) {
+        if let What::Call { row, .. } = event.what
+            && is_launch(self.kinds[usize::from(row)])
+        {
+            self.launchers.add(*thread);
+        }
+        if let Some(work) = GpuWork::from_event(self.clock, event) {
             self.work(*thread, &work);
             return;
         }
@@ -117,7 +129,7 @@ impl<'a> Second<'a> {
         self.loads.add(event);
     }
 
-    /// Shows work of a GPU to those that add it up.
+    /// Passes GPU work to the analyses that add it up.
     fn work(&mut self, thread: u32, work: &GpuWork) {
         self.collectives.add_work(work);
         if let Some((layers, launches)) = &mut self.layers {
@@ -128,7 +140,7 @@ impl<'a> Second<'a> {
     }
 
     /// Ends the pass.
-    pub fn finish(self, known: &Known, edges: Edges) -> Counted {
+    pub fn finish(self, known: &FirstResults, edges: Edges) -> SecondResults {
         let (clock, strings, iterations) = (self.clock, &known.strings, &known.iterations);
         let Tallied {
             inside,
@@ -156,6 +168,8 @@ impl<'a> Second<'a> {
             batches: &known.batches,
             qualified: &known.qualified,
         };
+        let makes = |thread| iterations.iter().any(|one| one.thread == thread);
+        let launcher = self.launchers.of_others(makes);
         let slowest = slow::slow(steps, watched, &totals, &known.facts, strings, clock);
         let iterations = whole(
             iterations,
@@ -166,7 +180,7 @@ impl<'a> Second<'a> {
             &known.qualified,
             clock,
         );
-        Counted {
+        SecondResults {
             totals,
             turnaround,
             windows: windows(edges.windows, iterations, &edges.pasts),
@@ -177,12 +191,18 @@ impl<'a> Second<'a> {
             collectives,
             samples: self.samples.samples,
             experts: self.loads.finish(),
+            launcher,
             left_out,
         }
     }
 }
 
-/// From the start of a window's first iteration to the end of its last one, in nanoseconds.
+/// Returns true if a call launches work.
+const fn is_launch(kind: CallKind) -> bool {
+    matches!(kind, CallKind::GraphLaunch | CallKind::KernelLaunch)
+}
+
+/// Returns the span from the start of a window's first iteration to the end of its last one, in nanoseconds.
 fn span(window: &Window, iterations: &[RawIteration], clock: &Clock) -> Option<(u64, u64)> {
     let is_in = |raw: &&RawIteration| (window.first..=window.last).contains(&raw.n);
     let mut spans = iterations.iter().filter(is_in).map(RawIteration::span);

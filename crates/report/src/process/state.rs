@@ -1,4 +1,4 @@
-//! Whether a record is as it was written.
+//! State of a record: whole, unfinished or damaged.
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
@@ -6,20 +6,20 @@ use tllmprof_record::{Damage, Ended};
 
 use crate::process::Process;
 
-/// What became of a record. Text, JSON, page, exports and exit statuses go by this alone.
+/// The state of a record. Text, JSON, page, exports and exit statuses all use this value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// All that was written is there, to the end of its process.
+    /// The record is complete, up to the end of its process.
     Whole,
-    /// Its process was killed, or still runs: what is there is what was written until then.
+    /// The process was killed or is still running. The record has what was written until then.
     Unfinished,
-    /// Something was changed or is missing: `damage` says what.
+    /// Something was changed or is missing. `damage` describes it.
     Damaged,
 }
 
 impl State {
-    /// A word for it.
+    /// Returns the state as a word.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -30,20 +30,20 @@ impl State {
     }
 }
 
-/// How a process ended.
+/// The way in which a process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Ended")]
 pub enum End {
-    /// Its end was not seen: it was killed, or still runs.
+    /// The end was not seen: the process was killed or is still running.
     #[serde(rename = "not")]
     Not,
-    /// By a normal exit.
+    /// The process exited normally.
     #[serde(rename = "in order")]
     InOrder,
-    /// By `_exit` or the like.
+    /// The process exited by `_exit` or a similar call.
     #[serde(rename = "at once")]
     AtOnce,
-    /// Not known.
+    /// The end is not known.
     #[default]
     #[serde(rename = "?")]
     Unknown,
@@ -60,46 +60,47 @@ impl From<Option<Ended>> for End {
     }
 }
 
-/// What became of a process and of its record, and what the record lacks.
+/// The state of a process and of its record, and what is missing in the record.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct RecordState {
-    /// How the process ended.
+    /// The way in which the process ended.
     pub ended: End,
-    /// For how long the record's clock was compared with `CLOCK_MONOTONIC`, where that was too short for exact
-    /// durations; `null`: durations are exact.
+    /// The time over which the record's clock was compared with `CLOCK_MONOTONIC`, if it was too short for exact
+    /// durations; `null` if durations are exact.
     #[serde(rename = "clock_tied_ns")]
     pub tied_briefly: Option<u64>,
-    /// What to add to a moment to get nanoseconds since 1970.
+    /// The value to add to a moment to get nanoseconds since 1970.
     #[serde(rename = "unix_minus_monotonic_ns")]
     pub unix_minus_monotonic: i64,
-    /// Events that the record holds.
+    /// The number of events in the record.
     #[schemars(extend("unit" = "events"))]
     pub events: u64,
-    /// Events, other than kernels, that are missing: the record was full, or a later iteration had begun already.
+    /// The number of events, other than kernels, that are missing because the record was full or a later iteration had
+    /// already begun.
     #[schemars(extend("unit" = "events"))]
     pub dropped: u64,
-    /// Iterations of windows among those: others had begun when they would have been written.
+    /// Number of those events that are iterations of windows: later iterations had begun before these could be written.
     #[serde(skip)]
     pub passed: u64,
-    /// Older windows that are not in the record any more: they made room for later ones (`--keep`).
+    /// The number of older windows that were overwritten by later ones (`--keep`).
     #[schemars(extend("unit" = "windows"))]
     pub windows_dropped: u64,
-    /// How many bytes the record could take.
+    /// Maximum size of the record in bytes.
     #[serde(skip)]
     pub keep: u64,
-    /// What the recorder itself took from the program's threads inside windows.
+    /// The time that the recorder itself took from the program's threads inside windows.
     #[serde(rename = "own_cost_ns")]
     pub own_cost: u64,
-    /// GPU times of iterations that could not be read.
+    /// The number of GPU times of iterations that could not be read.
     #[serde(rename = "gpu_times_lost")]
     pub gpu_lost: u64,
-    /// What became of the record.
+    /// The state of the record.
     pub state: State,
-    /// What was changed or is missing; `null` unless the record is damaged.
+    /// A description of what was changed or is missing; `null` unless the record is damaged.
     #[serde(serialize_with = "write_damage")]
     #[schemars(with = "Option<String>")]
     pub damage: Damage,
-    /// Things that were too many for this report, such as different names.
+    /// The number of things that exceeded a limit of this report, such as that of different names.
     pub left_out: u64,
 }
 
@@ -110,8 +111,8 @@ fn write_damage<S: Serializer>(damage: &Damage, serializer: S) -> Result<S::Ok, 
 }
 
 impl State {
-    /// What became of a record whose process ended so.
-    pub fn of(damage: &Damage, ended: End) -> Self {
+    /// Returns the state of a record whose process ended in this way.
+    pub fn judge(damage: &Damage, ended: End) -> Self {
         match ended {
             _ if !damage.is_none() => Self::Damaged,
             End::Not => Self::Unfinished,
@@ -121,13 +122,13 @@ impl State {
 }
 
 impl Process {
-    /// What became of its record.
+    /// Returns the state of its record.
     #[must_use]
     pub const fn state(&self) -> State {
         self.record.state
     }
 
-    /// What is to be said of that; `None` of a record that is whole.
+    /// Returns a description of the state, or `None` if the record is whole.
     #[must_use]
     pub fn condition(&self) -> Option<String> {
         match self.state() {
@@ -139,13 +140,16 @@ impl Process {
         }
     }
 
-    /// Why there are no figures of iterations, in words; `None`: there are some.
+    /// Returns why there are no figures of iterations, in words, or `None` if there are some.
     #[must_use]
     pub fn nothing(&self) -> Option<&'static str> {
         match (&self.sum, self.others.unqualified.is_empty(), self.state()) {
             (Some(_), ..) => None,
             (None, false, _) => Some("no iteration counts"),
             (None, true, State::Damaged) => Some("no iteration is left of a damaged record"),
+            (None, true, _) if !self.facts.origin.is_own() => {
+                Some("the trace has no CUDA calls, no GPU work and no ranges")
+            }
             (None, true, _) => Some("no iteration was recorded"),
         }
     }

@@ -1,17 +1,10 @@
-//! What a reader of a process's figures has to know.
+//! Notes on the figures of a process.
 
 use super::Process;
-use crate::numbers::units::{Bytes, Share, Time};
+use crate::numbers::units::{Bytes, Time};
 
-/// What a reader of the figures has to know.
-pub fn notes(process: &Process) -> Vec<String> {
-    let cost = process.own_share().filter(|share| *share > 0.0);
-    let cost = cost.map(|share| format!("the recorder took {} of the time", Share(share)));
-    cost.into_iter().chain(shortcomings(process)).collect()
-}
-
-/// What is not in the figures.
-pub fn shortcomings(process: &Process) -> Vec<String> {
+/// Returns notes on what the figures lack. At most `warnings` warnings are shown.
+pub fn notes(process: &Process, warnings: usize) -> Vec<String> {
     let mut notes = Vec::from_iter(process.uncounted());
     if let Some(tied) = process.record.tied_briefly {
         notes.push(format!(
@@ -63,12 +56,12 @@ pub fn shortcomings(process: &Process) -> Vec<String> {
     if kernels_lost > 0 {
         notes.push(format!("{kernels_lost} kernels or copies are missing"));
     }
-    notes.extend(said_of_record(process));
+    notes.extend(said_of_record(process, warnings));
     notes
 }
 
-/// What is said of the record as a whole.
-fn said_of_record(process: &Process) -> Vec<String> {
+/// Returns notes on the record as a whole.
+fn said_of_record(process: &Process, warnings: usize) -> Vec<String> {
     let mut notes = Vec::new();
     if process.record.gpu_lost > 0 {
         notes.push(format!(
@@ -77,10 +70,16 @@ fn said_of_record(process: &Process) -> Vec<String> {
         ));
     }
     notes.extend(process.condition());
-    match process.facts.asked.refused.as_slice() {
-        [] => (),
-        [one] => notes.push(format!("warned: {one}")),
-        [first, rest @ ..] => notes.push(format!("warned ({} more): {first}", rest.len())),
-    }
+    let warned = &process.facts.asked.refused;
+    let more = match warned.len().saturating_sub(warnings) {
+        0 => String::new(),
+        more => format!(" ({more} more)"),
+    };
+    notes.extend(
+        warned
+            .iter()
+            .take(warnings)
+            .map(|one| format!("warned{more}: {one}")),
+    );
     notes
 }

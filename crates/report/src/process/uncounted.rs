@@ -1,10 +1,10 @@
-//! What is said of iterations that do not count.
+//! Text on the iterations that do not count.
 
 use crate::events::qualify::Unqualified;
 use crate::process::Process;
 
 impl Process {
-    /// How many iterations do not count, and why, in words; `None` where all count.
+    /// Returns the number of iterations that do not count, and the reasons, in words; `None` if all count.
     #[must_use]
     pub fn uncounted(&self) -> Option<String> {
         let condition = &self.facts.asked.condition;

@@ -1,4 +1,4 @@
-//! What Python does to a process: its garbage collections, and the GIL.
+//! Garbage collections of Python, and its GIL.
 
 pub mod text;
 
@@ -12,28 +12,28 @@ use crate::events::facts::Facts;
 use crate::events::named::{Named, Ns};
 use crate::events::tally::Totals;
 
-/// What Python did inside windows.
+/// Activities of Python inside windows.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Python {
     /// Garbage collections of Python inside windows, by generation.
     pub gc: Vec<Named>,
-    /// Objects that those collections freed.
+    /// The number of objects that those collections freed.
     #[serde(rename = "gc_collected")]
     #[schemars(extend("unit" = "objects"))]
     pub collected: u64,
     /// Waits for the GIL inside windows, on all threads.
     pub gil_wait: Named,
-    /// How long threads held the GIL inside windows.
+    /// Times that threads held the GIL inside windows.
     pub gil_hold: Named,
-    /// How often a thread inside windows had to give up the GIL because another asked for it.
+    /// The number of times that a thread inside windows had to release the GIL because another thread requested it.
     #[schemars(extend("unit" = "times"))]
     pub gil_forced: u64,
-    /// How often the GIL went from one thread to another, as far as the recorder saw it.
+    /// The number of times that the GIL went from one thread to another, as far as the recorder saw it.
     #[schemars(extend("unit" = "times"))]
     pub gil_handoffs: u64,
     /// The threads that have a name or held the GIL.
     pub threads: Vec<Thread>,
-    /// How long each thread held the GIL.
+    /// Time that each thread held the GIL, in nanoseconds.
     #[serde(skip)]
     pub holds: BTreeMap<u32, u64>,
 }
@@ -43,19 +43,21 @@ pub struct Python {
 pub struct Thread {
     /// The thread's ID.
     pub tid: u32,
-    /// Its name; `null`: not known.
+    /// Its name; `null` if it is not known.
     pub name: Option<String>,
-    /// How long it held the GIL inside windows.
+    /// The time that it held the GIL inside windows.
     #[serde(rename = "gil_hold_ns")]
     pub gil_hold: u64,
 }
 
 impl Python {
-    /// Of what a pass added up.
-    pub fn of(totals: &Totals, header: &Header, facts: &Facts, ns: &Ns) -> Self {
+    /// Builds the figures from the totals of a pass.
+    pub fn new(totals: &Totals, header: &Header, facts: &Facts, ns: &Ns) -> Self {
         let gc = (0..).zip(&totals.gc).filter(|(_, total)| total.count > 0);
         let holds = totals.holds.iter();
-        let holds: BTreeMap<_, _> = holds.map(|(tid, ticks)| (*tid, ns.of(*ticks))).collect();
+        let holds: BTreeMap<_, _> = holds
+            .map(|(tid, ticks)| (*tid, ns.convert(*ticks)))
+            .collect();
         let tids: BTreeSet<_> = facts.threads.keys().chain(holds.keys()).collect();
         let thread = |tid: &u32| Thread {
             tid: *tid,

@@ -1,15 +1,15 @@
-//! What Python does to a process, in two lines.
+//! Text on garbage collections and the GIL: two lines.
 
 use super::Python;
 use crate::numbers::units::Time;
 use crate::print::lines::Lines;
 
-/// The number of lines that [`python`] adds.
+/// Returns the number of lines that [`python`] adds.
 pub fn fixed(python: &Python) -> usize {
     usize::from(!python.gc.is_empty()) + usize::from(python.gil_wait.count > 0)
 }
 
-/// Garbage collections, and waits for the GIL.
+/// Adds garbage collections, and waits for the GIL.
 pub fn python(python: &Python, lines: &mut Lines) {
     if !python.gc.is_empty() {
         let longest = python.gc.iter().map(|gc| gc.longest).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The groups that processes are in: by name, and by the communicators of NCCL that they share.
+//! The groups of processes: by name, and by the NCCL communicators that they share.
 
 use std::collections::BTreeMap;
 
@@ -7,34 +7,34 @@ use tllmprof_record::{CommunicatorId, GroupRank, Member};
 use crate::collectives::{Operation, ROWS};
 use crate::ranks::Rank;
 
-/// Processes that are in one communicator, or in several of the same ranks.
+/// Processes that are in one communicator, or in several with the same ranks.
 #[derive(PartialEq, Eq, Debug)]
 struct Set {
-    /// How many ranks it has; more than there are processes where records are missing.
+    /// Number of ranks. It exceeds the number of processes if records are missing.
     size: u32,
     places: Vec<usize>,
 }
 
-/// Who is in which communicators.
+/// Communicators and groups of each process.
 #[derive(Debug)]
 pub struct Members<'a> {
     processes: &'a [Rank<'a>],
     sets: Vec<Set>,
-    /// For each process which of `sets` it is in; `None`: not known.
+    /// Indexes in `sets` of each process's communicators; `None` if they are not known.
     of: Vec<Option<Vec<usize>>>,
 }
 
-/// A name of a group of processes.
+/// A group of processes, with its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GroupName {
-    /// Such as `TP`; `world`, and `communicator` for one without a name.
+    /// The name, such as `TP`, `world`, or `communicator` for one without a name.
     pub name: String,
-    /// How many ranks it has.
+    /// Number of ranks in the group.
     pub size: u64,
 }
 
 impl<'a> Members<'a> {
-    pub fn of(processes: &'a [Rank<'a>]) -> Self {
+    pub fn new(processes: &'a [Rank<'a>]) -> Self {
         let mut by_id: BTreeMap<(CommunicatorId, u32), Vec<usize>> = BTreeMap::new();
         let mut are_known = vec![false; processes.len()];
         for (place, process) in processes.iter().enumerate() {
@@ -70,8 +70,8 @@ impl<'a> Members<'a> {
         members
     }
 
-    /// Whether collectives of a row of the table of names may be the same events on two processes: not where it is known
-    /// that they are in no group together that has such collectives.
+    /// Returns true unless it is known that two processes share no group with collectives of this row of the table of
+    /// names. Otherwise their collectives may be the same events.
     pub fn may_share(&self, row: u8, one: usize, other: usize) -> bool {
         if ROWS[usize::from(row)].is_of_communicator() {
             return match (&self.of[one], &self.of[other]) {
@@ -88,19 +88,20 @@ impl<'a> Members<'a> {
             .is_none_or(|(one, other)| one == other)
     }
 
-    /// Whether it is not known which of its communicators a process's collectives of NCCL are of.
+    /// Returns true if a process is in several communicators, so that the communicator of its NCCL collectives is not
+    /// known.
     pub fn is_in_several(&self, place: usize) -> bool {
         self.of[place].as_ref().is_some_and(|sets| sets.len() > 1)
     }
 
-    /// The group whose collectives of a row some processes have in common, where that is known: their only communicator,
-    /// or a group that has a name and no other ranks.
+    /// Returns the group in which some processes have their common collectives of a row: their only communicator, or a
+    /// named group with exactly these ranks; `None` if it is not known.
     pub fn name(&self, row: u8, places: &[usize]) -> Option<GroupName> {
         let facts = |place: usize| &self.processes[place].facts;
         let first = facts(*places.first()?);
         let set = self.only_set(row, places);
         let size = set.map_or(places.len() as u64, |set| u64::from(set.size));
-        // What they are all in, with that many ranks.
+        // Groups of this size that all processes are in.
         let is_all = |group: &&GroupRank| {
             group.first.is_some()
                 && group.size.map(u64::from) == Some(size)
@@ -129,7 +130,7 @@ impl<'a> Members<'a> {
         })
     }
 
-    /// The set of the only communicator that some processes are in.
+    /// Returns the set of the only communicator that all these processes are in.
     fn only_set(&self, row: u8, places: &[usize]) -> Option<&Set> {
         if !ROWS[usize::from(row)].is_of_communicator() {
             return None;
@@ -144,7 +145,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// The group in which engines have such collectives, where these are no communicator's.
+/// Returns the name of the group in which engines run such collectives, if they do not belong to a communicator.
 fn group_of(row: u8) -> Option<&'static str> {
     let row = &ROWS[usize::from(row)];
     match row.operation {

@@ -1,4 +1,4 @@
-//! What several processes show together.
+//! Analyses of several processes together.
 
 pub mod arrivals;
 pub mod groups;
@@ -6,14 +6,17 @@ pub mod names;
 pub mod skew;
 pub mod text;
 
-use crate::collectives::Found as Collectives;
+use std::path::Path;
+
+use crate::collectives::Collectives;
 use crate::events::facts::Facts;
 use crate::events::window::Window;
 
-/// What of a process is compared with other processes.
+/// The parts of a process that are compared with other processes.
 #[derive(Clone, Copy, Debug)]
 pub struct Rank<'a> {
     pub pid: u32,
+    pub file: &'a Path,
     pub facts: &'a Facts,
     pub windows: &'a [Window],
     pub collectives: &'a Collectives,

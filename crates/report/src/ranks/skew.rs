@@ -1,4 +1,4 @@
-//! Ranks side by side: which is the slowest in each iteration, and by how much.
+//! Ranks side by side: the slowest rank in each iteration, and its distance from the others.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -10,36 +10,36 @@ use crate::ranks::Rank;
 /// Iterations that several processes have, matched by number. Iterations that were cut off do not count.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Skew {
-    /// How much longer the slowest process took than the fastest, over these iterations.
+    /// The time that the slowest process took beyond the fastest, over these iterations.
     pub spread: Quantiles,
-    /// For each of `processes`: in how many of these iterations it is.
+    /// For each of `processes`, the number of these iterations that it has.
     #[schemars(extend("unit" = "iterations"))]
     pub common: Vec<u64>,
-    /// For each of `processes`: in how many of these iterations it took longer than all others.
+    /// For each of `processes`, the number of these iterations in which it took longer than all others.
     #[schemars(extend("unit" = "iterations"))]
     pub slowest: Vec<u64>,
-    /// In the order of their numbers.
+    /// The iterations, in the order of their numbers.
     #[serde(skip)]
     pub iterations: Vec<Step>,
 }
 
-/// An iteration over the processes that have it.
+/// An iteration of all processes that have it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "SkewStep")]
 pub struct Step {
     /// The iteration's number.
     pub n: u64,
-    /// The place in `processes` of the process that took longest; where several took as long, of one of them.
+    /// The index in `processes` of the process that took longest; if several took equally long, of one of them.
     pub slowest: usize,
-    /// The place in `processes` of the process that took shortest.
+    /// The index in `processes` of the process that took the least time.
     pub fastest: usize,
-    /// How long the slowest took.
+    /// The time that the slowest process took.
     #[serde(rename = "dur_ns")]
     pub duration: u64,
-    /// How much longer the slowest took than the fastest.
+    /// The time that the slowest process took beyond the fastest.
     #[serde(rename = "spread_ns")]
     pub spread: u64,
-    /// How much longer than the slowest of the other processes, in nanoseconds.
+    /// Time that the slowest process took beyond the slowest of the other processes, in nanoseconds.
     #[serde(skip)]
     pub ahead: u64,
 }
@@ -55,15 +55,16 @@ pub struct SkewView<'a> {
 }
 
 impl<'a> SkewView<'a> {
-    /// `each`: with its iterations, of which there may be a million.
-    pub fn of(skew: &'a Skew, each: bool) -> Self {
+    /// Creates the view. Iterations are included only if `each` is true, because there may be a million.
+    pub fn new(skew: &'a Skew, each: bool) -> Self {
         let iterations = if each { &skew.iterations[..] } else { &[] };
         Self { skew, iterations }
     }
 }
 
 impl Skew {
-    /// The place of the process that was the slowest most often, and how often it was; `None`: none ever was.
+    /// Returns the index of the process that was the slowest most often, and the number of times; `None` if no process
+    /// ever was.
     #[must_use]
     pub fn most_often(&self) -> Option<(usize, u64)> {
         let often = self.slowest.iter().copied().enumerate();
@@ -71,8 +72,8 @@ impl Skew {
         often.max_by_key(|(_, often)| *often)
     }
 
-    /// How long all of the iterations take that several processes have, as long as the slowest takes, and how much of
-    /// that would be saved if one process were as fast as the others; in nanoseconds.
+    /// Returns the time of all iterations that several processes have, each as long as in its slowest process, and the
+    /// time that would be saved if one process were as fast as the others; in nanoseconds.
     #[must_use]
     pub fn saved(&self, place: usize) -> (u64, u64) {
         let steps = self.iterations.iter();
@@ -82,12 +83,12 @@ impl Skew {
         })
     }
 
-    /// That of some processes; `None` where no two have an iteration in common that counts.
-    pub fn of(processes: &[Rank<'_>]) -> Option<Self> {
+    /// Compares processes. Returns `None` if no two of them have an iteration in common that counts.
+    pub fn find(processes: &[Rank<'_>]) -> Option<Self> {
         let mut all: Vec<(u64, u64, usize)> = Vec::new();
         for (place, process) in processes.iter().enumerate() {
             let iterations = process.windows.iter().flat_map(Window::qualified);
-            // One that was cut says nothing about the rank's speed.
+            // An iteration that was cut off shows nothing about the rank's speed.
             let whole = iterations.filter(|iteration| !iteration.cut);
             all.extend(whole.map(|iteration| (iteration.n, iteration.busy(), place)));
         }
@@ -106,7 +107,7 @@ impl Skew {
             places.dedup();
             places.into_iter().for_each(|place| common[place] += 1);
             let others = same.iter().rev().find(|other| other.2 != long.2);
-            // Of those that take as long none is the slowest.
+            // If several took equally long, none of them is the slowest.
             let is_slowest = others.is_some_and(|other| other.1 < long.1);
             slowest[long.2] += u64::from(is_slowest);
             iterations.push(Step {
@@ -118,7 +119,7 @@ impl Skew {
                 ahead: long.1 - others.map_or(long.1, |other| other.1),
             });
         }
-        let spread = Quantiles::of(iterations.iter().map(|step| step.spread))?;
+        let spread = Quantiles::from_values(iterations.iter().map(|step| step.spread))?;
         Some(Self {
             common,
             slowest,

@@ -1,20 +1,20 @@
-//! Who waits for whom in collectives, in a few lines.
+//! Text on waits in collectives: a few lines.
 
 use std::collections::BTreeMap;
 
 use crate::ledger::text::differences;
-use crate::numbers::units::{Share, Time};
+use crate::numbers::units::{Count, Share, Time};
 use crate::print::lines::Lines;
 use crate::ranks::Rank;
 use crate::ranks::arrivals::{Arrivals, Bound, Sum};
 use crate::ranks::groups::GroupName;
 
-/// How many groups, ranks and notes have a line.
-const GROUPS: usize = 4;
-const RANKS: usize = 4;
-const NOTES: usize = 3;
-/// A rank that takes less of the others' time has none.
-const NAMED: f64 = 0.005;
+/// Maximum numbers of lines for groups, ranks and notes.
+const MAX_GROUPS: usize = 4;
+const MAX_RANKS: usize = 4;
+const MAX_NOTES: usize = 3;
+/// Minimum share of the others' time for a rank to have a line, as a part of 1.
+const MIN_GAIN: f64 = 0.005;
 
 pub fn add(arrivals: &Arrivals, processes: &[Rank<'_>], names: &[String], lines: &mut Lines) {
     let why = match arrivals.verdict {
@@ -28,8 +28,8 @@ pub fn add(arrivals: &Arrivals, processes: &[Rank<'_>], names: &[String], lines:
     };
     lines.blank();
     lines.heading(format_args!(
-        "collectives of {} iterations{whose}: {}{why}",
-        arrivals.steps.len(),
+        "collectives of {}{whose}: {}{why}",
+        Count(arrivals.steps.len() as u64, "iteration"),
         arrivals.verdict.name()
     ));
     if !arrivals.steps.is_empty() {
@@ -40,7 +40,7 @@ pub fn add(arrivals: &Arrivals, processes: &[Rank<'_>], names: &[String], lines:
         ));
     }
     if groups.len() > 1 {
-        for (places, name, sum) in groups.iter().take(GROUPS) {
+        for (places, name, sum) in groups.iter().take(MAX_GROUPS) {
             let name = name.map_or_else(String::new, |name| {
                 format!("{} of {}, ", name.name, name.size)
             });
@@ -50,7 +50,7 @@ pub fn add(arrivals: &Arrivals, processes: &[Rank<'_>], names: &[String], lines:
                 Share(sum.share())
             ));
         }
-        let more = groups.len().saturating_sub(GROUPS);
+        let more = groups.len().saturating_sub(MAX_GROUPS);
         if more > 0 {
             lines.add(format_args!("  and {more} more groups (--json has them)"));
         }
@@ -58,8 +58,8 @@ pub fn add(arrivals: &Arrivals, processes: &[Rank<'_>], names: &[String], lines:
     let slowest = arrivals.slowest();
     let named = slowest
         .iter()
-        .filter(|place| arrivals.gain(**place) >= NAMED);
-    for place in named.take(RANKS) {
+        .filter(|place| arrivals.gain(**place) >= MIN_GAIN);
+    for place in named.take(MAX_RANKS) {
         let (now, then) = arrivals.step_without(*place);
         let last = arrivals.ranks[*place].last;
         let start = format!(
@@ -74,16 +74,16 @@ pub fn add(arrivals: &Arrivals, processes: &[Rank<'_>], names: &[String], lines:
             lines.add(format_args!("    it is {groups}"));
         }
     }
-    for note in arrivals.notes.iter().take(NOTES) {
+    for note in arrivals.notes.iter().take(MAX_NOTES) {
         lines.add(format_args!("  {note}"));
     }
-    let more = arrivals.notes.len().saturating_sub(NOTES);
+    let more = arrivals.notes.len().saturating_sub(MAX_NOTES);
     if more > 0 {
         lines.add(format_args!("  and {more} more notes (--json has them)"));
     }
 }
 
-/// The ranks that have collectives in common, what their group is and what became of the time of those.
+/// Returns the ranks that have collectives in common, with the name of their group and the sums of these collectives.
 fn groups(arrivals: &Arrivals) -> Vec<(&[usize], Option<&GroupName>, Sum)> {
     let mut found: BTreeMap<&[usize], (Option<&GroupName>, Sum)> = BTreeMap::new();
     for group in &arrivals.groups {
@@ -96,9 +96,9 @@ fn groups(arrivals: &Arrivals) -> Vec<(&[usize], Option<&GroupName>, Sum)> {
         .collect()
 }
 
-/// The ranks of some processes.
+/// Returns a list of the ranks of some processes.
 fn ranks(processes: &[Rank<'_>], places: &[usize]) -> String {
-    const MOST: usize = 4;
+    const MAX_LISTED: usize = 4;
     let mut ranks: Vec<_> = places
         .iter()
         .map(|place| processes[*place].facts.rank)
@@ -107,8 +107,12 @@ fn ranks(processes: &[Rank<'_>], places: &[usize]) -> String {
     if ranks.len() > 2 && ranks.windows(2).all(|pair| pair[0] + 1 == pair[1]) {
         return format!("ranks {} to {}", ranks[0], ranks[ranks.len() - 1]);
     }
-    let shown: Vec<_> = ranks.iter().take(MOST).map(ToString::to_string).collect();
-    let more = match ranks.len().saturating_sub(MOST) {
+    let shown: Vec<_> = ranks
+        .iter()
+        .take(MAX_LISTED)
+        .map(ToString::to_string)
+        .collect();
+    let more = match ranks.len().saturating_sub(MAX_LISTED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };

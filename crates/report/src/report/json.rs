@@ -1,6 +1,7 @@
-//! The report as JSON. The types of the analyses are its contract: their JSON schema, which `tllmprof report --schema` prints,
-//! comes from them, and from that the types of the page's script and `docs/report-json.md`. Doc comments there are the
-//! descriptions that users read. A number's unit, where its key does not end with `_ns`, is its `unit`.
+//! The report as JSON. The types of the analyses are its contract: their JSON schema, which `tllmprof report --schema`
+//! prints, is derived from them. The types of the page's script and `docs/report-json.md` come from the schema. Doc
+//! comments of these types are the descriptions that users read. A number whose key does not end with `_ns` has its
+//! unit in `unit`.
 
 use std::io::{self, Write};
 
@@ -16,55 +17,56 @@ use crate::ranks::arrivals::{ArrivalsView, CollectiveSum};
 use crate::ranks::skew::SkewView;
 
 impl Report {
-    /// Writes the report as JSON, with a line's end.
+    /// Writes the report as JSON, followed by a newline.
     ///
     /// # Errors
-    /// Where it cannot be written.
+    /// Returns an error if writing fails.
     pub fn json(&self, to: &mut impl Write) -> io::Result<()> {
-        write(&ReportView::of(self, true), to)
+        write(&ReportView::new(self, true), to)
     }
 
-    /// The report as it is written as JSON, with lists of iterations left empty: there may be a million.
+    /// Returns the report as written to JSON, but with empty lists of iterations, because there may be a million.
     #[must_use]
     pub fn summary(&self) -> ReportView<'_> {
-        ReportView::of(self, false)
+        ReportView::new(self, false)
     }
 
-    /// The JSON schema of what [`json`](Self::json) writes.
+    /// Returns the JSON schema of the output of [`json`](Self::json).
     #[must_use]
     pub fn schema() -> Value {
         schema_of::<ReportView<'_>>()
     }
 }
 
-/// What `tllmprof report --json` prints. Keys that end with `ns` are in nanoseconds; moments are on the clock
-/// `CLOCK_MONOTONIC`. Every key is always present; what is not known or was not measured is `null`.
+/// The output of `tllmprof report --json`. Keys that end with `ns` are in nanoseconds; moments are on the clock
+/// `CLOCK_MONOTONIC`. Every key is always present; a value that is not known or was not measured is `null`.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Report")]
 pub struct ReportView<'a> {
     /// The processes, in the order of their ranks.
     processes: Vec<ProcessView<'a>>,
-    /// The processes side by side; `null` where no two of them have an iteration in common.
+    /// The processes side by side; `null` if no two of them have an iteration in common.
     skew: Option<SkewView<'a>>,
-    /// What the processes' collectives show together; `null` where no two have any.
+    /// The collectives of all processes together; `null` if no two processes have any.
     collectives: Option<ArrivalsView<'a>>,
-    /// What may make the program slow: what holds first, then what is unknown, then what does not hold; of these causes
-    /// first, and of those the greatest loss. Empty where no process has iterations.
+    /// Possible causes of slow iterations: first those that hold, then those that could not be checked, then those that
+    /// do not hold. In each group causes come first, and of these the one with the greatest loss. Empty if no process
+    /// has iterations.
     findings: &'a [Finding],
 }
 
 impl<'a> ReportView<'a> {
-    fn of(report: &'a Report, each: bool) -> Self {
+    fn new(report: &'a Report, each: bool) -> Self {
         let ranks = ranks(&report.processes);
         let arrivals = report.arrivals.as_ref();
         let view = |(place, process)| {
-            let collectives = CollectiveSum::of(&ranks[place], place, arrivals);
-            ProcessView::of(process, collectives, each, ranks.len())
+            let collectives = CollectiveSum::of_process(&ranks[place], place, arrivals);
+            ProcessView::new(process, collectives, each, ranks.len())
         };
         Self {
             processes: report.processes.iter().enumerate().map(view).collect(),
-            collectives: arrivals.map(|arrivals| ArrivalsView::of(arrivals, each)),
-            skew: report.skew.as_ref().map(|skew| SkewView::of(skew, each)),
+            collectives: arrivals.map(|arrivals| ArrivalsView::new(arrivals, each)),
+            skew: report.skew.as_ref().map(|skew| SkewView::new(skew, each)),
             findings: &report.findings,
         }
     }

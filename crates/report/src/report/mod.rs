@@ -1,13 +1,16 @@
 //! Processes side by side.
 
+mod csv;
 mod json;
 mod one;
 mod several;
 mod text;
 mod view;
 
+pub use csv::{CsvRow, TABLES};
 pub use json::ReportView;
 
+use crate::events::origin::Data;
 use crate::findings::{self, Finding};
 use crate::iterations::sum::of_which;
 use crate::process::Process;
@@ -20,19 +23,21 @@ use crate::ranks::skew::Skew;
 #[derive(Debug)]
 pub struct Report {
     pub processes: Vec<Process>,
-    /// What distinguishes each process from the others, such as `rank 2`.
+    /// The name that distinguishes each process from the others, such as `rank 2`.
     pub names: Vec<String>,
-    /// Where there are several processes that have iterations in common.
+    /// True if the processes may be of one job. Otherwise they are not compared with each other.
+    pub is_one_job: bool,
+    /// Skew of iterations, if several processes of one job have iterations in common.
     pub skew: Option<Skew>,
-    /// Where several processes have collectives.
+    /// Arrivals at collectives, if several processes of one job have any.
     pub arrivals: Option<Arrivals>,
-    /// Why it is slow, if it is: the strongest first.
+    /// The findings, the strongest first.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// Puts processes side by side, in the order of their ranks. What records of GPU metrics alone
-    /// hold goes to the processes of the same machine, by time; such a record is no process.
+    /// Creates a report on processes, in the order of their ranks. A record that has only GPU metrics is not a process:
+    /// its samples are added to the processes of the same machine, by time.
     #[must_use]
     pub fn new(processes: Vec<Process>) -> Self {
         let (measured, mut processes): (Vec<_>, Vec<_>) =
@@ -47,32 +52,41 @@ impl Report {
                 .then_with(|| a.facts.host.cmp(&b.facts.host))
         });
         let ranks = ranks(&processes);
-        let skew = Skew::of(&ranks);
+        let is_one_job = names::is_one_job(&ranks);
         let names = names::names(&ranks);
-        let arrivals = Arrivals::of(&ranks, &names);
+        // Processes without iterations cannot be compared as ranks.
+        let is_counted = |process: &Process| !process.facts.origin.lacks(Data::Iterations);
+        let compared = match is_one_job && processes.iter().all(is_counted) {
+            true => &ranks[..],
+            false => &[],
+        };
+        let skew = Skew::find(compared);
+        let arrivals = Arrivals::find(compared, &names);
         let findings = findings::findings(&processes, &names, skew.as_ref(), arrivals.as_ref());
         Self {
             processes,
             names,
+            is_one_job,
             skew,
             arrivals,
             findings,
         }
     }
 
-    /// Of which iterations the shares of processes side by side are, in words, if not of all.
+    /// Returns lines that say which iterations the shares of several processes are based on, if not on all.
     #[must_use]
     pub fn of_which(&self) -> Vec<&'static str> {
         of_which(self.processes.iter().filter_map(|one| one.sum.as_ref()))
     }
 }
 
-/// The processes as ranks.
+/// Returns the processes as ranks.
 fn ranks(processes: &[Process]) -> Vec<Rank<'_>> {
     let processes = processes.iter();
     processes
         .map(|process| Rank {
             pid: process.pid,
+            file: &process.file,
             facts: &process.facts,
             windows: &process.windows,
             collectives: &process.collectives,

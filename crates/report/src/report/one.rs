@@ -1,4 +1,4 @@
-//! One process.
+//! Text of a report on one process.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -7,56 +7,78 @@ use tllmprof_config::Printable;
 use crate::batches::text as batches;
 use crate::calls::text as calls;
 use crate::events::facts::Facts;
+use crate::events::iteration::GpuFrom;
+use crate::events::origin::Data;
 use crate::findings::Finding;
 use crate::findings::text as findings;
 use crate::iterations::sum::Sum;
-use crate::iterations::text as iterations;
+use crate::iterations::text::{self as iterations, GpuShares};
 use crate::kernels::text as kernels;
 use crate::layers::text as layers;
 use crate::ledger::LedgerKind;
 use crate::ledger::text as ledger;
 use crate::metrics::text as metrics;
-use crate::print::lines::{Lines, WIDTH};
+use crate::numbers::units::{Share, of_some};
+use crate::print::lines::Lines;
 use crate::print::rows::Rows;
 use crate::process::Process;
 use crate::process::state::End;
-use crate::process::text::notes;
+use crate::process::text;
 use crate::python::text as python;
 use crate::routing::expert_gpus;
 use crate::routing::text as routing;
 use crate::stacks::text as stacks;
 
-/// How many calls, kernels, functions, ranges and slow iterations have a line, at most.
-const CALLS: usize = 4;
-const KERNELS: usize = 5;
-const NAMES: usize = 3;
-const LAYERS: usize = 3;
-const SLOW: usize = 5;
-/// How many lines the ledgers of the host and of the GPU have, each.
-const LEDGER: usize = 3;
-/// How many lines there are for what was found and for notes, where those can be shorter.
-const FOUND: usize = 9;
+/// Maximum numbers of lines on a screen for calls, kernels, functions or ranges, layers with experts, and slow
+/// iterations.
+const MAX_CALLS: usize = 4;
+const MAX_KERNELS: usize = 5;
+const MAX_NAMES: usize = 3;
+const MAX_LAYERS: usize = 3;
+const MAX_SLOW: usize = 5;
+/// Maximum number of rows on a screen for each of the two ledgers, and the number that they have if tables need the
+/// room.
+const MAX_LEDGER_ROWS: usize = 5;
+const MIN_LEDGER_ROWS: usize = 2;
+
+/// Maximum number of lines of a note on a screen.
+const MAX_NOTE_LINES: usize = 3;
 
 pub fn process(process: &Process, found: &[Finding], lines: &mut Lines) {
+    let last = lines.measure(|lines| notes(process, lines));
+    lines.keep(last + usize::from(last > 0));
     head(process, lines);
-    let notes = notes(process);
-    let found = findings::findings(found, FOUND.saturating_sub(notes.len()));
+    if process.facts.origin.lacks(Data::Iterations) {
+        lines.show_trace();
+    }
     match &process.sum {
-        Some(sum) => inside(process, sum, notes.len() + found.len(), lines),
+        Some(sum) => inside(process, sum, found, lines),
         None if process.others.unqualified.is_empty() => {
             lines.add(format_args!("{}", process.nothing().unwrap_or_default()));
         }
         None => iterations::windows(&process.windows, lines),
     }
-    findings::add(&found, lines);
+    lines.keep(0);
+    notes(process, lines);
+}
+
+fn notes(process: &Process, lines: &mut Lines) {
+    let notes = text::notes(process, lines.rows(1).max(1));
+    if !notes.is_empty() {
+        lines.blank();
+    }
     for note in notes {
-        lines.add(format_args!("{note}"));
+        // A damaged record may contain arbitrary text here.
+        lines.text_within(&note, 2, MAX_NOTE_LINES);
     }
 }
 
-/// The rank, and what it is known from.
+/// Returns the rank and its source in words; empty if it is not known.
 fn rank(facts: &Facts) -> String {
-    let mut text = format!("rank {}", facts.rank);
+    let Some(rank) = facts.known_rank() else {
+        return String::new();
+    };
+    let mut text = format!("rank {rank}");
     if let Some(size) = facts.world_size {
         text += &format!(" of {size}");
     }
@@ -75,13 +97,19 @@ fn head(process: &Process, lines: &mut Lines) {
     if !facts.command.is_empty() {
         lines.add(format_args!("{}", facts.command));
     }
-    let mut parts = vec![format!("pid {}", process.pid), rank(facts)];
+    let pid = match process.pid {
+        0 => String::new(),
+        pid => format!("pid {pid}"),
+    };
+    let mut parts = vec![pid, rank(facts)];
     parts.push(facts.in_groups.clone());
     parts.retain(|part| !part.is_empty());
     if !facts.host.is_empty() {
         parts.push(facts.host.clone());
     }
-    parts.extend(facts.software.gpus.first().cloned());
+    // GPUs that the process did not use may have no name.
+    let gpus = &facts.software.gpus;
+    parts.extend(gpus.iter().find(|name| !name.is_empty()).cloned());
     if !facts.software.python.is_empty() {
         parts.push(format!("Python {}", facts.software.python));
     }
@@ -98,129 +126,218 @@ fn head(process: &Process, lines: &mut Lines) {
         let whole = format!("{rule} ({why})");
         if why.is_empty() {
             lines.add(format_args!("{rule}"));
-        } else if whole.chars().count() <= WIDTH {
+        } else if whole.chars().count() <= lines.width() {
             lines.add(format_args!("{whole}"));
         } else {
             lines.add(format_args!("{rule}"));
             lines.add(format_args!("  {why}"));
         }
     }
-    lines.blank();
 }
 
-fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
-    iterations::windows(&process.windows, lines);
+fn inside(process: &Process, sum: &Sum, found: &[Finding], lines: &mut Lines) {
+    measured(process, sum, lines);
     lines.blank();
+    if !lines.is_of_trace() {
+        iterations::windows(&process.windows, lines);
+    }
     iterations::times(
         sum,
+        GpuShares {
+            span: process.gpu.span,
+            busy: process.gpu.share,
+            busy_name: process.gpu.busy_name(),
+        },
         process.ledger.host_share(LedgerKind::Requests),
         &batches::times(&process.phases),
         &process.others.outside,
         lines,
     );
     batches::batches(&process.phases, lines);
-    let wanted = Wanted::of(process, notes);
-    wanted.ledger(process, sum, lines);
     lines.blank();
-    tables(process, sum, &wanted, notes, lines);
+    findings::findings(found, process.gpu.share.is_some(), lines);
+    lines.blank();
+    if lines.is_brief() {
+        return ledger::ledger(
+            &process.ledger,
+            sum.gpu_from,
+            lines.rows(MAX_LEDGER_ROWS),
+            lines,
+        );
+    }
+    let wanted = TableSizes::new(process, lines);
+    let most = wanted.ledger(process, lines);
+    lines.if_room(|lines| ledger::ledger(&process.ledger, sum.gpu_from, most, lines));
+    lines.if_room(|lines| stacks::one(&process.stacks, lines));
+    wanted.unlike(process, lines);
+    lines.blank();
+    tables(process, sum, &wanted, lines);
 }
 
-/// The lines that tables would have if there were room for all.
-struct Wanted {
+/// Adds a line on the data that were measured.
+fn measured(process: &Process, sum: &Sum, lines: &mut Lines) {
+    let mut parts = Vec::new();
+    let origin = &process.facts.origin;
+    if !origin.is_own() {
+        let cost = process.profiler_share().map(Share);
+        let cost = cost.map(|cost| format!(", which took {cost} of the time by an estimate"));
+        parts.push(format!("by {}{}", origin.tool, cost.unwrap_or_default()));
+    }
+    if lines.is_of_trace() {
+        let held = [(Data::Calls, "CUDA calls"), (Data::Gpu, "GPU work")];
+        let held = held.iter().filter(|(data, _)| !origin.lacks(*data));
+        parts.extend(held.map(|(_, what)| (*what).to_owned()));
+    } else if let Some(kernels) = &process.kernels.window {
+        parts.push(format!(
+            "kernels in {} of {} iterations",
+            kernels.iterations, sum.iterations
+        ));
+    }
+    if sum.gpu_from != GpuFrom::Kernels && sum.gpu.is_some() {
+        let of = of_some(sum.gpu_iterations, sum.iterations);
+        parts.push(format!("GPU spans by events{of}"));
+    }
+    if process.stacks.is_there() {
+        parts.push("stacks".to_owned());
+    }
+    let asked = |name: &str| {
+        let mut settings = process.facts.asked.settings.iter();
+        settings.any(|setting| setting.split('=').next() == Some(name))
+    };
+    for (name, what) in [("TLLM_PROFILE_RECORD_GC", "GC"), ("TLLMPROF_GIL", "GIL")] {
+        if asked(name) && !process.facts.software.python.is_empty() {
+            parts.push(what.to_owned());
+        }
+    }
+    if process.layers.is_some() {
+        parts.push("layers".to_owned());
+    }
+    if let Some(own) = process.own_share().filter(|own| *own > 0.0) {
+        parts.push(format!("the recorder took {} of the time", Share(own)));
+    }
+    if !parts.is_empty() {
+        lines.list("measured: ", &parts);
+    }
+}
+
+/// The lines that tables need to be complete.
+struct TableSizes {
     /// Slow iterations, kernels, calls, functions, ranges, experts, layers.
     rows: [usize; 7],
-    /// What is printed besides rows.
+    /// Number of lines besides rows, and the number of those that exist without any rows.
     others: usize,
-    /// Whether layers are known: else blocks of kernels stand for them.
+    alone: usize,
+    /// True if layers are known. Otherwise blocks of kernels are shown.
     has_layers: bool,
 }
 
-impl Wanted {
-    fn of(process: &Process, notes: usize) -> Self {
+impl TableSizes {
+    fn new(process: &Process, lines: &Lines) -> Self {
         let layers = process.layers.as_ref();
         let has_layers = layers.is_some_and(|layers| !layers.patterns.is_empty());
-        let layer_rows = layers.map_or(0, layers::rows);
-        // Ranges are layers, where there are any.
-        let [slowest, kernels, ranges] = match layer_rows {
-            0 => [SLOW, KERNELS, NAMES],
-            _ => [SLOW - 2, KERNELS - 2, 0],
+        let layer_rows = layers.map_or(0, |layers| layers::rows(layers, lines));
+        // NVTX ranges are shown as layers, if there are layers.
+        let ranges = if layer_rows == 0 { MAX_NAMES } else { 0 };
+        let most = |all: usize, on_screen: usize| all.min(lines.rows(on_screen));
+        let slowest = most(process.slowest.len(), MAX_SLOW);
+        let kernels = most(process.kernels.totals.len(), MAX_KERNELS);
+        let calls = most(process.calls.calls.len(), MAX_CALLS);
+        let functions = most(process.calls.functions.len(), MAX_NAMES);
+        let ranges = match ranges {
+            0 => 0,
+            ranges => most(process.calls.ranges.len(), ranges),
         };
-        let slowest = process.slowest.len().min(slowest);
-        let kernels = process.kernels.totals.len().min(kernels);
-        let calls = process.calls.calls.len().min(CALLS);
-        let functions = process.calls.functions.len().min(NAMES);
-        let ranges = process.calls.ranges.len().min(ranges);
-        let experts = process.experts.len().min(LAYERS);
-        // A line is above each table; the kernels' is among what they have besides rows.
+        let experts = most(process.experts.len(), MAX_LAYERS);
+        // Each table has a heading. That of kernels is counted in `kernels::fixed`.
         let headings = [slowest, calls, functions, ranges].into_iter();
         let blocks = match has_layers {
             true => 0,
             false => kernels::block_lines(&process.kernels),
         };
-        let others = headings.filter(|rows| *rows > 0).count()
-            + python::fixed(&process.python)
+        let alone = python::fixed(&process.python)
             + kernels::fixed(&process.kernels)
             + usize::from(!process.metrics.sums.is_empty())
             + blocks
             + layers.map_or(0, layers::fixed)
-            + routing::fixed(&process.experts)
-            + notes;
+            + routing::fixed(&process.experts);
+        let others = alone + headings.filter(|rows| *rows > 0).count();
         Self {
             rows: [
                 slowest, kernels, calls, functions, ranges, experts, layer_rows,
             ],
             others,
+            alone,
             has_layers,
         }
     }
 
-    /// The ledgers, and the samples of stacks.
-    fn ledger(&self, process: &Process, sum: &Sum, lines: &mut Lines) {
-        // A screen that is full of other tables has less room for it.
-        let sampled = stacks::LINES * usize::from(process.stacks.is_there());
-        let all = self.others + sampled + self.rows.iter().sum::<usize>() + 1 + 2 * LEDGER;
-        let most = if lines.left() >= all { LEDGER } else { 1 };
-        ledger::ledger(&process.ledger, sum.gpu_from, most, lines);
-        stacks::one(&process.stacks, lines);
+    /// Returns the number of rows of each ledger. Tables have priority.
+    fn ledger(&self, process: &Process, lines: &Lines) -> usize {
+        // A blank line precedes the tables.
+        let others = 1 + self.others + stacks::LINES * usize::from(process.stacks.is_there());
+        let all: usize = self.rows.iter().sum();
+        let tables = self.rows.iter().filter(|rows| **rows > 0).count();
+        let fits = |most: usize, rows: usize| {
+            ledger::lines(&process.ledger, most) + others + rows <= lines.left()
+        };
+        let most = lines.rows(MAX_LEDGER_ROWS);
+        let enough = (MIN_LEDGER_ROWS..=most).rev().find(|most| fits(*most, all));
+        let some = || {
+            (1..=MIN_LEDGER_ROWS.min(most))
+                .rev()
+                .find(|most| fits(*most, tables))
+        };
+        // If rows do not fit anyway, the ledgers take their room. Single lines lose theirs only if necessary.
+        let alone = |beside: usize| {
+            let fits =
+                |most: &usize| ledger::lines(&process.ledger, *most) + beside <= lines.left();
+            (1..=most).rev().find(fits)
+        };
+        let with_lines = || alone(1 + self.alone);
+        let most = enough.or_else(some).or_else(with_lines);
+        most.or_else(|| alone(0)).unwrap_or(1)
+    }
+
+    /// Adds the ledgers of windows that differ from that of all.
+    fn unlike(&self, process: &Process, lines: &mut Lines) {
         let fewest = self.rows.iter().min().unwrap_or(&0);
         let room = lines.left().saturating_sub(self.others + 1 + fewest);
-        let windows = process.windows.iter().zip(&process.details.windows);
+        let windows = process.windows.iter().zip(&process.ledger.details.windows);
         ledger::unlike(&process.ledger, windows, room, lines);
     }
 }
 
-/// The tables, each with as many rows as there is room for.
-fn tables(process: &Process, sum: &Sum, wanted: &Wanted, notes: usize, lines: &mut Lines) {
+/// Adds the tables, each with as many rows as fit.
+fn tables(process: &Process, sum: &Sum, wanted: &TableSizes, lines: &mut Lines) {
     let room = lines.left().saturating_sub(wanted.others);
     let Rows([slowest, kernels, calls, functions, ranges, experts, layers]) =
         Rows::share(wanted.rows, room);
-    calls::calls(
-        &process.calls.calls,
-        sum.launches,
-        sum.iterations,
-        calls,
-        lines,
-    );
-    let medians = [sum.with_kernels, sum.without_kernels];
-    kernels::kernels(&process.kernels, medians, kernels, lines);
+    let Process { kernels: ran, .. } = process;
+    lines.if_room(|lines| {
+        calls::calls(
+            &process.calls.calls,
+            sum.launches,
+            sum.iterations,
+            calls,
+            lines,
+        );
+    });
+    lines.if_room(|lines| kernels::kernels(ran, kernels, lines));
     if !wanted.has_layers {
-        kernels::blocks(&process.kernels, lines);
+        lines.if_room(|lines| kernels::blocks(ran, lines));
     }
     if let Some(found) = &process.layers {
-        layers::layers(found, layers, lines);
+        lines.if_room(|lines| layers::layers(found, layers, lines));
     }
-    metrics::metrics(&process.metrics.sums, lines);
+    lines.if_room(|lines| metrics::metrics(&process.metrics.sums, lines));
     let gpus = expert_gpus(&process.facts.command, 1).unwrap_or(routing::GPUS);
-    routing::layers(&process.experts, &process.facts, gpus, experts, lines);
-    python::python(&process.python, lines);
-    calls::named(
-        "function",
-        "runs",
-        &process.calls.functions,
-        functions,
-        lines,
-    );
-    calls::named("range", "count", &process.calls.ranges, ranges, lines);
-    let room = lines.left().saturating_sub(notes + 1).min(slowest);
-    ledger::slow(&process.slowest, room, notes, lines);
+    lines.if_room(|lines| {
+        routing::layers(&process.experts, &process.facts, gpus, experts, lines);
+    });
+    lines.if_room(|lines| python::python(&process.python, lines));
+    let (marked, found) = (&process.calls.functions, &process.calls.ranges);
+    lines.if_room(|lines| calls::named("function", "runs", marked, functions, lines));
+    lines.if_room(|lines| calls::named("range", "count", found, ranges, lines));
+    let room = lines.left().saturating_sub(1).min(slowest);
+    lines.if_room(|lines| ledger::slow(&process.slowest, room, 0, lines));
 }

@@ -1,85 +1,95 @@
-//! Several processes side by side.
+//! Text of a report on several processes.
 
 use std::collections::BTreeMap;
 
 use super::ranks;
 use crate::Report;
+use crate::events::origin::Data;
 use crate::findings::text as findings;
 use crate::iterations::sum::of_which;
 use crate::ledger::slow::Slow;
-use crate::ledger::text::{SLOWEST, causes, longer};
-use crate::numbers::units::{Rate, Share, Time};
-use crate::print::lines::Lines;
+use crate::ledger::text::{SLOWEST, causes, longer, most_beyond};
+use crate::numbers::units::{Count, Rate, Share, Time};
+use crate::print::lines::{Lines, UNKNOWN, WIDTH, short};
 use crate::process::Process;
-use crate::process::text::shortcomings;
+use crate::process::text;
+use crate::ranks::names::program;
 use crate::ranks::skew::Skew;
 use crate::ranks::text as collectives;
 use crate::routing::text as routing;
 use crate::routing::{expert_gpus, together};
 use crate::stacks::text as stacks;
 
-/// How many processes, slow iterations and notes have a line.
-const PROCESSES: usize = 16;
-const SLOW: usize = 5;
-const NOTES: usize = 6;
-const LAYERS: usize = 3;
-const SHARED: usize = 2;
+/// Maximum and minimum number of processes with a line; maximum number of slow iterations, notes, layers with experts,
+/// and ranks that several processes share.
+const MAX_PROCESSES: usize = 16;
+const MIN_PROCESSES: usize = 4;
+const MAX_SLOW: usize = 5;
+const MAX_NOTES: usize = 6;
+const MAX_LAYERS: usize = 3;
+const MAX_SHARED_RANKS: usize = 2;
 
 pub fn processes(report: &Report, lines: &mut Lines) {
     let Report {
         processes,
         names,
+        is_one_job,
         skew,
         arrivals,
         findings: found,
     } = report;
     let skew = skew.as_ref();
-    head(processes, lines);
-    table(processes, skew, lines);
+    let is_known = processes.iter().any(|process| process.gpu.share.is_some());
+    let stand_out = |lines: &mut Lines| findings::findings(found, is_known, lines);
+    let last = lines.measure(|lines| notes(processes, names, lines));
+    lines.keep(last);
+    head(processes, *is_one_job, lines);
+    let room = lines.left().saturating_sub(lines.measure(stand_out) + 1);
+    table(processes, *is_one_job, skew, room, lines);
+    lines.blank();
+    stand_out(lines);
+    if lines.is_brief() {
+        return notes(processes, names, lines);
+    }
     if let Some(skew) = skew {
-        lines.blank();
-        skewed(skew, names, lines);
+        lines.if_room(|lines| {
+            lines.blank();
+            skewed(skew, names, lines);
+        });
     }
     if let Some(arrivals) = arrivals {
-        collectives::add(arrivals, &ranks(processes), names, lines);
+        lines.if_room(|lines| collectives::add(arrivals, &ranks(processes), names, lines));
     }
     let sampled = processes.iter().map(|process| &process.stacks);
-    stacks::several(sampled.zip(names), lines);
+    lines.if_room(|lines| stacks::several(sampled.zip(names), lines));
     let ranks = processes.iter().map(|process| &process.experts[..]);
     if let Some(first) = processes.first() {
-        routing::layers(
-            &together(ranks),
-            &first.facts,
-            expert_gpus(&first.facts.command, processes.len()).unwrap_or(processes.len()),
-            LAYERS,
-            lines,
-        );
+        let gpus = expert_gpus(&first.facts.command, processes.len()).unwrap_or(processes.len());
+        let rows = lines.rows(MAX_LAYERS);
+        lines.if_room(|lines| routing::layers(&together(ranks), &first.facts, gpus, rows, lines));
     }
+    slowest(processes, names, lines.left().saturating_sub(2), lines);
+    notes(processes, names, lines);
+}
+
+fn notes(processes: &[Process], names: &[String], lines: &mut Lines) {
+    let warnings = lines.rows(1).max(1);
     let notes = processes.iter().zip(names).flat_map(|(process, who)| {
-        shortcomings(process)
+        text::notes(process, warnings)
             .into_iter()
             .map(move |note| format!("{who}: {note}"))
     });
     let notes: Vec<_> = notes.collect();
-    let last = notes.len().min(NOTES + 1);
-    // Besides a heading and the slowest iteration, and blank lines.
-    let found = findings::findings(found, lines.left().saturating_sub(last + 4));
-    let others = found.len() + usize::from(!found.is_empty()) + last + 2;
-    slowest(processes, names, lines.left().saturating_sub(others), lines);
-    if !found.is_empty() {
-        lines.blank();
-        findings::add(&found, lines);
-    }
-    for note in notes.iter().take(NOTES) {
+    for note in notes.iter().take(lines.rows(MAX_NOTES)) {
         lines.add(format_args!("{note}"));
     }
-    let more = notes.len().saturating_sub(NOTES);
+    let more = notes.len().saturating_sub(lines.rows(MAX_NOTES));
     if more > 0 {
         lines.add(format_args!("and {more} more notes"));
     }
 }
 
-fn head(processes: &[Process], lines: &mut Lines) {
+fn head(processes: &[Process], is_one_job: bool, lines: &mut Lines) {
     let Some(first) = processes.first() else {
         return;
     };
@@ -90,6 +100,14 @@ fn head(processes: &[Process], lines: &mut Lines) {
         && !command.is_empty()
     {
         lines.add(format_args!("{} processes: {command}", processes.len()));
+    } else if !is_one_job {
+        lines.text(
+            &format!(
+                "{} processes of several programs, with no run in common: they are not compared with each other",
+                processes.len()
+            ),
+            2,
+        );
     } else {
         lines.add(format_args!("{} processes", processes.len()));
     }
@@ -97,53 +115,92 @@ fn head(processes: &[Process], lines: &mut Lines) {
     if processes.iter().all(|process| process.facts.rule == *rule) && !rule.is_empty() {
         lines.add(format_args!("iteration: {rule}"));
     }
+    if processes
+        .iter()
+        .all(|process| process.facts.rule_why == first.facts.rule_why)
+        && first.facts.origin.lacks(Data::Iterations)
+    {
+        lines.text(&format!("  {}", first.facts.rule_why), 2);
+    }
+    let origin = &first.facts.origin;
+    if processes
+        .iter()
+        .all(|process| process.facts.origin.tool == origin.tool)
+        && !origin.is_own()
+    {
+        let costs = processes.iter().filter_map(Process::profiler_share);
+        let cost = costs
+            .max_by(f64::total_cmp)
+            .map_or_else(String::new, |cost| {
+                format!(", which took {} of the time by an estimate", Share(cost))
+            });
+        lines.add(format_args!("measured: by {}{cost}", origin.tool));
+    }
     lines.blank();
 }
 
-fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
-    lines.heading(format_args!(
-        "{:>4} {:<9}{:>8}{:>6}{:>6}{:>8}{:>8}{:>8}{:>6}{:>8}{:>8}",
-        "rank", "host", "pid", "iters", "per s", "p50", "max", "GPU", "timed", "waits", "slowest"
-    ));
-    for (place, process) in processes.iter().enumerate().take(PROCESSES) {
+/// The width of the column of programs.
+fn program_width(lines: &Lines) -> usize {
+    13 + lines.width().saturating_sub(WIDTH) / 2
+}
+
+/// Returns the beginning of each row: rank and host in one job, else the program.
+fn places(processes: &[Process], is_one_job: bool, lines: &Lines) -> Vec<String> {
+    let is_ranked = processes.iter().any(|one| one.facts.known_rank().is_some());
+    let place = |process: &Process| {
         let facts = &process.facts;
-        let start = format!(
-            "{:>4} {:<9}{:>8}",
-            facts.rank,
-            lines.name(&facts.host, 8),
-            process.pid
-        );
-        let Some(sum) = &process.sum else {
-            lines.add(format_args!(
-                "{start}   {}",
-                process.nothing().unwrap_or_default()
-            ));
-            continue;
+        if !is_one_job {
+            let wide = program_width(lines);
+            return format!("{:<wide$} ", short(program(&facts.command), wide));
+        }
+        let rank = match is_ranked {
+            true => facts.rank.to_string(),
+            false => UNKNOWN.to_owned(),
         };
-        let skew = skew.filter(|skew| skew.common.get(place).is_some_and(|common| *common > 0));
-        let slowest = skew.and_then(|skew| skew.slowest.get(place));
-        lines.add(format_args!(
-            "{start}{:>6}{:>6}{:>8}{:>8}{:>8}{:>6}{:>8}{:>8}",
-            sum.iterations,
-            sum.per_second
-                .map_or_else(String::new, |rate| Rate(rate).to_string()),
-            Time(sum.time.p50),
-            Time(sum.time.max),
-            sum.gpu_share
-                .map_or_else(String::new, |share| Share(share).to_string()),
-            sum.gpu_iterations,
-            Share(sum.wait_share),
-            slowest.map_or_else(String::new, ToString::to_string)
-        ));
+        format!("{rank:>4} {:<9}", lines.name(&facts.host, 8))
+    };
+    processes.iter().map(place).collect()
+}
+
+/// Adds a row for each process, on at most `room` lines, but for at least a few processes.
+fn table(
+    processes: &[Process],
+    is_one_job: bool,
+    skew: Option<&Skew>,
+    room: usize,
+    lines: &mut Lines,
+) {
+    let sums = || processes.iter().filter_map(|one| one.sum.as_ref());
+    // The heading, a line on processes left out, and the lines below the table.
+    let others = 2 + of_which(sums()).len() + MAX_SHARED_RANKS;
+    let most = lines
+        .rows(MAX_PROCESSES)
+        .min(room.saturating_sub(others).max(MIN_PROCESSES));
+    let (what, wide) = match is_one_job {
+        true => ("rank host", 14),
+        false => ("program", program_width(lines) + 1),
+    };
+    lines.heading(format_args!(
+        "{what:<wide$}{:>8}{:>6}{:>6}{:>8}{:>8}{:>7}{:>7}{:>8}{:>8}",
+        "pid", "iters", "per s", "p50", "max", "busy", "span", "waits", "slowest"
+    ));
+    let starts = places(processes, is_one_job, lines);
+    for (place, (process, start)) in processes.iter().zip(starts).enumerate().take(most) {
+        let start = format!("{start}{:>8}", process.pid);
+        row(process, &start, slowest_times(skew, place), lines);
     }
-    let more = processes.len().saturating_sub(PROCESSES);
+    let more = processes.len().saturating_sub(most);
     if more > 0 {
         lines.add(format_args!("and {more} more processes"));
     }
-    for line in of_which(processes.iter().filter_map(|one| one.sum.as_ref())) {
+    for line in of_which(sums()) {
         lines.add(format_args!("{line}"));
     }
-    for (rank, pids) in shared_ranks(processes).iter().take(SHARED) {
+    let shared = shared_ranks(processes);
+    for (rank, pids) in shared
+        .iter()
+        .take(if is_one_job { MAX_SHARED_RANKS } else { 0 })
+    {
         let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
         lines.list(
             &format!("rank {rank} is that of several processes, which are kept apart by pid: "),
@@ -152,14 +209,47 @@ fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
     }
 }
 
-/// The ranks that several processes have, and the processes.
+/// Returns the number of iterations in which a process is the slowest; `None` if it has none in common with others.
+fn slowest_times(skew: Option<&Skew>, place: usize) -> Option<u64> {
+    let skew = skew.filter(|skew| skew.common.get(place).is_some_and(|common| *common > 0))?;
+    skew.slowest.get(place).copied()
+}
+
+/// Adds a row with the figures of a process. `start` is the beginning of the row.
+fn row(process: &Process, start: &str, slowest: Option<u64>, lines: &mut Lines) {
+    let Some(sum) = &process.sum else {
+        let nothing = process.nothing().unwrap_or_default();
+        return lines.add(format_args!("{start}   {nothing}"));
+    };
+    lines.add(format_args!(
+        "{start}{:>6}{:>6}{:>8}{:>8}{:>7}{:>7}{:>8}{:>8}",
+        match process.facts.origin.lacks(Data::Iterations) {
+            true => UNKNOWN.to_owned(),
+            false => sum.iterations.to_string(),
+        },
+        sum.per_second
+            .map_or_else(String::new, |rate| Rate(rate).to_string()),
+        Time(sum.time.p50),
+        Time(sum.time.max),
+        share(process.gpu.share),
+        share(process.gpu.span),
+        share(Some(sum.wait_share).filter(|_| !process.facts.origin.lacks(Data::Calls))),
+        slowest.map_or_else(String::new, |times| times.to_string())
+    ));
+}
+
+/// Returns a share in words, or a dash if it is not known.
+fn share(share: Option<f64>) -> String {
+    share.map_or_else(|| UNKNOWN.to_owned(), |share| Share(share).to_string())
+}
+
+/// Returns the ranks that several processes have, with the IDs of these processes.
 fn shared_ranks(processes: &[Process]) -> Vec<(u64, Vec<u32>)> {
     let mut ranks = BTreeMap::<_, Vec<_>>::new();
     for process in processes {
-        ranks
-            .entry(process.facts.rank)
-            .or_default()
-            .push(process.pid);
+        if let Some(rank) = process.facts.known_rank() {
+            ranks.entry(rank).or_default().push(process.pid);
+        }
     }
     ranks
         .into_iter()
@@ -169,8 +259,8 @@ fn shared_ranks(processes: &[Process]) -> Vec<(u64, Vec<u32>)> {
 
 fn skewed(skew: &Skew, names: &[String], lines: &mut Lines) {
     lines.add(format_args!(
-        "skew over {} iterations, slowest less fastest: {} (p50), {} at most",
-        skew.iterations.len(),
+        "skew over {}, slowest less fastest: {} (p50), {} at most",
+        Count(skew.iterations.len() as u64, "iteration"),
         Time(skew.spread.p50),
         Time(skew.spread.max)
     ));
@@ -199,14 +289,14 @@ fn slowest(processes: &[Process], names: &[String], room: usize, lines: &mut Lin
         .iter()
         .zip(names)
         .flat_map(|(process, who)| process.slowest.iter().map(move |slow| (who, slow)));
-    let mut all: Vec<(&String, &Slow)> = all.collect();
-    all.sort_by_key(|(_, slow)| std::cmp::Reverse((slow.more, slow.busy())));
-    if all.is_empty() || room == 0 {
+    let all: Vec<(&String, &Slow)> = all.collect();
+    let all = most_beyond(all, lines.rows(MAX_SLOW).min(room), |(_, slow)| slow);
+    if all.is_empty() {
         return;
     }
     lines.blank();
     lines.heading(format_args!("{SLOWEST}"));
-    for (who, slow) in all.into_iter().take(SLOW.min(room)) {
+    for (who, slow) in all {
         let start = format!(
             "  {who} {:<8}{:>9}  ",
             slow.n,

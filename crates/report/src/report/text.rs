@@ -4,13 +4,13 @@ use super::{Report, one, several};
 use crate::print::lines::{Lines, Style};
 
 impl Report {
-    /// The report as text.
+    /// Returns the report as plain text.
     #[must_use]
     pub fn text(&self) -> String {
         self.styled(Style::default())
     }
 
-    /// The report as text for a terminal, a pipe or a file.
+    /// Returns the report as text for a terminal, a pipe or a file.
     #[must_use]
     pub fn styled(&self, style: Style) -> String {
         let mut lines = Lines::new(style);

@@ -10,7 +10,7 @@ use crate::process::Process;
 use crate::ranks::arrivals::CollectiveSum;
 use crate::routing::Routing;
 
-/// A process: what its record says. What is not known is empty or `null`.
+/// A process, as described by its record. Values that are not known are empty or `null`.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Process")]
 pub struct ProcessView<'a> {
@@ -18,9 +18,9 @@ pub struct ProcessView<'a> {
     process: &'a Process,
     /// The windows that opened, in the order of their iterations.
     windows: Vec<WindowView<'a>>,
-    /// What it does together with other ranks, by the kernels that were recorded.
+    /// The collectives of the process, by the kernels that were recorded.
     collectives: Vec<CollectiveSum>,
-    /// How unevenly the learned routers of MoE layers chose experts; `null`: that was not recorded.
+    /// Load balance of the learned routers of MoE layers; `null` if it was not recorded.
     routing: Option<Routing<'a>>,
 }
 
@@ -30,24 +30,25 @@ pub struct ProcessView<'a> {
 struct WindowView<'a> {
     #[serde(flatten)]
     window: &'a Window,
-    /// How many iterations between those are missing.
+    /// The number of missing iterations between the first and the last.
     #[schemars(extend("unit" = "iterations"))]
     missing: u64,
-    /// Where the time of its iterations goes, by cause.
+    /// The time of its iterations, divided by cause.
     ledger: &'a Ledger,
     /// Its iterations, in the order of their starts.
     iterations: &'a [Iteration],
 }
 
 impl<'a> ProcessView<'a> {
-    /// With its iterations if `each` says so: there may be a million. `ranks`: how many processes there are.
-    pub fn of(
+    /// Creates the view. Iterations are included only if `each` is true, because there may be a million. `ranks` is the
+    /// number of processes.
+    pub fn new(
         process: &'a Process,
         collectives: Vec<CollectiveSum>,
         each: bool,
         ranks: usize,
     ) -> Self {
-        let windows = process.windows.iter().zip(&process.details.windows);
+        let windows = process.windows.iter().zip(&process.ledger.details.windows);
         let view = |(window, ledger): (&'a Window, &'a Ledger)| WindowView {
             window,
             missing: window.gaps(),
@@ -58,7 +59,7 @@ impl<'a> ProcessView<'a> {
             process,
             windows: windows.map(view).collect(),
             collectives,
-            routing: Routing::of(&process.experts, &process.facts, ranks),
+            routing: Routing::from_loads(&process.experts, &process.facts, ranks),
         }
     }
 }

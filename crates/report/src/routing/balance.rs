@@ -1,4 +1,4 @@
-//! How unbalanced the learned routers of experts are, by the number of GPUs that experts are on.
+//! Load balance of learned expert routers, for several numbers of GPUs.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -6,10 +6,10 @@ use serde::Serialize;
 use super::{LayerLoad, mean};
 use crate::events::facts::Facts;
 
-/// Numbers of GPUs that a layer's experts may be on.
-const GPUS: [usize; 6] = [2, 4, 8, 16, 32, 64];
+/// Numbers of GPUs to compute the balance for.
+const GPU_COUNTS: [usize; 6] = [2, 4, 8, 16, 32, 64];
 
-/// How unevenly the learned routers of MoE layers chose experts, outside windows.
+/// Load balance of the learned routers of MoE layers, outside windows.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Routing")]
 pub struct Routing<'a> {
@@ -24,43 +24,43 @@ pub struct Routing<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Layer")]
 struct RoutedLayer<'a> {
-    /// Its number.
+    /// The layer's number.
     layer: u16,
-    /// Its name; `null`: not known.
+    /// The layer's name; `null` if it is not known.
     name: Option<&'a str>,
-    /// What was sent to experts: a token counts once for each expert that it went to.
+    /// The tokens that were sent to experts. A token counts once for each expert that received it.
     #[schemars(extend("unit" = "tokens"))]
     tokens: u64,
-    /// What the busiest expert was sent, as a multiple of the mean expert's.
+    /// The tokens of the busiest expert, as a multiple of the mean expert's.
     #[schemars(extend("unit" = "multiple of the mean"))]
     max_of_mean: f64,
-    /// Experts that were sent nothing.
+    /// The number of experts that received no tokens.
     #[schemars(extend("unit" = "experts"))]
     idle: usize,
-    /// `max_of_mean` of GPUs instead of experts, where each GPU can hold equally many experts, in the order of their
-    /// numbers: for 2, 4, 8, 16, 32 and 64 GPUs, and for as many as there are processes.
+    /// `max_of_mean` of GPUs instead of experts, for 2, 4, 8, 16, 32 and 64 GPUs and for the number of processes, where
+    /// that number divides the experts equally. Each GPU then holds consecutive experts.
     gpus: Vec<OnGpus>,
-    /// What each expert was sent, in the order of their numbers.
+    /// The tokens that each expert received, in the order of the experts' numbers.
     #[schemars(extend("unit" = "tokens"))]
     experts: &'a [u64],
 }
 
-/// A layer's experts on so many GPUs.
+/// A layer's experts divided over a number of GPUs.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LayerOnGpus")]
 struct OnGpus {
-    /// How many GPUs.
+    /// The number of GPUs.
     #[schemars(extend("unit" = "GPUs"))]
     gpus: usize,
-    /// What the busiest GPU was sent, as a multiple of the mean GPU's.
+    /// The tokens of the busiest GPU, as a multiple of the mean GPU's.
     #[schemars(extend("unit" = "multiple of the mean"))]
     max_of_mean: f64,
 }
 
 impl<'a> Routing<'a> {
-    /// `None` where nothing was counted. `ranks`: how many processes there are.
-    pub fn of(loads: &'a [LayerLoad], facts: &'a Facts, ranks: usize) -> Option<Self> {
-        let mut sizes = GPUS.to_vec();
+    /// Returns the balance, or `None` if no tokens were counted. `ranks` is the number of processes.
+    pub fn from_loads(loads: &'a [LayerLoad], facts: &'a Facts, ranks: usize) -> Option<Self> {
+        let mut sizes = GPU_COUNTS.to_vec();
         if ranks > 1 && !sizes.contains(&ranks) {
             sizes.push(ranks);
             sizes.sort_unstable();

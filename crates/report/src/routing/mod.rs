@@ -1,4 +1,4 @@
-//! How the router of a mixture of experts shared its tokens out.
+//! Distribution of tokens over experts by the routers of a mixture-of-experts model.
 
 mod balance;
 pub mod text;
@@ -8,18 +8,19 @@ use std::collections::BTreeMap;
 pub use balance::Routing;
 use tllmprof_record::{Event, What};
 
-/// How many experts, over all layers, are distinguished.
-const LIMIT: usize = 1 << 16;
+/// Maximum number of experts to distinguish, over all layers.
+const MAX_EXPERTS: usize = 1 << 16;
 
-/// The experts of a layer.
+/// The load of each expert of a layer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LayerLoad {
     pub layer: u16,
-    /// What each expert was sent, in the order of their numbers.
+    /// The tokens that each expert received, in the order of the experts' numbers.
     pub tokens: Vec<u64>,
 }
 
-/// What was said of loads. Each says all that an expert was sent so far: the latest counts.
+/// Loads of experts from the events of a record. Each event has the total that an expert has received so far, so only
+/// the latest one counts.
 #[derive(Debug, Default)]
 pub struct Loads {
     tokens: BTreeMap<(u16, u16), u64>,
@@ -27,7 +28,7 @@ pub struct Loads {
 }
 
 impl Loads {
-    /// Adds an event, if it is one of these.
+    /// Adds an event if it is an expert's load.
     #[inline]
     pub fn add(&mut self, event: &Event) {
         if let What::ExpertLoad {
@@ -42,8 +43,8 @@ impl Loads {
 
     fn load(&mut self, layer: u16, expert: u16, tokens: u64) {
         let key = (layer, expert);
-        if self.tokens.len() < LIMIT || self.tokens.contains_key(&key) {
-            // What it was sent so far: the latest is the largest.
+        if self.tokens.len() < MAX_EXPERTS || self.tokens.contains_key(&key) {
+            // The value is the total so far, so the latest one is the largest.
             let most = self.tokens.entry(key).or_default();
             *most = tokens.max(*most);
         } else {
@@ -51,10 +52,10 @@ impl Loads {
         }
     }
 
-    /// The layers, each with as many experts as the last one that has an event.
+    /// Returns the layers. Each has experts up to the highest number that occurs in an event.
     pub fn finish(self) -> Vec<LayerLoad> {
         let mut layers: Vec<LayerLoad> = Vec::new();
-        let mut room = LIMIT;
+        let mut room = MAX_EXPERTS;
         for ((layer, expert), tokens) in self.tokens {
             if layers.last().is_none_or(|last| last.layer != layer) {
                 layers.push(LayerLoad {
@@ -65,7 +66,7 @@ impl Loads {
             let Some(last) = layers.last_mut() else { break };
             let more = usize::from(expert) + 1 - last.tokens.len();
             let Some(left) = room.checked_sub(more) else {
-                continue; // of a damaged record
+                continue; // the record is damaged
             };
             room = left;
             last.tokens.resize(usize::from(expert), 0);
@@ -82,12 +83,12 @@ impl LayerLoad {
             .fold(0, |sum, tokens| sum.saturating_add(*tokens))
     }
 
-    /// What the busiest expert has, as a multiple of the mean; `None` where there were no tokens.
+    /// Returns the busiest expert's load as a multiple of the mean, or `None` if there were no tokens.
     pub fn of_mean(&self) -> Option<f64> {
         of_mean(self.tokens.iter().copied())
     }
 
-    /// What each expert has, as a multiple of the mean, to a thousandth; `None` where there were no tokens.
+    /// Returns each expert's load as a multiple of the mean, to a thousandth, or `None` if there were no tokens.
     #[must_use]
     pub fn each_of_mean(&self) -> Option<Vec<f64>> {
         let sum: f64 = self.tokens.iter().map(|tokens| *tokens as f64).sum();
@@ -96,8 +97,8 @@ impl LayerLoad {
         (sum > 0.0).then(|| self.tokens.iter().map(rounded).collect())
     }
 
-    /// As [`of_mean`](Self::of_mean), of GPUs that hold as many experts each, in the order of their
-    /// numbers; `None` also where they cannot.
+    /// Returns the same as [`of_mean`](Self::of_mean) for GPUs that hold equal numbers of experts, in the order of
+    /// their numbers. Returns `None` also if the experts cannot be divided equally.
     pub fn over_gpus(&self, gpus: usize) -> Option<f64> {
         let each = self.tokens.len().checked_div(gpus)?;
         if each == 0 || each * gpus != self.tokens.len() {
@@ -110,7 +111,7 @@ impl LayerLoad {
         )
     }
 
-    /// Experts that were sent nothing.
+    /// Returns the number of experts that received no tokens.
     pub fn idle(&self) -> usize {
         self.tokens.iter().filter(|tokens| **tokens == 0).count()
     }
@@ -123,12 +124,12 @@ fn of_mean(tokens: impl Iterator<Item = u64> + Clone) -> Option<f64> {
     Some(most as f64 * count / sum)
 }
 
-/// What the busiest expert has, as a multiple of the mean, in the mean of the layers that have tokens.
+/// Returns the busiest expert's load as a multiple of the mean, averaged over the layers that have tokens.
 pub fn mean(loads: &[LayerLoad]) -> Option<f64> {
     mean_of(loads.iter().filter_map(LayerLoad::of_mean))
 }
 
-/// As [`mean`], of GPUs.
+/// Returns the same as [`mean`] for GPUs instead of experts.
 pub fn mean_over_gpus(loads: &[LayerLoad], gpus: usize) -> Option<f64> {
     mean_of(loads.iter().filter_map(|load| load.over_gpus(gpus)))
 }
@@ -138,10 +139,11 @@ fn mean_of(of: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// On how many GPUs a command has its experts: as it says, else on as many as there are ranks; `None`: not known.
+/// Returns the number of GPUs that hold a command's experts: the number that the command line gives, else the number of
+/// ranks; `None` if it is not known.
 #[must_use]
 pub fn expert_gpus(command: &str, ranks: usize) -> Option<usize> {
-    const ASKED: [&str; 5] = [
+    const EXPERT_OPTIONS: [&str; 5] = [
         "--ep",
         "--ep-size",
         "--moe-ep-size",
@@ -150,7 +152,7 @@ pub fn expert_gpus(command: &str, ranks: usize) -> Option<usize> {
     ];
     let option = |names: &[&str]| option(command, names).filter(|size| *size > 1);
     let is_on = |word: &str| ["--enable-expert-parallel", "-ep"].contains(&word);
-    // vLLM has experts on all GPUs of all its replicas.
+    // vLLM spreads experts over all GPUs of all its replicas.
     let vllm = || {
         let tensor = option(&["-tp", "--tensor-parallel-size"]).unwrap_or(1);
         let data = option(&["-dp", "--data-parallel-size"]).unwrap_or(1);
@@ -158,13 +160,13 @@ pub fn expert_gpus(command: &str, ranks: usize) -> Option<usize> {
         all.then(|| tensor.saturating_mul(data))
             .filter(|gpus| *gpus > 1)
     };
-    option(&ASKED)
+    option(&EXPERT_OPTIONS)
         .or_else(vllm)
         .or(Some(ranks))
         .filter(|gpus| *gpus > 1)
 }
 
-/// The number that one of these options has.
+/// Returns the number that follows one of these options.
 fn option(command: &str, names: &[&str]) -> Option<usize> {
     let mut words = command.split_whitespace().peekable();
     while let Some(word) = words.next() {
@@ -180,8 +182,8 @@ fn option(command: &str, names: &[&str]) -> Option<usize> {
     None
 }
 
-/// The loads of several ranks together: where each has tokens of its own, all of them; where they have
-/// the same, as many times as there are ranks, which leaves all ratios as they are.
+/// Returns the sum of the loads of several ranks. If the ranks count different tokens, that is the total. If all count
+/// the same tokens, each is counted once for every rank, and all ratios stay as they are.
 pub fn together<'a>(ranks: impl Iterator<Item = &'a [LayerLoad]>) -> Vec<LayerLoad> {
     let mut layers: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
     for load in ranks.flatten() {
@@ -227,7 +229,7 @@ mod tests {
         }
         let layers = loads.finish();
         let experts: usize = layers.iter().map(|layer| layer.tokens.len()).sum();
-        assert!(experts <= LIMIT, "{experts}");
+        assert!(experts <= MAX_EXPERTS, "{experts}");
     }
 
     #[test]

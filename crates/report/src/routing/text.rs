@@ -1,14 +1,14 @@
-//! How unbalanced the learned routers of experts are.
+//! Text on the load balance of learned expert routers.
 
 use crate::events::facts::Facts;
 use crate::numbers::units::Rate;
 use crate::print::lines::Lines;
 use crate::routing::{LayerLoad, mean, mean_over_gpus};
 
-/// The GPUs that experts are thought to be on where nothing says how many.
+/// The number of GPUs to assume for experts where the record does not give one.
 pub const GPUS: usize = 8;
 
-/// How many lines [`layers`] adds besides rows.
+/// Returns the number of lines that [`layers`] adds besides rows.
 pub fn fixed(loads: &[LayerLoad]) -> usize {
     2 * usize::from(used(loads).next().is_some())
 }
@@ -19,7 +19,7 @@ fn used(loads: &[LayerLoad]) -> impl Iterator<Item = (&LayerLoad, f64)> {
         .filter_map(|load| Some((load, load.of_mean()?)))
 }
 
-/// The mean over the layers, and the worst of them.
+/// Adds the mean over the layers, and the layers with the worst balance.
 pub fn layers(loads: &[LayerLoad], facts: &Facts, gpus: usize, rows: usize, lines: &mut Lines) {
     let mut found: Vec<_> = used(loads).collect();
     if found.is_empty() {

@@ -1,11 +1,13 @@
-//! Sampled stacks: what the threads that make steps ran, by function.
+//! Sampled stacks of the threads that make steps, by function.
 //!
-//! A sample counts if it was taken in an iteration of its own thread that the host's ledger is of, and not while that
-//! waited for requests. Stacks that changed while they were read are rejected and counted apart.
+//! A sample counts if it was taken in an iteration of its own thread that the host's ledger is based on, and not during
+//! a wait for requests. Stacks that changed while they were read are rejected and counted separately.
 
 mod rates;
 pub mod text;
 mod tree;
+
+use std::collections::HashMap;
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
@@ -13,14 +15,15 @@ use tllmprof_record::ThreadState;
 
 pub use tree::{Tree, TreeNode};
 
-use crate::events::samples::{ENOUGH, Place, SampleCounts, Sampled, Seen};
+use crate::events::iteration::Iteration;
+use crate::events::samples::{ENOUGH, SampleCounts, SamplePlace, Sampled, SampledState};
 use rates::Rates;
 use tree::TreeBuilder;
 
-/// How many functions are listed.
-const FUNCTIONS: usize = 32;
+/// Maximum number of functions to list.
+const MAX_FUNCTIONS: usize = 32;
 
-/// How often a function was seen.
+/// The number of samples of a function.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct FunctionSamples {
     /// The function: `QUALNAME (FILE:FIRST LINE)` of Python.
@@ -28,75 +31,79 @@ pub struct FunctionSamples {
     /// The same without folders.
     #[serde(skip)]
     pub label: String,
-    /// In `functions` the samples that it was the innermost function of; in trees also those in what it calls.
+    /// In `functions`, the samples in which it was the innermost function; in trees, all samples in which it was
+    /// running or in a function that it called.
     #[schemars(extend("unit" = "samples"))]
     pub samples: u64,
-    /// How many of those its thread slept in.
+    /// The number of these samples in which its thread slept.
     #[schemars(extend("unit" = "samples"))]
     pub asleep: u64,
-    /// How much of all samples that is.
+    /// The share of these samples in all samples.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
 }
 
-/// Samples of the stacks of the threads that make iterations. Those count that were taken in iterations which `host` of
-/// the ledger is of, but for those taken while the thread waited for requests.
+/// Samples of the stacks of the threads that make iterations. Samples count if they were taken in the iterations that
+/// `host` of the ledger is based on, except during waits for requests.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Stacks {
-    /// How often samples were to be taken; `null`: not known.
+    /// The rate at which samples were to be taken; `null` if it is not known.
     #[schemars(extend("unit" = "Hz"))]
     pub rate: Option<u64>,
-    /// How often they were taken, from the times of the samples; `null`: there are too few of them.
+    /// The rate at which they were taken, by their times; `null` if there are too few.
     #[schemars(extend("unit" = "Hz"))]
     pub achieved: Option<u64>,
-    /// The same of native stacks, while their threads ran: a kernel whose timer ticks less often takes fewer.
+    /// The rate at which native stacks were taken while their threads were running. It is lower if the kernel's timer
+    /// ticks less often.
     #[schemars(extend("unit" = "Hz"))]
     pub achieved_native: Option<u64>,
-    /// The mean time between samples in iterations; `null`: there are none.
+    /// The mean time between samples in iterations; `null` if there are none.
     #[serde(rename = "interval_ns")]
     pub interval: Option<u64>,
-    /// How many there are.
+    /// The numbers of samples.
     pub counts: SampleCounts,
-    /// How much of the samples was rejected.
+    /// The share of rejected samples.
     #[schemars(extend("unit" = "part of 1"))]
     pub rejected_share: f64,
-    /// From how many samples on functions are distinguished.
+    /// The minimum number of samples to distinguish functions.
     #[schemars(extend("unit" = "samples"))]
     pub enough: u64,
-    /// Whether the ledger distinguishes functions by them.
-    pub told_apart: bool,
-    /// For each of `windows`: how many there are.
+    /// True if the ledger distinguishes functions by these samples.
+    #[serde(rename = "told_apart")]
+    pub has_enough: bool,
+    /// The numbers of samples in each of `windows`.
     pub windows: Vec<SampleCounts>,
-    /// Functions by how often they were the innermost one, the greatest first: up to 32.
+    /// The functions by the number of samples in which they were the innermost one, the largest first; at most 32.
     pub functions: Vec<FunctionSamples>,
-    /// Who called whom. Callers come before what they call; what is under 0.1 % of the samples is left out.
+    /// The call tree. Callers precede the functions that they call. Functions with less than 0.1 % of the samples are
+    /// left out.
     #[serde(rename = "tree")]
     pub python: Tree,
-    /// The same of native stacks.
+    /// The call tree of native stacks.
     #[serde(rename = "native_tree")]
     pub native: Tree,
-    /// All of the record, in iterations or not.
+    /// All samples of the record, inside and outside iterations.
     #[serde(skip)]
     pub sampled: Sampled,
 }
 
-/// Writes what was sampled, if anything was.
+/// Writes the stacks, or `null` if none were sampled.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// Returns an error if writing fails.
 pub fn write_any<S: Serializer>(stacks: &Stacks, serializer: S) -> Result<S::Ok, S::Error> {
     stacks.is_there().then_some(stacks).serialize(serializer)
 }
 
 impl Stacks {
-    /// `windows` has the start of each window in nanoseconds; `places` the window of each sample, of those that count,
-    /// and whether that window counts it; `took` is how long the iterations took that they count in, without waiting
-    /// for requests.
-    pub fn of(
+    /// Adds up samples. `windows` has the start of each window in nanoseconds; `places` has the window of each sample
+    /// that counts, and whether the window itself counts it; `took` is the time, without waits for requests, of the
+    /// iterations in which samples count.
+    pub fn new(
         sampled: Sampled,
         rate: Option<u64>,
         windows: &[u64],
-        places: &[Option<Place>],
+        places: &[Option<SamplePlace>],
         took: u64,
     ) -> Self {
         let mut counts = SampleCounts::default();
@@ -118,7 +125,7 @@ impl Stacks {
             let Some(seen) = seen else { continue };
             let asleep = sample.state == Some(ThreadState::Sleeping);
             let innermost = match seen {
-                Seen::Native(_) => None,
+                SampledState::Native(_) => None,
                 _ => sampled.frames.get(sample.frame),
             };
             if let Some(frame) = innermost
@@ -133,7 +140,11 @@ impl Stacks {
             };
             tree.add(&sampled.frames.stack(sample.frame), asleep);
         }
-        let rates = Rates::of(&sampled.samples, windows);
+        // If no Python function was seen, only the native stacks are worth showing.
+        if functions.iter().all(|(samples, _)| *samples == 0) {
+            python = TreeBuilder::default();
+        }
+        let rates = Rates::measure(&sampled.samples, windows);
         let taken = counts.samples + counts.rejected;
         let all = counts.samples.max(1) as f64;
         let known = sampled.frames.functions.iter().zip(functions);
@@ -151,7 +162,7 @@ impl Stacks {
             let by_name = || a.name.cmp(&b.name);
             b.samples.cmp(&a.samples).then_with(by_name)
         });
-        functions.truncate(FUNCTIONS);
+        functions.truncate(MAX_FUNCTIONS);
         Self {
             rate,
             achieved: rates.walked,
@@ -159,7 +170,7 @@ impl Stacks {
             counts,
             rejected_share: counts.rejected_share(),
             enough: ENOUGH,
-            told_apart: counts.enough(),
+            has_enough: counts.enough(),
             interval: took.checked_div(taken),
             windows: by_window,
             functions,
@@ -169,7 +180,43 @@ impl Stacks {
         }
     }
 
-    /// Whether anything was sampled, or was to be.
+    /// Returns, for each iteration, the number of samples in which its thread ran Python code, and the number in which
+    /// it ran other code.
+    #[must_use]
+    pub fn code_of<'a>(&self, iterations: impl Iterator<Item = &'a Iteration>) -> Vec<[u64; 2]> {
+        // Native stacks are sampled separately. Use them only if there are no other samples, which distinguish Python
+        // from other code.
+        let is_native_alone = self.counts.samples == 0;
+        let mut threads: HashMap<u32, Vec<(u64, usize)>> = HashMap::new();
+        for sample in &self.sampled.samples {
+            let what = match self.sampled.seen(sample) {
+                Some(SampledState::Python(_)) => 0,
+                Some(SampledState::Outside) => 1,
+                Some(SampledState::Native(_)) if is_native_alone => 1,
+                _ => continue,
+            };
+            let of_thread = threads.entry(sample.thread).or_default();
+            of_thread.push((sample.at, what));
+        }
+        threads
+            .values_mut()
+            .for_each(|samples| samples.sort_unstable());
+        let code = iterations.map(|iteration| {
+            let samples = threads
+                .get(&iteration.thread)
+                .map_or(&[][..], Vec::as_slice);
+            let from = samples.partition_point(|(at, _)| *at < iteration.start);
+            let until = samples.partition_point(|(at, _)| *at < iteration.end());
+            let mut counts = [0; 2];
+            for (_, what) in &samples[from..until] {
+                counts[*what] += 1;
+            }
+            counts
+        });
+        code.collect()
+    }
+
+    /// Returns true if stacks were sampled, or were to be sampled.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.rate.is_some() || !self.sampled.samples.is_empty()

@@ -1,28 +1,28 @@
 //! Achieved sampling rates, from the times of the samples.
 //!
 //! A machine may sample less often than asked: a kernel without high-resolution timers samples at its tick, and a
-//! sampler that gets no processor is late.
+//! sampler that gets no CPU time is late.
 
 use tllmprof_record::{Taken, ThreadState};
 
 use crate::events::samples::StackSample;
 
-/// Fewer intervals between samples give no rate.
+/// Minimum number of intervals between samples for a rate.
 const MIN_INTERVALS: u64 = 10;
 
-/// Achieved rates in Hz; `None`: too few samples.
+/// Achieved rates in Hz; `None` if there are too few samples.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rates {
-    /// The rate of the samples that the library took itself, rejected ones included.
+    /// The rate of the samples that the library took itself, including rejected ones.
     pub walked: Option<u64>,
-    /// The rate of the native ones, which the kernel takes only while a thread runs.
+    /// The rate of native samples, which the kernel takes only while a thread runs.
     pub native: Option<u64>,
 }
 
 impl Rates {
-    /// `samples` are sorted by thread and time, `windows` are the starts of windows: nothing is sampled between two
-    /// windows.
-    pub fn of(samples: &[StackSample], windows: &[u64]) -> Self {
+    /// Returns the rates. `samples` must be sorted by thread and time; `windows` has the starts of windows, because
+    /// nothing is sampled between two windows.
+    pub fn measure(samples: &[StackSample], windows: &[u64]) -> Self {
         let (mut walked, mut native) = (Mean::default(), Mean::default());
         for thread in samples.chunk_by(|a, b| a.thread == b.thread) {
             let (mut last_walked, mut last_native) = (None, None);
@@ -53,7 +53,7 @@ impl Rates {
 #[derive(Default)]
 struct Mean {
     intervals: u64,
-    /// In nanoseconds.
+    /// Sum of the intervals in nanoseconds.
     sum: u64,
 }
 
@@ -84,6 +84,7 @@ mod tests {
             taken,
             state: Some(state),
             frame: 1,
+            sleep: None,
         }
     }
 
@@ -93,7 +94,7 @@ mod tests {
 
     fn rates(mut samples: Vec<StackSample>, windows: &[u64]) -> Rates {
         samples.sort_by_key(|sample| (sample.thread, sample.at));
-        Rates::of(&samples, windows)
+        Rates::measure(&samples, windows)
     }
 
     #[test]
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn native_samples_are_missing_only_where_their_thread_ran() {
-        // It runs for 40 ms, then sleeps as long; the kernel samples each 4 ms that it runs.
+        // The thread runs for 40 ms, then sleeps for 40 ms. The kernel takes a sample every 4 ms while it runs.
         let mut samples = Vec::new();
         for n in 0..800 {
             let runs = n / 40 % 2 == 0;

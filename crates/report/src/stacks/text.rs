@@ -1,16 +1,16 @@
-//! Sampled stacks: how many there are, and the functions that they show.
+//! Text on sampled stacks: the number of samples, and the functions that they show.
 
 use super::Stacks;
 use crate::events::samples::ENOUGH;
 use crate::numbers::units::Share;
-use crate::print::lines::{Lines, short};
+use crate::print::lines::Lines;
 
-/// How many lines they take of one process, and of several; and how many functions they name.
+/// Maximum numbers of lines for one process, of lines for several processes, and of functions to name.
 pub const LINES: usize = 2;
-const RANKS: usize = 3;
-const FUNCTIONS: usize = 3;
+const MAX_LINES_OF_RANKS: usize = 3;
+const MAX_FUNCTIONS: usize = 3;
 
-/// How stacks were sampled, and the functions that were innermost most often.
+/// Adds the number of samples, and the functions that were innermost most often.
 pub fn one(stacks: &Stacks, lines: &mut Lines) {
     let counts = stacks.counts;
     if !stacks.is_there() {
@@ -25,9 +25,9 @@ pub fn one(stacks: &Stacks, lines: &mut Lines) {
         said.push(format!("{} rejected", Share(counts.rejected_share())));
     }
     if counts.enough() {
-        let functions = stacks.functions.iter().take(FUNCTIONS);
+        let functions = stacks.functions.iter().take(MAX_FUNCTIONS);
         said.extend(functions.map(|one| {
-            let name = short(&one.label, 52);
+            let name = lines.name(&one.label, 52);
             format!("{} in {name}", Share(one.share))
         }));
     } else {
@@ -36,7 +36,7 @@ pub fn one(stacks: &Stacks, lines: &mut Lines) {
     lines.wrapped("stacks: ", &said, LINES);
 }
 
-/// How many samples of stacks each process has, and how much was rejected.
+/// Adds the number of samples of each process, and the share that was rejected.
 pub fn several<'a>(
     named: impl Iterator<Item = (&'a Stacks, &'a String)> + Clone,
     lines: &mut Lines,
@@ -57,7 +57,7 @@ pub fn several<'a>(
     };
     let said = sampled().enumerate().map(|(place, (stacks, who))| {
         let counts = stacks.counts;
-        // The first says what the figures are.
+        // Only the first process shows the names of the figures.
         let [samples, of] = match place {
             0 => [" samples", " rejected"],
             _ => [""; 2],
@@ -67,13 +67,13 @@ pub fn several<'a>(
         format!("{who} {taken} ({rejected}{of})")
     });
     lines.blank();
-    lines.wrapped(&heading, &said.collect::<Vec<_>>(), RANKS);
+    lines.wrapped(&heading, &said.collect::<Vec<_>>(), MAX_LINES_OF_RANKS);
     if !sampled().all(|(stacks, _)| stacks.counts.enough()) {
         lines.add(format_args!("functions are distinguished from {ENOUGH} on"));
     }
 }
 
-/// How many samples there are, native ones apart, and at what rate they were taken.
+/// Returns the number of samples, with native ones listed separately, and the rates at which they were taken.
 fn taken(stacks: &Stacks, samples: &str) -> String {
     let at =
         |achieved: Option<u64>| achieved.map_or(String::new(), |rate| format!(" at {rate} Hz"));

@@ -1,4 +1,4 @@
-//! Samples as a tree of calls.
+//! Samples as a call tree.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -9,26 +9,28 @@ use serde::Serialize;
 use super::FunctionSamples;
 use crate::events::samples::Frames;
 
-/// How many nodes a tree has, and how much of the samples one has at least: what is smaller is its caller's own.
-const NODES: usize = 2000;
-const SMALL: f64 = 0.001;
+/// Maximum number of nodes of a tree, and minimum share of all samples for a node. Smaller nodes are counted only in
+/// their callers.
+const MAX_NODES: usize = 2000;
+const MIN_SHARE: f64 = 0.001;
 
-/// A function as another one, or none, called it.
+/// A function as called by another function, or as the outermost one.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct TreeNode {
-    /// The place of its caller, which comes before it in this list; `null`: none.
+    /// The index of its caller, which comes earlier in this list; `null` if there is no caller.
     pub parent: Option<usize>,
     #[serde(flatten)]
     pub of: FunctionSamples,
 }
 
-/// Functions after their callers, of one caller the greatest first.
+/// The nodes of a tree. Callers come before the functions that they call; functions with the same caller are sorted by
+/// samples, largest first.
 pub type Tree = Vec<TreeNode>;
 
-/// What samples in no function are shown as.
-const OUTSIDE: &str = "in no Python function";
+/// The label of samples that are in no function.
+const OUTSIDE_LABEL: &str = "in no Python function";
 
-/// A tree that grows. The first node stands for all samples.
+/// A tree under construction. The first node stands for all samples.
 #[derive(Debug, Default)]
 pub struct TreeBuilder {
     nodes: Vec<Node>,
@@ -44,7 +46,7 @@ struct Node {
 }
 
 impl TreeBuilder {
-    /// Adds a sample of a stack, the outermost function first.
+    /// Adds a sample. The outermost function of `stack` comes first.
     pub fn add(&mut self, stack: &[u32], asleep: bool) {
         if self.nodes.is_empty() {
             self.node(0, None);
@@ -88,16 +90,17 @@ impl TreeBuilder {
         self.nodes.len() - 1
     }
 
-    /// The greatest nodes.
+    /// Returns the nodes with the most samples.
     pub fn finish(self, frames: &Frames) -> Tree {
         let Some(all) = self.nodes.first().map(|all| all.samples) else {
             return Tree::new();
         };
-        // A caller has no fewer samples than what it calls, and came no later.
+        // A caller has at least as many samples as each function it calls, and its index is lower, so it is kept if
+        // they are.
         let mut kept: Vec<_> = (1..self.nodes.len()).collect();
-        kept.retain(|at| self.nodes[*at].samples as f64 >= all as f64 * SMALL);
+        kept.retain(|at| self.nodes[*at].samples as f64 >= all as f64 * MIN_SHARE);
         kept.sort_by_key(|at| (Reverse(self.nodes[*at].samples), *at));
-        kept.truncate(NODES);
+        kept.truncate(MAX_NODES);
         let mut below: HashMap<usize, Vec<usize>> = HashMap::new();
         for at in kept {
             below.entry(self.nodes[at].parent).or_default().push(at);
@@ -113,7 +116,7 @@ impl TreeBuilder {
             let node = &self.nodes[at];
             let (name, label) = match node.function {
                 Some(function) => (frames.name(function), frames.label(function)),
-                None => (OUTSIDE, OUTSIDE),
+                None => (OUTSIDE_LABEL, OUTSIDE_LABEL),
             };
             let of = FunctionSamples {
                 name: name.to_owned(),
@@ -158,7 +161,7 @@ mod tests {
             (None, 10, 0),
         ];
         assert_eq!(found, expected);
-        assert_eq!(tree[3].of.name, OUTSIDE);
+        assert_eq!(tree[3].of.name, OUTSIDE_LABEL);
         assert_eq!(TreeBuilder::default().finish(&Frames::default()), []);
     }
 }

@@ -1,4 +1,5 @@
-//! A made-up job of many ranks on several hosts, recorded: when each came to each collective, and why late, is known.
+//! The records of a simulated job of many ranks on several hosts. The arrival of each rank at each collective, and the
+//! causes of delays, are known.
 
 #![allow(dead_code)] // each user takes its part
 
@@ -14,24 +15,24 @@ const START: u64 = 5_000 * MS;
 const LAUNCH: u8 = 0;
 const WAIT: u8 = 1;
 
-/// Why a rank comes late.
+/// The cause of a rank's delay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
     Gc,
     Gil,
     /// Its thread sleeps.
     Asleep,
-    /// It has no processor.
+    /// Its thread has no processor.
     Delayed,
     /// Its batch has three times the tokens.
     Tokens,
     /// The same kernels take longer.
     Kernels,
-    /// Nothing is recorded of it.
+    /// A cause that the record does not show.
     Launch,
 }
 
-/// A rank that is late in some iterations, counted from the first, each by so much.
+/// A rank that is late in some iterations, whose numbers count from the first, by a number of nanoseconds in each.
 #[derive(Clone, Copy, Debug)]
 pub struct Plant {
     pub rank: u64,
@@ -40,7 +41,7 @@ pub struct Plant {
     pub by: u64,
 }
 
-/// A clock that goes on by so much more before an iteration: a host's, or what one rank has of its GPU.
+/// A jump of a clock before an iteration, in nanoseconds: of a host's clock, or only of the GPU times of one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Jump {
     pub host: Option<u64>,
@@ -54,22 +55,22 @@ pub struct Job {
     pub hosts: u64,
     pub per_host: u64,
     pub steps: u64,
-    /// In an iteration, and kernels before each.
+    /// Number of collectives in an iteration, and of kernels before each.
     pub collectives: u64,
     pub kernels: u64,
-    /// How long each transfers.
+    /// Time that each collective transfers, in nanoseconds.
     pub transfer: u64,
     pub name: &'static str,
     pub plants: Vec<Plant>,
     pub jumps: Vec<Jump>,
-    /// Ranks in groups of so many, which do not wait for the others; 0: all are one.
+    /// Number of ranks in a group. Groups do not wait for each other. 0 if all ranks are one group.
     pub group: u64,
-    /// A rank, and the iteration that its record begins with.
+    /// A rank, and the iteration at which its record begins.
     pub later: Option<(u64, u64)>,
-    /// A rank, and the iteration of which it lost a collective.
+    /// A rank, and the iteration of which its record lacks a collective.
     pub lost: Option<(u64, u64)>,
     pub run: &'static str,
-    /// The groups and communicators of a rank, as texts.
+    /// Returns the groups and communicators of a rank, as texts.
     pub groups: fn(u64) -> Vec<(Info, String)>,
 }
 
@@ -94,7 +95,7 @@ impl Default for Job {
     }
 }
 
-/// A moment of the job's own clock at which the last rank of each group comes to each collective.
+/// The moments, on the job's own clock, at which the last rank of each group arrives at each collective.
 pub struct Truth(Vec<u64>);
 
 impl Job {
@@ -116,7 +117,7 @@ impl Job {
         }
     }
 
-    /// Something up to `most` that is always the same.
+    /// Returns a reproducible pseudo-random number up to `most`.
     fn noise(rank: u64, step: u64, at: u64, most: u64) -> u64 {
         let mut x = rank << 40 ^ step << 16 ^ at ^ 0x9e37_79b9_7f4a_7c15;
         for _ in 0..3 {
@@ -132,11 +133,11 @@ impl Job {
         self.plants.iter().find(is_one).copied()
     }
 
-    /// How long the GPU has nothing to do before a collective, and how long it works for it.
+    /// Returns the idle time and the busy time of the GPU before a collective.
     fn before(&self, rank: u64, step: u64, at: u64) -> (u64, u64) {
         let mut idle = if at == 0 { 40 * US } else { US };
         if self.group > 0 {
-            // Groups have steps of their own.
+            // Groups have different steps.
             idle += Self::noise(self.group_of(rank), step, 7_777, 300 * US);
         }
         let mut work = 100 * US + Self::noise(rank, step, at, 2 * US);
@@ -150,7 +151,7 @@ impl Job {
         (idle, work)
     }
 
-    /// How much sooner or later than the others a rank ends.
+    /// Returns the random part of the moment at which a rank leaves a collective.
     fn tail(rank: u64, step: u64, at: u64) -> u64 {
         Self::noise(rank, step, at + 1000, 3 * US)
     }
@@ -177,7 +178,8 @@ impl Job {
         Truth(lasts)
     }
 
-    /// How far a host's clock is ahead of the first one's, and how much faster it goes, in parts of a million.
+    /// Returns the offset of a host's clock from that of the first host, in nanoseconds, and its drift in parts per
+    /// million.
     pub fn clock(&self, host: u64) -> (i64, f64) {
         match host {
             0 => (0, 0.0),
@@ -188,7 +190,7 @@ impl Job {
         }
     }
 
-    /// A moment of the job's own clock as a rank's record has it.
+    /// Converts a moment on the job's own clock to the clock of a rank's record.
     pub fn recorded(&self, rank: u64, step: u64, moment: u64) -> u64 {
         let host = rank / self.per_host;
         let (offset, drift) = self.clock(host);
@@ -202,13 +204,13 @@ impl Job {
         (moment as i64 + offset + drifted + jumped) as u64
     }
 
-    /// A rank's record.
+    /// Returns a rank's record.
     pub fn record(&self, rank: u64, truth: &Truth) -> Vec<u8> {
-        let mut writing = Writing {
+        let mut writer = RecordWriter {
             builder: Builder::new(1000 + rank as u32, ClockKind::Monotonic),
             main: 1000 + rank as u32,
         };
-        let names = self.facts(rank, &mut writing);
+        let names = self.facts(rank, &mut writer);
         let (mut end, mut place) = (START, 0);
         let first = self
             .later
@@ -232,7 +234,7 @@ impl Job {
                 }
             }
             if step >= first {
-                self.step(rank, step, (begin, end), &pieces, &mut writing);
+                self.step(rank, step, (begin, end), &pieces, &mut writer);
             }
             if step == first || step + 1 == self.steps {
                 let (edge, moment) = if step == first {
@@ -241,12 +243,12 @@ impl Job {
                     (Edge::Close, end)
                 };
                 let (iteration, moment) = (FIRST + step, self.recorded(rank, step, moment));
-                writing.put(moment, 0, What::Window { edge, iteration });
-                writing.put(moment, 0, What::KernelWindow { edge, iteration });
+                writer.put(moment, 0, What::Window { edge, iteration });
+                writer.put(moment, 0, What::KernelWindow { edge, iteration });
             }
         }
-        writing.builder.end(Ended::InOrder);
-        writing.builder.bytes()
+        writer.builder.end(Ended::InOrder);
+        writer.builder.bytes()
     }
 
     fn step(
@@ -255,7 +257,7 @@ impl Job {
         step: u64,
         (begin, end): (u64, u64),
         pieces: &[(u64, u64, StringId)],
-        writing: &mut Writing,
+        writer: &mut RecordWriter,
     ) {
         let n = FIRST + step;
         let at = |moment| self.recorded(rank, step, moment);
@@ -270,9 +272,9 @@ impl Job {
                         generation,
                         collected,
                     };
-                    writing.put(at(begin + US), plant.by, what);
+                    writer.put(at(begin + US), plant.by, what);
                 }
-                Cause::Gil => writing.put(at(begin + US), plant.by, What::GilWait),
+                Cause::Gil => writer.put(at(begin + US), plant.by, What::GilWait),
                 Cause::Delayed => delayed = plant.by,
                 Cause::Tokens => tokens *= 3,
                 Cause::Launch => ran += plant.by,
@@ -286,7 +288,7 @@ impl Job {
             }
         }
         let batch = Batch::new(8, tokens, 0).unwrap();
-        writing.put(
+        writer.put(
             at(begin),
             0,
             What::Batch {
@@ -299,17 +301,17 @@ impl Job {
             capturing: false,
             stream: 1,
         };
-        writing.put(at(begin + gap + 20 * US), 10 * US, call(LAUNCH));
+        writer.put(at(begin + gap + 20 * US), 10 * US, call(LAUNCH));
         let wait = begin + gap + 40 * US;
-        writing.put(at(wait), end - wait, call(WAIT));
+        writer.put(at(wait), end - wait, call(WAIT));
         for (what, ns, count) in [
             (Used::Ran, ran, 0),
             (Used::Delayed, delayed, 1),
-            // A wait that sleeps.
+            // The wait sleeps.
             (Used::Waits, 0, 1000),
         ] {
             let (what, iteration) = (Some(what), n as u32);
-            writing.put(
+            writer.put(
                 at(end),
                 ns,
                 What::Used {
@@ -326,17 +328,17 @@ impl Job {
                 name: *name,
                 correlation,
             };
-            writing.put(at(*begin), *long, what);
+            writer.put(at(*begin), *long, what);
         }
-        writing.put(
+        writer.put(
             at(begin),
             end - begin,
             What::Iteration { n, excluded: false },
         );
     }
 
-    /// The names of kernels and collectives.
-    fn facts(&self, rank: u64, writing: &mut Writing) -> (StringId, StringId) {
+    /// Writes the facts. Returns the names of kernels and collectives.
+    fn facts(&self, rank: u64, writer: &mut RecordWriter) -> (StringId, StringId) {
         let host = rank / self.per_host;
         let zero = self.recorded(rank, 0, START);
         for (key, text) in [
@@ -347,8 +349,8 @@ impl Job {
             (Info::Version, "0.1.0"),
             (Info::Run, self.run),
         ] {
-            let value = u64::from(writing.string(text));
-            writing.put(
+            let value = u64::from(writer.string(text));
+            writer.put(
                 zero,
                 0,
                 What::Info {
@@ -358,12 +360,12 @@ impl Job {
             );
         }
         for (key, text) in (self.groups)(rank) {
-            let value = u64::from(writing.string(&text));
+            let value = u64::from(writer.string(&text));
             let key = Some(key);
-            writing.put(zero, 0, What::Info { key, value });
+            writer.put(zero, 0, What::Info { key, value });
         }
         for (key, value) in [(Info::Rank, rank), (Info::WorldSize, self.ranks())] {
-            writing.put(
+            writer.put(
                 zero,
                 0,
                 What::Info {
@@ -376,19 +378,19 @@ impl Job {
             (LAUNCH, CallKind::GraphLaunch, "cuGraphLaunch"),
             (WAIT, CallKind::Wait, "cuStreamSynchronize"),
         ] {
-            let (kind, name) = (Some(kind), writing.string(name));
-            writing.put(zero, 0, What::CallName { row, kind, name });
+            let (kind, name) = (Some(kind), writer.string(name));
+            writer.put(zero, 0, What::CallName { row, kind, name });
         }
-        (writing.string("gemm"), writing.string(self.name))
+        (writer.string("gemm"), writer.string(self.name))
     }
 }
 
-struct Writing {
+struct RecordWriter {
     builder: Builder,
     main: u32,
 }
 
-impl Writing {
+impl RecordWriter {
     fn put(&mut self, at: u64, long: u64, what: What) {
         self.builder.push(self.main, &Event::new(at, long, what));
     }

@@ -8,13 +8,13 @@ use server::Server;
 use tllmprof_record::Reader;
 use tllmprof_report::{Process, Report};
 
-/// What a record's bytes show.
+/// Reads a record.
 pub fn process(name: &str, bytes: &[u8]) -> Process {
     let reader = Reader::new(bytes).unwrap();
     Process::read(PathBuf::from(name), &reader).unwrap()
 }
 
-/// The report on some ranks of the server.
+/// Returns the report on ranks of the server.
 pub fn ranks(ranks: &[u64]) -> Report {
     let processes = ranks.iter().map(|rank| {
         let bytes = Server::rank(*rank).record().0.bytes();
@@ -23,7 +23,7 @@ pub fn ranks(ranks: &[u64]) -> Report {
     Report::new(processes.collect())
 }
 
-/// A report as JSON.
+/// Returns a report as JSON.
 pub fn json(report: &Report) -> Value {
     let mut bytes = Vec::new();
     report.json(&mut bytes).unwrap();
@@ -31,7 +31,7 @@ pub fn json(report: &Report) -> Value {
     serde_json::from_slice(&bytes).unwrap()
 }
 
-/// A text has no more lines, and none is wider than a screen.
+/// Checks that a text has at most `lines` lines, and that each fits a screen.
 pub fn fits(text: &str, lines: usize) {
     assert!(text.lines().count() <= lines, "{text}");
     assert!(

@@ -1,4 +1,4 @@
-//! A made-up server, recorded: what happened in it is known to the nanosecond.
+//! The record of a simulated server, whose times are known exactly.
 
 #![allow(dead_code)] // each user takes its part
 
@@ -11,23 +11,23 @@ use tllmprof_record::{
 pub const MS: u64 = 1_000_000;
 pub const US: u64 = 1_000;
 
-/// Ticks of the made-up processor's counter in a nanosecond.
+/// Ticks of the simulated processor's counter in a nanosecond.
 const TICKS: u64 = 2;
-/// What its counter said when the machine was started.
+/// The counter at the start of the machine.
 const OFFSET: u64 = 12_345_678;
-/// What the counter says at a moment.
+/// Returns the counter at a moment.
 pub const fn ticks(ns: u64) -> u64 {
     ns * TICKS + OFFSET
 }
-/// Nanoseconds since 1970 less `CLOCK_MONOTONIC`.
+/// Unix time minus `CLOCK_MONOTONIC`, in nanoseconds.
 pub const UNIX: u64 = 1_700_000_000_000_000_000;
 
 const START: u64 = 1000 * MS;
 
-/// How long the samples of GPU metrics are.
+/// Length of the samples of GPU metrics.
 pub const SAMPLE: u64 = 100 * MS;
 
-/// A kernel's name as compilers write it.
+/// A kernel's mangled name.
 const GEMM: &str = "_ZN7cutlass7Kernel2I40cutlass_80_tensorop_s1688gemm_128x128_32EEvNT_6ParamsE";
 
 const GRAPH: u8 = 0;
@@ -38,17 +38,17 @@ const WAIT: u8 = 8;
 /// A rank of the server.
 pub struct Server {
     pub rank: u64,
-    /// Its window, and how many iterations came before.
+    /// The window's iterations. Those before it are outside windows.
     pub window: std::ops::RangeInclusive<u64>,
-    /// Kernels that each iteration launches besides its graph.
+    /// Number of kernels that each iteration launches besides its graph.
     pub kernels: u64,
-    /// The iterations in which the GPU's kernels are taken, those launched and one of the graph.
+    /// The iterations in which kernels are recorded: those launched, and one of the graph.
     pub taken: std::ops::RangeInclusive<u64>,
-    /// Whether an iteration is marked as one that does not fulfil the condition.
+    /// Returns true for iterations that are marked as not satisfying the condition.
     pub excluded: fn(u64) -> bool,
 }
 
-/// An iteration as it was.
+/// The true figures of an iteration, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Truth {
     pub n: u64,
@@ -59,18 +59,18 @@ pub struct Truth {
     pub wait: u64,
     pub gil_wait: u64,
     pub gc: u64,
-    /// What the GPU was at work by its kernels, if they are taken.
+    /// GPU busy time by kernels, if they are recorded.
     pub busy: Option<u64>,
 }
 
-struct Writing {
+struct RecordWriter {
     builder: Builder,
-    names: Names,
-    /// The server's threads, and the one that takes kernels.
+    names: NameIds,
+    /// The server's threads, and the thread that records kernels.
     ids: [u32; 3],
 }
 
-struct Names {
+struct NameIds {
     step: StringId,
     forward: StringId,
     engine: StringId,
@@ -95,14 +95,14 @@ impl Server {
         4000 + self.rank as u32
     }
 
-    /// How long iteration `n` takes: rank 2 is slow, and each rank has a bad one.
+    /// Returns the duration of iteration `n`. Rank 2 is slow, and ranks 0 and 1 have a slow iteration each.
     fn duration(&self, n: u64) -> u64 {
         let usual = 10 * MS + n % 10 * 100 * US;
         let slow = if self.rank == 2 { MS } else { 0 };
         usual + slow + self.gc(n) + self.gil(n)
     }
 
-    /// A full collection in iteration 107 of rank 1, small ones in every tenth.
+    /// A full collection in iteration 107 of rank 1, and small ones in every tenth iteration.
     const fn gc(&self, n: u64) -> u64 {
         match (self.rank, n) {
             (1, 107) => 30 * MS,
@@ -111,7 +111,7 @@ impl Server {
         }
     }
 
-    /// A long wait for the GIL in iteration 112 of rank 0, short ones in every fifth.
+    /// A long wait for the GIL in iteration 112 of rank 0, and short ones in every fifth iteration.
     const fn gil(&self, n: u64) -> u64 {
         match (self.rank, n) {
             (0, 112) => 12 * MS,
@@ -141,19 +141,19 @@ impl Server {
         8 * MS + n % 7 * 10 * US
     }
 
-    /// A memset, kernels, a copy: how many of them an iteration has, how far apart they begin, how
-    /// long each takes.
+    /// Returns the number of pieces of GPU work in an iteration (a memory set, kernels, a copy), the distance between
+    /// their starts, and the time that each takes.
     const fn pieces(&self, n: u64) -> (u64, u64, u64) {
         let pieces = self.kernels + 2;
         let apart = Self::gpu(n) / pieces;
         (pieces, apart, apart * 3 / 4)
     }
 
-    /// The record, and what is in its window.
+    /// Returns the record, and the true figures of the iterations in its window.
     pub fn record(&self) -> (Builder, Vec<Truth>) {
         let main = self.pid();
         let mut builder = Builder::new(self.pid(), ClockKind::Counter);
-        let names = Names {
+        let names = NameIds {
             step: builder.string(main, "Scheduler.step"),
             forward: builder.string(main, "forward"),
             engine: builder.string(main, "engine"),
@@ -162,54 +162,54 @@ impl Server {
             gemm: builder.string(main, GEMM),
             graph: builder.string(main, "nvjet_tst_128x64_h_bz_TNT"),
         };
-        let mut writing = Writing {
+        let mut writer = RecordWriter {
             builder,
             names,
             ids: [main, main + 1000, main + 2000],
         };
-        writing.anchor(START);
-        self.facts(&mut writing);
+        writer.anchor(START);
+        self.facts(&mut writer);
         let mut truths = Vec::new();
         let mut now = START;
         for n in 0..=*self.window.end() {
             let truth = self.truth(n, now);
             now += truth.duration;
             if n < *self.window.start() {
-                writing
+                writer
                     .builder
                     .header()
                     .outside()
                     .add(truth.duration * TICKS);
             } else {
                 if n == *self.window.start() {
-                    writing.edge(truth.start, Edge::Open, n);
+                    writer.edge(truth.start, Edge::Open, n);
                 }
                 if n == *self.taken.start() {
-                    writing.kernel_edge(truth.start, Edge::Open, n);
+                    writer.kernel_edge(truth.start, Edge::Open, n);
                 }
-                writing.iteration(&truth, self.kernels, (self.excluded)(n));
+                writer.iteration(&truth, self.kernels, (self.excluded)(n));
                 if truth.busy.is_some() {
-                    writing.kernels(&truth, self.pieces(n));
+                    writer.kernels(&truth, self.pieces(n));
                 }
                 if n == *self.taken.end() {
-                    writing.kernel_edge(now, Edge::Close, n);
+                    writer.kernel_edge(now, Edge::Close, n);
                 }
                 truths.push(truth);
             }
         }
-        writing.edge(now, Edge::Close, *self.window.end());
-        writing.anchor(now + MS);
-        let header = writing.builder.header();
+        writer.edge(now, Edge::Close, *self.window.end());
+        writer.anchor(now + MS);
+        let header = writer.builder.header();
         header.set(Counter::Iterations, self.window.end() + 1);
         header.set(Counter::OwnTicks, 50 * US * TICKS);
         header.set(Counter::GilHandoffs, 1000);
         header.set(Counter::CallsInside(GRAPH), truths.len() as u64);
         header.set(Counter::CallsOutside(GRAPH), *self.window.start());
-        writing.builder.end(Ended::InOrder);
-        (writing.builder, truths)
+        writer.builder.end(Ended::InOrder);
+        (writer.builder, truths)
     }
 
-    /// What was sampled of two GPUs from the start on, until `until`, beside the server.
+    /// Returns the record of two GPUs' metrics, from the start of the server until `until`.
     pub fn metrics(&self, until: u64) -> Builder {
         let pid = 9000;
         let mut builder = Builder::new(pid, ClockKind::Monotonic);
@@ -237,8 +237,8 @@ impl Server {
         builder
     }
 
-    fn facts(&self, writing: &mut Writing) {
-        let main = writing.ids[0];
+    fn facts(&self, writer: &mut RecordWriter) {
+        let main = writer.ids[0];
         for (key, text) in [
             (
                 Info::CommandLine,
@@ -253,8 +253,8 @@ impl Server {
             (Info::Process, "python"),
             (Info::Boot, "a-boot"),
         ] {
-            let id = writing.builder.string(main, text);
-            writing.put(
+            let id = writer.builder.string(main, text);
+            writer.put(
                 0,
                 START,
                 0,
@@ -264,7 +264,7 @@ impl Server {
                 },
             );
         }
-        writing.put(
+        writer.put(
             0,
             START,
             0,
@@ -279,8 +279,8 @@ impl Server {
             (COPY, CallKind::AsyncCopy, "cuMemcpyDtoHAsync_v2"),
             (WAIT, CallKind::Wait, "cuStreamSynchronize"),
         ] {
-            let name = writing.builder.string(main, name);
-            writing.put(
+            let name = writer.builder.string(main, name);
+            writer.put(
                 0,
                 START,
                 0,
@@ -292,13 +292,13 @@ impl Server {
             );
         }
         for (thread, name) in ["python", "sampler"].into_iter().enumerate() {
-            let name = writing.builder.string(writing.ids[thread], name);
-            writing.put(thread, START, 0, What::ThreadName { name });
+            let name = writer.builder.string(writer.ids[thread], name);
+            writer.put(thread, START, 0, What::ThreadName { name });
         }
     }
 }
 
-impl Writing {
+impl RecordWriter {
     fn anchor(&self, ns: u64) {
         let anchor = Anchor {
             ticks: ticks(ns),
@@ -308,7 +308,7 @@ impl Writing {
         self.builder.header().anchor(anchor);
     }
 
-    /// Writes an event of the server's first or second thread.
+    /// Writes an event of one of the threads.
     fn put(&mut self, thread: usize, at: u64, long: u64, what: What) {
         let duration = match what {
             What::GpuSpan { .. }
@@ -329,7 +329,7 @@ impl Writing {
         self.put(0, at, 0, What::KernelWindow { edge, iteration });
     }
 
-    /// What the GPU did in an iteration, piece by piece, and not quite in order.
+    /// Writes the GPU's work in an iteration, slightly out of order.
     fn kernels(&mut self, truth: &Truth, (pieces, apart, long): (u64, u64, u64)) {
         let begin = truth.start + truth.duration - truth.gpu;
         let (device, stream) = (0, 1);
@@ -356,7 +356,7 @@ impl Writing {
             };
             self.put(2, begin + piece * apart, long, what);
         }
-        // Another stream's, while the first kernel runs.
+        // A kernel on another stream, while the first kernel runs.
         let other = What::GpuKernel {
             device,
             stream: 2,
@@ -377,7 +377,7 @@ impl Writing {
         for kernel in 0..kernels {
             self.put(1, start + 40 * US + kernel * US / 2, US / 2, call(KERNEL));
         }
-        // One that a stream capture takes up launches nothing.
+        // A call that a stream capture takes up launches nothing.
         let captured = What::Call {
             row: KERNEL,
             capturing: true,
@@ -404,11 +404,11 @@ impl Writing {
         }
         self.put(1, at, truth.gil_wait + 5 * US, What::GilHold);
         self.put(1, at, 0, What::GilForced);
-        // The other thread's waits are not this iteration's.
+        // Waits of the other thread are not those of the iteration.
         self.put(1, start + 4 * MS, 3 * MS, call(WAIT));
         let end = start + truth.duration;
         self.put(0, end - truth.wait, truth.wait, call(WAIT));
-        let Names {
+        let NameIds {
             step,
             forward,
             engine,
@@ -425,7 +425,7 @@ impl Writing {
         self.put(0, start, truth.duration, range(own, iteration));
         self.put(0, start, truth.duration - 10, What::Function { name: step });
         self.put(0, start, truth.duration, What::Iteration { n, excluded });
-        // Two streams at once, and the GPU is at work until the wait ends.
+        // There are two streams, and the GPU works until the wait ends.
         let gpu = |stream| What::GpuSpan {
             device: 0,
             stream,

@@ -1,4 +1,4 @@
-//! What was in batches, in text and JSON.
+//! Tests of batches in text and JSON.
 
 use crate::common::server::{Server, Truth, ticks};
 use crate::common::{fits, json, process};
@@ -6,11 +6,10 @@ use serde_json::{Value, json};
 use tllmprof_record::{Batch, Event, Info, What};
 use tllmprof_report::Report;
 
-/// A condition, and which iterations are marked as those that do not fulfil it.
+/// A condition, and a function that returns true for iterations that are marked as not satisfying it.
 type Condition = (&'static str, fn(u64) -> bool);
 
-/// A server's record in which iterations have these batches, and windows are of those that fulfil a condition and
-/// are not marked.
+/// Returns a server's record with these batches, and its iterations. Windows have a condition, if given.
 fn with_batches(
     condition: Option<Condition>,
     batch: impl Fn(&Truth) -> Option<Batch>,
@@ -23,7 +22,7 @@ fn with_batches(
     with_batches_of(&server, condition.map(|(condition, _)| condition), batch)
 }
 
-/// As [`with_batches`], of any server.
+/// Returns the record of any server in the same way as [`with_batches`].
 fn with_batches_of(
     server: &Server,
     condition: Option<&str>,
@@ -49,8 +48,8 @@ fn with_batches_of(
     (builder.bytes(), truths)
 }
 
-/// A server's record in which the batches of all iterations but the last two are known: at first prompts,
-/// then prompts beside decodes, then decodes.
+/// Returns a server's record in which the batches of all iterations but the last two are known: first only prompts,
+/// then prompts and decodes, then only decodes.
 pub fn record() -> (Vec<u8>, usize) {
     let (bytes, truths) = with_batches(None, |truth| match truth.n {
         100 => Batch::new(1, 900, 900),
@@ -115,7 +114,7 @@ fn phases_have_lines() {
     for start in ["  prefill (1) ", "  mixed (3) ", &decodes] {
         assert!(text.lines().any(|line| line.starts_with(start)), "{text}");
     }
-    // (1 + 3 × 3 + 45 × 4) requests, (900 + 3 × 102 + 45 × 4) tokens and 1200 of prompts in 49 steps.
+    // (1 + 3 × 3 + 45 × 4) requests, (900 + 3 × 102 + 45 × 4) tokens and 1200 tokens of prompts in 49 steps.
     let batches = "3.88 requests and 28.3 tokens a step, 86.6 % of these prefill";
     assert!(text.lines().any(|line| line == batches), "{text}");
 }
@@ -131,13 +130,13 @@ fn a_record_without_batches_reports_none() {
     assert_eq!(process["windows"][0]["iterations"][0]["batch"], Value::Null);
 }
 
-/// Idle are the slowest iteration, the first and the last of the window, and every seventh, in half of which kernels
-/// are taken.
+/// Returns true for idle iterations: the slowest one, the first and the last of the window, and every seventh. Kernels
+/// are recorded in half of them.
 fn is_idle(n: u64) -> bool {
     n == 112 || n == 100 || n == 150 || n.is_multiple_of(7)
 }
 
-/// What has to be said of a record in which those iterations do not count.
+/// Checks that figures leave idle iterations out.
 fn assert_left_out(process: &Value, truths: &[Truth]) {
     let counted: Vec<_> = truths.iter().filter(|truth| !is_idle(truth.n)).collect();
     let count = counted.len() as u64;
@@ -146,7 +145,7 @@ fn assert_left_out(process: &Value, truths: &[Truth]) {
     assert_eq!(iterations.len(), truths.len());
     for (iteration, truth) in iterations.iter().zip(truths) {
         assert_eq!(iteration["qualifies"], !is_idle(truth.n), "{}", truth.n);
-        // Of itself everything is reported as ever.
+        // The iteration itself is still reported.
         assert_eq!(
             (&iteration["wait_ns"], &iteration["launches"]),
             (&json!(truth.wait), &json!(truth.launches))
@@ -165,14 +164,14 @@ fn assert_left_out(process: &Value, truths: &[Truth]) {
         (inside["launches"].as_f64(), inside["calls"].as_f64()),
         (Some(4.0), Some(8.0))
     );
-    // Of iterations that recording kernels does not make longer.
+    // These are the iterations without recorded kernels, which would make them longer.
     let plain = counted.iter().filter(|truth| truth.busy.is_none());
     let (waits, all) = plain.fold((0, 0), |(waits, all), truth| {
         (waits + truth.wait, all + truth.duration)
     });
     let waits = waits as f64 / all as f64;
     assert!((inside["wait_share"].as_f64().unwrap() - waits).abs() < 1e-6);
-    // What happened in them is in no total.
+    // Totals do not include their events.
     let of = |list: &str, name: &str| {
         let list = process[list].as_array().unwrap();
         list.iter().find(|one| one["name"] == name).unwrap().clone()
@@ -244,7 +243,7 @@ fn idle_iterations_are_in_no_figure_of_windows() {
     assert_eq!(unqualified["time"]["max_ns"], json!(took.iter().max()));
     assert_eq!(process["where"], Value::Null);
     assert_eq!(process["phases"].as_array().unwrap().len(), 1);
-    // The wait of the slowest one is what stands out where it counts.
+    // If the slowest iteration counts, its wait stands out.
     let gil = json["findings"].as_array().unwrap().iter();
     let gil: Vec<_> = gil.filter(|finding| finding["rule"] == "gil").collect();
     assert_eq!(gil[0]["verdict"], "no");
@@ -349,7 +348,7 @@ fn where_no_iteration_fulfils_the_condition_that_is_said() {
 
 #[test]
 fn phases_have_classes_of_sizes() {
-    // Every third decode has 64 tokens, those divisible by ten 300, others 2; three are prompts of 700.
+    // Every third decode has 64 tokens, those divisible by ten have 300, the others 2. Three are prompts of 700.
     let (bytes, truths) = with_batches(None, |truth| match truth.n {
         100..103 => Batch::new(1, 700, 700),
         n if n.is_multiple_of(10) => Batch::new(300, 300, 0),
@@ -370,7 +369,7 @@ fn phases_have_classes_of_sizes() {
     };
     let class = |least, most, count| (Some(least), Some(most), Some(count));
     assert_eq!(classes(0), [class(257, 1024, 3)]);
-    // 110 to 150; 105 to 147 without 120; all others.
+    // These are 110 to 150, 105 to 147 without 120, and all others.
     let decodes = [(2, 4, 29), (17, 64, 14), (257, 1024, 5)];
     assert_eq!(
         classes(1),
@@ -471,6 +470,6 @@ fn slow_iterations_have_their_batches() {
     assert_eq!(batch(112)["prefill_tokens"], 900);
     assert_eq!(batch(109), &Value::Null);
     assert_eq!(batch(129)["phase"], "decode");
-    // The GPU had no more to do in it.
+    // The GPU did not do more in it.
     assert!(!report.text().contains("prefill of"), "{}", report.text());
 }

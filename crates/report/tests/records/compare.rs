@@ -1,4 +1,4 @@
-//! Runs of a known difference, compared.
+//! Tests of comparisons of runs with known differences.
 
 mod gpu;
 mod phases;
@@ -7,26 +7,26 @@ use crate::common::process;
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{Batch, ClockKind, Edge, Event, Info, What};
-use tllmprof_report::{Comparison, Outcome, Process};
+use tllmprof_report::{Asked, Comparison, Condition, Met, Outcome, Process};
 
-/// A made-up run: iterations of so many nanoseconds, varied by chance.
+/// A simulated run: iterations with a mean duration in nanoseconds and random variation.
 #[derive(Clone)]
 struct Run {
     seed: u64,
     rank: u64,
     iterations: u64,
     time: f64,
-    /// Every so many, one takes ten times as long.
+    /// One in this number of iterations takes ten times as long.
     outliers: Option<u64>,
     settings: &'static [&'static str],
     command: &'static str,
-    /// How long the kernel in the first twenty takes, and one that the other run lacks.
+    /// Time of the kernel in the first twenty iterations, and whether there is a kernel that the other run lacks.
     kernel: Option<f64>,
     new_kernel: bool,
-    /// What is in the batch of an iteration.
+    /// Returns the batch of an iteration.
     batch: fn(u64) -> Option<Batch>,
     condition: &'static str,
-    /// The GPU's time of an iteration, where it was taken.
+    /// Returns the GPU time of an iteration, if it was measured.
     gpu: fn(u64) -> Option<u64>,
 }
 
@@ -87,7 +87,7 @@ impl Run {
         let (mut at, mut state) = (1_000_000, 0.0);
         for n in 0..self.iterations {
             let is_taken = self.kernel.is_some() && n < 20;
-            // One is like the one before.
+            // Each iteration resembles the previous one.
             state = 0.5 * state + chance();
             let usual = self.time * (1.0 + 0.1 * state) * if is_taken { 2.0 } else { 1.0 };
             let is_outlier = self.outliers.is_some_and(|every| n % every == every - 1);
@@ -147,13 +147,19 @@ impl Run {
 }
 
 fn compare(base: &Run, other: &Run) -> Comparison {
-    Comparison::of(&[base.process()], &[other.process()])
+    Comparison::compare(&[base.process()], &[other.process()])
 }
 
 fn json(comparison: &Comparison) -> Value {
     let mut bytes = Vec::new();
     comparison.json(&mut bytes).unwrap();
     serde_json::from_slice(&bytes).unwrap()
+}
+
+/// Returns true if neither run is found to be faster.
+fn no_difference(comparison: &Comparison) -> bool {
+    let verdict = comparison.verdict;
+    matches!(verdict, Outcome::Equal { .. } | Outcome::CannotTell { .. })
 }
 
 fn fits(text: &str) {
@@ -203,9 +209,15 @@ fn it_says_by_how_much_a_run_is_slower() {
         "{part}"
     );
     let text = comparison.text();
-    let last = text.lines().last().unwrap();
+    let mut lines = text.lines().rev().take(2);
+    let last = lines.next();
     assert!(
-        last.starts_with("slower by ") && last.ends_with(']') && last.contains(" % ["),
+        last.is_some_and(|last| last.starts_with("of one run a side: ")),
+        "{text}"
+    );
+    let verdict = lines.next().unwrap();
+    assert!(
+        verdict.starts_with("slower by ") && verdict.ends_with(']') && verdict.contains(" % ["),
         "{text}"
     );
 }
@@ -213,7 +225,7 @@ fn it_says_by_how_much_a_run_is_slower() {
 #[test]
 fn runs_of_the_same_speed_do_not_differ() {
     let mut wrong = 0;
-    for seed in 1..=50 {
+    for seed in 1..=200 {
         let base = Run {
             seed,
             ..Run::default()
@@ -225,12 +237,20 @@ fn runs_of_the_same_speed_do_not_differ() {
                 ..base.clone()
             },
         );
-        wrong += u32::from(!matches!(comparison.verdict, Outcome::NoDifference(..)));
+        wrong += u32::from(!no_difference(&comparison));
     }
-    assert!(wrong <= 6, "{wrong}");
-    let same = compare(&Run::default(), &Run::default());
-    assert!(matches!(same.verdict, Outcome::NoDifference(0.0, _)));
-    assert!(same.text().contains("no difference seen: 0.0 % ["));
+    assert!(wrong <= 2, "{wrong} of 200");
+    let steady = Run {
+        iterations: 2000,
+        ..Run::default()
+    };
+    let same = compare(&steady, &steady);
+    assert!(matches!(same.verdict, Outcome::Equal { change: 0.0, .. }));
+    assert!(
+        same.text().contains("\nequal within 2 %: +0.0 % ["),
+        "{}",
+        same.text()
+    );
 }
 
 #[test]
@@ -269,30 +289,31 @@ fn a_median_that_contradicts_the_whole_is_named() {
         time,
         ..base.clone()
     };
-    // A few iterations of ten times the length make the whole unsure.
+    // A few iterations that take ten times as long make the mean uncertain.
     let slower = compare(&base, &other(10.7e6));
     let text = slower.text();
-    assert!(
-        matches!(slower.verdict, Outcome::NoDifference(..)),
-        "{text}"
-    );
+    assert!(no_difference(&slower), "{text}");
     let last = text.lines().last().unwrap();
     let start = "but most iterations are slower: p50 +";
     assert!(last.starts_with(start) && last.ends_with(']'), "{text}");
     assert_eq!(json(&slower)["but"], last);
     fits(&text);
-    // They may turn it round.
+    // They may even reverse it.
+    let many = Run {
+        iterations: 4000,
+        ..other(10e6)
+    };
     let few = Run {
         outliers: Some(20),
         time: 9e6,
-        ..other(0.0)
+        ..many.clone()
     };
-    let text = compare(&other(10e6), &few).text();
+    let text = compare(&many, &few).text();
     assert!(
         text.contains("\nslower by ") && text.contains("but most iterations are faster: p50 -"),
         "{text}"
     );
-    // Where both agree there is no more to say.
+    // If both agree, there is no note.
     for time in [10e6, 20e6] {
         let one = compare(
             &Run::default(),
@@ -356,11 +377,11 @@ fn a_few_iterations_say_nothing() {
             .text()
             .contains("too few iterations to say: 200 and 7 (wanted: 8 or more)\n")
     );
-    let none = Comparison::of(&[Run::default().process()], &[]);
+    let none = Comparison::compare(&[Run::default().process()], &[]);
     assert_eq!(none.verdict, Outcome::TooFew(200, 0));
     fits(&none.text());
     assert_eq!(json(&none)["verdict"], "too few");
-    // Too few for a percentile alone.
+    // There are too few only for a percentile.
     let some = Run {
         iterations: 30,
         ..Run::default()
@@ -383,7 +404,7 @@ fn the_slowest_rank_stands_for_all() {
     };
     let base = [rank(0, 10e6), rank(1, 11e6)];
     let other = [rank(1, 8e6), rank(0, 10e6)];
-    let comparison = Comparison::of(&base, &other);
+    let comparison = Comparison::compare(&base, &other);
     let found = json(&comparison);
     assert_eq!(
         (&found["base"]["rank"], &found["other"]["rank"]),
@@ -396,12 +417,12 @@ fn the_slowest_rank_stands_for_all() {
     let second = ranks[1]["change"]["relative"].as_f64().unwrap();
     assert!((second - 0.375).abs() < 0.05, "{second}");
     fits(&comparison.text());
-    let others = Comparison::of(&base, &[rank(1, 8e6), rank(2, 9e6)]);
+    let others = Comparison::compare(&base, &[rank(1, 8e6), rank(2, 9e6)]);
     let note = "not the same ranks: 0 1 and 1 2";
     assert_eq!(json(&others)["notes"][0], note);
 }
 
-/// What one rank does in a step, several share: no figure says which is faster.
+/// The work of one rank in a step is divided among several in the other run, so no figure shows which is faster.
 #[test]
 fn runs_of_more_and_fewer_ranks_are_not_compared() {
     let rank = |rank: u64| {
@@ -413,7 +434,7 @@ fn runs_of_more_and_fewer_ranks_are_not_compared() {
         .process()
     };
     let four: Vec<_> = (0..4).map(rank).collect();
-    let comparison = Comparison::of(&four, &[rank(0)]);
+    let comparison = Comparison::compare(&four, &[rank(0)]);
     assert_eq!(comparison.verdict, Outcome::NotComparable(4, 1));
     let text = comparison.text();
     assert!(text.ends_with("not comparable: 4 and 1 ranks\n"), "{text}");
@@ -439,12 +460,8 @@ fn kernels_are_compared_and_their_iterations_left_out() {
         ..Run::default()
     };
     let comparison = compare(&base, &other);
-    // Those with kernels take twice as long; one more has their end in it.
-    assert!(
-        matches!(comparison.verdict, Outcome::NoDifference(..)),
-        "{}",
-        comparison.text()
-    );
+    // Iterations with kernels take twice as long, and the next iteration is affected, too.
+    assert!(no_difference(&comparison), "{}", comparison.text());
     let found = json(&comparison);
     assert_eq!(found["base"]["iterations"], 179);
     let kernels = found["kernels"].as_array().unwrap();
@@ -515,4 +532,104 @@ fn windows_of_other_iterations_are_named() {
     let note = "not the same iterations: phase=decode, and all";
     assert!(text.lines().any(|line| line == note), "{text}");
     assert!(!compare(&base, &base).text().contains("not the same"));
+}
+
+/// Returns several runs of the same program with random variation.
+fn runs(seed: u64, time: f64, count: u64) -> Vec<Vec<Process>> {
+    let run = |n: u64| Run {
+        seed: seed + n,
+        // Run-to-run variation is about 2 %.
+        time: time * [1.0, 1.02, 0.99, 1.01, 0.98][((seed + n) % 5) as usize],
+        ..Run::default()
+    };
+    (0..count).map(|n| vec![run(n).process()]).collect()
+}
+
+#[test]
+fn what_differs_from_run_to_run_counts_where_there_are_several() {
+    let base = runs(1, 10e6, 5);
+    let [same, slower] = [10e6, 11e6].map(|time| runs(13, time, 5));
+    let asked = |within| Asked {
+        within,
+        ..Asked::default()
+    };
+    let of = |other: &[Vec<Process>]| Comparison::of_runs(&base, other, &asked(0.05));
+    assert!(no_difference(&of(&same)), "{}", of(&same).text());
+    let Outcome::Slower(part, (low, high)) = of(&slower).verdict else {
+        panic!("{}", of(&slower).text());
+    };
+    assert!((part - 0.091).abs() < 0.02 && low < part && part < high);
+    assert!(
+        of(&slower)
+            .text()
+            .contains("5 runs; of the middle one: 200 iterations")
+    );
+    assert!(!of(&slower).text().contains("of one run a side"));
+    // The difference is certain within runs but not between runs.
+    let few = Comparison::of_runs(&base[..2], &runs(13, 10.3e6, 2), &asked(0.02));
+    let Outcome::CannotTell { effort, .. } = few.verdict else {
+        panic!("{}", few.text());
+    };
+    assert!(effort.needed > 2 && effort.smallest > 0.02, "{effort:?}");
+    assert!(few.text().contains(" runs of each\n"), "{}", few.text());
+}
+
+#[test]
+fn a_condition_is_exceeded_kept_or_undecided() {
+    let slower = Run {
+        seed: 2,
+        time: 11e6,
+        kernel: Some(1e6),
+        ..Run::default()
+    };
+    let base = Run {
+        kernel: Some(0.5e6),
+        ..Run::default()
+    };
+    let rows = [
+        ("p50 > +2%", Met::Exceeded),
+        ("mean > +5%", Met::Exceeded),
+        ("rate < -2%", Met::Exceeded),
+        ("mean > +20%", Met::Kept),
+        ("mean < -2%", Met::Kept),
+        ("mean > +10%", Met::CannotTell),
+        ("gpu > +2%", Met::Exceeded),
+        ("kernel:gemm > +50%", Met::Exceeded),
+        ("kernel:gemm > +150%", Met::Kept),
+        ("kernel:none > +50%", Met::CannotTell),
+        ("layer:model > +50%", Met::CannotTell),
+    ];
+    let conditions = rows.map(|(condition, _)| Condition::parse(condition).unwrap());
+    let asked = Asked {
+        conditions: conditions.into(),
+        ..Asked::default()
+    };
+    let of = |run: &Run| vec![vec![run.process()]];
+    let comparison = Comparison::of_runs(&of(&base), &of(&slower), &asked);
+    assert_eq!(comparison.conditions.len(), rows.len());
+    for ((condition, met), checked) in rows.iter().zip(&comparison.conditions) {
+        assert_eq!(checked.result, *met, "{checked}\n{}", comparison.text());
+        assert_eq!(checked.why.is_empty(), *met != Met::CannotTell, "{checked}");
+        assert!(checked.to_string().contains(condition));
+    }
+}
+
+#[test]
+fn percentiles_are_compared_where_both_runs_have_enough_iterations() {
+    let percentiles = |iterations| {
+        let run = |iterations| Run {
+            iterations,
+            ..Run::default()
+        };
+        let compared = json(&compare(&run(iterations), &run(400)));
+        let measures = compared["measures"].as_array().unwrap().iter();
+        let names = measures.map(|measure| measure["name"].as_str().unwrap().to_owned());
+        names
+            .filter(|name| name.starts_with("iteration, p"))
+            .collect::<Vec<_>>()
+    };
+    let names = ["iteration, p50", "iteration, p90", "iteration, p99"];
+    for (iterations, known) in [(19, 1), (20, 2), (199, 2), (200, 3)] {
+        assert_eq!(percentiles(iterations), names[..known], "{iterations}");
+    }
 }

@@ -1,17 +1,18 @@
-//! Each rule says yes where its cause is there and nowhere else, and what to switch on where that is unknown.
+//! Tests of the rules: each holds if and only if its cause is present, and is unknown without its data.
 
 mod between;
 mod calls;
+mod gaps;
 mod gpu;
-mod made;
 mod page;
 mod ranks;
+mod synthetic;
 
-use made::{Call, LAUNCH, MS, Made, US, WAIT, of, report, yes};
+use synthetic::{Call, LAUNCH, MS, SyntheticLoop, US, WAIT, find_finding, report, yes};
 use tllmprof_report::Verdict;
 use tllmprof_report::findings::RULES;
 
-/// `count` times the calls, each time `every` nanoseconds later.
+/// Repeats calls `count` times, every `every` nanoseconds.
 fn times(count: u64, every: u64, calls: &[Call]) -> Vec<Call> {
     (0..count)
         .flat_map(|n| {
@@ -28,9 +29,9 @@ fn kernels(count: u64, every: u64, length: u64) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// What is found in one process: nothing else than `expected`.
+/// Checks that the findings on one process are those expected. Returns the first one's evidence.
 #[track_caller]
-fn finds(made: Made, expected: &[&str]) -> String {
+fn finds(made: SyntheticLoop, expected: &[&str]) -> String {
     let report = report(&[made]);
     assert_eq!(yes(&report), expected, "{:#?}", report.findings);
     let first = &report.findings[0];
@@ -39,9 +40,9 @@ fn finds(made: Made, expected: &[&str]) -> String {
 }
 
 #[track_caller]
-fn says(made: Made, rule: &str, verdict: Verdict) {
+fn says(made: SyntheticLoop, rule: &str, verdict: Verdict) {
     let report = report(&[made]);
-    let finding = of(&report, rule);
+    let finding = find_finding(&report, rule);
     assert_eq!(finding.verdict, verdict, "{finding:#?}");
     match verdict {
         Verdict::No => assert_eq!(finding.advice, ""),
@@ -52,17 +53,17 @@ fn says(made: Made, rule: &str, verdict: Verdict) {
 
 #[test]
 fn nothing_stands_out_in_a_healthy_one() {
-    finds(Made::default(), &[]);
-    let everything = Made {
+    finds(SyntheticLoop::default(), &[]);
+    let everything = SyntheticLoop {
         python: true,
         settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=yes"],
         kernels: kernels(9, MS, 990 * US),
         experts: vec![vec![100, 101, 99, 100]],
         metrics: vec![(85.0, Some(75.0))],
         tokens: Some(|_| 8),
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
-    let all = report(&[0, 1, 2].map(|rank| Made {
+    let all = report(&[0, 1, 2].map(|rank| SyntheticLoop {
         rank,
         ..everything.clone()
     }));
@@ -82,22 +83,22 @@ fn nothing_stands_out_in_a_healthy_one() {
 
 #[test]
 fn batches_that_are_far_larger() {
-    let made = Made {
+    let made = SyntheticLoop {
         tokens: Some(|n| if n % 10 == 7 { 900 } else { 8 }),
         longer: |n| if n % 10 == 7 { 9 * MS } else { 0 },
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     let evidence = finds(made.clone(), &["large-batches"]);
     assert_eq!(
         evidence,
         "4 of 4 slow iterations have a batch of over 2 times the mean's tokens"
     );
-    let others = Made {
+    let others = SyntheticLoop {
         tokens: Some(|n| if n % 10 == 8 { 900 } else { 8 }),
         ..made.clone()
     };
     says(others, "large-batches", Verdict::No);
-    let unknown = Made {
+    let unknown = SyntheticLoop {
         tokens: None,
         ..made
     };
@@ -106,11 +107,11 @@ fn batches_that_are_far_larger() {
 
 #[test]
 fn a_rule_that_mixes_the_work_of_two_steps() {
-    // A prompt is computed after the wait for the step before, and waited for.
-    let made = |rule, prompts: fn(u64) -> bool| Made {
+    // A prompt is computed after the wait for the previous step, and waited for.
+    let made = |rule, prompts: fn(u64) -> bool| SyntheticLoop {
         rule,
         prompts,
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     let evidence = finds(made("cuLaunchKernel", |n| n % 8 == 3), &["mixed-steps"]);
     assert_eq!(
@@ -130,15 +131,15 @@ fn a_rule_that_mixes_the_work_of_two_steps() {
 
 #[test]
 fn no_time_is_lost_twice() {
-    // A collection between a wait and the launch after it is no wait's doing.
+    // A collection between a wait and the next launch does not count for the wait.
     let calls = [(LAUNCH, 0, 5 * US), (WAIT, 10 * US, MS)];
-    let made = Made {
+    let made = SyntheticLoop {
         calls: times(4, 2 * MS, &calls),
         python: true,
         settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
         gc: |_| 2 * MS,
         gil: |_| 8 * MS,
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     let report = report(&[made]);
     let losses = report
@@ -153,47 +154,47 @@ fn no_time_is_lost_twice() {
 
 #[test]
 fn collections_in_slow_iterations() {
-    let made = Made {
+    let made = SyntheticLoop {
         python: true,
         settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
         gc: |n| if n % 20 == 3 { 9 * MS } else { 0 },
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     let evidence = finds(made.clone(), &["gc"]);
     assert_eq!(
         evidence,
         "2 collections, the longest 9.00 ms: 4.3 % of the time; to blame in 2 of 2 slow iterations"
     );
-    let few = Made {
+    let few = SyntheticLoop {
         gc: |n| if n == 3 { MS } else { 0 },
         ..made.clone()
     };
     finds(few, &[]);
-    let rare = Made {
+    let rare = SyntheticLoop {
         iterations: 2000,
         gc: |n| if n == 3 { 9 * MS } else { 0 },
         ..made.clone()
     };
     finds(rare, &[]);
-    let meanwhile = Made {
+    let meanwhile = SyntheticLoop {
         calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 9900 * US)],
         gc: |_| 0,
         hidden_gc: 5 * MS,
         ..made.clone()
     };
     finds(meanwhile, &[]);
-    let not_recorded = Made {
+    let not_recorded = SyntheticLoop {
         settings: Vec::new(),
         gc: |_| 0,
         ..made.clone()
     };
     says(not_recorded, "gc", Verdict::Unknown);
-    let none = Made { gc: |_| 0, ..made };
+    let none = SyntheticLoop { gc: |_| 0, ..made };
     says(none, "gc", Verdict::No);
-    says(Made::default(), "gc", Verdict::No);
-    let by_nsys = Made {
+    says(SyntheticLoop::default(), "gc", Verdict::No);
+    let by_nsys = SyntheticLoop {
         by_library: false,
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     says(by_nsys.clone(), "gc", Verdict::Unknown);
     says(by_nsys, "gil", Verdict::Unknown);
@@ -201,23 +202,23 @@ fn collections_in_slow_iterations() {
 
 #[test]
 fn waits_for_the_gil() {
-    let made = Made {
+    let made = SyntheticLoop {
         python: true,
         settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
         gil: |_| 5 * MS,
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     let evidence = finds(made.clone(), &["gil"]);
     assert_eq!(
         evidence,
         "waits for the GIL, held most by tokenise: 33.3 % of the time"
     );
-    let short = Made {
+    let short = SyntheticLoop {
         gil: |_| 50 * US,
         ..made.clone()
     };
     finds(short, &[]);
-    let not_recorded = Made {
+    let not_recorded = SyntheticLoop {
         settings: vec!["TLLMPROF_GIL=0"],
         gil: |_| 0,
         ..made
@@ -227,17 +228,19 @@ fn waits_for_the_gil() {
 
 #[test]
 fn the_strongest_comes_first_and_symptoms_after_their_cause() {
-    let both = Made {
+    let both = SyntheticLoop {
         python: true,
         settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
         gc: |_| 2 * MS,
         gil: |_| 8 * MS,
-        gpu: Some((0, 4 * MS)),
-        ..Made::default()
+        kernels: vec![(0, 4 * MS)],
+        ..SyntheticLoop::default()
     };
     let report = report(&[both]);
     assert_eq!(yes(&report), ["gil", "gc", "low-gpu-utilisation"]);
-    assert_eq!(report.findings[2].advice, "fix gil first");
+    // The symptom does not count the same time again.
+    let symptom = &report.findings[2];
+    assert_eq!((&*symptom.advice, symptom.loss), ("fix gil first", None));
     let losses: Vec<_> = report.findings[..2].iter().map(|f| f.loss).collect();
     assert_eq!(losses, [Some(0.4), Some(0.1)]);
 }

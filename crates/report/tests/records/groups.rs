@@ -1,4 +1,4 @@
-//! Ranks in groups: which collectives are the same events where communicators or names of groups are known.
+//! Tests of ranks in groups: the matching of collectives if communicators or names of groups are known.
 
 use tllmprof_record::{CommunicatorId, Info};
 use tllmprof_report::{Arrivals, Report};
@@ -16,7 +16,7 @@ fn of_ranks(job: &Job, ranks: impl Iterator<Item = u64>) -> Report {
     Report::new(processes.collect())
 }
 
-/// The groups that were found: what they are called, and their processes.
+/// Returns the groups that were found: their names and processes.
 fn found(report: &Report) -> Vec<(String, Vec<usize>)> {
     let arrivals = report.arrivals.as_ref().unwrap();
     let groups = arrivals.groups.iter().map(|group| {
@@ -33,9 +33,9 @@ fn notes(report: &Report) -> &Arrivals {
     report.arrivals.as_ref().unwrap()
 }
 
-/// A rank in a communicator that is made by this name.
+/// Returns a rank in a communicator that is identified by a name.
 fn communicator(name: &str, rank: u64, size: u64) -> (Info, String) {
-    let id = CommunicatorId::of(name.as_bytes());
+    let id = CommunicatorId::from_bytes(name.as_bytes());
     (Info::Communicator, format!("{id} {rank} {size}"))
 }
 
@@ -43,12 +43,12 @@ fn group(text: String) -> (Info, String) {
     (Info::Group, text)
 }
 
-/// Two of four ranks each, by their only communicators.
+/// Two groups of four ranks each, by their only communicators.
 fn halves(rank: u64) -> Vec<(Info, String)> {
     let half = rank / 4;
     vec![
         communicator(&format!("half {half}"), rank % 4, 4),
-        // One of a single rank, and a second one of the same ranks.
+        // A communicator of a single rank, and a second one of the same ranks.
         communicator(&format!("alone {rank}"), 0, 1),
         communicator(&format!("half {half} again"), rank % 4, 4),
     ]
@@ -56,7 +56,7 @@ fn halves(rank: u64) -> Vec<(Info, String)> {
 
 #[test]
 fn groups_that_keep_step_are_not_matched_with_each_other() {
-    // All eight come together, as replicas with the same batches do.
+    // All eight arrive together, as replicas with the same batches do.
     let job = Job::default();
     assert_eq!(found(&report(&job)), [(String::new(), (0..8).collect())]);
     let job = Job {
@@ -162,7 +162,7 @@ fn in_several_communicators_times_decide_and_it_is_said() {
         ..Job::default()
     };
     let all = report(&job);
-    // The kernels may be of the world.
+    // The kernels may belong to a communicator of all ranks.
     assert_eq!(found(&all), [(String::new(), (0..8).collect())]);
     let note = "rank 0, rank 1, rank 2, rank 3 and 4 more: in several communicators of NCCL; which one a kernel is of \
                 follows from its times alone";
@@ -177,7 +177,7 @@ fn a_communicator_that_is_not_known_may_be_any() {
     let job = Job {
         groups: |rank| {
             let mut all = halves(rank);
-            // Made by a call that does not show which one it is.
+            // It is created by a call that does not show its identifier.
             all.push((
                 Info::Communicator,
                 format!("{} 0 0", CommunicatorId::UNKNOWN),
@@ -214,7 +214,7 @@ fn collectives_of_an_engines_own_are_of_the_group_that_it_has_them_in() {
         found(&report(&job)),
         [(tp(), vec![0, 1, 2, 3]), (tp(), vec![4, 5, 6, 7])]
     );
-    // Nobody knows whose they are.
+    // The ranks of these groups are not known.
     let unknown = Job {
         groups: |rank| vec![group(format!("TP {} 4 -", rank % 4))],
         ..job

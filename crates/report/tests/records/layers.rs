@@ -1,4 +1,4 @@
-//! Layers of a made-up graph, whose times and gaps are known: in the report, and compared.
+//! Tests of layers in a report and in a comparison, with a simulated graph whose times and gaps are known.
 
 use crate::common::process;
 use serde_json::Value;
@@ -7,21 +7,21 @@ use tllmprof_record::{ClockKind, Edge, Event, GraphState, What};
 use tllmprof_report::{Comparison, Process, Report};
 
 const STEPS: u64 = 40;
-/// In nanoseconds.
+/// Times in nanoseconds.
 const STEP: u64 = 1_000_000;
 const KERNEL: u64 = 10_000;
 const GAP: u64 = 1_000;
 
-/// A model of four layers, two kernels for each module, replayed as one graph in each iteration.
+/// A model of four layers with two kernels for each module, replayed as one graph in each iteration.
 struct Model {
-    /// What a layer's MLP takes more, by layer.
+    /// Additional time of a layer's MLP, by layer.
     more: [u64; 4],
     attention: &'static str,
-    /// One node's call was not followed.
+    /// True if the call that captured one node was not followed.
     lost: bool,
 }
 
-/// A model whose second layer's MLP takes so much more, in nanoseconds.
+/// Returns a model whose second layer's MLP takes `more` nanoseconds longer.
 pub fn model(more: u64) -> Process {
     let model = Model {
         more: [0, more, 0, 0],
@@ -100,7 +100,7 @@ impl Model {
                 let layer = (node / 4) as usize;
                 let is_mlp = node / 2 % 2 == 1;
                 let more = self.more.get(layer).filter(|_| is_mlp).unwrap_or(&0);
-                // Some are a little longer than others.
+                // Some kernels take a little longer than others.
                 let long = KERNEL + more + n % 5 * 10;
                 let what = What::GpuKernel {
                     device: 0,
@@ -145,7 +145,7 @@ fn a_layer_has_its_time_in_a_step_and_what_was_idle_between_its_kernels() {
     let process = &json["processes"][0];
     let mean = KERNEL + 20;
     for (list, name, layers, kernels, gaps) in [
-        // Between the kernels of each, and between the two of a layer.
+        // Gaps between the kernels of each, and between the two of a layer.
         ("layer_patterns", "model.layers.*", 4, 16, 4 * 3),
         ("layer_patterns", "model.layers.*.attn", 4, 8, 4),
         ("layer_patterns", "model.layers", 1, 16, 15),
@@ -173,7 +173,7 @@ fn a_layer_has_its_time_in_a_step_and_what_was_idle_between_its_kernels() {
         said("model.layers.*"),
         "4 16.0 160 µs 40.1 µs 12.0 µs 88.9 %"
     );
-    // What is within a row that is shown is called by the rest of its name.
+    // The name of a row leaves out that of the row around it.
     assert_eq!(said(".mlp"), "4 8.00 80.2 µs 20.0 µs 4.00 µs 44.4 %");
     assert!(
         text.lines().all(|line| line.chars().count() <= 80),
@@ -182,7 +182,7 @@ fn a_layer_has_its_time_in_a_step_and_what_was_idle_between_its_kernels() {
 }
 
 fn compared(base: &Model, other: &Model) -> (Value, String) {
-    let comparison = Comparison::of(&[base.process()], &[other.process()]);
+    let comparison = Comparison::compare(&[base.process()], &[other.process()]);
     let mut bytes = Vec::new();
     comparison.json(&mut bytes).unwrap();
     (serde_json::from_slice(&bytes).unwrap(), comparison.text())
@@ -204,7 +204,7 @@ fn the_innermost_layers_that_got_slower_are_named() {
     assert!((relative - 0.0998).abs() < 1e-3, "{relative}");
     let [low, high] = [0, 1].map(|end| change["interval"][end].as_f64().unwrap());
     assert!(low < relative && relative < high && low > 0.09, "{change}");
-    // What is around it says no more, nor does one of four that are alike.
+    // The layer around it adds nothing, nor does one of four equal layers.
     let names: Vec<_> = rows
         .iter()
         .map(|row| row["name"].as_str().unwrap())

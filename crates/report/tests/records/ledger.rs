@@ -1,4 +1,4 @@
-//! Where the time of iterations goes, and who is named for what, on records of which every nanosecond is known.
+//! Tests of the ledger and of processes' names, on records whose times are known exactly.
 
 use crate::common::process as process_of;
 use tllmprof_record::builder::Builder;
@@ -11,9 +11,9 @@ const MAIN: u32 = 10;
 const OTHER: u32 = 11;
 
 /// A record of two iterations of 1000 ns, the second with kernels.
-struct Made(Builder);
+struct TwoIterations(Builder);
 
-impl Made {
+impl TwoIterations {
     fn new(pid: u32, rank: u64) -> Self {
         let mut made = Self(Builder::new(pid, ClockKind::Monotonic));
         let key = Some(Info::Rank);
@@ -64,7 +64,7 @@ impl Made {
         self.put(MAIN, at, long, what);
     }
 
-    /// Kernels of the second iteration.
+    /// Writes kernels of the second iteration.
     fn kernels(&mut self, times: &[(u64, u64)]) {
         for (at, edge) in [(2000, Edge::Open), (3000, Edge::Close)] {
             let iteration = 6;
@@ -96,36 +96,52 @@ fn shares(rows: &[LedgerRow]) -> Vec<(&str, f64)> {
 
 #[test]
 fn the_gpus_time_is_of_iterations_that_nothing_stretched() {
-    let mut made = Made::new(1, 0);
+    let mut made = TwoIterations::new(1, 0);
     made.call(MAIN, 1100, 100, LAUNCH);
     made.call(MAIN, 1300, 400, WAIT);
-    // Another thread's call, and what comes after the end, are not the iteration's.
+    // A call of another thread, and a call after the end, are not the iteration's.
     made.call(OTHER, 1100, 300, LAUNCH);
+    made.call(OTHER, 2100, 300, LAUNCH);
     made.call(MAIN, 2900, 200, LAUNCH);
     made.gpu_span(1200, 600, 5);
     made.gpu_span(2000, 900, 6);
     made.kernels(&[(2000, 100), (2200, 200)]);
     let process = made.process();
     assert_eq!(process.sum.unwrap().gpu_share, Some(0.6));
-    // Idle until 1200, before any call until 1100, and from 1800 on.
-    let gpu = [
-        ("from first work to last", 0.6),
-        (
-            "idle: code between cuStreamSynchronize and cuLaunchKernel",
-            0.2,
-        ),
-        ("idle: code before cuLaunchKernel", 0.1),
-        ("idle: launching", 0.1),
-    ];
-    assert_eq!(shares(&process.ledger.gpu), gpu);
+    // Both launch the same work, so the GPU works as long in the first iteration as its kernels do in the second. Of
+    // the host's time there, 600 of 900 ns are idle in the code before a launch, and all are idle in the launch: 700 of
+    // 1000 ns in total.
+    let gpu = shares(&process.ledger.gpu);
+    let share = |cause: &str| {
+        gpu.iter()
+            .find(|(known, _)| *known == cause)
+            .map(|(_, share)| *share)
+    };
+    assert_eq!(share("busy: kernel"), Some(0.3), "{gpu:?}");
+    let launch = share("idle: launching");
+    assert!(
+        launch.is_some_and(|launch| (launch - 0.1).abs() < 0.01),
+        "{gpu:?}"
+    );
+    assert_eq!(share("from first work to last"), None, "{gpu:?}");
+    let wait = share("idle: waiting for the GPU: cuStreamSynchronize");
+    assert!(
+        wait.is_some_and(|wait| (wait - 0.28).abs() < 0.02),
+        "{gpu:?}"
+    );
+    assert!(
+        (gpu.iter().map(|(_, share)| share).sum::<f64>() - 1.0).abs() < 1e-5,
+        "{gpu:?}"
+    );
+    assert_eq!(process.ledger.gpu_iterations, 1);
     let wait = ("waiting for the GPU: cuStreamSynchronize", 0.4);
     assert!(shares(&process.ledger.host).contains(&wait));
     assert!(!process.ledger.stretched);
 }
 
 #[test]
-fn where_kernels_alone_were_taken_they_are_the_gpus_time() {
-    let mut made = Made::new(1, 0);
+fn if_only_kernels_were_recorded_they_are_the_gpus_time() {
+    let mut made = TwoIterations::new(1, 0);
     made.kernels(&[(2000, 100), (2050, 100), (2300, 100)]);
     made.call(MAIN, 2010, 20, LAUNCH);
     made.call(MAIN, 2120, 130, WAIT);
@@ -135,10 +151,7 @@ fn where_kernels_alone_were_taken_they_are_the_gpus_time() {
         ("idle: waiting for the GPU: cuStreamSynchronize", 0.5),
         ("busy: kernel", 0.25),
         ("idle: code after cuStreamSynchronize", 0.2),
-        (
-            "idle: code between cuStreamSynchronize and cuLaunchKernel",
-            0.04,
-        ),
+        ("idle: code after waits for the GPU", 0.04),
         ("idle: launching", 0.01),
     ];
     let process = made.process();
@@ -149,7 +162,7 @@ fn where_kernels_alone_were_taken_they_are_the_gpus_time() {
 
 #[test]
 fn each_window_has_a_ledger_of_its_own() {
-    let mut made = Made::new(1, 0);
+    let mut made = TwoIterations::new(1, 0);
     for (at, edge, iteration) in [(4000, Edge::Open, 8), (5000, Edge::Close, 8)] {
         made.put(MAIN, at, 0, What::Window { edge, iteration });
     }
@@ -168,7 +181,7 @@ fn each_window_has_a_ledger_of_its_own() {
     made.gpu_span(2000, 1000, 6);
     made.gpu_span(4400, 600, 8);
     let process = made.process();
-    let [first, second] = &process.details.windows[..] else {
+    let [first, second] = &process.ledger.details.windows[..] else {
         panic!("{:?}", process.windows)
     };
     let wait = "waiting for the GPU: cuStreamSynchronize";
@@ -192,12 +205,12 @@ fn each_window_has_a_ledger_of_its_own() {
 fn processes_are_named_by_rank_where_ranks_differ() {
     let report = |ranks: &[u64]| {
         let made = (1..).zip(ranks);
-        let made = made.map(|(pid, rank)| Made::new(pid, *rank).process());
+        let made = made.map(|(pid, rank)| TwoIterations::new(pid, *rank).process());
         Report::new(made.collect())
     };
     assert_eq!(report(&[1, 0]).names, ["rank 0", "rank 1"]);
     assert_eq!(report(&[0, 0]).names, ["pid 1", "pid 2"]);
-    // Of those that take as long none is the slowest.
+    // If all take the same time, none is the slowest.
     let report = report(&[0, 1, 2]);
     let skew = report.skew.as_ref().unwrap();
     assert_eq!((skew.most_often(), &skew.slowest[..]), (None, &[0; 3][..]));

@@ -1,4 +1,4 @@
-//! Records made up or kept from before, reported: one binary, as each that is built optimized takes long.
+//! Tests of reports on simulated and stored records. They are one binary, because each optimized build takes long.
 
 mod batches;
 #[path = "../common/mod.rs"]

@@ -1,4 +1,5 @@
-//! Odd records: no figure claims what was not measured, and each says what it is of.
+//! Tests with odd records: no figure claims data that were not measured, and each names the iterations that it is based
+//! on.
 
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
@@ -13,26 +14,29 @@ const MS: u64 = 1_000_000;
 const LAUNCH: u8 = 1;
 const WAIT: u8 = 8;
 
-/// A loop of steps of a millisecond each, with a launch and a wait.
+/// A loop of steps of 1 ms each, with a launch and a wait.
 #[derive(Clone)]
-struct Odd {
+struct OddRecord {
     rank: u64,
     first: u64,
     steps: u64,
-    /// What the GPU was at work, in those where that was taken.
+    /// Returns the GPU time of a step, if it was measured.
     gpu: fn(u64) -> Option<u64>,
-    /// In how many of the first ones kernels were taken, and what a kernel took: 0 where the driver does not say.
+    /// Number of first steps with recorded kernels, and the time of a kernel; 0 if the driver does not report it.
     kernels: u64,
     kernel: u64,
     excluded: fn(u64) -> bool,
-    /// How much longer a step takes.
+    /// Returns the additional time of a step.
     longer: fn(u64) -> u64,
     batch: Option<Batch>,
-    /// Steps that the record lacks.
+    /// Returns true for steps that the record lacks.
     missing: fn(u64) -> bool,
+    command: &'static str,
+    /// Number of ranks. The variable that gives the rank is then known, too. `None` without a launcher.
+    world: Option<u64>,
 }
 
-impl Default for Odd {
+impl Default for OddRecord {
     fn default() -> Self {
         Self {
             rank: 0,
@@ -45,18 +49,41 @@ impl Default for Odd {
             longer: |_| 0,
             batch: None,
             missing: |_| false,
+            command: "",
+            world: None,
         }
     }
 }
 
-impl Odd {
+impl OddRecord {
     fn process(&self) -> Process {
-        let mut builder = Builder::new(100 + self.rank as u32, ClockKind::Monotonic);
-        let names = ["cuLaunchKernel", "cuStreamSynchronize", "gemm"];
-        let [launch, wait, gemm] = names.map(|name| builder.string(1, name));
+        self.process_of(100 + self.rank as u32)
+    }
+
+    fn process_of(&self, pid: u32) -> Process {
+        let mut builder = Builder::new(pid, ClockKind::Monotonic);
+        let names = [
+            "cuLaunchKernel",
+            "cuStreamSynchronize",
+            "gemm",
+            self.command,
+            "RANK",
+        ];
+        let [launch, wait, gemm, command, source] = names.map(|name| builder.string(1, name));
         let mut put = |at, long, what| builder.push(1, &Event::new(at, long, what));
         let (key, value) = (Some(Info::Rank), self.rank);
         put(0, 0, What::Info { key, value });
+        let (key, value) = (Some(Info::CommandLine), u64::from(command));
+        put(0, 0, What::Info { key, value });
+        if let Some(size) = self.world {
+            for (key, value) in [
+                (Info::WorldSize, size),
+                (Info::RankSource, u64::from(source)),
+            ] {
+                let key = Some(key);
+                put(0, 0, What::Info { key, value });
+            }
+        }
         for (row, kind, name) in [
             (LAUNCH, CallKind::KernelLaunch, launch),
             (WAIT, CallKind::Wait, wait),
@@ -140,9 +167,9 @@ impl Odd {
     }
 }
 
-/// The text of some ranks side by side, and the skew.
-fn ranks(ranks: &[Odd]) -> (String, Value) {
-    let report = Report::new(ranks.iter().map(Odd::process).collect());
+/// Returns the text of a report on some ranks, and the skew.
+fn ranks(ranks: &[OddRecord]) -> (String, Value) {
+    let report = Report::new(ranks.iter().map(OddRecord::process).collect());
     let text = report.text();
     fits(&text, 44);
     (text, json(&report)["skew"].clone())
@@ -150,19 +177,22 @@ fn ranks(ranks: &[Odd]) -> (String, Value) {
 
 #[test]
 fn times_of_kernels_that_the_driver_does_not_say_are_none() {
-    let odd = Odd {
+    let odd = OddRecord {
         gpu: |_| Some(MS / 2),
         kernels: 3,
-        ..Odd::default()
+        ..OddRecord::default()
     };
     let (text, json) = odd.report();
-    let words = |start: &str| {
-        let line = text.lines().find(|line| line.trim().starts_with(start));
-        let line = line.unwrap_or_else(|| panic!("{start}\n{text}"));
-        line.split_whitespace().collect::<Vec<_>>().join(" ")
-    };
-    assert_eq!(words("gemm"), "gemm 1.00 – – –");
-    assert_eq!(words("copies"), "copies: 3 HtoD of 12.0 KiB");
+    let lines = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    let lines: Vec<_> = lines.collect();
+    for line in ["1.00 – – – gemm", "copies, in all: 3 HtoD of 12.0 KiB"] {
+        assert!(lines.iter().any(|found| found == line), "{line}\n{text}");
+    }
+    // GPU busy time is not known either.
+    assert!(!text.contains("GPU busy"), "{text}");
+    assert_eq!(json["gpu_busy_share"], Value::Null);
     let kernel = &json["kernels"][0];
     assert_eq!(
         (&kernel["count"], &kernel["total_ns"]),
@@ -174,19 +204,19 @@ fn times_of_kernels_that_the_driver_does_not_say_are_none() {
         (&taken["kernels"], &taken["busy_ns"]),
         (&3.into(), &Value::Null)
     );
-    // Nor are they compared.
-    let text = Comparison::of(&[odd.process()], &[odd.process()]).text();
+    // They are not compared either.
+    let text = Comparison::compare(&[odd.process()], &[odd.process()]).text();
     assert!(!text.contains("kernel, time"), "{text}");
     assert!(!text.contains("busy with kernels"), "{text}");
 }
 
 #[test]
 fn kernels_of_iterations_that_do_not_count_are_no_kernels_of_those_that_do() {
-    let odd = Odd {
+    let odd = OddRecord {
         kernels: 3,
         kernel: 1000,
         excluded: |n| n < 3,
-        ..Odd::default()
+        ..OddRecord::default()
     };
     let (text, _) = odd.report();
     assert!(
@@ -198,12 +228,12 @@ fn kernels_of_iterations_that_do_not_count_are_no_kernels_of_those_that_do() {
 
 #[test]
 fn where_no_iteration_takes_longer_none_is_slow() {
-    let (text, json) = Odd::default().report();
+    let (text, json) = OddRecord::default().report();
     assert!(!text.contains("slowest iterations"), "{text}");
     assert_eq!(json["slowest"], serde_json::json!([]));
-    let one = Odd {
+    let one = OddRecord {
         longer: |n| if n == 4 { MS } else { 0 },
-        ..Odd::default()
+        ..OddRecord::default()
     };
     let (text, json) = one.report();
     assert!(text.contains("slowest iterations"), "{text}");
@@ -212,9 +242,9 @@ fn where_no_iteration_takes_longer_none_is_slow() {
 
 #[test]
 fn batches_without_tokens_have_no_part_that_is_prefill() {
-    let odd = Odd {
+    let odd = OddRecord {
         batch: Batch::new(0, 0, 0),
-        ..Odd::default()
+        ..OddRecord::default()
     };
     let (text, _) = odd.report();
     assert!(
@@ -225,11 +255,11 @@ fn batches_without_tokens_have_no_part_that_is_prefill() {
 
 #[test]
 fn a_rank_that_was_not_compared_was_not_the_slowest_in_none() {
-    let rank = |rank, first, longer| Odd {
+    let rank = |rank, first, longer| OddRecord {
         rank,
         first,
         longer,
-        ..Odd::default()
+        ..OddRecord::default()
     };
     let (text, skew) = ranks(&[rank(0, 0, |_| 0), rank(1, 0, |_| 500), rank(2, 200, |_| 0)]);
     assert_eq!(skew["common"], serde_json::json!([10, 10, 0]));
@@ -247,32 +277,32 @@ fn a_rank_that_was_not_compared_was_not_the_slowest_in_none() {
 
 #[test]
 fn ranks_say_of_how_many_iterations_their_gpu_times_are() {
-    let rank = |rank, gpu| Odd {
+    let rank = |rank, gpu| OddRecord {
         rank,
         gpu,
         steps: 24,
-        ..Odd::default()
+        ..OddRecord::default()
     };
     let some = |n: u64| (n < 8).then_some(MS / 2);
     let (text, _) = ranks(&[rank(0, some), rank(1, |_| Some(MS / 2))]);
     for line in [
-        "   0               100    24  1000 1.00 ms 1.00 ms  50.0 %     8  25.0 %       0\n",
-        "   1               101    24  1000 1.00 ms 1.00 ms  50.0 %    24  25.0 %       0\n",
-        "GPU: of the time of the iterations whose GPU time was taken (timed)\n",
+        "   0               100    24  1000 1.00 ms 1.00 ms      – 50.0 %  25.0 %       0\n",
+        "   1               101    24  1000 1.00 ms 1.00 ms      – 50.0 %  25.0 %       0\n",
+        "GPU span: of the time of the iterations in which it was measured\n",
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
-    // Where all have all, there is nothing to say.
+    // If all iterations have a time, there is no note.
     let (text, _) = ranks(&[rank(0, |_| Some(MS / 2)), rank(1, |_| Some(MS / 2))]);
-    assert!(!text.contains("whose GPU time was taken"), "{text}");
+    assert!(!text.contains("in which it was measured"), "{text}");
 }
 
 #[test]
 fn findings_say_of_how_many_iterations_gpu_times_are() {
-    let odd = Odd {
+    let odd = OddRecord {
         gpu: |n| (n < 8).then_some(MS / 10),
         steps: 24,
-        ..Odd::default()
+        ..OddRecord::default()
     };
     let report = Report::new(vec![odd.process()]);
     let json = json(&report);
@@ -281,13 +311,13 @@ fn findings_say_of_how_many_iterations_gpu_times_are() {
         let found = findings.iter().find(|finding| finding["rule"] == rule);
         found.unwrap()["evidence"].as_str().unwrap()
     };
-    let low = "the GPU works 10.0 % of the time (measured in 8 of 24)";
-    assert!(finding("low-gpu-utilisation").starts_with(low), "{json}");
+    let idle = "the GPU has nothing to do 90.0 % of the time (measured in 8 of 24)";
+    assert!(finding("gpu-idle").starts_with(idle), "{json}");
     assert!(
         finding("host-bound").contains("(measured in 8 of 24): "),
         "{json}"
     );
-    // Of each window, too.
+    // The same holds for each window.
     let ledger = &json["processes"][0]["windows"][0]["ledger"];
     let counts = ["iterations", "host_iterations", "gpu_iterations"].map(|of| &ledger[of]);
     assert_eq!(counts, [24, 24, 8].map(Value::from).each_ref());
@@ -295,22 +325,22 @@ fn findings_say_of_how_many_iterations_gpu_times_are() {
 
 #[test]
 fn findings_by_kernels_say_of_how_many_iterations_they_are() {
-    let odd = Odd {
+    let odd = OddRecord {
         kernels: 3,
         kernel: MS / 10,
-        ..Odd::default()
+        ..OddRecord::default()
     };
     let (text, _) = odd.report();
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let said = "the GPU works 10.0 % of the time that iterations take without recording kernels (measured in 3 of 10)";
+    let said = "the GPU is busy 10.0 % of the time (measured in 3 of 10)";
     assert!(text.contains(said), "{text}");
 }
 
 #[test]
 fn iterations_that_are_missing_make_the_others_no_slower() {
-    let odd = Odd {
+    let odd = OddRecord {
         missing: |n| (3..8).contains(&n),
-        ..Odd::default()
+        ..OddRecord::default()
     };
     let (text, json) = odd.report();
     let line = "window 0-9: 5 iterations in 5.00 ms, 1000 a second; 5 are missing\n";
@@ -338,13 +368,14 @@ fn a_damaged_record_without_iterations_does_not_say_that_none_was_recorded() {
 
 #[test]
 fn a_comparison_names_what_one_run_lacks() {
-    let with = Odd {
+    let with = OddRecord {
         gpu: |_| Some(MS / 2),
-        ..Odd::default()
+        ..OddRecord::default()
     };
-    let without = Odd::default();
-    let text =
-        |base: &Odd, other: &Odd| Comparison::of(&[base.process()], &[other.process()]).text();
+    let without = OddRecord::default();
+    let text = |base: &OddRecord, other: &OddRecord| {
+        Comparison::compare(&[base.process()], &[other.process()]).text()
+    };
     let said = text(&with, &without);
     assert!(
         said.contains("\nGPU times: BASE alone has them\n"),
@@ -355,8 +386,83 @@ fn a_comparison_names_what_one_run_lacks() {
         said.contains("\nGPU times: OTHER alone has them\n"),
         "{said}"
     );
-    // One that has no iterations has a name.
+    // A process without iterations has a name, too.
     let nothing = process("nothing", &Builder::new(7, ClockKind::Monotonic).bytes());
-    let said = Comparison::of(&[with.process()], &[nothing]).text();
+    let said = Comparison::compare(&[with.process()], &[nothing]).text();
     assert!(said.contains("\nother  nothing\n"), "{said}");
+}
+
+#[test]
+fn other_ranks_are_asked_for_where_there_are_some() {
+    for (world, verdict, header) in [
+        (None, "no", "pid 100\n"),
+        (Some(1), "no", "pid 100, rank 0 of 1 by RANK\n"),
+        (Some(8), "unknown", "pid 100, rank 0 of 8 by RANK\n"),
+    ] {
+        let report = Report::new(vec![
+            OddRecord {
+                world,
+                ..OddRecord::default()
+            }
+            .process(),
+        ]);
+        let text = report.text();
+        let found = report
+            .findings
+            .iter()
+            .find(|one| one.rule.name == "slow-rank");
+        let found = serde_json::to_value(found.unwrap().verdict).unwrap();
+        assert_eq!(found, verdict, "{world:?}");
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let are_asked_for = words.contains("the other ranks' records");
+        assert_eq!(are_asked_for, verdict == "unknown", "{text}");
+        assert!(text.contains(header), "{header}{text}");
+    }
+}
+
+#[test]
+fn unlike_programs_are_listed_and_not_compared() {
+    let commands = [
+        "/opt/bin/engine --steps 8",
+        "python3 /srv/generate.py 7",
+        "./loop",
+    ];
+    let read = |commands: &[&'static str]| {
+        let processes = commands.iter().zip(100..).map(|(command, pid)| {
+            OddRecord {
+                command,
+                ..OddRecord::default()
+            }
+            .process_of(pid)
+        });
+        Report::new(processes.collect())
+    };
+    let report = read(&commands);
+    let text = report.text();
+    fits(&text, 44);
+    assert!(
+        text.starts_with("3 processes of several programs, with no run in common: "),
+        "{text}"
+    );
+    for (program, pid) in ["engine", "generate.py", "loop"].iter().zip(100..) {
+        assert!(text.contains(&format!("{program:<14}{pid:>8}")), "{text}");
+        assert!(
+            report.names.contains(&format!("pid {pid} ({program})")),
+            "{:?}",
+            report.names
+        );
+    }
+    assert!(
+        json(&report)["skew"].is_null() && !text.contains("skew"),
+        "{text}"
+    );
+    assert!(!text.contains("rank"), "{text}");
+    // Processes of one program are compared.
+    let same = read(&[commands[0]; 3]);
+    assert!(!json(&same)["skew"].is_null());
+    assert!(
+        same.text().starts_with("3 processes: /opt/bin/engine"),
+        "{}",
+        same.text()
+    );
 }

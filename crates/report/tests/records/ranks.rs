@@ -1,4 +1,4 @@
-//! Jobs of many ranks: who came last to collectives, by how much and why, on clocks that are apart.
+//! Tests of jobs with many ranks, whose clocks differ: the last rank at collectives, its delay, and the causes.
 
 use crate::common::job::{Cause, FIRST, Job, Jump, MS, Plant, US};
 use crate::common::{fits, json, process};
@@ -116,9 +116,9 @@ fn of_two_ranks_the_late_one_has_its_cause() {
     }
 }
 
-/// CUPTI comes to each rank in its own time, before the window's first iteration.
+/// CUPTI attaches on each rank at a different time, before the window's first iteration.
 #[test]
-fn the_first_collective_of_a_window_makes_nobody_late() {
+fn the_first_collective_of_a_window_makes_no_rank_late() {
     let job = Job {
         plants: vec![plant(5, (0, 0), Cause::Asleep, 20 * MS)],
         ..Job::default()
@@ -134,7 +134,7 @@ fn wait_and_transfer_are_all_of_the_collectives() {
     let job = Job::default();
     let report = report(&job);
     let found = arrivals(&report);
-    // 8 ranks, 40 iterations, 8 collectives, but for the first one of the window.
+    // There are 8 ranks, 40 iterations and 8 collectives, without the first one of the window.
     assert_eq!(found.all.count, 8 * (40 * 8 - 1));
     assert_eq!(found.verdict, Bound::TransferBound, "{}", found.why);
     assert!(
@@ -173,7 +173,7 @@ fn clocks_of_hosts_are_aligned_by_the_ends_of_collectives() {
     assert_eq!(found.clocks.len(), 5);
     for (host, clock) in (0..).zip(&found.clocks) {
         let (offset, drift) = job.clock(host);
-        // At the middle of the record.
+        // The drift is evaluated at the middle of the record.
         let middle = report.processes[clock.process].windows[0].iterations[100].start;
         let at = (middle as i64 - offset - 5_000 * MS as i64) as f64;
         let expected = offset + (at * drift / 1e6) as i64;
@@ -271,7 +271,7 @@ fn ranks_that_are_missing_leave_it_open_what_the_others_wait_for() {
         "{:?}",
         found.notes
     );
-    // What they wait for each other is known all the same.
+    // The waits for each other are known nevertheless.
     let late = Job {
         plants: vec![plant(5, (0, 39), Cause::Gc, 3 * MS)],
         ..job
@@ -284,7 +284,7 @@ fn ranks_that_are_missing_leave_it_open_what_the_others_wait_for() {
 
 #[test]
 fn what_does_not_match_is_said_and_left_out() {
-    // A rank that lost a collective: its iteration is left out.
+    // If a rank lost a collective, that iteration is left out.
     let job = Job {
         lost: Some((2, 17)),
         ..Job::default()
@@ -298,7 +298,7 @@ fn what_does_not_match_is_said_and_left_out() {
         "{:?}",
         found.notes
     );
-    // One that began later, by a little: the others' iterations before are left out; by much: it is.
+    // If a rank began a little later, the others' iterations before are left out; if it began much later, the rank is.
     for (later, steps, note) in [
         (5, 35, "have no match"),
         (30, 40, "rank 6: records of too few"),
@@ -322,7 +322,7 @@ fn what_does_not_match_is_said_and_left_out() {
 fn records_of_another_run_are_left_out() {
     let job = Job::default();
     let mut all = processes(&job, |rank| rank < 6);
-    // The same ranks, some seconds later.
+    // These are the same ranks, some seconds later.
     let other = Job {
         transfer: 90 * US,
         ..Job::default()
@@ -372,7 +372,7 @@ fn groups_are_ranks_whose_collectives_are_the_same_events() {
         ]
     );
     assert_eq!(found.slowest()[..2], [5, 13]);
-    // No collective says how far the clocks are apart.
+    // There is no collective that shows the offset of the clocks.
     assert_eq!(found.clocks[1].offset, None);
 }
 
@@ -478,13 +478,13 @@ fn a_finding_names_the_rank_that_comes_last() {
         found.evidence
     );
     assert!(found.loss.unwrap() > 0.5, "{found:?}");
-    // Now for one and now for another.
+    // The late rank changes.
     let all: Vec<_> = (0..40)
         .map(|step| plant(step % 8, (step, step), Cause::Asleep, MS))
         .collect();
     let found = of(&all);
     assert_eq!(found.verdict, Verdict::Yes);
-    // A healthy job.
+    // This is a healthy job.
     let found = of(&[]);
     assert_eq!(found.verdict, Verdict::No, "{}", found.evidence);
     assert!(!found.evidence.contains("rank 5"));

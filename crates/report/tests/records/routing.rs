@@ -1,12 +1,12 @@
-//! How unbalanced the learned routers are, in text and JSON.
+//! Tests of the balance of learned routers in text and JSON.
 
 use crate::common::process;
 use crate::common::server::Server;
 use serde_json::{Value, json};
 use tllmprof_record::{Event, Info, What};
-use tllmprof_report::Report;
+use tllmprof_report::{Report, Style};
 
-/// A server's record, and what its two layers' learned routers sent to eight experts.
+/// Returns a server's record with the loads of eight experts by the learned routers of two layers.
 pub fn record(rank: u64) -> Vec<u8> {
     let server = Server::rank(rank);
     let (mut builder, truths) = server.record();
@@ -43,15 +43,18 @@ fn json(report: &Report) -> Value {
 #[test]
 fn the_latest_loads_of_each_layer() {
     let report = Report::new(vec![process("a", &record(0))]);
-    let text = report.text();
+    let whole = report.styled(Style::whole());
     for line in [
         "learned router, busiest against mean         expert   8 GPUs    idle      tokens",
         "  mean of 2 layers                             2.50     2.50",
         "  MixtralSparseMoeBlock.gate 0                 4.00     4.00       5          16",
         "  layer 1                                      1.00     1.00       0          16",
     ] {
-        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        assert!(whole.lines().any(|found| found == line), "{line}\n{whole}");
     }
+    // A screen shows the mean.
+    let text = report.text();
+    assert!(text.contains("\n  mean of 2 layers  "), "{text}");
     assert!(text.lines().count() <= 44, "{text}");
 
     let routing = &json(&report)["processes"][0]["routing"];

@@ -1,9 +1,9 @@
-//! Why iterations are slow: differences that add up.
+//! Tests of the causes of slow iterations, which add up to the excess.
 
 use crate::common::{json, process};
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{CallKind, ClockKind, Edge, Event, What};
-use tllmprof_report::{Change, Report};
+use tllmprof_report::{Change, Report, Style};
 
 const US: u64 = 1_000;
 const LAUNCH: u8 = 0;
@@ -11,8 +11,8 @@ const WAIT: u8 = 1;
 const CAPTURE: u8 = 2;
 const MAIN: u32 = 10;
 
-/// 60 iterations of 300 µs with one launch and 188 µs of GPU work. Recording kernels makes the first five ten times as
-/// long, and in number 41 a graph is captured anew.
+/// Returns the report on 60 iterations of 300 µs with one launch and 188 µs of GPU work. Recording kernels makes the
+/// first five take ten times as long, and in number 41 a graph is captured again.
 pub fn record() -> Report {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
     let put = |builder: &mut Builder, at, long, what| {
@@ -126,15 +126,14 @@ fn a_graph_captured_anew_is_found_beside_iterations_with_kernels() {
         let sum = slow["causes"].as_array().unwrap().iter();
         let sum: i64 = sum.map(|cause| cause["more_ns"].as_i64().unwrap()).sum();
         assert_eq!(slow["more_ns"], sum, "{slow}");
-        // Those that recording kernels makes longer are like each other.
+        // Iterations with recorded kernels are compared with each other.
         assert!(
             slow["n"] == 41 || slow["more_ns"].as_i64().unwrap().abs() < 30 * us,
             "{slow}"
         );
     }
-    let text = report.text();
-    let said = "  41        1.18 ms  +876 µs:\n      \
-                +508 µs GPU work (65 launches instead of 1.00, graph captured again),";
+    let text = report.styled(Style::whole());
+    let said = "  41        1.18 ms  +876 µs: +508 µs GPU work (65 launches instead of 1.00, graph captured again),";
     assert!(text.contains(said), "{text}");
     assert_eq!(Change(-1_500).to_string(), "−1.50 µs");
 }

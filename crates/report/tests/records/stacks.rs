@@ -1,10 +1,12 @@
-//! Sampled stacks: what the ledger says by them, and where it says no more than without.
+//! Tests of sampled stacks: the ledger with enough samples, and with too few.
 
 use std::fs;
 
 use crate::common::{fits, json, process as process_of};
 use tllmprof_record::builder::Builder;
-use tllmprof_record::{CallKind, ClockKind, Edge, Event, Info, StringId, Taken, ThreadState, What};
+use tllmprof_record::{
+    CallKind, ClockKind, Edge, Event, Info, StringId, SystemCall, Taken, ThreadState, Used, What,
+};
 use tllmprof_report::{Comparison, LedgerKind, LedgerRow, Process, Report};
 
 const MAIN: u32 = 10;
@@ -13,23 +15,24 @@ const LAUNCH: u8 = 0;
 const WAIT: u8 = 1;
 
 const MS: u64 = 1_000_000;
-/// Iterations, how long each is, and how much of that the thread waits at its end; a launch is before that.
+/// Number and length of iterations, and the length of the wait at the end of each and of the launch before the wait, in
+/// nanoseconds.
 const ITERATIONS: u64 = 20;
 const LONG: u64 = 100 * MS;
 const WAITS: u64 = 20 * MS;
 const LAUNCHES: u64 = MS;
 
-/// What a sample shows.
+/// The contents of a sample.
 #[derive(Clone, Copy)]
-struct Shows {
+struct SampleContents {
     taken: Taken,
     state: ThreadState,
-    /// Its frame among those of [`Made::frames`].
+    /// Its frame, one of [`SampledLoop::frames`].
     frame: u32,
 }
 
-const fn python(frame: u32) -> Shows {
-    Shows {
+const fn python(frame: u32) -> SampleContents {
+    SampleContents {
         taken: Taken::Python,
         state: ThreadState::Running,
         frame,
@@ -42,18 +45,18 @@ const SAMPLE: u32 = 3;
 const SLEEP: u32 = 4;
 const GEMM: u32 = 5;
 
-/// A record of iterations with samples of their thread. What an iteration does before its launch is nobody's.
-struct Made {
+/// A record of iterations with samples of their thread. No event covers the code before a launch.
+struct SampledLoop {
     builder: Builder,
     samples: u64,
 }
 
-impl Made {
+impl SampledLoop {
     fn new() -> Self {
         Self::longer(0)
     }
 
-    /// The GPU's work of the last iteration takes longer.
+    /// Creates a record in which the last iteration's GPU work takes `more` nanoseconds longer.
     fn longer(more: u64) -> Self {
         let builder = Builder::new(7, ClockKind::Monotonic);
         let mut made = Self {
@@ -106,8 +109,8 @@ impl Made {
         self.put(MAIN, at, long, what);
     }
 
-    fn sample(&mut self, at: u64, thread: u32, shows: Shows) {
-        let Shows {
+    fn sample(&mut self, at: u64, thread: u32, shows: SampleContents) {
+        let SampleContents {
             taken,
             state,
             frame,
@@ -123,9 +126,9 @@ impl Made {
         self.samples += 1;
     }
 
-    /// Samples of an iteration, evenly over its code, and one in the launch and one in the wait. `each` gives what the
-    /// one of a place shows.
-    fn samples(&mut self, n: u64, many: u64, each: impl Fn(u64) -> Shows) {
+    /// Writes samples of an iteration: `many` at equal distances in its code, one in the launch and one in the wait.
+    /// `each` returns the contents of the sample at an index.
+    fn samples(&mut self, n: u64, many: u64, each: impl Fn(u64) -> SampleContents) {
         let start = (n + 1) * LONG;
         let code = LONG - WAITS - LAUNCHES;
         for place in 0..many {
@@ -135,7 +138,7 @@ impl Made {
         self.sample(start + code + LAUNCHES + 10, MAIN, python(STEP));
     }
 
-    /// The frames, after what refers to them.
+    /// Writes the frames, which follow the samples.
     fn frames(&mut self) {
         self.frame(STEP, 0, "Engine.step (/opt/engine/core.py:10)");
         self.frame(
@@ -170,12 +173,12 @@ fn sum(rows: &[LedgerRow]) -> u64 {
     rows.iter().map(|row| row.ns).sum()
 }
 
-/// 7 of 10 in one function, 2 in another, 1 asleep in a third.
-fn shares(place: u64) -> Shows {
+/// 7 of 10 samples are in one function, 2 in another, and 1 sleeps in a third.
+fn shares(place: u64) -> SampleContents {
     match place % 10 {
         0..7 => python(SCHEDULE),
         7 | 8 => python(SAMPLE),
-        _ => Shows {
+        _ => SampleContents {
             state: ThreadState::Sleeping,
             ..python(SLEEP)
         },
@@ -184,15 +187,15 @@ fn shares(place: u64) -> Shows {
 
 #[test]
 fn code_is_divided_by_the_functions_that_ran() {
-    let mut made = Made::new();
+    let mut made = SampledLoop::new();
     for n in 0..ITERATIONS {
         made.samples(n, 20, shares);
     }
-    // Another thread's sample, and one outside iterations, are not the iterations'.
+    // A sample of another thread and one outside iterations do not count.
     made.sample(LONG + 5, MAIN + 1, python(SAMPLE));
     made.sample(LONG / 2, MAIN, python(SAMPLE));
     let process = made.process();
-    // 79 % of the time is code, and is divided in 0.7, 0.2 and 0.1 of it.
+    // 79 % of the time is code, which is divided into 0.7, 0.2 and 0.1 of it.
     let expected = [
         ("Python: Scheduler.schedule (sched.py:211)", 0.553),
         ("waiting for the GPU: cuStreamSynchronize", 0.2),
@@ -206,7 +209,13 @@ fn code_is_divided_by_the_functions_that_ran() {
     let python = LedgerKind::Python;
     let [wait, asleep, launch] = [LedgerKind::Wait, LedgerKind::Blocked, LedgerKind::Launch];
     assert_eq!(kinds, [python, wait, python, asleep, launch]);
-    // The GPU is idle meanwhile, for the same reasons.
+    let places: Vec<_> = (process.ledger.host.iter())
+        .map(|row| row.location.as_ref().map(|at| (&*at.function, at.line)))
+        .collect();
+    let lines = [("Scheduler.schedule", 211), ("sample", 7), ("Lock.wait", 3)];
+    let [schedule, sample, lock] = lines.map(|(function, line)| Some((function, Some(line))));
+    assert_eq!(places, [schedule, None, sample, lock, None]);
+    // The GPU is idle meanwhile, with the same causes.
     let gpu = [
         ("idle: Python: Scheduler.schedule (sched.py:211)", 0.553),
         ("from first work to last", 0.2),
@@ -215,7 +224,7 @@ fn code_is_divided_by_the_functions_that_ran() {
         ("idle: launching", 0.01),
     ];
     assert_eq!(rounded(&process.ledger.gpu), gpu);
-    assert_eq!(process.details.windows[0], process.ledger);
+    assert_eq!(process.ledger.details.windows[0].host, process.ledger.host);
 
     let stacks = &process.stacks;
     assert_eq!(stacks.counts.samples, ITERATIONS * 22);
@@ -249,7 +258,7 @@ fn code_is_divided_by_the_functions_that_ran() {
     assert!(
         found
             .evidence
-            .contains("its code: Python: Scheduler.schedule (sched.py:211) (55.3 %)"),
+            .ends_with("runs code, 77.8 % of that in Scheduler.schedule (sched.py:211)"),
         "{}",
         found.evidence
     );
@@ -265,17 +274,17 @@ fn code_is_divided_by_the_functions_that_ran() {
 }
 
 #[test]
-fn few_samples_tell_no_functions_apart() {
-    let mut made = Made::new();
-    // 199 in all.
+fn few_samples_distinguish_no_functions() {
+    let mut made = SampledLoop::new();
+    // There are 199 samples in all.
     for n in 0..9 {
         made.samples(n, 20, shares);
     }
     made.sample((ITERATIONS + 1) * LONG - 5, MAIN, python(SAMPLE));
-    let without = Made::new().process();
+    let without = SampledLoop::new().process();
     let process = made.process();
     assert_eq!(process.stacks.counts.samples, 199);
-    assert_eq!(process.ledger, without.ledger);
+    assert_eq!(process.ledger.host, without.ledger.host);
     assert_eq!(without.stacks.counts.samples, 0);
     let report = Report::new(vec![process]);
     let line = "stacks: 199 samples at 99 Hz (1000 Hz asked for),\n      functions are distinguished from 200 on\n";
@@ -294,14 +303,14 @@ fn few_samples_tell_no_functions_apart() {
 
 #[test]
 fn rejected_samples_divide_nothing_and_are_counted() {
-    let mut made = Made::new();
+    let mut made = SampledLoop::new();
     for n in 0..ITERATIONS {
         made.samples(n, 20, |place| match place % 4 {
-            0 => Shows {
+            0 => SampleContents {
                 taken: Taken::Torn,
                 ..python(0)
             },
-            // A frame that the record does not have is as good as none.
+            // A frame that the record lacks is treated like none.
             1 => python(4711),
             _ => python(SCHEDULE),
         });
@@ -316,11 +325,11 @@ fn rejected_samples_divide_nothing_and_are_counted() {
     assert!(text.lines().any(|other| other.starts_with(line)), "{text}");
 }
 
-/// As of a kernel whose timer ticks at 250 Hz, which 1000 Hz were asked of.
+/// The samples are those of a kernel whose timer ticks at 250 Hz, although 1000 Hz were requested.
 #[test]
 fn the_rate_is_reported_that_was_achieved() {
-    let mut made = Made::new();
-    let native = Shows {
+    let mut made = SampledLoop::new();
+    let native = SampleContents {
         taken: Taken::Native,
         ..python(GEMM)
     };
@@ -342,21 +351,21 @@ fn the_rate_is_reported_that_was_achieved() {
 
 #[test]
 fn off_the_processor_and_native_code_have_rows_of_their_own() {
-    let mut made = Made::new();
+    let mut made = SampledLoop::new();
     for n in 0..ITERATIONS {
         made.samples(n, 20, |place| match place % 10 {
             0..5 => python(SCHEDULE),
-            5 | 6 => Shows {
+            5 | 6 => SampleContents {
                 state: ThreadState::Runnable,
                 ..python(SCHEDULE)
             },
-            _ => Shows {
+            _ => SampleContents {
                 taken: Taken::NoPython,
                 ..python(0)
             },
         });
-        // Native stacks are sampled by themselves.
-        let native = Shows {
+        // Native stacks are sampled separately.
+        let native = SampleContents {
             taken: Taken::Native,
             ..python(GEMM)
         };
@@ -377,16 +386,114 @@ fn off_the_processor_and_native_code_have_rows_of_their_own() {
     let outside = process.stacks.python.iter();
     let outside: Vec<_> = outside.filter(|node| node.parent.is_none()).collect();
     assert_eq!(outside[1].of.name, "in no Python function");
-    // What a thread waits for a processor is none of what its code is found to take.
+    // The thread's waits for a processor do not count for its code.
     let report = Report::new(vec![process]);
     let found = &report.findings[0];
-    let evidence = "the GPU has nothing to do 63.2 % of the time while the host runs its code: \
-                    Python: Scheduler.schedule (sched.py:211) (39.5 %), native: libcpu.so+0x1a2b (23.7 %)";
+    let evidence = "the GPU has nothing to do 63.2 % of the time while the host runs code, \
+                    62.5 % of that in Scheduler.schedule (sched.py:211)";
     assert_eq!(
         (found.rule.name, &*found.evidence),
         ("host-bound", evidence)
     );
     assert!((found.loss.unwrap() - 0.632).abs() < 1e-3, "{found:?}");
+}
+
+/// Half of the code sleeps in one of two functions. The kernel's counters confirm all of the sleep.
+#[test]
+fn sleeps_are_named_by_their_functions_and_native_stacks_divide_what_ran() {
+    let mut made = SampledLoop::new();
+    made.frame(21, 0, "/opt/server+0x10");
+    made.frame(22, 21, "/lib/libc.so.6+0x20");
+    let outside = |state| SampleContents {
+        taken: Taken::NoPython,
+        state,
+        frame: 0,
+    };
+    for n in 0..ITERATIONS {
+        for place in 0..20 {
+            let at = (n + 1) * LONG + place * 3 * MS;
+            let sleep = match place % 10 {
+                0..3 => Some((SystemCall::ClockNanosleep, 0)),
+                3 | 4 => Some((SystemCall::Fsync, SCHEDULE)),
+                _ => None,
+            };
+            let Some((call, caller)) = sleep else {
+                made.sample(at, MAIN, outside(ThreadState::Running));
+                let native = SampleContents {
+                    taken: Taken::Native,
+                    ..python(GEMM)
+                };
+                made.sample(at + 7, MAIN, native);
+                continue;
+            };
+            let shows = match caller {
+                0 => outside(ThreadState::Sleeping),
+                frame => SampleContents {
+                    state: ThreadState::Sleeping,
+                    ..python(frame)
+                },
+            };
+            made.sample(at, MAIN, shows);
+            let what = What::Asleep {
+                call: Some(call),
+                has_timeout: false,
+                thread: MAIN,
+                frame: 22,
+            };
+            made.put(SAMPLER, at, 0, what);
+        }
+    }
+    let process = made.process();
+    let expected = [
+        ("native: libcpu.so+0x1a2b", 0.395),
+        ("asleep in server+0x10: clock_nanosleep", 0.237),
+        ("waiting for the GPU: cuStreamSynchronize", 0.2),
+        (
+            "waiting for a file in server+0x10, called by Scheduler.schedule (sched.py:211): fsync",
+            0.158,
+        ),
+        ("launching", 0.01),
+    ];
+    assert_eq!(rounded(&process.ledger.host), expected);
+    assert_eq!(sum(&process.ledger.host), ITERATIONS * LONG);
+    let blocked = process.ledger.host_share(LedgerKind::Blocked);
+    assert!((blocked - 0.395).abs() < 1e-3, "{blocked}");
+}
+
+/// The record is that of a library that samples only native stacks.
+#[test]
+fn without_samples_of_sleeps_native_stacks_divide_what_the_kernel_says_ran() {
+    let mut made = SampledLoop::new();
+    let code = LONG - WAITS - LAUNCHES;
+    for n in 0..ITERATIONS {
+        // A quarter of the code, and the launch.
+        let what = What::Used {
+            what: Some(Used::Ran),
+            iteration: n as u32,
+            count: 1,
+        };
+        made.put(MAIN, (n + 2) * LONG - 1, code / 4 + LAUNCHES, what);
+        for place in 0..20 {
+            let native = SampleContents {
+                taken: Taken::Native,
+                ..python(GEMM)
+            };
+            made.sample((n + 1) * LONG + place * MS, MAIN, native);
+        }
+    }
+    let process = made.process();
+    let between = "asleep or blocked between cuStreamSynchronize and cuGraphLaunch";
+    let found = rounded(&process.ledger.host);
+    let share = |cause: &str| {
+        let rows = found.iter().filter(|(known, _)| *known == cause);
+        rows.map(|(_, share)| share).sum::<f64>()
+    };
+    // The first iteration's code precedes any call.
+    let asleep = share(between) + share("asleep or blocked before cuGraphLaunch");
+    assert!((asleep - 0.79 * 0.75).abs() < 0.02, "{found:?}");
+    let native = share("native: libcpu.so+0x1a2b");
+    assert!((native - 0.79 * 0.25).abs() < 0.02, "{found:?}");
+    assert_eq!(sum(&process.ledger.host), ITERATIONS * LONG);
 }
 
 #[test]
@@ -405,12 +512,12 @@ fn native_functions_have_their_names_where_the_files_are_here() {
     });
     let (address, name) = known.unwrap();
     let label = |boot: &str| {
-        let mut made = Made::new();
+        let mut made = SampledLoop::new();
         let key = Some(Info::Boot);
         let value = made.builder.string(MAIN, boot).into();
         made.put(MAIN, 0, 0, What::Info { key, value });
         made.frame(77, 0, &format!("{}+0x{:x}", own.display(), address + 1));
-        let native = Shows {
+        let native = SampleContents {
             taken: Taken::Native,
             ..python(77)
         };
@@ -421,7 +528,7 @@ fn native_functions_have_their_names_where_the_files_are_here() {
     };
     let shown: String = name.chars().take(256).collect();
     assert_eq!(label(boot.trim()), shown);
-    // Another machine's file may be another one.
+    // On another machine, a file of the same name may be different.
     let elsewhere = label("another-boot");
     assert!(elsewhere.contains("+0x"), "{elsewhere}");
 }
@@ -430,7 +537,7 @@ fn native_functions_have_their_names_where_the_files_are_here() {
 fn slow_iterations_differ_by_functions_where_both_have_enough_samples() {
     let (odd, more) = (ITERATIONS - 1, 1_000_000);
     let differences = |many| {
-        let mut made = Made::longer(more);
+        let mut made = SampledLoop::longer(more);
         for n in 0..ITERATIONS {
             let function = if n == odd { SAMPLE } else { SCHEDULE };
             made.samples(n, many, |_| python(function));
@@ -461,9 +568,9 @@ fn slow_iterations_differ_by_functions_where_both_have_enough_samples() {
 }
 
 #[test]
-fn runs_differ_by_functions_that_samples_tell_apart() {
+fn runs_differ_by_functions_that_samples_distinguish() {
     let run = |schedules: u64| {
-        let mut made = Made::new();
+        let mut made = SampledLoop::new();
         for n in 0..ITERATIONS {
             made.samples(n, 100, |place| match place % 10 {
                 at if at < schedules => python(SCHEDULE),
@@ -473,7 +580,7 @@ fn runs_differ_by_functions_that_samples_tell_apart() {
         made.process()
     };
     let [base, other] = [run(8), run(2)];
-    let comparison = Comparison::of(&[base], &[other]);
+    let comparison = Comparison::compare(&[base], &[other]);
     let mut bytes = Vec::new();
     comparison.json(&mut bytes).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
@@ -492,7 +599,7 @@ fn runs_differ_by_functions_that_samples_tell_apart() {
     let text = comparison.text();
     assert!(text.contains("host by samples, time a step"), "{text}");
     fits(&text, 44);
-    // A run like itself differs in none.
-    let same = Comparison::of(&[run(8)], &[run(8)]).text();
+    // A run does not differ from itself.
+    let same = Comparison::compare(&[run(8)], &[run(8)]).text();
     assert!(!same.contains("host by samples"), "{same}");
 }

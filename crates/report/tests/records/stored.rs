@@ -1,6 +1,7 @@
-//! All that is printed of stored and made-up records is as it was: `stored.txt` has a hash of each text, each JSON (by keys, values
-//! and types, not by the order of keys) and each comparison.
+//! Checks that all output for stored and simulated records is unchanged. `stored.txt` has a hash of each text, of each
+//! JSON (by keys, values and types, not by the order of keys) and of each comparison.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::Read;
@@ -8,17 +9,18 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 use serde_json::Value;
+use tllmprof_config::printable;
 use tllmprof_record::Info;
-use tllmprof_report::{Comparison, Process, Report, Style, write_json};
+use tllmprof_report::{Comparison, Process, Report, Side, Style, Unqualified, Verdict, write_json};
 
 use crate::common::job::{Cause, Job, Jump, MS, Plant};
 use crate::common::server::Server;
 use crate::common::{process, ranks};
 
-/// What is printed, by what it is of.
+/// Outputs with the names of their records.
 type Printed = Vec<(String, String)>;
 
-/// The records of the page's corpus, by name.
+/// Returns the records of the page's corpus, with their names.
 fn corpus() -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../page/tests/corpus");
     let files = fs::read_dir(folder)
@@ -35,7 +37,7 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
         })
         .collect();
     records.sort();
-    // What is left of one.
+    // A truncated record.
     let (name, record) = &records[0];
     let part = (
         format!("a part of {name}"),
@@ -45,7 +47,7 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
     records
 }
 
-/// A job of two hosts whose ranks are late for known reasons, in groups or not.
+/// Returns the records of a job on two hosts whose ranks are late for known reasons, with groups or without.
 fn job(groups: bool) -> Vec<(String, Vec<u8>)> {
     let plant = |rank, from, cause| Plant {
         rank,
@@ -88,7 +90,7 @@ fn read(records: &[(String, Vec<u8>)]) -> Vec<Process> {
     records.map(|(name, bytes)| process(name, bytes)).collect()
 }
 
-/// A JSON with its keys in order.
+/// Returns a JSON with its keys in order.
 fn in_order(json: &[u8]) -> String {
     serde_json::from_slice::<Value>(json).unwrap().to_string()
 }
@@ -97,10 +99,7 @@ fn add_report(name: &str, report: &Report, printed: &mut Printed) {
     let (mut json, mut summary) = (Vec::new(), Vec::new());
     report.json(&mut json).unwrap();
     write_json(&report.summary(), &mut summary).unwrap();
-    let whole = Style {
-        is_whole: true,
-        is_coloured: true,
-    };
+    let whole = Style::whole();
     for (what, text) in [
         ("json", in_order(&json)),
         ("summary", in_order(&summary)),
@@ -112,16 +111,15 @@ fn add_report(name: &str, report: &Report, printed: &mut Printed) {
 }
 
 fn add_comparison(name: &str, base: &Report, other: &Report, printed: &mut Printed) {
-    let comparison = Comparison::of(&base.processes, &other.processes);
+    let comparison = Comparison::compare(&base.processes, &other.processes);
     let mut json = Vec::new();
     comparison.json(&mut json).unwrap();
     printed.push((format!("{name} compare json"), in_order(&json)));
     printed.push((format!("{name} compare text"), comparison.text()));
 }
 
-/// What is printed of all records.
-fn printed() -> Printed {
-    let mut printed = Printed::new();
+/// Returns the reports on all records.
+fn reports() -> Vec<(String, Report)> {
     let mut reports: Vec<_> = corpus()
         .into_iter()
         .map(|(name, bytes)| {
@@ -160,6 +158,13 @@ fn printed() -> Printed {
         ("slow".to_owned(), crate::slow::record()),
         ("nothing".to_owned(), Report::new(Vec::new())),
     ]);
+    reports
+}
+
+/// Returns the output for all records.
+fn printed() -> Printed {
+    let mut printed = Printed::new();
+    let reports = reports();
     for (name, report) in &reports {
         add_report(name, report, &mut printed);
     }
@@ -173,6 +178,101 @@ fn printed() -> Printed {
     sort_keys(&mut schema);
     printed.push(("schema".to_owned(), schema.to_string()));
     printed
+}
+
+/// Checks that each heading, which is bold, is followed by a row.
+fn has_rows(name: &str, text: &str) {
+    const BOLD: &str = "\x1b[1m";
+    let lines: Vec<_> = text.lines().collect();
+    for (place, line) in lines.iter().enumerate() {
+        if line.starts_with(BOLD) && !line.contains("nothing stands out") {
+            let row = lines.get(place + 1).copied().unwrap_or_default();
+            assert!(
+                !row.is_empty() && !row.starts_with(BOLD),
+                "{name}: {line}\n{text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_table_has_rows_and_a_text_that_is_no_screen_has_all_of_them() {
+    for (name, report) in reports() {
+        let coloured = |style| Style {
+            is_coloured: true,
+            ..style
+        };
+        let whole = report.styled(coloured(Style::whole()));
+        has_rows(&name, &whole);
+        for height in 8..60 {
+            let screen = Style {
+                height,
+                ..Style::default()
+            };
+            has_rows(&name, &report.styled(coloured(screen)));
+        }
+        assert!(
+            !whole.contains(" more)") && (!whole.contains('…') || whole.contains("--json has it")),
+            "{name}\n{whole}"
+        );
+        let [process] = &report.processes[..] else {
+            continue;
+        };
+        if process.sum.is_none() {
+            continue;
+        }
+        let took: Vec<_> = process.slowest.iter().map(|slow| slow.busy()).collect();
+        assert!(
+            took.is_sorted_by(|one, next| one >= next),
+            "{name}: {took:?}"
+        );
+        let of = &process.calls;
+        let named = of.calls.iter().chain(&of.functions).map(|one| &one.name);
+        let kernels = process.kernels.totals.iter().map(|one| &one.short_name);
+        // Long names continue on the next line.
+        let squeezed = |text: &str| text.split_whitespace().collect::<String>();
+        let all = squeezed(&whole);
+        // The middle of a very long name is left out.
+        let start =
+            |name: &str| -> String { squeezed(&printable(name)).chars().take(60).collect() };
+        for row in named.chain(kernels) {
+            assert!(all.contains(&start(row)), "{name}: {row}\n{whole}");
+        }
+    }
+}
+
+#[test]
+fn findings_claim_rows_of_the_ledger_and_none_twice() {
+    let mut claimed = 0;
+    for (name, report) in reports() {
+        let mut left: HashMap<(usize, Side, String), u64> = HashMap::new();
+        for (place, process) in report.processes.iter().enumerate() {
+            for (side, rows) in [
+                (Side::Host, &process.ledger.host),
+                (Side::Gpu, &process.ledger.gpu),
+            ] {
+                left.extend(
+                    rows.iter()
+                        .map(|row| ((place, side, row.cause.clone()), row.ns)),
+                );
+            }
+        }
+        for finding in &report.findings {
+            assert_eq!(finding.id, finding.rule.name);
+            let holds = finding.verdict == Verdict::Yes;
+            assert!(holds || finding.claims.is_empty(), "{name}: {finding:?}");
+            for claim in &finding.claims {
+                let row = (claim.process, claim.ledger, claim.cause.clone());
+                let left = left
+                    .get_mut(&row)
+                    .unwrap_or_else(|| panic!("{name}: {finding:?}"));
+                *left =
+                    (left.checked_sub(claim.ns)).unwrap_or_else(|| panic!("{name}: {finding:?}"));
+                claimed += 1;
+            }
+        }
+    }
+    assert!(claimed > 20, "{claimed}");
 }
 
 /// Sorts the lists of keys that a schema requires.
@@ -193,7 +293,7 @@ fn sort_keys(schema: &mut Value) {
     }
 }
 
-/// FNV-1a.
+/// Returns the FNV-1a hash.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -211,7 +311,7 @@ fn what_is_printed_of_stored_records_is_as_it_was() {
     if std::env::var_os("BLESS").is_some() {
         fs::write(&path, &hashes).unwrap();
     }
-    // To compare with those of another state.
+    // The outputs are kept for comparison with those of another version.
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("printed");
     fs::create_dir_all(&folder).unwrap();
     for (name, text) in &printed {
@@ -227,4 +327,24 @@ fn what_is_printed_of_stored_records_is_as_it_was() {
         "changed: {changed:#?}\n{} has them; BLESS=1 cargo test -p tllmprof-report stored takes them",
         folder.display()
     );
+}
+
+/// The record is of a version that did not mark the iteration that the end of the process cut off.
+#[test]
+fn a_shutdown_in_the_last_iteration_is_not_a_finding() {
+    let records = corpus();
+    let stored = |(name, _): &&(String, _)| name == "vllm-stacks.tllmprof";
+    let (name, bytes) = records.iter().find(stored).unwrap();
+    let process = process(name, bytes);
+    let last = process.windows.last().unwrap().iterations.last().unwrap();
+    assert_eq!(
+        (last.n, last.unqualified),
+        (1041, Some(Unqualified::Cut)),
+        "{last:?}"
+    );
+    let text = Report::new(vec![process]).text();
+    let (_, findings) = text.split_once("what stands out").unwrap();
+    let (findings, _) = findings.split_once("not known without").unwrap();
+    assert!(findings.contains("host-bound"), "{findings}");
+    assert!(!findings.contains("shutdown"), "{findings}");
 }

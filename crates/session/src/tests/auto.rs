@@ -1,4 +1,4 @@
-//! `auto`: what is learnt from the calls, and the engines that are known.
+//! Tests of `auto`: what is learnt from the calls, and the known engines.
 
 use tllmprof_calls::Call::{
     EventSynchronize, GraphLaunch, LaunchKernel, StreamBeginCapture, StreamEndCapture,
@@ -11,7 +11,7 @@ use crate::{activity, by_name, engines, learns, slot};
 
 const VARIABLES: &str = "TLLMPROF_START_STOP=100-102";
 
-/// One pass of a loop: two kernels, a graph, and a wait for them.
+/// Makes one pass of a loop: two kernels, a graph, and a wait for them.
 fn step() {
     for kernel in 1..=2 {
         call_with(LaunchKernel, &[kernel << 32], true);
@@ -83,7 +83,7 @@ fn a_step_that_is_learnt_has_no_batch_that_a_window_could_be_opened_by() {
         let line = "window 100-102 never opened: 200 iterations by auto; TLLMPROF_WHERE: ";
         assert_eq!(process.exit(), format!("{line}{why}"));
     }
-    // Where no step was recognised, that is what is said.
+    // If no step was recognised, the log says that.
     let process = Process::new(&format!("{VARIABLES} TLLMPROF_WHERE=tokens>4"));
     calls(30, LaunchKernel);
     let last = process.exit();
@@ -110,7 +110,7 @@ fn a_step_that_comes_no_more_is_gone() {
     let process = Process::new("TLLMPROF_START_STOP=5000");
     (0..200).for_each(|_| step());
     for pass in 0..40 {
-        // Other kernels each time, and ever more of them.
+        // Other kernels each time, and more and more of them.
         for kernel in 0..100 * pass {
             call_with(LaunchKernel, &[(pass << 40) + (kernel << 33)], true);
         }
@@ -210,7 +210,7 @@ fn windows_are_left_to_an_engine_that_reads_the_variable_itself() {
         .position(|function| function.to_string().contains("PyExecutor"))
         .expect("TensorRT-LLM is known");
     engines::imported(index);
-    engines::imported(usize::MAX); // of no engine
+    engines::imported(usize::MAX); // belongs to no engine
     calls(5, LaunchKernel);
     let opened = process.switches();
     assert!(

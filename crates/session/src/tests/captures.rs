@@ -1,4 +1,4 @@
-//! Stream captures: what is captured is no step.
+//! Tests of stream captures: captured calls are not steps.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -158,7 +158,7 @@ fn a_capture_waits_for_a_drain_that_is_about_to_begin_but_not_for_long() {
     assert!(waits.any(|waits| waits == 0), "each has waited");
 }
 
-/// How often the calling thread gave up its processor to wait.
+/// Returns the number of times that the calling thread gave up its processor to wait.
 fn waits_of_this_thread() -> libc::c_long {
     // SAFETY: all zeros are an `rusage`, to which the kernel writes.
     unsafe {
@@ -176,7 +176,7 @@ fn a_capture_that_begins_while_a_window_closes_waits_for_it() {
             capture_begins();
             since.elapsed()
         });
-        // Before a window closes the device is waited for, and before it opens it is not.
+        // The device is waited for before a window closes, and not before it opens.
         let waits = point == Point::In(1);
         assert!(!waits || began >= Duration::from_millis(50), "{began:?}");
     });

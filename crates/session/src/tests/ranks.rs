@@ -1,4 +1,4 @@
-//! Windows that only some ranks open, and when the rank is known.
+//! Tests of windows that only some ranks open, with a rank that is known early or late.
 
 use tllmprof_calls::Call::GraphLaunch;
 use tllmprof_config::{RankSource, Ranked};
@@ -25,7 +25,7 @@ fn process(ranks: &str, rank: Rank) -> Process {
     Process::ordered(&variables, orders)
 }
 
-/// Where windows were opened and closed.
+/// Returns the points at which windows were opened and closed.
 fn edges(process: &Process) -> Vec<String> {
     let mut switches = process.switches();
     switches.retain(|switch| switch.contains("open") || switch.contains("close"));

@@ -1,4 +1,4 @@
-//! Windows that open by themselves to sample kernels.
+//! Tests of windows that open by themselves to sample kernels.
 
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ fn second() -> u64 {
     since.unwrap_or_default().as_secs()
 }
 
-/// Makes steps until a sample is there; how many.
+/// Makes steps until a sample opens. Returns their number.
 fn until_sampled(process: &Process) -> u64 {
     let mut made = 0;
     while process.switches().is_empty() {
@@ -68,6 +68,6 @@ fn the_numbers_of_a_planned_window_stay_those_after_the_last_stream_capture() {
     }
     assert!(process.switches().is_empty(), "{:?}", process.switches());
     drop(process);
-    // Where none is planned by its numbers there is nothing to wait for.
+    // If no window is planned by its numbers, there is nothing to wait for.
     until_sampled(&Process::ordered(variables, Orders::NONE));
 }

@@ -1,4 +1,4 @@
-//! Windows of steady iterations.
+//! Tests of windows of steady iterations.
 
 use core::time::Duration;
 use std::thread::sleep;
@@ -11,7 +11,7 @@ use super::{Process, call, call_with, calls, decodes, on_thread};
 
 const VARIABLES: &str = "TLLMPROF_START_STOP=steady:5 TLLMPROF_STEP=cudaGraphLaunch";
 
-/// The window that was opened and closed.
+/// Returns the window that was opened and closed.
 #[track_caller]
 fn taken(process: &Process) -> (u64, u64) {
     let switches = process.switches();
@@ -32,7 +32,7 @@ fn it_opens_once_the_time_of_a_step_has_settled() {
         sleep(Duration::from_micros(200));
     }
     let (first, last) = taken(&process);
-    // A machine that is too busy may take its time.
+    // A busy machine may take its time.
     assert!((NEEDED..=ENOUGH).contains(&first), "{first}");
     assert_eq!(last - first, 4);
     assert_eq!(
@@ -48,7 +48,7 @@ fn a_program_that_ends_before_says_so() {
     assert_eq!(
         process.exit(),
         "window of 5 steady iterations never opened: 12 iterations by cudaGraphLaunch; it opens once \
-         24 in a row take about as long, or after 128 (TLLMPROF_START_STOP=all takes all there are)"
+         24 in a row take about as long, or after 128 or 4 s of them (TLLMPROF_START_STOP=all takes all there are)"
     );
     drop(process);
     let process = Process::new(VARIABLES);
@@ -98,7 +98,7 @@ fn one_that_ends_within_has_a_part() {
 }
 
 #[test]
-fn stream_captures_are_waited_out_but_not_for_ever() {
+fn steps_that_a_stream_capture_interrupts_do_not_count() {
     let process = Process::new(VARIABLES);
     for n in 0..600 {
         call(GraphLaunch);
@@ -108,7 +108,9 @@ fn stream_captures_are_waited_out_but_not_for_ever() {
             call_with(StreamEndCapture, &[7], true);
         }
     }
-    assert_eq!(taken(&process), (ENOUGH, ENOUGH + 4));
+    // One of ten steps does not count, including the first one.
+    let first = ENOUGH + ENOUGH / 9 + 1;
+    assert_eq!(taken(&process), (first, first + 4));
     let lines = process.log.lines();
     let why = "the time of an iteration did not settle in 128 iterations: ";
     assert!(lines[0].starts_with(why), "{lines:?}");

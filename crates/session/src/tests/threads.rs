@@ -1,4 +1,4 @@
-//! Several threads: one has the turn, and the others wait for it, but not for ever.
+//! Tests of several threads: one has the turn, and the others wait for it, for a bounded time.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
@@ -15,7 +15,7 @@ use tllmprof_steps::window::Point;
 use super::{Act, MADE, Orders, Process, begins, call, calls, goes_on, lock, on_thread, passes};
 use crate::{STATE, by_name, slot};
 
-/// A process whose sink, at `point`, sends word and switches until it gets word.
+/// A process whose sink, at `point`, sends a message and then switches until it receives one.
 fn held_at(variables: &str, point: Point, gil: bool) -> (Process, Receiver<()>, Sender<()>) {
     let (is_switching, switches) = channel();
     let (go_on, goes_on) = channel();
@@ -23,7 +23,7 @@ fn held_at(variables: &str, point: Point, gil: bool) -> (Process, Receiver<()>, 
     let act: Act = Arc::new(move |at| {
         if at == point {
             is_switching.send(()).expect("the test waits for it");
-            // It fails where the test has.
+            // It fails if the test has failed.
             let _ = lock(&goes_on).recv();
         }
     });
@@ -55,7 +55,7 @@ fn calls_of_several_threads_are_one_sequence() {
         thread.join().expect("it returns");
     }
     assert_eq!(launched.load(Ordering::Relaxed), 2000);
-    // The thread that has the turn may go on to points with nothing to switch, too.
+    // The thread that has the turn may also move to points with nothing to switch.
     let mut edges = process.switches();
     edges.retain(|line| line.contains("open") || line.contains("close"));
     let expected = ["In(1000): open 1000-1099", "In(1100): close 1000-1099"];
@@ -71,7 +71,7 @@ fn a_thread_takes_over_the_slot_of_one_that_has_ended() {
     const THREADS: usize = 300;
     let process = Process::new("TLLMPROF_START_STOP=15 TLLMPROF_STEP=cudaGraphLaunch");
     (0..THREADS).for_each(|_| on_thread(|| calls(4, GraphLaunch)));
-    // Threads of other tests, which end meanwhile, leave records, too.
+    // Threads of other tests that end at the same time leave records as well.
     let slots = STATE.lock().as_ref().map(|state| state.slots.len());
     assert!(slots.is_some_and(|slots| slots < THREADS), "{slots:?}");
     assert_eq!(process.switches(), ["In(15): open 15", "In(16): close 15"]);
@@ -91,8 +91,8 @@ fn a_launch_that_begins_no_iteration_waits_too() {
     waits_for_the_window("TLLMPROF_START_STOP=1 TLLMPROF_STEP=cudaGraphLaunch/3", 1);
 }
 
-/// A thread makes three launches and one that opens the window at `iteration`; the launch of another
-/// waits for that.
+/// Tests that a launch waits for a window to open: a thread makes three launches and one that opens the
+/// window at `iteration`, and another thread's launch waits for that.
 fn waits_for_the_window(variables: &str, iteration: u64) {
     let (process, switches, go_on) = held_at(variables, Point::In(iteration), false);
     let opener = spawn(|| calls(4, GraphLaunch));
@@ -103,11 +103,11 @@ fn waits_for_the_window(variables: &str, iteration: u64) {
         move || {
             let since = Instant::now();
             call(GraphLaunch);
-            // Nobody waits for longer than that.
+            // No thread waits for longer than that.
             is_open.load(Ordering::SeqCst) || since.elapsed() >= OPENING
         }
     });
-    // Time to come to its call. It must not go on meanwhile.
+    // Time to reach its call. It must not continue before the window is open.
     std::thread::sleep(Duration::from_millis(100));
     is_open.store(true, Ordering::SeqCst);
     go_on.send(()).expect("the sink waits");
@@ -197,7 +197,7 @@ fn the_end_of_the_process_waits_for_a_switch_that_ends() {
 fn a_state_that_stays_locked_does_not_keep_the_process_from_ending() {
     let process = Process::new("TLLMPROF_START_STOP=0- TLLMPROF_STEP=cudaGraphLaunch");
     call(GraphLaunch);
-    // As where a signal handler that exits has interrupted the holder.
+    // Simulates a signal handler that exits after interrupting the holder.
     let guard = STATE.lock();
     on_thread(crate::finish_at_once);
     drop(guard);
@@ -234,7 +234,7 @@ fn the_sinks_own_calls_count_for_nothing() {
 #[test]
 fn a_thread_of_the_sinks_may_make_calls_while_it_switches() {
     let act: Act = Arc::new(|point| {
-        // The window is being closed: the other thread waits its limit, and then goes on.
+        // The window is being closed: the other thread waits for its limit, and then continues.
         if point == Point::In(2) {
             on_thread(|| call(GraphLaunch));
         }
@@ -267,7 +267,7 @@ fn our_own_code_gives_a_thread_no_slot() {
     assert_eq!(MADE.orders().edge, None);
 }
 
-/// The iterations that began, in the order in which the sink was notified of them.
+/// Returns the iterations that began, in the order in which the sink was notified of them.
 fn begun(process: &Process) -> Vec<u64> {
     let asked = process.asked_for(&["In(", "passes In("]);
     let number = |line: &String| {
@@ -277,14 +277,14 @@ fn begun(process: &Process) -> Vec<u64> {
     asked.iter().filter_map(number).collect()
 }
 
-/// The windows' edges.
+/// Returns the windows' edges.
 fn edges(process: &Process) -> Vec<String> {
     let mut edges = process.switches();
     edges.retain(|line| line.contains("open") || line.contains("close"));
     edges
 }
 
-/// A step in each of these ways, and the rule that counts it.
+/// A step of each kind, and the rule that counts it.
 const STEPS: [(&str, fn()); 5] = [
     ("cudaGraphLaunch", || call(GraphLaunch)),
     ("cudaGraphLaunch/2", || calls(2, GraphLaunch)),
@@ -308,7 +308,7 @@ fn steps_that_meet_a_switch_are_numbered_behind_it() {
         });
         switches.recv().expect("the window opens");
         let others: Vec<_> = (0..THREADS).map(|_| spawn(step)).collect();
-        // Time to come to their steps.
+        // Time to reach their steps.
         std::thread::sleep(Duration::from_millis(50));
         assert!(!begun(&process).contains(&6), "{rule}: they wait");
         go_on.send(()).expect("the sink waits");
@@ -339,7 +339,7 @@ fn no_iteration_is_passed_over_however_many_threads_begin_them() {
             let variables = format!("TLLMPROF_START_STOP={windows} TLLMPROF_STEP={rule}");
             let orders = Orders {
                 wants_record: true,
-                // Others come meanwhile.
+                // Other threads come in between.
                 while_switching: Some(Arc::new(|_| std::thread::yield_now())),
                 ..Orders::NONE
             };
@@ -414,14 +414,14 @@ fn a_switch_waits_for_a_step_that_has_its_number_and_has_not_gone_on() {
     std::thread::sleep(CLOSING / 5);
     go_on.send(()).expect("it waits");
     let before = slow.join().expect("it returns");
-    // It is waited for that long, and no longer on a machine that is too busy.
+    // It is waited for that long, and no longer on a busy machine.
     let is_too_busy = since.elapsed() >= CLOSING;
     assert!(before == 0 || is_too_busy, "the window opened too early");
     opener.join().expect("it returns");
     assert_eq!(edges(&process), ["In(2): open 2"]);
 }
 
-/// How many edges there have been.
+/// Returns the number of edges so far.
 fn edges_now() -> usize {
     let asked = lock(&MADE.asked);
     asked.iter().filter(|line| line.starts_with("In(")).count()

@@ -1,4 +1,4 @@
-//! Windows that open by themselves.
+//! Tests of windows that open by themselves.
 
 use tllmprof_calls::Call::GraphLaunch;
 use tllmprof_steps::trigger::Spent;
@@ -6,7 +6,7 @@ use tllmprof_steps::trigger::Spent;
 use super::{MADE, Orders, Process, call, calls};
 use crate::live::{self, Wanted};
 
-/// The iteration that began last took so many milliseconds of waits, as the next begins.
+/// Sets the waits of the latest iteration to `ms` milliseconds, as the next one begins.
 fn waited(ms: u64) {
     MADE.orders().spent = Spent {
         wait: ms * 1_000_000,
@@ -64,7 +64,7 @@ fn who_has_asked_for_a_window_gets_that_and_hears_of_no_other() {
         live::status().unwrap().window.unwrap().0.to_string(),
         "10-12"
     );
-    // It is stopped as any other.
+    // It is stopped like any other window.
     assert!(live::stop());
     call(GraphLaunch);
     assert_eq!(live::progress(), closed);

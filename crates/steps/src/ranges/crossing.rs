@@ -1,4 +1,4 @@
-//! Start/end ranges that are open, for the record: they may end on any thread. Nothing is locked.
+//! Start/end ranges that are open, for the record. They may end on any thread. Nothing is locked.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -6,16 +6,16 @@ use super::open::Begun;
 use tllmprof_sync::OnlyThread;
 use tllmprof_sync::hash::spread;
 
-/// Where a range may be, by its identifier: one of so many groups of so many places.
+/// The sizes of the table: a range's identifier selects a group of places.
 const GROUPS: usize = 256;
 const PLACES: usize = 8;
 
 const FREE: u32 = 0;
-/// Somebody is writing to the place, or reads it for the last time.
+/// A thread is writing to the place, or is taking the range out of it.
 const BUSY: u32 = 1;
 const USED: u32 = 2;
 
-struct Place {
+struct OpenRange {
     state: AtomicU32,
     window: AtomicU32,
     id: AtomicU64,
@@ -24,7 +24,7 @@ struct Place {
     name: AtomicU32,
 }
 
-impl Place {
+impl OpenRange {
     const fn new() -> Self {
         Self {
             state: AtomicU32::new(FREE),
@@ -38,22 +38,22 @@ impl Place {
 }
 
 /// The open ranges of the process.
-pub struct Crossing([[Place; PLACES]; GROUPS]);
+pub struct Crossing([[OpenRange; PLACES]; GROUPS]);
 
 impl Crossing {
-    /// None.
+    /// The empty table.
     pub const fn new() -> Self {
-        Self([const { [const { Place::new() }; PLACES] }; GROUPS])
+        Self([const { [const { OpenRange::new() }; PLACES] }; GROUPS])
     }
 
-    fn group(&self, id: u64) -> &[Place; PLACES] {
+    fn group(&self, id: u64) -> &[OpenRange; PLACES] {
         &self.0[spread(id) % GROUPS]
     }
 
-    /// Range `id` has been started; false where there is no room for it. What older windows left
-    /// makes room.
+    /// Adds range `id`, which has been started. Returns false if there is no room. Entries of older windows
+    /// are overwritten.
     pub fn started(&self, id: u64, begun: Begun) -> bool {
-        let take = |place: &&Place| {
+        let take = |place: &&OpenRange| {
             let state = place.state.load(Ordering::Relaxed);
             let is_free = state == FREE
                 || state == USED && place.window.load(Ordering::Relaxed) != begun.window;
@@ -75,9 +75,9 @@ impl Crossing {
         true
     }
 
-    /// Range `id` has ended. None where it is not known.
+    /// Removes range `id`, which has ended. `None` if it is not known.
     pub fn ended(&self, id: u64) -> Option<Begun> {
-        let take = |place: &&Place| {
+        let take = |place: &&OpenRange| {
             place.state.load(Ordering::Acquire) == USED
                 && place.id.load(Ordering::Relaxed) == id
                 && place
@@ -93,13 +93,13 @@ impl Crossing {
             domain: place.domain.load(Ordering::Relaxed),
             name: place.name.load(Ordering::Relaxed),
         };
-        // Another may have got the place in between.
+        // Another range may have got the place in between.
         let state = if is_it { FREE } else { USED };
         place.state.store(state, Ordering::Release);
         is_it.then_some(begun)
     }
 
-    /// The child of a fork has none open, whoever was in the middle of something.
+    /// The child of a fork has no open ranges, even if another thread was changing the table.
     pub fn in_child(&self, _: &OnlyThread) {
         for place in self.0.iter().flatten() {
             if place.state.load(Ordering::Relaxed) != FREE {

@@ -7,22 +7,22 @@ use tllmprof_sync::hash::spread;
 use tllmprof_sync::{Lock, OnlyThread, Published};
 
 const FREE: usize = 0;
-/// Stands where a handle was.
+/// The value in place of a removed handle.
 const GONE: usize = usize::MAX;
 const FIRST_SIZE: usize = 64;
-/// How long a change waits for another one.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// The time a change waits for another one.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Any number of handles, which may be addresses or small numbers; 0 is none, and belongs to none.
+/// Any number of handles, which may be addresses or small numbers. 0 is not a handle and never in the set.
 pub struct Handles {
-    /// Power-of-two sized; none before the first one. A table that was too small stays where it
-    /// is, as somebody may be reading it: all of them together are as large as the last.
+    /// The table, whose size is a power of two; none before the first handle. A table that was too small is
+    /// not freed, as another thread may be reading it: all old tables together are as large as the last one.
     table: Published<Vec<AtomicUsize>>,
     used: Lock<Used>,
 }
 
 struct Used {
-    /// How many places of the table have been used.
+    /// The number of places of the table that have been used.
     places: usize,
     /// Tables that were too small. Other threads may be reading them.
     before: Vec<&'static Vec<AtomicUsize>>,
@@ -44,17 +44,17 @@ impl Handles {
         self.table.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Whether `handle` is one of them.
+    /// Returns true if `handle` is in the set.
     pub fn contains(&self, handle: usize) -> bool {
         is_one(handle) && position(self.table(), handle).is_some()
     }
 
-    /// Makes `handle` one of them, or not.
+    /// Adds `handle` to the set, or removes it.
     pub fn set(&self, handle: usize, belongs: bool) {
         if !is_one(handle) || belongs == self.contains(handle) {
             return;
         }
-        let Some(mut used) = self.used.lock_for(PATIENCE) else {
+        let Some(mut used) = self.used.lock_for(LOCK_TIMEOUT) else {
             return;
         };
         match (position(self.table(), handle), belongs) {
@@ -71,7 +71,7 @@ impl Handles {
         }
     }
 
-    /// Moves to a table with room; how many places of it are used.
+    /// Moves to a table with room. Returns the number of its used places.
     fn grow(&self) -> usize {
         let live = || {
             let all = self
@@ -88,7 +88,7 @@ impl Handles {
         count
     }
 
-    /// Makes the lock free, whoever held it.
+    /// Frees the lock, whichever thread held it.
     pub fn in_child(&self, alone: &OnlyThread) {
         self.used.break_open(alone);
     }
@@ -98,7 +98,7 @@ fn is_one(handle: usize) -> bool {
     !matches!(handle, FREE | GONE)
 }
 
-/// The places where `handle` may be, in order.
+/// Returns the places where `handle` may be, in order.
 fn places(table: &[AtomicUsize], handle: usize) -> impl Iterator<Item = usize> {
     let mask = table.len().wrapping_sub(1);
     let first = spread(handle as u64);
@@ -116,7 +116,7 @@ fn position(table: &[AtomicUsize], handle: usize) -> Option<usize> {
     None
 }
 
-/// Puts a new handle where there is room.
+/// Puts a new handle into a free place.
 fn put(table: &[AtomicUsize], handle: usize) {
     let free = places(table, handle).find(|&index| table[index].load(Ordering::Relaxed) == FREE);
     if let Some(index) = free {

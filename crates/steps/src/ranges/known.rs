@@ -1,31 +1,31 @@
-//! What the handles of a tool stand for: read and written without a lock, and never past its size.
+//! A table of fixed size from a tool's handles to their values. It is read and written without a lock.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use tllmprof_sync::Published;
 use tllmprof_sync::hash::spread;
 
-/// How far a handle may lie behind its place.
+/// The largest distance of a handle from its first place.
 const REACH: usize = 32;
 
-struct Place<T: 'static> {
-    /// 0 for a free place.
+struct KnownHandle<T: 'static> {
+    /// The handle; 0: the place is free.
     handle: AtomicUsize,
-    /// To whom the handle belongs; the same number may mean something else elsewhere.
+    /// The owner of the handle; the same number may have another value for another owner.
     owner: AtomicUsize,
-    /// Nothing until it is known.
+    /// The value; none until it is written.
     value: Published<T>,
 }
 
-/// Up to `SIZE` handles, none of them 0, and what each stands for.
-pub struct Known<T: 'static, const SIZE: usize>([Place<T>; SIZE]);
+/// Up to `SIZE` handles, none of them 0, and the value of each.
+pub struct Known<T: 'static, const SIZE: usize>([KnownHandle<T>; SIZE]);
 
 impl<T: Sync, const SIZE: usize> Known<T, SIZE> {
-    /// None.
+    /// The empty table.
     pub const fn new() -> Self {
         Self(
             [const {
-                Place {
+                KnownHandle {
                     handle: AtomicUsize::new(0),
                     owner: AtomicUsize::new(0),
                     value: Published::none(),
@@ -34,13 +34,13 @@ impl<T: Sync, const SIZE: usize> Known<T, SIZE> {
         )
     }
 
-    /// The places where a handle may be, in order.
-    fn places(&self, handle: usize) -> impl Iterator<Item = &Place<T>> {
+    /// Returns the places where a handle may be, in order.
+    fn places(&self, handle: usize) -> impl Iterator<Item = &KnownHandle<T>> {
         let first = spread(handle as u64);
         (0..REACH.min(SIZE)).map(move |step| &self.0[first.wrapping_add(step) % SIZE])
     }
 
-    /// From now on the handle stands for `value`; false where there is no room.
+    /// Sets the value of the handle. Returns false if there is no room.
     pub fn set(&self, owner: usize, handle: usize, value: &'static T) -> bool {
         if handle == 0 {
             return false;
@@ -64,7 +64,7 @@ impl<T: Sync, const SIZE: usize> Known<T, SIZE> {
         false
     }
 
-    /// What the handle stands for: to `owner`, or else to whoever has one of that number.
+    /// Returns the value of the handle for `owner`, or otherwise for any owner of a handle with that number.
     #[inline]
     pub fn get(&self, owner: usize, handle: usize) -> Option<&'static T> {
         let mut others = None;

@@ -1,4 +1,4 @@
-//! The program's ranges: which of them a rule names, and which are open, for the record.
+//! The program's ranges: those that a rule names, and the open ones, for the record.
 
 pub mod crossing;
 pub mod handles;

@@ -1,49 +1,49 @@
-//! The pushed ranges that one thread has open, of all domains, for the record.
+//! The pushed ranges that one thread has open, in all domains, for the record.
 
-/// Ranges that are kept open at a time. Of a thread that has more nothing is known until the next
-/// window.
-const MOST: usize = 1360;
+/// The largest number of open ranges of a thread. If a thread has more, nothing is known of them until the
+/// next window.
+const MAX_OPEN: usize = 1360;
 
 /// A range that has begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Begun {
-    /// The window that it began in, from 1.
+    /// The window in which it began, from 1.
     pub window: u32,
-    /// When, in ticks.
+    /// The time when it began, in ticks.
     pub since: u64,
-    /// What it is called: the numbers of the domain's string and of its own.
+    /// The numbers of the strings of its domain and its name.
     pub domain: u32,
     pub name: u32,
 }
 
 #[derive(Clone, Copy)]
 struct Range {
-    /// The domain's handle: each domain has its own stack.
+    /// The domain's handle: each domain has a stack of its own.
     stack: usize,
     since: u64,
     domain: u32,
     name: u32,
 }
 
-/// A thread's open ranges. All zeros are none.
+/// A thread's open ranges. All zeros: none are open.
 pub struct Open {
-    /// The window that they began in: older ones are given up.
+    /// The window in which they began. Those of older windows are dropped.
     window: u32,
     used: u32,
-    /// There were too many in this window.
+    /// True if there were too many in this window.
     is_lost: bool,
-    ranges: [Range; MOST],
+    ranges: [Range; MAX_OPEN],
 }
 
 const _: () = assert!(size_of::<Open>() <= 32 << 10);
 
 impl Open {
-    /// Whether nothing is open.
+    /// Returns true if no range is open.
     pub const fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    /// A range has been pushed on the stack of a domain; false where there is no room.
+    /// Adds a range that was pushed on the stack of a domain. Returns false if there is no room.
     #[inline]
     pub fn push(&mut self, stack: usize, begun: Begun) -> bool {
         if self.window != begun.window {
@@ -53,7 +53,7 @@ impl Open {
         }
         let place = self.ranges.get_mut(self.used as usize);
         let Some(place) = place.filter(|_| !self.is_lost) else {
-            // What is popped from here on cannot be distinguished from what was not kept.
+            // From here on a popped range cannot be distinguished from one that was not kept.
             self.is_lost = true;
             self.used = 0;
             return false;
@@ -68,8 +68,8 @@ impl Open {
         true
     }
 
-    /// The last range on the stack of a domain has been popped. None where that began before the
-    /// window.
+    /// Removes and returns the last range on the stack of a domain, which was popped. `None` if it began
+    /// before the window.
     #[inline]
     pub fn pop(&mut self, stack: usize) -> Option<Begun> {
         let used = self.used as usize;
@@ -86,7 +86,7 @@ impl Open {
         })
     }
 
-    /// Another thread has the place.
+    /// Clears it for another thread.
     pub const fn clear(&mut self) {
         self.used = 0;
         self.window = 0;
@@ -103,7 +103,7 @@ mod tests {
             since: 0,
             domain: 0,
             name: 0,
-        }; MOST];
+        }; MAX_OPEN];
         Box::new(Open {
             window: 0,
             used: 0,
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn too_many_are_given_up_until_the_next_window() {
         let mut open = none();
-        for name in 0..MOST as u32 {
+        for name in 0..MAX_OPEN as u32 {
             assert!(open.push(0, begun(1, name)));
         }
         assert!(!open.push(0, begun(1, 0)));

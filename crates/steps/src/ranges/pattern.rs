@@ -1,8 +1,8 @@
-//! Whether a range's name matches the rule's regex.
+//! Matches a range's name against the rule's regex.
 //!
-//! Asked at each range that the program opens, so by a table of states made beforehand: no
-//! allocation, no lock, a load or two for each byte. The regex crate's own engine, which takes a
-//! lock and may allocate, is for a regex that has too many states for a table.
+//! This is checked at each range that the program opens. So it uses a table of states that is built in
+//! advance: no allocation, no lock, and a load or two for each byte. The regex crate's own engine, which
+//! takes a lock and may allocate, is used only for a regex that has too many states for a table.
 
 use regex::bytes::Regex;
 use regex_automata::dfa::{Automaton, StartKind, dense};
@@ -11,24 +11,24 @@ use regex_automata::util::primitives::StateID;
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, MatchKind, util::start};
 
-/// Bytes that the table of states may take.
+/// The largest size of the table of states in bytes.
 const LARGEST_TABLE: usize = 2 << 20;
-/// Bytes of a name that a regex without a table sees.
+/// The number of bytes of a name that a regex without a table reads.
 const LONGEST: usize = 1024;
 
-/// A regex made ready.
+/// A compiled regex.
 pub enum Pattern {
-    /// The states, and the one at the begin of a text.
+    /// The states, and the one at the beginning of a text.
     Table {
         states: Box<dense::DFA<Vec<u32>>>,
         start: StateID,
     },
-    /// There are too many of them.
+    /// A regex with too many states.
     Slow(Regex),
 }
 
 impl Pattern {
-    /// The regex, ready.
+    /// Compiles the regex.
     pub fn new(regex: &Regex) -> Self {
         Self::table(regex.as_str()).unwrap_or_else(|| Self::Slow(regex.clone()))
     }
@@ -53,7 +53,7 @@ impl Pattern {
         Some(Self::Table { states, start })
     }
 
-    /// Whether there is a match anywhere in the text.
+    /// Returns true if there is a match anywhere in the text.
     #[inline]
     pub fn matches(&self, bytes: impl Iterator<Item = u8>) -> bool {
         match self {

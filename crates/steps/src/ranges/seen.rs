@@ -1,4 +1,4 @@
-//! Names that the program gave its ranges, for the user whose rule matches none of them.
+//! Names of the program's ranges, reported if the user's rule matches none of them.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -6,15 +6,16 @@ use core::time::Duration;
 
 use tllmprof_sync::{Lock, OnlyThread};
 
-/// How many names are kept, and how many bytes of each.
+/// The number of names that are kept, and of bytes of each.
 const NAMES: usize = 32;
 const LONGEST: usize = 48;
-/// After so many ranges nothing new is expected.
+/// The number of ranges after which no new names are expected.
 const LOOKED_AT: u32 = 4096;
-/// How many names are reported.
+/// The number of names that are reported.
 const REPORTED: usize = 3;
 
-/// The first different names that did not match (of those that differ in numbers alone, one), as long as none has matched.
+/// The first different names that did not match, as long as none has matched. Of names that differ only in
+/// numbers, one is kept.
 pub struct Seen {
     looked_at: AtomicU32,
     names: Lock<Names>,
@@ -29,7 +30,7 @@ struct Names {
 struct Name {
     length: u8,
     text: [u8; LONGEST],
-    /// The name would do, but not in the domain.
+    /// True if the name matches, but not its domain.
     elsewhere: bool,
 }
 
@@ -38,7 +39,7 @@ impl Name {
         &self.text[..self.length.into()]
     }
 
-    /// Whether they differ in numbers alone.
+    /// Returns true if they differ only in numbers.
     fn is_like(&self, other: &Self) -> bool {
         fn words(name: &Name) -> impl Iterator<Item = &u8> {
             name.text().iter().filter(|byte| !byte.is_ascii_digit())
@@ -48,7 +49,7 @@ impl Name {
 }
 
 impl Seen {
-    /// None yet.
+    /// No names yet.
     pub const fn new() -> Self {
         const NONE: Name = Name {
             length: 0,
@@ -64,13 +65,13 @@ impl Seen {
         }
     }
 
-    /// Whether another name is of interest.
+    /// Returns true if another name is needed.
     #[inline]
     pub fn wants(&self) -> bool {
         self.looked_at.load(Ordering::Relaxed) < LOOKED_AT
     }
 
-    /// A name has matched: no other is of interest.
+    /// Called when a name has matched: no more names are needed.
     #[inline]
     pub fn matched(&self) {
         if self.wants() {
@@ -78,12 +79,13 @@ impl Seen {
         }
     }
 
-    /// A range of this name did not count; `elsewhere`: for its domain alone.
+    /// Adds the name of a range that did not count. `elsewhere`: only its domain did not match.
     #[cold]
     pub fn add(&self, bytes: impl Iterator<Item = u8>, elsewhere: bool) {
         let looked_at = self.looked_at.load(Ordering::Relaxed);
         if looked_at < LOOKED_AT {
-            // Two threads at a time may make one of it, and a match may be forgotten: no matter.
+            // Two threads at the same time may count as one, and a match may be overwritten: that does no
+            // harm.
             self.looked_at.store(looked_at + 1, Ordering::Relaxed);
         }
         let mut name = Name {
@@ -95,7 +97,7 @@ impl Seen {
             *place = byte;
             name.length += 1;
         }
-        // Whoever finds it locked does without.
+        // A thread that finds the lock held adds nothing.
         let Some(mut names) = self.names.lock_for(Duration::ZERO) else {
             return;
         };
@@ -109,10 +111,10 @@ impl Seen {
         }
     }
 
-    /// Writes the names that are nearest to `wanted`; whether there was any.
+    /// Writes the names that are most similar to `wanted`. Returns true if there was any.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// Errors of the writer.
     pub fn write(&self, wanted: &str, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
         let Some(names) = self.names.lock_for(Duration::from_millis(100)) else {
             return Ok(false);
@@ -122,7 +124,7 @@ impl Seen {
         for turn in 0..REPORTED.min(names.len()) {
             let nearness = |index: &usize| {
                 let name = &names[*index];
-                // Of equals the first that was seen.
+                // Of equally similar names, the first one seen.
                 (
                     name.elsewhere,
                     common(name.text(), wanted.as_bytes()),
@@ -146,13 +148,13 @@ impl Seen {
         Ok(!names.is_empty())
     }
 
-    /// Makes the lock free, whoever held it.
+    /// Frees the lock, whichever thread held it.
     pub fn in_child(&self, alone: &OnlyThread) {
         self.names.break_open(alone);
     }
 }
 
-/// The length of the longest piece that both have, capitals aside.
+/// Returns the length of the longest piece that both have, ignoring case.
 fn common(a: &[u8], b: &[u8]) -> usize {
     let starts = (0..a.len()).flat_map(|i| (0..b.len()).map(move |j| (i, j)));
     starts

@@ -1,38 +1,38 @@
-//! Start/end ranges that an iteration ends with: they may end on any thread.
+//! Start/end ranges at whose end an iteration ends. They may end on any thread.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 
 use tllmprof_sync::{Lock, OnlyThread};
 
-/// How many are followed at a time; of more, the oldest are given up.
-const MOST: usize = 32;
-const PATIENCE: Duration = Duration::from_millis(100);
+/// The largest number of followed ranges; beyond that the oldest are dropped.
+const MAX_FOLLOWED: usize = 32;
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The followed ranges of the process.
 pub struct Started {
-    /// How many there are: while none is followed, the end of a range costs a load.
+    /// The number of followed ranges. While it is 0, the end of a range costs one load.
     count: AtomicUsize,
-    /// Identifier and iteration, oldest first.
-    ranges: Lock<[(u64, u64); MOST]>,
+    /// Identifier and iteration, the oldest first.
+    ranges: Lock<[(u64, u64); MAX_FOLLOWED]>,
 }
 
 impl Started {
-    /// None.
+    /// No followed ranges.
     pub const fn new() -> Self {
         Self {
             count: AtomicUsize::new(0),
-            ranges: Lock::new([(0, 0); MOST]),
+            ranges: Lock::new([(0, 0); MAX_FOLLOWED]),
         }
     }
 
-    /// Range `id` has been started; `iteration` ends with it.
+    /// Follows range `id`, which has been started; `iteration` ends with it.
     pub fn follow(&self, id: u64, iteration: u64) {
-        let Some(mut ranges) = self.ranges.lock_for(PATIENCE) else {
+        let Some(mut ranges) = self.ranges.lock_for(LOCK_TIMEOUT) else {
             return;
         };
         let mut count = self.count.load(Ordering::Relaxed);
-        if count == MOST {
+        if count == MAX_FOLLOWED {
             ranges.rotate_left(1);
             count -= 1;
         }
@@ -40,7 +40,7 @@ impl Started {
         self.count.store(count + 1, Ordering::Release);
     }
 
-    /// Range `id` has ended: the iteration that has ended with it.
+    /// Called when range `id` has ended. Returns the iteration that ends with it.
     #[inline]
     pub fn ended(&self, id: u64) -> Option<u64> {
         if self.count.load(Ordering::Acquire) == 0 {
@@ -51,7 +51,7 @@ impl Started {
 
     #[cold]
     fn take(&self, id: u64) -> Option<u64> {
-        let mut ranges = self.ranges.lock_for(PATIENCE)?;
+        let mut ranges = self.ranges.lock_for(LOCK_TIMEOUT)?;
         let count = self.count.load(Ordering::Relaxed);
         let index = ranges[..count].iter().position(|range| range.0 == id)?;
         let (_, iteration) = ranges[index];
@@ -60,7 +60,7 @@ impl Started {
         Some(iteration)
     }
 
-    /// The child of a fork follows none.
+    /// The child of a fork follows no ranges.
     pub fn in_child(&self, alone: &OnlyThread) {
         self.ranges.break_open(alone);
         self.count.store(0, Ordering::Relaxed);

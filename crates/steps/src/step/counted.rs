@@ -1,30 +1,30 @@
-//! What is counted.
+//! The things that can be counted.
 
 use tllmprof_calls::{CALLS, Call, Kind};
 
 /// Something whose occurrences are counted, each thread in a cell of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Counted {
-    /// A call of CUDA, by any of its names.
+    /// A CUDA call, by any of its names.
     Call(Call),
-    /// What the rule names: a native function, or a range that the program opens.
+    /// The target of the rule: a native function, or a range that the program opens.
     Named,
-    /// The Python function that the rule names. A row of its own, as `auto` may follow the native
+    /// The Python function that the rule names. It has a separate row, because `auto` may follow the native
     /// function of one engine or the Python function of another, whichever is called first.
     Python,
 }
 
-/// How many there are.
+/// The number of rows.
 pub const ROWS: usize = CALLS.len() + 2;
 
 impl Counted {
-    /// All of them, in the order of their rows.
+    /// Returns all of them, in the order of their rows.
     pub fn all() -> impl Iterator<Item = Self> {
-        (0..ROWS).map(Self::at)
+        (0..ROWS).map(Self::from_row)
     }
 
-    /// What is counted in a row.
-    pub fn at(row: usize) -> Self {
+    /// Returns what is counted in a row.
+    pub fn from_row(row: usize) -> Self {
         match CALLS.get(row) {
             Some(row) => Self::Call(row.call),
             None if row == CALLS.len() => Self::Named,
@@ -32,7 +32,7 @@ impl Counted {
         }
     }
 
-    /// Its place among a thread's cells.
+    /// Returns its row, the index among a thread's cells.
     pub const fn row(self) -> usize {
         match self {
             Self::Call(call) => call.index(),
@@ -41,22 +41,22 @@ impl Counted {
         }
     }
 
-    /// Whether it is what a rule names, and no call of CUDA's.
+    /// Returns true if it is the target of a rule, and not a CUDA call.
     pub const fn is_by_name(self) -> bool {
         matches!(self, Self::Named | Self::Python)
     }
 
-    /// Whether it can open or close an iteration.
+    /// Returns true if it can open or close an iteration.
     pub fn counts(self) -> bool {
         self.kind().is_none_or(Kind::counts)
     }
 
-    /// Whether it enqueues work.
+    /// Returns true if it enqueues work.
     pub fn launches(self) -> bool {
         self.kind().is_some_and(Kind::launches)
     }
 
-    /// Whether it waits on the device.
+    /// Returns true if it waits for the device.
     pub fn waits(self) -> bool {
         self.kind().is_some_and(Kind::waits)
     }

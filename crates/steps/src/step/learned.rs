@@ -1,25 +1,25 @@
-//! Iterations by the wait that recurs once in each, learnt from the calls.
+//! Counts iterations by the wait that recurs once in each, which is learnt from the calls.
 
 use tllmprof_calls::{Call, Direction, Kind};
-use tllmprof_learn::{Asked, Boundary, Learner, Rule, State, Trail, Trails};
+use tllmprof_learn::{Asked, Boundary, Inner, Launches, Learner, Rule, State, Trail, Trails};
 
 use super::counted::Counted;
 use super::threads::{Slot, UNLIMITED};
 use tllmprof_sync::Guard;
 
-/// How close, in iterations, an edge must be for it to matter where iterations open.
+/// The distance from an edge, in iterations, within which it matters where iterations open.
 const NEAR: u64 = 2;
 
 /// An iteration that begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Begun {
     pub iteration: u64,
-    /// It can be relied on to be one.
+    /// True if it is certain to be one.
     pub understood: bool,
 }
 
 impl Begun {
-    /// By a rule that needs not be learnt.
+    /// An iteration by a rule that does not have to be learnt.
     pub const fn counted(iteration: u64) -> Self {
         Self {
             iteration,
@@ -28,20 +28,20 @@ impl Begun {
     }
 }
 
-/// What has been learnt at the end of the process.
+/// The state of learning at the end of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Learnt {
     /// Nothing recurred.
     Nothing,
-    /// Something recurred, not for long enough.
+    /// Something recurred, but not for long enough.
     Unsure,
-    /// What recurred is gone.
+    /// The wait that recurred has stopped recurring.
     Gone,
-    /// What an iteration is.
+    /// The iteration is understood.
     Understood,
 }
 
-/// Where the threads note their calls, and what learns from them.
+/// The threads' notes of their calls, and the learner that reads them.
 pub struct Memory {
     pub learner: Guard<'static, Learner>,
     pub trails: &'static Trails,
@@ -52,19 +52,34 @@ pub struct Memory {
 /// Counts the iterations that are learnt.
 pub struct Learned {
     memory: Memory,
-    /// Iterations at the start that are not counted.
+    /// The number of iterations at the start that are not counted.
     warmup: u64,
-    /// The last iteration that was given out as understood. The numbers never go back from there,
-    /// though an early choice may prove wrong.
+    /// The last iteration that was reported as understood. The numbers never decrease after that, even if an
+    /// early choice proves wrong.
     given: Option<u64>,
-    /// It matters where iterations open, and not only how many there are.
+    /// True if it matters where iterations open, and not only how many there are.
     near: bool,
-    /// What the cells' limits are set for.
+    /// The questions for which the cells' limits are set.
     asked: Asked,
     launches_asked: Option<[u32; 2]>,
+    launches: Launches,
+    pass: Pass,
 }
 
-/// Whether a call of this kind is seen when it returns.
+/// The launch that begins a pass, as one of a thread's calls of this kind. If two passes in a row have the
+/// same number of these calls, the thread runs freely until the next pass is expected to begin.
+#[derive(Clone, Copy, Default)]
+struct Pass {
+    what: Option<Counted>,
+    /// The thread's number of these calls when the last pass began.
+    count: u64,
+    /// The number of calls in the last pass.
+    calls: u64,
+    /// True if the thread only stops at that call.
+    is_awaited: bool,
+}
+
+/// Returns true if a call of this kind is handled when it returns.
 const fn is_followed(kind: Kind) -> bool {
     matches!(kind, Kind::AsyncCopy(Direction::ToHost) | Kind::Wait(_))
 }
@@ -85,8 +100,10 @@ pub fn note(trail: &Trail, call: Call, args: &[usize]) {
 }
 
 impl Learned {
-    /// Counts from 0, after `warmup` iterations.
-    pub fn new(memory: Memory, warmup: u64) -> Self {
+    /// A count from 0, after `warmup` iterations.
+    ///
+    /// `inner`: iterations are the parts of what recurs, if it has any.
+    pub fn new(memory: Memory, warmup: u64, inner: bool) -> Self {
         let mut learned = Self {
             memory,
             warmup,
@@ -94,20 +111,30 @@ impl Learned {
             near: true,
             asked: Asked::ALL,
             launches_asked: None,
+            launches: Launches::All,
+            pass: Pass::default(),
         };
-        learned.memory.learner.begin(learned.memory.trails);
+        learned.memory.learner.begin(learned.memory.trails, inner);
         learned
     }
 
-    /// The limit of the cell for `what`, of a thread that has called it `count` times.
+    /// Returns the limit of the cell for `what`, of a thread that has called it `count` times.
     pub fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
         let asks = match what {
-            // An engine that is known may yet come to its step.
+            // A known engine may still begin its steps.
             Counted::Named | Counted::Python => self.may_give_way(),
             Counted::Call(call) => match call.kind() {
                 kind if kind.launches() => {
                     let threads = self.launches_asked.unwrap_or_default();
-                    self.launches_asked.is_some() && threads.contains(&thread)
+                    let is_pending = self.launches_asked.is_some() && threads.contains(&thread);
+                    match self.launches {
+                        Launches::After(launches) if !is_pending => {
+                            return count.saturating_add(u64::from(launches));
+                        }
+                        Launches::All => true,
+                        Launches::Of(of) => is_pending || of == thread,
+                        Launches::None | Launches::After(_) => is_pending,
+                    }
                 }
                 kind if !is_followed(kind) => !kind.counts(),
                 _ if self.asks(call) => true,
@@ -123,16 +150,61 @@ impl Learned {
             .map_or(self.asked.has_copies(), |wait| self.asked.has(wait))
     }
 
-    /// A launch has been entered: an iteration may open before it goes on.
-    pub fn launched(&mut self, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
-        let Memory { learner, clock, .. } = &mut self.memory;
-        let boundary = learner.launched(slot.thread(), clock);
+    /// Called when a launch has been entered: an iteration may open before it continues.
+    pub fn launched(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
+        let Memory {
+            learner,
+            trails,
+            clock,
+        } = &mut self.memory;
+        let passes = learner.passes_found();
+        let boundary = learner.launched(trails, slot.thread(), clock);
+        let begins = learner.passes_found() != passes;
         let begun = boundary.and_then(|boundary| self.begun(boundary));
         self.set_limits(slots);
+        match self.launches {
+            Launches::Of(thread) if thread == slot.thread() => self.await_pass(what, slot, begins),
+            Launches::After(_) => {
+                let cell = slot.live(what);
+                cell.set_limit(self.limit(what, slot.thread(), cell.count()));
+            }
+            _ => {}
+        }
         begun
     }
 
-    /// A copy or wait has returned.
+    /// Lets the thread run until the next pass is expected, if one `begins` now.
+    fn await_pass(&mut self, what: Counted, slot: &Slot, begins: bool) {
+        let cell = slot.live(what);
+        let pass = self.pass;
+        let mut is_expected = false;
+        if begins {
+            let calls = cell.count().saturating_sub(pass.count);
+            is_expected = pass.what == Some(what) && calls == pass.calls;
+            self.pass = Pass {
+                what: Some(what),
+                count: cell.count(),
+                calls,
+                ..pass
+            };
+        }
+        let is_pending = self
+            .launches_asked
+            .is_some_and(|threads| threads.contains(&slot.thread()));
+        let awaits = is_expected && !is_pending;
+        if awaits != pass.is_awaited {
+            self.pass.is_awaited = awaits;
+            let limit = if awaits { UNLIMITED } else { 0 };
+            for launch in Counted::all().filter(|what| what.launches()) {
+                slot.live(launch).set_limit(limit);
+            }
+        }
+        if awaits {
+            cell.set_limit(cell.count() + self.pass.calls.saturating_sub(1));
+        }
+    }
+
+    /// Called when a copy or wait has returned.
     pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
         let cell = slot.live(call);
         if cell.count() <= cell.limit() {
@@ -145,8 +217,8 @@ impl Learned {
             clock,
         } = &mut self.memory;
         let wait = call.kind().waits_for();
-        if trails.of(thread).newest() != wait.map_or(Trail::COPY_TO_HOST, Trail::wait) {
-            // The runtime led to another call than its name says.
+        if trails.get(thread).newest() != wait.map_or(Trail::COPY_TO_HOST, Trail::wait) {
+            // The runtime led to another call than its name suggests.
             return None;
         }
         let asks = wait.map_or(self.asked.has_copies(), |wait| self.asked.has(wait));
@@ -177,25 +249,28 @@ impl Learned {
         })
     }
 
-    /// Iterations that are over.
+    /// Returns the number of iterations that are over.
     pub fn iterations(&self) -> u64 {
-        let detected = self.memory.learner.detected().saturating_sub(self.warmup);
+        let Memory {
+            learner, trails, ..
+        } = &self.memory;
+        let detected = learner.launched_whole(trails).saturating_sub(self.warmup);
         detected.max(self.given.unwrap_or(0))
     }
 
-    /// The first iteration that has not begun.
+    /// Returns the first iteration that has not begun.
     pub fn next(&self) -> u64 {
         let given = self.given.map_or(0, |given| given.saturating_add(1));
         self.iterations().max(given)
     }
 
-    /// Counts from 0 again; what is known stays. Another rule may take over again.
+    /// Restarts the count at 0; what was learnt stays. Another rule may take over again.
     pub fn restart(&mut self, slots: &[&Slot]) {
         self.memory.learner.restart();
         self.give_way(slots);
     }
 
-    /// Another rule may take over again.
+    /// Allows another rule to take over again.
     pub fn give_way(&mut self, slots: &[&Slot]) {
         self.given = None;
         for slot in slots {
@@ -205,17 +280,17 @@ impl Learned {
         }
     }
 
-    /// A window has opened by what was learnt.
+    /// Called when a window has opened by what was learnt.
     pub fn rely(&mut self) {
         self.memory.learner.rely();
     }
 
-    /// Whether another rule may take over: no iteration has been relied on yet.
+    /// Returns true if another rule may take over: no iteration has been relied on yet.
     pub fn may_give_way(&self) -> bool {
         self.given.is_none()
     }
 
-    /// What has been learnt.
+    /// Returns the state of learning.
     pub fn learnt(&self) -> Learnt {
         let learner = &self.memory.learner;
         match learner.state() {
@@ -226,27 +301,34 @@ impl Learned {
         }
     }
 
-    /// What an iteration is.
+    /// Returns what an iteration is.
     pub fn rule(&self) -> Option<Rule> {
-        self.memory.learner.rule().copied()
+        self.memory.learner.rule()
     }
 
-    /// Lets the threads run up to where `iteration` begins; `None`: nobody asks for any.
+    /// Returns the parts of an iteration.
+    pub fn inner(&self) -> Option<Inner> {
+        self.memory.learner.inner()
+    }
+
+    /// Lets the threads run until `iteration` begins; `None`: no iteration matters any more.
     pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
         let over = self.iterations();
         self.near = iteration.is_some_and(|next| next.saturating_sub(over) <= NEAR);
         self.set_limits(slots);
     }
 
-    /// Sets the cells' limits where what is asked about has changed.
+    /// Sets the cells' limits, if the questions have changed.
     fn set_limits(&mut self, slots: &[&Slot]) {
         let learner = &self.memory.learner;
         let asked = learner.asks(self.near);
         let launches = learner.asks_for_launch(self.near);
-        if asked == self.asked && launches == self.launches_asked {
+        let passes = learner.asks_for_launches();
+        if (asked, launches, passes) == (self.asked, self.launches_asked, self.launches) {
             return;
         }
-        (self.asked, self.launches_asked) = (asked, launches);
+        (self.asked, self.launches_asked, self.launches) = (asked, launches, passes);
+        self.pass.is_awaited = false;
         for slot in slots {
             for what in Counted::all().filter(|what| what.counts()) {
                 let cell = slot.live(what);

@@ -1,26 +1,26 @@
-//! Numbers calls exactly without a shared counter on the way.
+//! Numbers calls exactly without a shared counter in the path of a call.
 //!
-//! While the next interesting call is far off, the calls until then are handed out to the threads
-//! as credit: each may count so many by itself. The credit given out never exceeds the distance,
-//! so the interesting call always stops and asks. A thread that has used its credit up calls
-//! everybody's back, learns how many calls there were, and hands out what is left. Close to the
-//! interesting call nobody has credit, and each call is numbered here.
+//! While the next interesting call is far away, the calls until then are handed out to the threads as credit:
+//! each thread may count that many by itself. The credit never exceeds the distance, so the thread that makes
+//! the interesting call always stops and asks. A thread that has used up its credit calls back the credit of
+//! all threads, learns how many calls there were, and hands out the rest. Close to the interesting call no
+//! thread has credit, and each call is numbered here.
 //!
-//! Calling back needs every thread to see its new limit before its count is read, though threads
-//! use no fences: the process-wide barrier of [`Fence`] makes it so.
+//! To call credit back, every thread has to see its new limit before its count is read, although threads use
+//! no fences: the process-wide barrier of [`Fence`] ensures that.
 
 use core::ops::Range;
 
 use super::counted::Counted;
 use super::threads::{Slot, UNLIMITED};
 
-/// Credit is handed out only when at least so many calls a thread are left.
+/// Credit is handed out only if each thread gets at least this many calls.
 const WORTHWHILE: u64 = 64;
 
-/// Makes the stores of every thread visible and its next loads fresh; false where it cannot.
+/// Makes the stores of every thread visible and its next loads fresh; returns false if it cannot.
 pub type Fence = fn() -> bool;
 
-/// The numbers that the calls of one row get.
+/// Numbers the calls of one row.
 pub struct Ledger {
     what: Counted,
     numbered: u64,
@@ -41,27 +41,27 @@ impl Ledger {
         }
     }
 
-    /// What is numbered.
+    /// Returns what is numbered.
     pub const fn what(&self) -> Counted {
         self.what
     }
 
-    /// Calls numbered so far; all there were, right after [`Ledger::settle`].
+    /// Returns the number of calls numbered so far; right after [`Ledger::settle`] these are all calls.
     pub const fn numbered(&self) -> u64 {
         self.numbered
     }
 
-    /// Whether the next call of interest is close: no thread has credit.
+    /// Returns true if the next interesting call is close: no thread has credit.
     pub const fn is_close(&self) -> bool {
         !self.credit_out
     }
 
-    /// The limit for the cell of a thread that is new.
+    /// Returns the limit for the cell of a new thread.
     pub const fn first_limit(&self) -> u64 {
         if self.unlimited { UNLIMITED } else { 0 }
     }
 
-    /// Calls all credit back and numbers what was made on it.
+    /// Calls back all credit and numbers the calls that were made with it.
     pub fn settle(&mut self, slots: &[&Slot]) {
         if !self.credit_out {
             return;
@@ -75,7 +75,7 @@ impl Ledger {
         }
         (self.fence)();
         for slot in slots {
-            // A count past the limit belongs to a call that is on its way here to be numbered.
+            // A count above the limit belongs to a call that will be numbered next.
             let made = slot.live(what).count().min(slot.given());
             self.numbered += made - slot.settled(what);
             slot.set_settled(what, made);
@@ -83,8 +83,8 @@ impl Ledger {
         }
     }
 
-    /// Calls there were, right after [`Ledger::settle`]: those numbered, and those that never came to
-    /// be, as the last wait that an exception left.
+    /// Returns the number of calls, right after [`Ledger::settle`]: those numbered, and those that never
+    /// returned to be numbered, such as a last wait that an exception left.
     pub fn made(&self, slots: &[&Slot]) -> u64 {
         let unnumbered = slots.iter().map(|slot| {
             let made = slot.live(self.what).count();
@@ -93,9 +93,9 @@ impl Ledger {
         self.numbered + unnumbered.sum::<u64>()
     }
 
-    /// Numbers the call that the thread of `slot` has stopped at, and those before it that never
-    /// came back to be numbered, as waits that an exception left. None, if it was made on credit
-    /// that has been called back meanwhile and has its number already.
+    /// Numbers the call at which the thread of `slot` has stopped, and calls before it that never returned to
+    /// be numbered, such as waits that an exception left. The range is empty if the call was made with credit
+    /// that has been called back in the meantime, and so has its number already.
     pub fn number(&mut self, slots: &[&Slot], slot: &Slot) -> Range<u64> {
         self.settle(slots);
         let cell = slot.live(self.what);
@@ -109,8 +109,8 @@ impl Ledger {
         first..self.numbered
     }
 
-    /// Hands out credit up to, and not including, call number `next`; `None`: no call is of
-    /// interest any more.
+    /// Hands out credit up to, and not including, call number `next`; `None`: no call is interesting any
+    /// more.
     pub fn hand_out(&mut self, slots: &[&Slot], next: Option<u64>) {
         self.settle(slots);
         let Some(next) = next else {
@@ -151,7 +151,7 @@ mod tests {
             .collect()
     }
 
-    /// What the assembler does; true when the thread has to ask.
+    /// Counts as the assembler does. Returns true if the thread has to ask.
     fn count(slot: &Slot) -> bool {
         slot.live(CALL).add();
         fence(Ordering::SeqCst);

@@ -1,10 +1,10 @@
-//! Is it a step? From the calls of many threads to one sequence of iterations.
+//! Turns the calls of many threads into one sequence of iterations.
 //!
-//! Steps of all threads have one order: the one in which they begin. An iteration's number is its
-//! place in that order, and it lasts until the next begins, on whatever thread that is. A call gets
-//! its number under the session's lock, right before it goes on (a wait: right before it comes
-//! back), so the numbers are in the order in which steps begin. While a window is being switched no
-//! call gets a number, but where its thread must not wait any longer.
+//! The steps of all threads have one order: that in which they begin. An iteration's number is its position
+//! in that order, and it lasts until the next one begins, on any thread. A call gets its number under the
+//! session's lock, right before it continues (a wait: right before it returns), so the numbers are in the
+//! order in which steps begin. While a window is being switched no call gets a number, unless its thread must
+//! not wait any longer.
 
 pub mod counted;
 pub mod learned;
@@ -15,6 +15,7 @@ pub mod threads;
 
 use tllmprof_calls::{Call, Calls};
 use tllmprof_config::{Settings, Step, Warmup};
+use tllmprof_learn::Inner;
 
 use counted::Counted;
 use learned::{Begun, Learned, Learnt, Memory};
@@ -22,15 +23,15 @@ use ledger::{Fence, Ledger};
 use numbering::Numbering;
 use threads::{Slot, UNLIMITED};
 
-/// What makes an iteration.
+/// The rule that defines an iteration.
 pub enum Rule {
-    /// Every so many occurrences of one thing.
+    /// A fixed number of occurrences of one thing.
     Calls(Ledger),
-    /// What recurs once an iteration.
+    /// The wait that recurs once in an iteration.
     Learned(Learned),
 }
 
-/// What it means that a call has been entered.
+/// The effects of entering a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Entered {
     /// The iteration that opens.
@@ -39,26 +40,26 @@ pub struct Entered {
     pub ends: Option<u64>,
 }
 
-/// Iterations in a row without a stream capture that end a warm-up.
+/// The number of iterations in a row without a stream capture that end a warm-up.
 pub const WARMUP_ITERATIONS: u64 = 32;
 
-/// Counts iterations of a process.
+/// Counts the iterations of a process.
 pub struct Counter {
     rule: Rule,
     numbering: Numbering,
-    /// The count starts again after a stream capture.
+    /// True if the count starts again after a stream capture.
     restarts: bool,
-    /// Iteration 0 of a rule that closes iterations is open, and that has not been reported yet.
+    /// True if iteration 0 of a rule that closes iterations is open and has not been reported yet.
     to_begin: bool,
-    /// The warm-up is not what the rule has by itself.
+    /// True if the settings give the warm-up.
     warmup_given: bool,
     fence: Fence,
 }
 
 impl Counter {
-    /// A counter as the settings want it.
+    /// The counter that the settings ask for.
     ///
-    /// `memory`: where to learn, if that is what the settings want.
+    /// `memory`: returns the memory to learn with, if the settings ask for that.
     pub fn new(settings: &Settings, fence: Fence, memory: impl FnOnce() -> Memory) -> Self {
         let (warmup, restarts) = match settings.warmup {
             Warmup::Iterations(count) => (count, false),
@@ -70,7 +71,16 @@ impl Counter {
                 *every,
                 call.kind().waits(),
             ),
-            Step::Auto => (Rule::Learned(Learned::new(memory(), warmup)), 1, false),
+            Step::Auto => (
+                Rule::Learned(Learned::new(memory(), warmup, false)),
+                1,
+                false,
+            ),
+            Step::AutoInner => (
+                Rule::Learned(Learned::new(memory(), warmup, true)),
+                1,
+                false,
+            ),
             Step::Symbol { every, .. } | Step::Nvtx { every, .. } => (
                 Rule::Calls(Ledger::new(Counted::Named, fence)),
                 *every,
@@ -98,7 +108,7 @@ impl Counter {
         }
     }
 
-    /// The limit that the cell of `what` starts with for thread number `thread`.
+    /// Returns the limit with which the cell of `what` starts for thread number `thread`.
     pub fn first_limit(&self, what: Counted, thread: u32) -> u64 {
         let asks = match &self.rule {
             _ if self.to_begin || !what.counts() => true,
@@ -109,9 +119,9 @@ impl Counter {
         if asks { 0 } else { UNLIMITED }
     }
 
-    /// A call has been entered.
+    /// Called when a call has been entered.
     ///
-    /// A call that closes iterations is not counted here but when it returns.
+    /// A call that closes iterations is counted only when it returns.
     pub fn entered(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Entered {
         if what.is_by_name()
             && let Rule::Learned(learned) = &self.rule
@@ -130,7 +140,7 @@ impl Counter {
                 }
             }
             Rule::Learned(learned) if what.launches() => Entered {
-                opens: learned.launched(slots, slot),
+                opens: learned.launched(what, slots, slot),
                 ends: None,
             },
             _ => Entered::default(),
@@ -141,13 +151,13 @@ impl Counter {
         }
     }
 
-    /// Whether what `what` means depends on the order in which it is entered: it may get a number.
-    /// Waits get theirs when they return, but the first call of all, which begins iteration 0.
+    /// Returns true if the effect of `what` depends on the order in which it is entered: it may get a number.
+    /// Waits get theirs when they return, except the first call of all, which begins iteration 0.
     pub fn orders_entered(&self, what: Counted) -> bool {
         !what.waits() || self.to_begin
     }
 
-    /// Whether a call gets a number when it returns.
+    /// Returns true if a call gets a number when it returns.
     pub fn orders_returned(&self, call: Call, slot: &Slot) -> bool {
         let cell = slot.live(call);
         cell.count() > cell.limit()
@@ -159,12 +169,12 @@ impl Counter {
             }
     }
 
-    /// Whether nothing follows from a wait's being entered, before it returns.
+    /// Returns true if entering a wait has no effect before it returns.
     pub const fn passes_entered_waits(&self) -> bool {
         matches!(self.rule, Rule::Learned(_)) && !self.to_begin
     }
 
-    /// A call has returned: the iteration that is open from here, if one is closed.
+    /// Called when a call has returned. Returns the iteration that is open from here, if one is closed.
     pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
         match &mut self.rule {
             Rule::Calls(ledger)
@@ -178,9 +188,9 @@ impl Counter {
         }
     }
 
-    /// A stream capture has ended: whether the count starts again. It does so only in a warm-up, which
-    /// [`WARMUP_ITERATIONS`] in a row without a capture end: a program that captures its graphs again while it works
-    /// is counted through.
+    /// Called when a stream capture has ended. Returns true if the count starts again. That happens only in a
+    /// warm-up, which ends after [`WARMUP_ITERATIONS`] in a row without a capture: a program that captures
+    /// its graphs again while it works is counted without interruption.
     pub fn captured(&mut self, slots: &[&Slot]) -> bool {
         if !self.restarts {
             return false;
@@ -207,12 +217,12 @@ impl Counter {
         true
     }
 
-    /// Whether a stream capture starts the count again.
+    /// Returns true if a stream capture starts the count again.
     pub const fn may_restart(&self) -> bool {
         self.restarts
     }
 
-    /// No stream capture starts the count again from now on.
+    /// From now on no stream capture starts the count again.
     pub fn keep_counting(&mut self) {
         self.restarts = false;
         if let Rule::Learned(learned) = &mut self.rule {
@@ -220,7 +230,7 @@ impl Counter {
         }
     }
 
-    /// Lets the threads run up to where `iteration` begins; `None`: nobody asks for any.
+    /// Lets the threads run until `iteration` begins; `None`: no iteration matters any more.
     pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
         match (&mut self.rule, iteration) {
             (Rule::Calls(ledger), None) => ledger.hand_out(slots, None),
@@ -233,7 +243,7 @@ impl Counter {
         }
     }
 
-    /// The calls at which the next edge may be met soon, if `iterations` are left until there.
+    /// Returns the calls at which the next edge may come soon, if it is `iterations` away.
     pub fn close_calls(&self, iterations: u64) -> Calls {
         const CLOSE: u64 = 64;
         match &self.rule {
@@ -247,7 +257,7 @@ impl Counter {
         }
     }
 
-    /// Iterations so far.
+    /// Returns the number of iterations so far.
     pub fn iterations(&mut self, slots: &[&Slot]) -> u64 {
         match &mut self.rule {
             Rule::Calls(ledger) => {
@@ -258,7 +268,7 @@ impl Counter {
         }
     }
 
-    /// The first iteration that no numbered call has begun.
+    /// Returns the first iteration that no numbered call has begun.
     pub fn next(&mut self, slots: &[&Slot]) -> u64 {
         match &mut self.rule {
             Rule::Calls(ledger) => {
@@ -269,16 +279,16 @@ impl Counter {
         }
     }
 
-    /// The function that is an engine's step has been called: from now on that counts, and nothing
-    /// is learnt. Such an engine captures streams in the midst of its work, so captures do not
-    /// start the count again unless that was asked for.
+    /// Called when the function that is an engine's step has been called: from now on that counts, and
+    /// nothing is learnt. Such an engine captures streams in the middle of its work, so captures do not start
+    /// the count again unless the settings ask for that.
     fn follow(&mut self, what: Counted, slots: &[&Slot]) {
         self.rule = Rule::Calls(Ledger::new(what, self.fence));
         self.restarts &= self.warmup_given;
         self.set_limits(slots);
     }
 
-    /// What is counted, where that has not to be learnt.
+    /// Returns what is counted, if that does not have to be learnt.
     pub const fn counts(&self) -> Option<Counted> {
         match &self.rule {
             Rule::Calls(ledger) => Some(ledger.what()),
@@ -286,7 +296,7 @@ impl Counter {
         }
     }
 
-    /// What has been learnt, where that is the rule.
+    /// Returns the state of learning, if the rule is learnt.
     pub fn learnt(&self) -> Option<Learnt> {
         match &self.rule {
             Rule::Calls(_) => None,
@@ -294,11 +304,19 @@ impl Counter {
         }
     }
 
-    /// What an iteration is, where that has been learnt.
+    /// Returns what an iteration is, if that has been learnt.
     pub fn learnt_rule(&self) -> Option<tllmprof_learn::Rule> {
         match &self.rule {
             Rule::Calls(_) => None,
             Rule::Learned(learned) => learned.rule(),
+        }
+    }
+
+    /// Returns the same, and the level below it.
+    pub fn learnt_levels(&self) -> Option<(tllmprof_learn::Rule, Option<Inner>)> {
+        match &self.rule {
+            Rule::Calls(_) => None,
+            Rule::Learned(learned) => Some((learned.rule()?, learned.inner())),
         }
     }
 
@@ -329,6 +347,7 @@ mod tests {
     use tllmprof_sync::Lock;
 
     struct Process {
+        trails: &'static Trails,
         counter: Counter,
         slot: &'static Slot,
         begun: Vec<u64>,
@@ -344,15 +363,17 @@ mod tests {
                     .map(|(_, value)| (*value).into())
             })
             .unwrap();
+            let trails: &'static Trails = Box::leak(Box::new(Trails::new()));
             let memory = || Memory {
                 learner: Box::leak(Box::new(Lock::new(Learner::new()))).lock(),
-                trails: Box::leak(Box::new(Trails::new())),
+                trails,
                 clock: || 0,
             };
             let counter = Counter::new(&settings, || true, memory);
             let slot = Slot::new(0, |what| counter.first_limit(what, 0));
             let slot = Box::leak(Box::new(slot));
             Self {
+                trails,
                 counter,
                 slot,
                 begun: Vec::new(),
@@ -360,7 +381,7 @@ mod tests {
             }
         }
 
-        /// One call, as the doors make it.
+        /// Makes one call, as the doors do.
         fn call(&mut self, call: Call) {
             let cell = self.slot.live(call);
             cell.add();
@@ -373,6 +394,11 @@ mod tests {
             let returned = self.counter.returned(call, &slots, self.slot);
             let begun = opens.into_iter().chain(returned);
             self.begun.extend(begun.map(|begun| begun.iteration));
+        }
+
+        fn launch(&mut self, kernel: usize) {
+            learned::note(self.trails.get(0), Call::LaunchKernel, &[kernel]);
+            self.call(Call::LaunchKernel);
         }
 
         fn calls(&mut self, calls: &[Call]) {
@@ -452,6 +478,26 @@ mod tests {
         process.calls(&[StreamSynchronize; 7]);
         assert_eq!(process.begun, [0, 1, 2]);
         assert_eq!(process.counter.iterations(&[process.slot]), 2);
+    }
+
+    #[test]
+    fn only_the_launch_that_begins_a_pass_asks_once_passes_are_understood() {
+        let mut process = Process::new(&[("TLLMPROF_STEP", "auto")]);
+        let pass: Vec<usize> = (0..40)
+            .map(|n| 0x1000 + 0x10 * (n * n % 23 + n / 30))
+            .collect();
+        let mut asked = 0;
+        for n in 0..400 {
+            if n == 300 {
+                asked = process.asked;
+            }
+            for &kernel in &pass {
+                process.launch(kernel);
+            }
+        }
+        assert_eq!(process.asked - asked, 100);
+        assert_eq!(process.counter.iterations(&[process.slot]), 400);
+        assert_eq!(process.begun.last(), Some(&400));
     }
 
     #[test]

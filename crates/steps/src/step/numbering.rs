@@ -1,20 +1,20 @@
-//! From calls to iterations.
+//! Converts calls to iterations.
 
 use core::ops::Range;
 
-/// Which iteration begins at which call, calls counted from 0.
+/// Determines which iteration begins at which call. Calls are counted from 0.
 ///
-/// A call that opens an iteration does so before it goes on; one that closes an iteration does so
-/// when it returns, and the next iteration is open from there.
+/// A call that opens an iteration does so before it continues. One that closes an iteration does so when it
+/// returns, and then the next iteration is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbering {
-    /// Calls an iteration.
+    /// The number of calls in an iteration.
     pub every: u64,
-    /// The call closes iterations instead of opening them.
+    /// True if the call closes iterations instead of opening them.
     pub closes: bool,
-    /// Iterations at the start that are not counted.
+    /// The number of iterations at the start that are not counted.
     pub warmup: u64,
-    /// Calls before this one are not counted.
+    /// The first call that is counted.
     pub start: u64,
 }
 
@@ -24,7 +24,7 @@ impl Numbering {
             .saturating_add(self.warmup.saturating_mul(self.every))
     }
 
-    /// The iteration that begins at call number `call`, if one does.
+    /// Returns the iteration that begins at call number `call`, if one does.
     pub fn begins_at(&self, call: u64) -> Option<u64> {
         let calls = (call + u64::from(self.closes)).checked_sub(self.base())?;
         calls
@@ -32,7 +32,7 @@ impl Numbering {
             .then_some(calls / self.every)
     }
 
-    /// The iteration that ends when call number `call` returns, if one does. For calls that open
+    /// Returns the iteration that ends when call number `call` returns, if one does. For calls that open
     /// iterations.
     pub fn ends_after(&self, call: u64) -> Option<u64> {
         let calls = call.checked_sub(self.base())? + 1;
@@ -41,13 +41,13 @@ impl Numbering {
             .then(|| calls / self.every - 1)
     }
 
-    /// The last iteration that begins at one of `calls`.
+    /// Returns the last iteration that begins at one of `calls`.
     pub fn last_begun(&self, calls: Range<u64>) -> Option<u64> {
         calls.rev().find_map(|call| self.begins_at(call))
     }
 
-    /// The number of the call at which `iteration` begins; `None` where no call begins it, as the
-    /// first of a rule that closes iterations.
+    /// Returns the number of the call at which `iteration` begins. `None` if no call begins it, such as the
+    /// first one of a rule that closes iterations.
     pub fn call_of(&self, iteration: u64) -> Option<u64> {
         self.base()
             .saturating_add(iteration.saturating_mul(self.every))
@@ -55,18 +55,18 @@ impl Numbering {
             .filter(|&call| call >= self.start)
     }
 
-    /// Whether iteration 0 is open from the start, without a call that begins it.
+    /// Returns true if iteration 0 is open from the start, without a call that begins it.
     pub const fn begins_open(&self) -> bool {
         self.closes && self.warmup == 0
     }
 
-    /// The first iteration that begins behind the first `calls` calls.
+    /// Returns the first iteration that begins after the first `calls` calls.
     pub fn next(&self, calls: u64) -> u64 {
         let counted = (calls.saturating_add(u64::from(self.closes))).saturating_sub(self.base());
         counted.div_ceil(self.every)
     }
 
-    /// How many iterations `calls` calls make: those begun, or those closed.
+    /// Returns the number of iterations that `calls` calls make: those begun, or those closed.
     pub fn iterations(&self, calls: u64) -> u64 {
         let counted = calls.saturating_sub(self.base());
         if self.closes {

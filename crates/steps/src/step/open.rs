@@ -1,30 +1,30 @@
-//! Ranges of a thread that an iteration ends with.
+//! Pushed ranges of a thread at whose end an iteration ends.
 //!
-//! A pop says neither which range it ends nor what that was called. So from the push of a range
-//! that somebody waits for the end of, the thread's pushes and pops in its domain are counted;
-//! while nobody waits for any, which is nearly always, nothing is.
+//! A pop does not say which range it ends, nor the name of that range. So after the push of a range whose end
+//! is needed, the thread's pushes and pops in its domain are counted. While no end is needed, which is nearly
+//! always, nothing is counted.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// How many are followed at a time. Of more, the outermost are given up: their iterations end
-/// where the next begin.
-const MOST: usize = 8;
+/// The largest number of followed ranges. Beyond that the outermost are dropped: their iterations end where
+/// the next begin.
+const MAX_FOLLOWED: usize = 8;
 
 struct Range {
     domain: AtomicUsize,
     iteration: AtomicU64,
-    /// Ranges that have been pushed inside it since, and not been popped.
+    /// The number of ranges that have been pushed inside it since, and not been popped.
     inner: AtomicU64,
 }
 
-/// The followed ranges of one thread, which alone reads and writes them; the innermost is last.
+/// The followed ranges of one thread, which only that thread uses; the innermost is last.
 pub struct OpenRanges {
     count: AtomicUsize,
-    ranges: [Range; MOST],
+    ranges: [Range; MAX_FOLLOWED],
 }
 
 impl OpenRanges {
-    /// None.
+    /// No followed ranges.
     pub const fn new() -> Self {
         Self {
             count: AtomicUsize::new(0),
@@ -34,16 +34,16 @@ impl OpenRanges {
                     iteration: AtomicU64::new(0),
                     inner: AtomicU64::new(0),
                 }
-            }; MOST],
+            }; MAX_FOLLOWED],
         }
     }
 
-    /// Whether none is followed.
+    /// Returns true if no range is followed.
     pub fn is_empty(&self) -> bool {
         self.count.load(Relaxed) == 0
     }
 
-    /// A range has been pushed; with it ends `iteration`, if any.
+    /// Called when a range has been pushed. `iteration` ends with it, if given.
     pub fn pushed(&self, domain: usize, iteration: Option<u64>) {
         match iteration {
             Some(iteration) => self.follow(domain, iteration),
@@ -56,7 +56,7 @@ impl OpenRanges {
         }
     }
 
-    /// A range has been popped: the iteration that has ended with it.
+    /// Called when a range has been popped. Returns the iteration that ends with it.
     pub fn popped(&self, domain: usize) -> Option<u64> {
         let index = self.innermost(domain)?;
         let range = &self.ranges[index];
@@ -73,7 +73,7 @@ impl OpenRanges {
         }
     }
 
-    /// Gives all of them up.
+    /// Drops all of them.
     pub fn clear(&self) {
         self.count.store(0, Relaxed);
     }
@@ -87,7 +87,7 @@ impl OpenRanges {
     }
 
     fn follow(&self, domain: usize, iteration: u64) {
-        if self.count.load(Relaxed) == MOST {
+        if self.count.load(Relaxed) == MAX_FOLLOWED {
             self.remove(0);
         }
         let count = self.count.load(Relaxed);

@@ -1,10 +1,9 @@
-//! Where each thread counts its calls.
+//! The cells in which each thread counts its calls.
 //!
-//! A thread adds to its own cells with plain stores, so that sixteen threads count as cheaply as
-//! one. A cell's *limit* is how far its thread may count before it has to stop and ask; see
-//! [`super::ledger`]. Cells outlive their thread: the next new thread takes them over, counts and
-//! all, so that no call is forgotten and ten thousand short threads need no more cells than ever
-//! ran at once.
+//! A thread adds to its own cells with plain stores, so that sixteen threads count as cheaply as one. A
+//! cell's *limit* is how far its thread may count before it has to stop and ask; see [`super::ledger`]. Cells
+//! outlive their thread: the next new thread takes them over, with their counts, so that no call is lost and
+//! ten thousand short threads need only as many cells as threads ran at the same time.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -13,7 +12,7 @@ use tllmprof_calls::Kind;
 use super::counted::{Counted, ROWS};
 use super::open::OpenRanges;
 
-/// A limit that is never passed.
+/// A limit that is never exceeded.
 pub const UNLIMITED: u64 = u64::MAX;
 
 /// One thread's count of one call.
@@ -24,7 +23,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Where the assembler finds the fields, in bytes.
+    /// Offsets of the fields in bytes, for the assembler.
     pub const COUNT: usize = core::mem::offset_of!(Self, count);
     pub const LIMIT: usize = core::mem::offset_of!(Self, limit);
 
@@ -35,7 +34,7 @@ impl Cell {
         }
     }
 
-    /// Calls so far.
+    /// Returns the number of calls so far.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
@@ -45,23 +44,23 @@ impl Cell {
         self.count.store(self.count() + 1, Ordering::Relaxed);
     }
 
-    /// The count up to which the thread needs not ask.
+    /// Returns the count up to which the thread does not have to ask.
     pub fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Sets the count up to which the thread needs not ask.
+    /// Sets the count up to which the thread does not have to ask.
     pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 }
 
-/// Bytes from a thread's first cell to the one of `what`.
+/// Returns the offset in bytes from a thread's first cell to the one of `what`.
 pub const fn cell_offset(what: Counted) -> usize {
     what.row() * size_of::<Cell>()
 }
 
-/// All that is kept of one thread at a time.
+/// The counting state of one thread at a time.
 #[repr(C)]
 pub struct Slot {
     live: [Cell; ROWS],
@@ -70,18 +69,19 @@ pub struct Slot {
     /// The credit that is being called back.
     given: AtomicU64,
     taken: AtomicBool,
-    /// The thread is about to begin a step: a call of it has its number and has not gone on.
+    /// True while the thread begins a step: a call of it has its number and has not continued.
     begins: AtomicBool,
     open: OpenRanges,
-    /// Which of the process's slots it is.
+    /// The index among the process's slots.
     thread: u32,
-    /// The address of what the thread reaches its cells by; 0 for none.
+    /// The address of the block through which the thread finds its cells; 0: none.
     block: AtomicUsize,
 }
 
 impl Slot {
-    /// Slot number `thread`, in use, its limits from `limit` for calls outside a stream capture; inside one,
-    /// only what ends it is asked about.
+    /// Slot number `thread`, in use. `limit` returns the limits for calls outside a stream capture; inside
+    /// one, the thread only has to ask at calls that begin or end a capture, destroy an object or control the
+    /// profiler.
     pub fn new(thread: u32, limit: impl Fn(Counted) -> u64) -> Self {
         let ends_capture = |what| match what {
             Counted::Call(call) => matches!(
@@ -91,9 +91,9 @@ impl Slot {
             Counted::Named | Counted::Python => false,
         };
         Self {
-            live: core::array::from_fn(|row| Cell::new(limit(Counted::at(row)))),
+            live: core::array::from_fn(|row| Cell::new(limit(Counted::from_row(row)))),
             captured: core::array::from_fn(|row| {
-                let asks = ends_capture(Counted::at(row));
+                let asks = ends_capture(Counted::from_row(row));
                 Cell::new(if asks { 0 } else { UNLIMITED })
             }),
             settled: [const { AtomicU64::new(0) }; ROWS],
@@ -106,12 +106,12 @@ impl Slot {
         }
     }
 
-    /// Where calls outside a stream capture are counted.
+    /// Returns the cell in which calls outside a stream capture are counted.
     pub fn live(&self, what: impl Into<Counted>) -> &Cell {
         &self.live[what.into().row()]
     }
 
-    /// Where calls are counted, outside a stream capture or inside one.
+    /// Returns the cell in which calls are counted, outside a stream capture or inside one.
     pub fn cell(&self, what: Counted, capturing: bool) -> &Cell {
         if capturing {
             &self.captured[what.row()]
@@ -120,7 +120,7 @@ impl Slot {
         }
     }
 
-    /// The first of the cells that calls made now count in.
+    /// Returns the first of the cells in which calls are counted now.
     pub fn cells(&self, capturing: bool) -> &Cell {
         if capturing {
             &self.captured[0]
@@ -129,17 +129,17 @@ impl Slot {
         }
     }
 
-    /// How many of the thread's calls have got their number.
+    /// Returns the number of the thread's calls that have got their numbers.
     pub fn settled(&self, what: Counted) -> u64 {
         self.settled[what.row()].load(Ordering::Relaxed)
     }
 
-    /// Says how many of the thread's calls have got their number.
+    /// Sets the number of the thread's calls that have got their numbers.
     pub fn set_settled(&self, what: Counted, count: u64) {
         self.settled[what.row()].store(count, Ordering::Relaxed);
     }
 
-    /// The credit that is being called back.
+    /// Returns the credit that is being called back.
     pub fn given(&self) -> u64 {
         self.given.load(Ordering::Relaxed)
     }
@@ -149,37 +149,37 @@ impl Slot {
         self.given.store(limit, Ordering::Relaxed);
     }
 
-    /// Which of the process's slots it is.
+    /// Returns the index among the process's slots.
     pub const fn thread(&self) -> u32 {
         self.thread
     }
 
-    /// Where the thread that counts here keeps the address of its cells; 0 for none.
+    /// Returns the address of the block in which the thread keeps the address of its cells; 0: none.
     pub fn block(&self) -> usize {
         self.block.load(Ordering::Relaxed)
     }
 
-    /// Says where the thread that counts here keeps the address of its cells.
+    /// Sets the address of the block in which the thread keeps the address of its cells.
     pub fn set_block(&self, block: usize) {
         self.block.store(block, Ordering::Relaxed);
     }
 
-    /// The thread's ranges that an iteration ends with.
+    /// Returns the thread's ranges at whose end an iteration ends.
     pub fn open_ranges(&self) -> &OpenRanges {
         &self.open
     }
 
-    /// Whether a call of the thread has its number and has not gone on.
+    /// Returns true if a call of the thread has its number and has not continued.
     pub fn is_beginning(&self) -> bool {
         self.begins.load(Ordering::Acquire)
     }
 
-    /// Says whether a call of the thread has its number and has not gone on.
+    /// Sets whether a call of the thread has its number and has not continued.
     pub fn set_beginning(&self, begins: bool) {
         self.begins.store(begins, Ordering::Release);
     }
 
-    /// A new thread counts here.
+    /// Marks the slot as used by a new thread.
     pub fn take(&self) {
         self.taken.store(true, Ordering::Release);
     }
@@ -191,7 +191,7 @@ impl Slot {
         self.taken.store(false, Ordering::Release);
     }
 
-    /// Whether a thread counts here.
+    /// Returns true if a thread uses the slot.
     pub fn is_taken(&self) -> bool {
         self.taken.load(Ordering::Acquire)
     }

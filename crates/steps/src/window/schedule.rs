@@ -7,59 +7,76 @@ use std::time::Instant;
 use tllmprof_config::range::Window;
 
 use super::{Edge, Point, Taken, later};
-use crate::steady::{Settling, Verdict};
+use crate::length::{KernelPart, Measuring, Next};
+use crate::steady::{Known, Settling, Verdict};
 
 pub use demand::Conflict;
 
-/// Parts of windows that were closed in between which are kept one by one.
+/// The number of parts of windows that are kept one by one.
 pub(super) const PARTS: usize = 1024;
 
-/// What a window has left to take: so many iterations, or all that come.
+/// The iterations that a window still has to take: a number of them, or all that come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rest {
     asked: Window,
     left: Option<u64>,
 }
 
-/// The windows of a process, on their way from wanted to captured.
+/// The windows of a process: those wanted, open and captured.
 #[derive(Clone, Debug, Default)]
 pub struct Schedule {
     windows: Vec<Window>,
-    /// Windows before this one are behind us.
+    /// The index of the next window. Those before it are done.
     next: usize,
-    /// The one at `next`, if it is open.
+    /// The window at `next`, if it is open.
     open: Option<Taken>,
-    /// What it has left to take, if it was closed in between.
+    /// Its remaining iterations, if it was closed in between.
     rest: Option<Rest>,
     captured: Vec<Taken>,
-    /// Parts that are not kept: there were too many.
+    /// The number of parts that are not kept because there were too many.
     unkept: u64,
-    /// A window whose beginning has passed opens late, as long as was asked for, instead of what
-    /// is left of it.
+    /// True if a window whose beginning has passed opens late, with its full length, instead of with the rest
+    /// of its iterations.
     is_patient: bool,
-    /// No window opens for now.
+    /// True if no window may open for now.
     held: bool,
-    /// The iteration that begins does not count: no window opens with it.
+    /// True if the iteration that begins does not count: no window opens with it.
     passes_over: bool,
-    /// The window begins once the time of an iteration has settled.
+    /// Set if the window begins once the time of an iteration has settled.
     settling: Option<Settling>,
-    /// A window that was asked for while the process runs and has not opened yet. It comes before those at `next`.
+    /// Set if the window lasts until it has what its figures need.
+    length: Option<Length>,
+    /// A window that was asked for while the process runs and has not opened yet. It comes before those at
+    /// `next`.
     demanded: Option<Window>,
-    /// How many of those have closed.
+    /// The number of such windows that have closed.
     demands_met: u64,
 }
+
+/// The length of a window that depends on its iterations.
+#[derive(Clone, Copy, Debug)]
+struct Length {
+    kernels: Option<KernelPart>,
+    /// The measurement of the window that has opened.
+    measuring: Option<Measuring>,
+    /// The time when the latest iteration began.
+    now: Option<Instant>,
+    /// True if the part with kernels begins with the iteration that is reached next.
+    is_kernels_due: bool,
+}
+
 impl Schedule {
-    /// The schedule for `windows`, which are sorted and apart.
+    /// The schedule for `windows`, which are sorted and do not overlap.
     pub fn new(windows: &[Window]) -> Self {
         Self {
             windows: windows.to_vec(),
-            // The last one is closed where nothing may be allocated.
+            // Reserved here, because the last window is closed where nothing may be allocated.
             captured: Vec::with_capacity(windows.len()),
             ..Self::default()
         }
     }
 
-    /// The schedule for windows that are not to be missed by those who count late.
+    /// The schedule for windows that must not be missed by a process that counts late.
     pub fn patient(windows: &[Window]) -> Self {
         Self {
             is_patient: true,
@@ -68,18 +85,20 @@ impl Schedule {
         }
     }
 
-    /// Lets no window open, or lets them again.
+    /// Stops windows from opening, or allows it again.
     pub fn hold(&mut self, held: bool) {
         self.held = held;
     }
 
-    /// Lets no window open until [`Schedule::hold`] lets them: one whose beginning passes meanwhile opens late.
+    /// Stops windows from opening until [`Schedule::hold`] allows it: one whose beginning passes in between
+    /// opens late.
     pub fn wait(&mut self) {
         self.is_patient = true;
         self.held = true;
     }
 
-    /// Lets windows be made of iterations that count alone ([`Schedule::counts`]): they open with the first one.
+    /// Makes windows of only those iterations that count ([`Schedule::counts`]): they open with the first
+    /// one.
     #[must_use]
     pub fn of_some(self) -> Self {
         Self {
@@ -88,7 +107,7 @@ impl Schedule {
         }
     }
 
-    /// Lets the window begin once the time of an iteration has settled ([`Schedule::begins`]).
+    /// Makes the window begin once the time of an iteration has settled ([`Schedule::begins`]).
     #[must_use]
     pub fn once_settled(self) -> Self {
         Self {
@@ -97,33 +116,95 @@ impl Schedule {
         }
     }
 
-    /// Whether the window waits for that, so that [`Schedule::begins`] is to know of each iteration.
+    /// Makes the window last until it has what its figures need, including kernels in a separate part.
+    #[must_use]
+    pub fn as_long_as_needed(self, kernels: Option<KernelPart>) -> Self {
+        Self {
+            length: Some(Length {
+                kernels,
+                measuring: None,
+                now: None,
+                is_kernels_due: false,
+            }),
+            ..self
+        }
+    }
+
+    /// Returns true if [`Schedule::begins`] has to be called for each iteration.
+    pub fn follows_each(&self) -> bool {
+        let is_to_open =
+            self.length.is_some_and(|l| l.measuring.is_none()) && self.next < self.windows.len();
+        self.is_settling() || is_to_open || self.is_measuring() || self.rest.is_some()
+    }
+
+    /// Returns true if the window is open that lasts until it has what its figures need.
+    fn is_measuring(&self) -> bool {
+        self.open
+            .is_some_and(|open| !open.on_demand && self.length.is_some())
+    }
+
+    /// Returns true if the window waits for the time to settle, so that [`Schedule::begins`] has to be called
+    /// for each iteration.
     pub fn is_settling(&self) -> bool {
         self.settling
             .as_ref()
             .is_some_and(|settling| settling.verdict().is_none())
     }
 
-    /// `iteration` begins now, and has not been reached yet.
-    pub fn begins(&mut self, iteration: u64, now: Instant) {
+    /// Called when `iteration` begins, before it is reached.
+    pub fn begins(&mut self, iteration: u64, now: Instant, known: Known) {
+        let known = Known {
+            counts: known.counts && !self.passes_over,
+            ..known
+        };
         if let Some(settling) = &mut self.settling {
-            settling.begins(iteration, now, !self.passes_over);
+            settling.begins(iteration, now, known);
+        }
+        let is_measuring = self.is_measuring();
+        let Some(length) = &mut self.length else {
+            return;
+        };
+        length.now = Some(now);
+        let next = match length.measuring.as_mut().filter(|_| is_measuring) {
+            Some(measuring) => measuring.begins(now, known),
+            None => return,
+        };
+        match (next, &mut self.open) {
+            (Next::Kernels, _) => length.is_kernels_due = true,
+            (Next::Closes, Some(open)) => {
+                let last = iteration.saturating_sub(1).max(open.window.first);
+                open.goes_on = false;
+                self.rest = None;
+                open.window.last = Some(last);
+                open.asked.last = Some(last.max(open.asked.first));
+            }
+            _ => {}
         }
     }
 
-    /// A stream was captured in the iteration that runs.
+    /// Called when a stream was captured in the current iteration.
     pub fn interrupt(&mut self) {
         if let Some(settling) = &mut self.settling {
             settling.interrupt();
         }
+        if let Some(measuring) = self.length.as_mut().and_then(|l| l.measuring.as_mut()) {
+            measuring.interrupt();
+        }
     }
 
-    /// What has become of the time of an iteration, where the window has waited for it to settle.
+    /// Called when the count starts again: everything before was the program's warm-up.
+    pub fn restart(&mut self) {
+        if let Some(settling) = &mut self.settling {
+            settling.restart();
+        }
+    }
+
+    /// Returns the result of waiting for the time of an iteration to settle, if the window waited for that.
     pub fn verdict(&self) -> Option<Verdict> {
         self.settling.as_ref()?.verdict()
     }
 
-    /// Says of `iteration`, before it is reached, whether it counts. The open window lasts one longer for
+    /// Sets whether `iteration` counts, before it is reached. The open window lasts one iteration longer for
     /// each that does not.
     pub fn counts(&mut self, iteration: u64, counts: bool) {
         self.passes_over = !counts;
@@ -136,8 +217,8 @@ impl Schedule {
         }
     }
 
-    /// As [`Schedule::counts`] of one that does not: the open window closes before it, and opens again with the
-    /// next one that counts. Whether there is one to be closed, which none is that was demanded.
+    /// Like [`Schedule::counts`] for one that does not count: the open window closes before it, and opens
+    /// again with the next one that counts. Returns true if a window has to be closed; not for one on demand.
     pub fn splits(&mut self, iteration: u64) -> bool {
         self.passes_over = true;
         let Some(open) = &mut self.open else {
@@ -156,56 +237,57 @@ impl Schedule {
         true
     }
 
-    /// How many iterations a window that was closed in between still has to take; none if it takes all.
+    /// Returns the number of iterations that a window that was closed in between still has to take; `None` if
+    /// it takes all.
     pub fn lacks(&self) -> Option<u64> {
         self.rest?.left
     }
 
-    /// Forgets the windows that were planned from the start.
+    /// Removes the windows that were planned from the start and have not begun.
     pub fn plan_none(&mut self) {
         self.windows.truncate(self.next);
         self.settling = None;
     }
 
-    /// The window that is open.
+    /// Returns the window that is open.
     pub const fn open(&self) -> Option<Taken> {
         self.open
     }
 
-    /// Whether a window is open or may yet open.
+    /// Returns true if a window is open or may still open.
     pub fn has_more(&self) -> bool {
         self.is_open() || self.demanded.is_some() || self.next < self.windows.len()
     }
 
-    /// Whether a window is open.
+    /// Returns true if a window is open.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// The window that would be open at `iteration` if it were not held.
+    /// Returns the window that would be open at `iteration` if it were not held.
     pub fn waiting_at(&self, iteration: u64) -> Option<Window> {
         let window = self.coming().find(|window| window.first <= iteration)?;
         (self.held && self.open.is_none()).then_some(window)
     }
 
-    /// Whether no window opens, whatever iteration begins.
+    /// Returns true if no window opens, whatever iteration begins.
     fn is_held(&self) -> bool {
         self.held || self.passes_over
     }
 
-    /// Whether any window has ever opened.
+    /// Returns true if any window has ever opened.
     pub fn has_opened(&self) -> bool {
         self.open.is_some() || !self.captured.is_empty() || self.demands_met > 0
     }
 
-    /// The windows that open next, of those planned and those demanded.
+    /// Returns the next planned window and the one on demand.
     fn coming(&self) -> impl Iterator<Item = Window> {
         let planned = self.windows.get(self.next).copied();
         let planned = planned.filter(|_| !self.is_settling());
         self.demanded.into_iter().chain(planned)
     }
 
-    /// The iteration whose beginning opens or closes a window next.
+    /// Returns the iteration whose beginning opens or closes the next window.
     pub fn next_edge(&self) -> Option<u64> {
         match &self.open {
             Some(open) => open.window.last?.checked_add(1),
@@ -213,30 +295,38 @@ impl Schedule {
         }
     }
 
-    /// Whether something has to happen at `point`.
+    /// Returns true if something has to be switched at `point`.
     pub fn has_edge_at(&self, point: Point) -> bool {
         match point {
             Point::Start => false,
             Point::In(_) if self.is_held() && self.open.is_none() => false,
-            Point::In(iteration) => self.next_edge().is_some_and(|edge| edge <= iteration),
+            Point::In(iteration) => {
+                self.has_kernels_due() || self.next_edge().is_some_and(|edge| edge <= iteration)
+            }
             Point::After(iteration) => self.closes_after(iteration),
         }
     }
 
-    /// Whether the open window ends with `iteration`.
+    /// Returns true if the part of the open window with kernels begins with the iteration that is reached
+    /// next.
+    fn has_kernels_due(&self) -> bool {
+        self.is_measuring() && self.length.is_some_and(|length| length.is_kernels_due)
+    }
+
+    /// Returns true if the open window ends with `iteration`.
     pub fn closes_after(&self, iteration: u64) -> bool {
         self.open
             .is_some_and(|open| open.window.last == Some(iteration))
     }
 
-    /// Moves on to `point`.
+    /// Moves to `point`. Returns the changes there.
     pub fn reach(&mut self, point: Point) -> Edge {
         match point {
             Point::Start => Edge::default(),
             Point::In(iteration) => self.advance(iteration),
             Point::After(iteration) if self.closes_after(iteration) => Edge {
                 close: self.close(),
-                open: None,
+                ..Edge::default()
             },
             Point::After(_) => Edge::default(),
         }
@@ -248,13 +338,19 @@ impl Schedule {
         if self.open.is_some_and(|open| is_over(&open.window)) {
             edge.close = self.close();
         }
+        if self.has_kernels_due()
+            && let Some(length) = &mut self.length
+        {
+            length.is_kernels_due = false;
+            edge.kernels = true;
+        }
         if self.open.is_none()
             && !self.is_held()
             && let Some(demanded) = self.demanded.take_if(|window| window.first <= iteration)
         {
             self.open = Some(Taken {
                 on_demand: true,
-                ..Taken::of(demanded, later(demanded, iteration))
+                ..Taken::new(demanded, later(demanded, iteration))
             });
             edge.open = self.open;
         } else if self.open.is_none() && !self.is_held() && !self.is_settling() {
@@ -262,41 +358,62 @@ impl Schedule {
                 && self.captured.is_empty()
                 && let Some(window) = self.windows.first_mut()
             {
-                // Nobody asked for it by number.
+                // It was not asked for by number.
                 *window = later(*window, iteration);
             }
             while !self.is_patient && self.windows.get(self.next).is_some_and(is_over) {
                 self.next += 1;
             }
-            // Profilers need time between windows that were asked for apart.
+            // Profilers need time between windows that were asked for separately.
             let apart = edge.close.is_none() || !self.is_patient;
             let window = self.windows.get(self.next).filter(|w| w.first <= iteration);
             if let Some(window) = window.filter(|window| apart || window.first == iteration) {
-                self.open = Some(self.take(*window, iteration));
+                let taken = Taken {
+                    is_measured: self.length.is_some(),
+                    ..self.take(*window, iteration)
+                };
+                self.open = Some(taken);
                 self.rest = None;
+                self.measure(taken);
                 edge.open = self.open;
-                // It is closed where nothing may be allocated, maybe.
+                // It may be closed where nothing may be allocated.
                 self.captured.reserve(1);
             }
         }
         edge
     }
 
-    /// The iterations that `window` takes when it opens at `iteration`.
+    /// Starts to measure the opened window, if it lasts until it has what its figures need.
+    fn measure(&mut self, taken: Taken) {
+        let usual = match self.verdict() {
+            Some(Verdict::Settled(step)) => Some(step),
+            _ => None,
+        };
+        if let Some(length) = &mut self.length {
+            if let Some(measuring) = length.measuring.as_mut().filter(|_| taken.is_again) {
+                // The time in between does not belong to it.
+                return measuring.interrupt();
+            }
+            let now = length.now.unwrap_or_else(Instant::now);
+            length.measuring = Some(Measuring::new(length.kernels, usual, now));
+        }
+    }
+
+    /// Returns the iterations that `window` takes when it opens at `iteration`.
     fn take(&self, window: Window, iteration: u64) -> Taken {
         if let Some(Rest { asked, left }) = self.rest {
             let last = left.map(|left| iteration.saturating_add(left - 1));
             let first = iteration;
             return Taken {
                 is_again: true,
-                ..Taken::of(asked, Window { first, last })
+                ..Taken::new(asked, Window { first, last })
             };
         }
         let late = iteration.saturating_sub(window.first);
         if !self.is_patient || late == 0 {
             return Taken::on_time(window);
         }
-        Taken::of(window, later(window, iteration))
+        Taken::new(window, later(window, iteration))
     }
 
     /// Closes the open window, as at the end of the process; no window opens after it.
@@ -329,12 +446,13 @@ impl Schedule {
         Some(taken)
     }
 
-    /// The windows that opened and closed.
+    /// Returns the windows that opened and closed.
     pub fn captured(&self) -> &[Taken] {
         &self.captured
     }
 
-    /// How many parts of windows were captured beside those, between the last two of them.
+    /// Returns the number of captured parts of windows that are not in that list, between the last two of
+    /// them.
     pub const fn unkept(&self) -> u64 {
         self.unkept
     }

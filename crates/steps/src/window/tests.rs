@@ -1,4 +1,4 @@
-//! What opens and closes where, of planned windows.
+//! Tests of planned windows: where they open and close.
 
 mod demanded;
 
@@ -9,6 +9,15 @@ use tllmprof_config::range::Window;
 
 use super::schedule::PARTS;
 use super::*;
+use crate::length::KernelPart;
+use crate::steady::Known;
+
+/// Iterations of the program's own work begin and end.
+const OWN: Known = Known {
+    counts: true,
+    idle: Duration::ZERO,
+    gpu_wait: Duration::ZERO,
+};
 
 fn window(first: u64, last: impl Into<Option<u64>>) -> Window {
     Window {
@@ -40,21 +49,21 @@ fn a_window_opens_at_its_first_and_closes_after_its_last() {
                 5,
                 Edge {
                     open: taken(w),
-                    close: None
+                    ..Edge::default()
                 }
             ),
             (
                 10,
                 Edge {
-                    open: None,
-                    close: taken(w)
+                    close: taken(w),
+                    ..Edge::default()
                 }
             )
         ]
     );
 }
 
-/// Windows of the iterations for which `counts`, as they were taken.
+/// Returns the schedule after windows of the iterations for which `counts` returns true.
 fn of_some(windows: &[Window], until: u64, counts: impl Fn(u64) -> bool) -> Schedule {
     let mut schedule = Schedule::new(windows).of_some();
     for n in 0..until {
@@ -80,19 +89,19 @@ fn a_window_of_some_iterations_opens_with_one_and_lasts_for_as_many_as_were_aske
     assert_eq!(windows(&all), [(asked, asked)]);
     let none = of_some(&[asked], 40, |n| n < 5);
     assert!(!none.has_opened());
-    // The second waits for the first, and what comes just after an end does not count.
+    // The second waits for the first, and an excluded iteration just after an end does not count.
     let next = window(9, 10);
     let even = of_some(&[asked, next], 40, |n| n % 2 == 0);
     assert_eq!(
         windows(&even),
         [(asked, window(6, 10)), (next, window(12, 14))]
     );
-    // One that is not full at the end says how far it came.
+    // A window that is not full at the end reports how far it got.
     let mut cut = of_some(&[asked], 10, |n| n == 5 || n > 8);
     let taken = cut.finish().unwrap();
     assert_eq!(taken.window, window(5, 10));
     assert_eq!(taken.cut(10).unwrap().has, Some(window(5, 9)));
-    // A window without an end needs to open only.
+    // A window without an end only needs to open.
     let open = of_some(&[window(2, None)], 9, |n| n == 4);
     assert!(open.is_open());
 }
@@ -185,7 +194,8 @@ fn a_jump_closes_and_opens_at_once_and_leaves_out_what_it_passed() {
         schedule.reach(Point::In(10)),
         Edge {
             close: taken(a),
-            open: taken(c)
+            open: taken(c),
+            kernels: false,
         }
     );
     assert_eq!(schedule.captured(), [Taken::on_time(a)]);
@@ -266,7 +276,7 @@ fn what_is_not_understood_is_not_captured_and_a_window_opens_late_instead() {
     assert!(schedule.has_edge_at(Point::In(15)));
     let late = schedule.reach(Point::In(15)).open.unwrap();
     assert_eq!((late.asked, late.window), (a, window(15, 19)));
-    // What is open closes in any case.
+    // An open window closes in any case.
     schedule.hold(true);
     assert!(schedule.has_edge_at(Point::In(20)));
     assert_eq!(schedule.reach(Point::In(20)).close, Some(late));
@@ -304,7 +314,7 @@ fn a_window_of_steady_iterations_begins_where_their_time_has_settled() {
         let mut edges = Vec::new();
         for n in 0..200 {
             schedule.counts(n, counts(n));
-            schedule.begins(n, now);
+            schedule.begins(n, now, OWN);
             let has_edge = schedule.has_edge_at(Point::In(n));
             let edge = schedule.reach(Point::In(n));
             assert_eq!(has_edge, edge != Edge::default(), "{n}");
@@ -319,17 +329,65 @@ fn a_window_of_steady_iterations_begins_where_their_time_has_settled() {
     let taken = Taken::on_time(window(32, 51));
     let edges = run(Schedule::new(&asked).once_settled(), |_| true);
     assert_eq!(edges, [(32, taken), (52, taken)]);
-    // It is late for nobody, whatever else may hold windows up.
+    // It is never late, whatever else may hold windows.
     let mut held = Schedule::patient(&asked);
     held.hold(false);
     assert_eq!(run(held.once_settled(), |_| true), edges);
-    // As many of those that count.
+    // The same number of iterations that count.
     let some = run(Schedule::new(&asked).of_some().once_settled(), |n| {
         n % 2 == 0
     });
     assert_eq!(some.len(), 2);
     let (opened, closed) = (some[0].0, some[1].0);
     assert_eq!((opened % 2, closed - opened), (0, 39), "{some:?}");
+}
+
+#[test]
+fn a_window_without_a_length_lasts_until_it_has_what_it_needs() {
+    let run = |kernels, until: u64, millis: fn(u64) -> u64| {
+        let asked = [window(0, None)];
+        let mut schedule = Schedule::patient(&asked)
+            .once_settled()
+            .as_long_as_needed(kernels);
+        schedule.hold(false);
+        let mut now = Instant::now();
+        let mut edges = Vec::new();
+        for n in 0..until {
+            let follows_each = schedule.follows_each();
+            assert!(follows_each || schedule.captured().len() == 1, "{n}");
+            schedule.begins(n, now, OWN);
+            let has_edge = schedule.has_edge_at(Point::In(n));
+            let edge = schedule.reach(Point::In(n));
+            assert_eq!(has_edge, edge != Edge::default(), "{n}");
+            let closed = edge.close.map(|taken| taken.window);
+            if has_edge {
+                edges.push((n, edge.open.is_some(), edge.kernels, closed));
+            }
+            now += Duration::from_millis(millis(n));
+        }
+        (edges, schedule.finish())
+    };
+    let kernels = KernelPart {
+        iterations: 20,
+        within: Some(Duration::from_millis(300)),
+    };
+    let (edges, _) = run(Some(kernels), 400, |_| 10);
+    let all = [
+        (24, true, false, None),
+        (224, false, true, None),
+        (244, false, false, Some(window(24, 243))),
+    ];
+    assert_eq!(edges, all);
+    // Of a pause in its middle only a little counts.
+    let (edges, _) = run(Some(kernels), 400, |n| if n == 100 { 5000 } else { 10 });
+    assert_eq!(edges[1].0, 215);
+    let (edges, _) = run(None, 400, |_| 10);
+    assert_eq!(edges[1], (224, false, false, Some(window(24, 223))));
+    // The process ends within the window.
+    let (edges, open) = run(Some(kernels), 100, |_| 10);
+    assert_eq!(edges.len(), 1);
+    let cut = open.and_then(|open| open.cut(100)).unwrap();
+    assert_eq!(cut.has, Some(window(24, 99)));
 }
 
 #[test]
@@ -341,7 +399,7 @@ fn a_steady_window_keeps_its_name_where_it_opens_again() {
             27..30 => drop(schedule.splits(n)),
             _ => schedule.counts(n, true),
         }
-        schedule.begins(n, start + Duration::from_millis(n));
+        schedule.begins(n, start + Duration::from_millis(n), OWN);
         schedule.reach(Point::In(n));
     }
     let captured = schedule.captured().iter();
@@ -356,7 +414,7 @@ fn a_steady_window_that_is_held_waits_for_that_too() {
     schedule.wait();
     let start = Instant::now();
     for n in 0..40 {
-        schedule.begins(n, start + Duration::from_millis(n));
+        schedule.begins(n, start + Duration::from_millis(n), OWN);
         let is_due = n >= crate::steady::NEEDED;
         assert_eq!(schedule.waiting_at(n).is_some(), is_due, "{n}");
         assert!(schedule.reach(Point::In(n)).open.is_none());

@@ -1,4 +1,4 @@
-//! A folder of its own for each test, and files that a compiler makes in it.
+//! A temporary folder for each test, and files that a compiler makes in it.
 
 #![allow(dead_code)] // each test file uses its part
 
@@ -8,12 +8,12 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// A folder that goes when the test ends.
+/// A folder that is removed when the test ends.
 pub struct Scratch(TempDir);
 
 impl Scratch {
     pub fn new() -> Self {
-        // As the dynamic linker and readlink will show it.
+        // The path as the dynamic linker and readlink show it.
         let parent = std::env::temp_dir().canonicalize().unwrap();
         Self(TempDir::with_prefix_in("tllmprof-", parent).unwrap())
     }
@@ -24,8 +24,7 @@ impl Scratch {
         path
     }
 
-    /// Runs a tool in this folder. Ten seconds and more are no fault of a compiler on a busy machine,
-    /// a minute is.
+    /// Runs a tool in this folder. The limit is a minute, as a compiler may take over ten seconds on a busy machine.
     pub fn tool(&self, words: &[&str]) {
         let mut command = Command::new("timeout");
         command.arg("60").args(words).current_dir(self.0.path());
@@ -34,7 +33,7 @@ impl Scratch {
         assert!(output.status.success(), "{command:?}: {stderr}");
     }
 
-    /// Compiles C++ with the given arguments besides source and output.
+    /// Compiles C++ with the given arguments in addition to source and output.
     pub fn compile(&self, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
         let text = self.path(&format!("{name}.cc"));
         fs::write(&text, source).unwrap();
@@ -44,7 +43,7 @@ impl Scratch {
     }
 }
 
-/// A library with most of what names can say.
+/// A library with most kinds of names.
 pub const LIBRARY: &str = r#"
 #include <map>
 #include <stdexcept>
@@ -99,7 +98,7 @@ pub fn pattern(regex: &str) -> tllmprof_symbols::Pattern {
     }
 }
 
-/// Functions of the image that match, by their first names.
+/// Returns the functions of the image that match, by their first names.
 pub fn matching(image: &tllmprof_symbols::Image, regex: &str) -> Vec<String> {
     names(&image.matching(&pattern(regex), usize::MAX).functions)
 }

@@ -7,7 +7,7 @@ use super::Event::{
     self, Attached, Broken, Busy, Closes, Early, Ends, Left, Obstructed, Opens, Yields,
 };
 use super::Plan::{self, Cut, Hopeless, Leaving, Off, Taking, Waiting};
-use super::{EARLY, LATE, Leave, NEVER, TRIES, Where};
+use super::{EARLY_RETRY_ITERATIONS, LATE_RETRY_ITERATIONS, Leave, MAX_TRIES, NEVER, Where};
 
 const SLOW: Event = Event::NotAttached {
     iteration: 5,
@@ -42,7 +42,7 @@ fn closed(over: u64, cupti: Where) -> Event {
     }
 }
 
-/// What is to be done at each of `events`, and the plan after them.
+/// Returns what to do at each of `events`, and the plan after them.
 fn after(events: &[Event]) -> (Vec<Action>, Plan) {
     let mut plan = Off;
     let on = |event: &Event| {
@@ -172,7 +172,7 @@ fn it_is_tried_again_later_and_later_and_then_let_be() {
         }
     }
     assert_eq!(tried, [100, 101, 103, 107, 115, 131, 163, 227]);
-    assert_eq!(tried.len(), TRIES as usize);
+    assert_eq!(tried.len(), MAX_TRIES as usize);
     assert_eq!(plan, Off);
 }
 
@@ -180,7 +180,7 @@ fn it_is_tried_again_later_and_later_and_then_let_be() {
 fn what_is_too_early_is_no_try() {
     let mut plan = Leaving(Leave { tries: 3, at: 100 });
     for time in 0..20 {
-        let iteration = 100 + time * EARLY;
+        let iteration = 100 + time * EARLY_RETRY_ITERATIONS;
         assert_eq!(
             plan.next(begins(iteration - 1, Where::In)).1,
             Action::Nothing
@@ -189,7 +189,7 @@ fn what_is_too_early_is_no_try() {
         assert_eq!(action, Action::Leave);
         plan = next.next(Early { iteration }).0;
     }
-    let at = 100 + 20 * EARLY;
+    let at = 100 + 20 * EARLY_RETRY_ITERATIONS;
     assert_eq!(plan, Leaving(Leave { tries: 3, at }));
 }
 
@@ -210,7 +210,7 @@ fn a_window_that_opens_before_cupti_could_go_takes_it_as_it_is() {
     let (plan, action) = plan.next(begins(7, Where::In));
     assert_eq!(action, Action::Attach);
     assert_eq!(plan.next(Attached { until: 8 }).0, Taking { until: 8 });
-    // And where that window closes before any iteration of its own, it goes as it was to.
+    // If that window closes before any iteration of its own, CUPTI is detached as planned before.
     let (plan, action) = plan.next(Closes { over: 7 });
     assert_eq!((plan.is_leaving(), action), (true, SayCaptured));
 }
@@ -248,7 +248,7 @@ fn cupti_that_comes_too_late_goes_when_it_is_in() {
         begins(5, Where::Out),
         SLOW,
         begins(5, Where::Coming),
-        begins(5 + LATE, Where::In),
+        begins(5 + LATE_RETRY_ITERATIONS, Where::In),
         Left,
     ];
     let (actions, plan) = after(&events);
@@ -262,10 +262,10 @@ fn cupti_attaches_too_late_and_the_process_exits() {
     let (_, plan) = after(&[Opens, begins(5, Where::Out)]);
     attempt = attempt.next(attempt::Event::Begins).unwrap_or(attempt);
     let number = attempt.number();
-    // The program's thread waits no longer, and goes on.
+    // The program's thread waits no longer, and continues.
     attempt = attempt.next(attempt::Event::Abandons).unwrap_or(attempt);
     let (plan, _) = plan.next(SLOW);
-    // The worker comes to the end of it.
+    // The worker finishes the attempt.
     for event in [presence::Event::Subscribed, presence::Event::Enabled] {
         presence = presence.next(event).unwrap_or(presence);
     }
@@ -304,7 +304,7 @@ fn the_child_of_a_fork_has_no_window_and_not_its_parents_cupti() {
     assert_eq!(Plan::of_child(false).next(Opens).0, Waiting { leave: None });
 }
 
-/// Calls `act` with the plan before and after each event of all lists of so many events.
+/// Calls `act` with the plan before and after each event, for all lists of `length` events.
 fn walk(plan: Plan, events: &[Event], length: u32, act: &impl Fn(Plan, Event, Plan, Action)) {
     for event in events.iter().copied().filter(|_| length > 0) {
         let (next, action) = plan.next(event);
@@ -354,7 +354,7 @@ fn whatever_happens_in_whatever_order() {
         let writes_stop = matches!(action, Stop | StopAndLeave);
         let was_taking = matches!(before, Taking { .. });
         let is_taking = matches!(after, Taking { .. });
-        // What has begun in the record ends there, unless the record itself is ruled out.
+        // A recording of kernels that has begun in the record ends there, unless the record itself is ruled out.
         let ends = was_taking && !is_taking && event != Obstructed;
         assert_eq!(writes_stop, ends, "{list:?}");
         let leaves = matches!(action, Action::Leave | StopAndLeave);
@@ -378,7 +378,7 @@ fn answers_to_what_was_not_asked_change_nothing() {
     }
 }
 
-/// The iteration in which another profiler comes is not one whose kernels were taken.
+/// Checks that kernels do not count as recorded in the iteration in which another profiler takes CUPTI.
 #[test]
 fn another_profiler_ends_it_in_the_middle_of_an_iteration() {
     let taking = [Opens, begins(5, Where::Out), Attached { until: 9 }, Yields];

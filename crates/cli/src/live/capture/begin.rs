@@ -1,4 +1,4 @@
-//! Has a window accepted in each process: with the same iteration in those in lockstep.
+//! Opens a window in each process: with the same iteration in all processes in lockstep.
 
 use std::io;
 use std::thread;
@@ -14,9 +14,9 @@ use crate::live::lockstep::{Plan, Sample};
 use crate::live::sockets::Process;
 use crate::output;
 
-/// How long steps are counted, to know how fast they are.
+/// Time over which steps are counted, to estimate their rate.
 const BETWEEN: Duration = Duration::from_millis(150);
-/// How often a step is chosen that some have reached before all have confirmed.
+/// Number of attempts to choose a first step, in case some processes reach it before all have confirmed.
 const TRIES: u32 = 6;
 
 const OTHER_ANSWER: &str = "it answers something else than it was asked";
@@ -30,26 +30,26 @@ pub struct Member {
     pub last: Option<u64>,
 }
 
-/// Where windows were accepted, and whether that is not everywhere.
+/// The processes that accepted a window, and whether any did not.
 pub struct Begun {
     pub members: Vec<Member>,
     pub failed: bool,
 }
 
-/// Where a window is to be accepted.
+/// A process that is asked for a window.
 struct Candidate {
     process: Process,
-    /// Has ended meanwhile.
+    /// The process has ended meanwhile.
     is_gone: bool,
 }
 
 impl Candidate {
     fn ask(&mut self, request: &Request) {
-        // What becomes of it shows where it is to answer.
+        // A failure shows when the answer is read.
         let _ = self.process.connection.ask(request);
     }
 
-    /// The next answer; none from a process that has ended, which is said.
+    /// The next answer; `None` from a process that has ended, which is logged.
     fn answer(&mut self) -> io::Result<Option<Event>> {
         let answer = self.process.connection.next();
         self.unless_gone(answer)
@@ -74,10 +74,10 @@ impl Candidate {
     }
 }
 
-/// Takes out those that have ended.
+/// Removes the processes that have ended.
 ///
 /// # Errors
-/// Where none is left.
+/// No process is left.
 fn leave_ended(candidates: &mut Vec<Candidate>) -> Result<()> {
     candidates.retain(|candidate| !candidate.is_gone);
     if candidates.is_empty() {
@@ -86,7 +86,7 @@ fn leave_ended(candidates: &mut Vec<Candidate>) -> Result<()> {
     Ok(())
 }
 
-/// Reads the counts of all that have not ended.
+/// Reads the counts of all processes that have not ended.
 fn sample(candidates: &mut [Candidate]) -> Result<Sample> {
     let since = Instant::now();
     let asked = |candidate: &mut Candidate| candidate.ask(&Request::Status);
@@ -107,7 +107,7 @@ fn sample(candidates: &mut [Candidate]) -> Result<Sample> {
     })
 }
 
-/// Three samples of the same processes, as [`Plan::new`] wants them.
+/// Three samples of the same processes, for [`Plan::new`].
 fn samples(candidates: &mut Vec<Candidate>) -> Result<[Sample; 3]> {
     loop {
         let before = sample(candidates)?;
@@ -123,11 +123,11 @@ fn samples(candidates: &mut Vec<Candidate>) -> Result<[Sample; 3]> {
     }
 }
 
-/// Has windows accepted in all processes: with the same iteration in those in lockstep. Processes that end meanwhile are
-/// named and left out.
+/// Opens windows in all processes: with the same iteration in those in lockstep. Processes that end meanwhile are
+/// logged and left out.
 ///
 /// # Errors
-/// Where one refuses, none is left, or no iteration can be agreed on.
+/// A process refuses, no process is left, or the processes cannot agree on an iteration.
 pub fn begin(processes: Vec<Process>, wanted: &Wanted) -> Result<Begun> {
     let asked = processes.len();
     let candidate = |process| Candidate {
@@ -135,13 +135,19 @@ pub fn begin(processes: Vec<Process>, wanted: &Wanted) -> Result<Begun> {
         is_gone: false,
     };
     let mut candidates: Vec<_> = processes.into_iter().map(candidate).collect();
+    // The iteration after the windows that block this one.
+    let mut behind = None;
     for attempt in 1..=TRIES {
         let samples = samples(&mut candidates)?;
         let is_one = candidates.len() == 1;
         let plan = Plan::new(&samples, 1 << attempt);
-        // One alone takes the next.
-        let first = plan.first.saturating_add(wanted.delay);
-        let first_of = |is_member: &bool| (*is_member && !is_one).then_some(first);
+        let first = plan.first.max(behind.unwrap_or(0));
+        let first = first.saturating_add(wanted.delay);
+        // A single process, or one out of step, takes its next iteration, unless it has to wait.
+        let first_of = |is_member: &bool| match *is_member && !is_one {
+            true => Some(first),
+            false => behind,
+        };
         for (candidate, is_member) in candidates.iter_mut().zip(&plan.members) {
             candidate.ask(&wanted.request(first_of(is_member)));
         }
@@ -166,6 +172,11 @@ pub fn begin(processes: Vec<Process>, wanted: &Wanted) -> Result<Begun> {
                     }
                 }
                 Ok(Some(Event::Refused { next: Some(_), .. })) if attempt < TRIES => {}
+                Ok(Some(Event::Refused {
+                    ends: Some(ends), ..
+                })) if wanted.wait.is_some() && attempt < TRIES => {
+                    behind = behind.max(ends.checked_add(1));
+                }
                 Ok(Some(Event::Refused { why, .. })) => refusals.push(format!("{pid}: {why}")),
                 Ok(Some(_)) => refusals.push(format!("{pid}: {OTHER_ANSWER}")),
                 Ok(None) => {}
@@ -227,7 +238,7 @@ mod tests {
 
     use super::*;
 
-    /// A process that makes no step and answers each request for a window as `answer` does, until that gives none.
+    /// A process that makes no steps and answers each request for a window with `answer`, until that returns `None`.
     fn process(pid: u64, mut answer: impl FnMut() -> Option<Event> + Send + 'static) -> Process {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let status = Status {
@@ -249,12 +260,12 @@ mod tests {
         });
         Process {
             socket: PathBuf::new(),
-            connection: Connection::over(ours),
+            connection: Connection::from_stream(ours),
             status,
         }
     }
 
-    /// Accepts, then ends.
+    /// Accepts this number of requests, then ends.
     fn ends_behind(accepted: u32) -> impl FnMut() -> Option<Event> {
         let mut left = accepted;
         move || {
@@ -274,6 +285,7 @@ mod tests {
                 Event::Refused {
                     why: "late".to_owned(),
                     next: Some(2),
+                    ends: None,
                 }
             } else {
                 Event::Accepted {
@@ -283,16 +295,45 @@ mod tests {
             })
         };
         let processes = vec![process(1, late_once), process(2, ends_behind(1))];
-        let begun = begin(processes, &Wanted::of_steps(2)).unwrap();
+        let begun = begin(processes, &Wanted::from_steps(2, None)).unwrap();
         let pids: Vec<_> = begun.members.iter().map(|one| one.status.pid).collect();
         assert_eq!(pids, [1]);
         assert!(begun.failed);
     }
 
     #[test]
+    fn who_waits_gets_the_iteration_after_the_window_that_is_in_the_way() {
+        let answer = || {
+            let mut turn = 0;
+            move || {
+                turn += 1;
+                Some(match turn {
+                    1 => Event::Refused {
+                        why: "window 0-99 is open".to_owned(),
+                        next: None,
+                        ends: Some(99),
+                    },
+                    _ => Event::Accepted {
+                        first: 100,
+                        last: Some(101),
+                    },
+                })
+            }
+        };
+        let error = begin(vec![process(1, answer())], &Wanted::from_steps(2, None));
+        assert_eq!(error.err().unwrap().to_string(), "1: window 0-99 is open");
+        let waits = Wanted::from_steps(2, Some(Duration::from_secs(1)));
+        let begun = begin(vec![process(1, answer()), process(2, answer())], &waits).unwrap();
+        let firsts: Vec<_> = begun.members.iter().map(|one| one.first).collect();
+        assert_eq!(firsts, [100, 100]);
+    }
+
+    #[test]
     fn where_every_process_ends_nothing_is_captured() {
         let processes = vec![process(1, ends_behind(0)), process(2, ends_behind(0))];
-        let error = begin(processes, &Wanted::of_steps(2)).err().unwrap();
+        let error = begin(processes, &Wanted::from_steps(2, None))
+            .err()
+            .unwrap();
         assert_eq!(error.to_string(), NONE_LEFT);
     }
 }

@@ -1,4 +1,4 @@
-//! Waits for windows that were accepted, shows how far they are, and stops them.
+//! Waits for the accepted windows, shows their progress, and stops them.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,12 +16,12 @@ use crate::live::connection::{Connection, Writer};
 use crate::output;
 use crate::progress::Progress;
 
-/// How often processes are asked how far they are.
+/// Interval at which processes are asked for their progress.
 const ASK: Duration = Duration::from_millis(500);
-/// What became of the window of a process.
+/// The outcome of the window of a process.
 pub struct Captured {
     pub status: Status,
-    /// The iteration that it opened with, and where it is recorded.
+    /// The first and last iteration of the window, and the record that holds them.
     pub first: Option<u64>,
     pub last: Option<u64>,
     pub record: Option<PathBuf>,
@@ -36,10 +36,10 @@ struct Waiting {
 
 type Heard = (usize, io::Result<Event>);
 
-/// Waits until all windows have closed; what became of them, and whether something failed.
+/// Waits until all windows have closed. Returns their outcomes, and whether something failed.
 ///
 /// # Errors
-/// Where the user leaves, or windows do not close.
+/// The user interrupts, or windows do not close.
 pub fn follow(
     members: Vec<Member>,
     wanted: &Wanted,
@@ -87,7 +87,7 @@ fn span(first: u64, last: Option<u64>) -> u64 {
     last.map_or(0, |last| last.saturating_sub(first).saturating_add(1))
 }
 
-/// Hands on what a process says, until its window has closed.
+/// Forwards the messages of a process until its window has closed.
 fn listen(place: usize, mut connection: Connection, to: &Sender<Heard>) {
     loop {
         let event = connection.next();
@@ -101,10 +101,10 @@ fn listen(place: usize, mut connection: Connection, to: &Sender<Heard>) {
 struct Follow {
     waiting: Vec<Waiting>,
     failed: bool,
-    /// When all were stopped.
+    /// The time at which all processes were asked to stop.
     stopped: Option<Instant>,
     is_stuck: bool,
-    /// When something happened last.
+    /// The time of the last progress.
     moved: Instant,
     asked: Instant,
     progress: Progress,
@@ -138,7 +138,7 @@ impl Follow {
             if self.stopped.is_some_and(|since| since.elapsed() > CLOSING) {
                 bail!("the windows are still open after {CLOSING:?}");
             }
-            if self.stopped.is_none() && self.moved.elapsed() > wanted.wait {
+            if self.stopped.is_none() && self.moved.elapsed() > wanted.patience() {
                 self.is_stuck = true;
                 self.stop();
             }
@@ -152,7 +152,7 @@ impl Follow {
 
     fn ask(&mut self, request: &Request) {
         for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.is_over) {
-            // Who is gone is heard of by the other thread.
+            // The thread that reads notices a process that is gone.
             let _ = waiting.writer.ask(request);
         }
     }
@@ -217,7 +217,7 @@ impl Follow {
         }
     }
 
-    /// Shows how many iterations are done.
+    /// Shows the number of iterations that are done.
     fn show(&mut self) {
         let done = |waiting: &Waiting| {
             let Captured { status, first, .. } = &waiting.captured;

@@ -1,6 +1,6 @@
-//! `tllmprof capture`: the next steps of processes that run, the same ones in all that are in lockstep.
+//! `tllmprof capture`: captures the next steps of running processes, the same steps in all that are in lockstep.
 //!
-//! [`begin`] has windows accepted, [`follow`] waits for them, [`read`] reads them out of the records.
+//! [`begin`] opens windows, [`follow`] waits for them, [`read`] reads them from the records.
 
 mod begin;
 mod follow;
@@ -24,11 +24,17 @@ use super::sockets::Process;
 use super::targets::Targets;
 use super::{count, count_or_none};
 use crate::failure::{self, usage, worded};
+use crate::manners;
 use crate::output;
 use crate::page::{self, Measured};
+use crate::processes::Reading;
 pub use read::Windows;
 
-/// How long a process may take to close a window that was stopped.
+/// Default time from the start of one capture to the start of the next.
+const EVERY: Duration = Duration::from_secs(60);
+/// Default time after which a capture gives up if no iteration begins, or no process listens.
+pub const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
+/// Time within which a process has to close a window that was stopped.
 const CLOSING: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
@@ -49,9 +55,9 @@ pub struct Arguments {
     /// Capture so often
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
     repeat: u64,
-    /// From the beginning of one capture to that of the next, with --repeat
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
-    every: Duration,
+    /// From the beginning of one capture to that of the next, with --repeat [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    every: Option<Duration>,
     /// Write a page of HTML, with timelines, of all that was captured
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
@@ -60,7 +66,7 @@ pub struct Arguments {
     force: bool,
 }
 
-/// What a capture takes.
+/// The part of the command line that defines a capture.
 #[derive(clap::Args, Default)]
 pub struct Wanted {
     /// Iterations to capture [default: 50, or with --for as many as come]
@@ -98,23 +104,24 @@ pub struct Wanted {
     /// With the iterations before, which a process that was started with --flight keeps
     #[arg(long)]
     past: bool,
-    /// Give up when no iteration has begun for this long
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
-    wait: Duration,
+    /// Wait for the end of a window that is in the way, and give up when no iteration has begun for this long [default: 60s,
+    /// and refuse where a window is in the way]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    wait: Option<Duration>,
     /// Copy the records into this folder, which is made if it is missing: one for each process and capture
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     output: Option<PathBuf>,
 }
 
-/// Where a process is to write its trace: its folder is not the command's.
+/// Parses the path of the process's trace. It is made absolute, because the process may have another working folder.
 fn trace_path(text: &str) -> Result<String, String> {
     TracePath::parse(text).map_err(|problem| problem.to_string())?;
     let path = std::path::absolute(text).map_err(|error| worded(&error.to_string()))?;
     Ok(path.to_string_lossy().into_owned())
 }
 
-/// A time that is not 0.
-fn duration(text: &str) -> Result<Duration, &'static str> {
+/// Parses a time that is not 0.
+pub fn duration(text: &str) -> Result<Duration, &'static str> {
     let time = time::parse(text).filter(|time| !time.is_zero());
     time.ok_or("wanted: a time such as 10s, 500ms or 2m")
 }
@@ -124,6 +131,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         && let Err(problem) = Condition::parse(text)
     {
         return Err(usage(format_args!("--where {text:?}: {problem}")));
+    }
+    if arguments.every.is_some() && arguments.repeat == 1 {
+        return Err(usage(
+            "--every: there is only one capture (wanted: --repeat N as well)",
+        ));
+    }
+    if arguments.html.as_deref() == Some(Path::new("-")) {
+        return Err(usage(
+            "--html -: the report goes to standard output (wanted: a file's name)",
+        ));
     }
     let _made = arguments.wanted.output.as_deref().map(folder).transpose()?;
     let page = match &arguments.html {
@@ -145,13 +162,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         match capture(arguments, &interrupts, &mut windows) {
             Ok(succeeded) => failed |= !succeeded,
             Err(error) if turn == 1 => return Err(error),
-            // The next one may succeed.
+            // The next capture may succeed.
             Err(error) => {
                 output::say(format_args!("{}", failure::text(&error)));
                 failed = true;
             }
         }
-        let until = since + arguments.every;
+        let until = since + arguments.every.unwrap_or(EVERY);
         if turn == arguments.repeat || !wait(until, &interrupts) {
             break;
         }
@@ -161,9 +178,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     {
         let out = out.display();
         let read = windows.read()?;
-        let measured = Measured::of(&read);
-        page::write(&Report::new(read), &measured, target, true, None)
-            .with_context(|| out.to_string())?;
+        let measured = Measured::from_processes(&read);
+        page::write(
+            &Report::new(read),
+            &measured,
+            Some(target),
+            true,
+            Reading::default(),
+        )
+        .with_context(|| out.to_string())?;
         output::say(format_args!("the page is {out}"));
     }
     Ok(if failed {
@@ -173,7 +196,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// The folder of `-o`, where this command made it: it goes again if nothing is in it by the end.
+/// The folder of `-o`, if this command created it. It is removed if it is empty at the end.
 struct Made<'a>(&'a Path);
 
 impl Drop for Made<'_> {
@@ -182,7 +205,7 @@ impl Drop for Made<'_> {
     }
 }
 
-/// Makes the folder of `-o`, before anything is captured, but none that it would be in: its name may be mistyped.
+/// Creates the folder of `-o` before anything is captured. Its parent must exist, because the name may be mistyped.
 fn folder(path: &Path) -> Result<Option<Made<'_>>> {
     let error = match fs::create_dir(path) {
         Ok(()) => return Ok(Some(Made(path))),
@@ -211,7 +234,7 @@ fn folder(path: &Path) -> Result<Option<Made<'_>>> {
     })
 }
 
-/// Captures once and reports; whether all windows were captured whole and could be read.
+/// Captures once and reports. Returns whether all windows were captured completely and could be read.
 fn capture(arguments: &Arguments, interrupts: &AtomicUsize, windows: &mut Windows) -> Result<bool> {
     let (read, succeeded) = take(
         arguments.targets.find()?,
@@ -222,14 +245,14 @@ fn capture(arguments: &Arguments, interrupts: &AtomicUsize, windows: &mut Window
     if read.is_empty() {
         return Ok(succeeded && arguments.wanted.profiler);
     }
-    output::print(Report::new(read).text().as_bytes())?;
+    output::print(Report::new(read).styled(manners::stdout()).as_bytes())?;
     Ok(succeeded)
 }
 
-/// Captures in these processes: what was captured, and whether that is all of it.
+/// Captures in these processes. Returns the processes as read, and whether everything was captured.
 ///
 /// # Errors
-/// Where one refuses, no iteration can be agreed on, or the user leaves.
+/// A process refuses, the processes cannot agree on an iteration, or the user interrupts.
 pub fn take(
     processes: Vec<Process>,
     wanted: &Wanted,
@@ -242,7 +265,7 @@ pub fn take(
     Ok((read, !(begun.failed || failed)))
 }
 
-/// Waits until then; whether the user still wants to.
+/// Waits until then. Returns `false` if the user interrupted.
 fn wait(until: Instant, interrupts: &AtomicUsize) -> bool {
     loop {
         if interrupts.load(Ordering::Relaxed) > 0 {
@@ -256,7 +279,7 @@ fn wait(until: Instant, interrupts: &AtomicUsize) -> bool {
     }
 }
 
-/// How often the user has had enough.
+/// Counts the interrupts of the user.
 pub fn interrupts() -> Result<Arc<AtomicUsize>> {
     let count = Arc::new(AtomicUsize::new(0));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -264,20 +287,30 @@ pub fn interrupts() -> Result<Arc<AtomicUsize>> {
         let act = move || {
             count.fetch_add(1, Ordering::Relaxed);
         };
-        // SAFETY: an atomic addition is all that it does.
+        // SAFETY: the handler only makes an atomic addition.
         unsafe { signal_hook::low_level::register(signal, act)? };
     }
     Ok(count)
 }
 
 impl Wanted {
-    /// So many steps, and nothing else.
-    pub fn of_steps(steps: u64) -> Self {
+    /// A capture of N steps with default options.
+    pub fn from_steps(steps: u64, wait: Option<Duration>) -> Self {
         Self {
             steps: Some(steps),
-            wait: Duration::from_secs(60),
+            wait,
             ..Self::default()
         }
+    }
+
+    /// The same, with GPU kernels in this number of iterations.
+    pub fn with_kernels(self, kernels: Option<u64>) -> Self {
+        Self { kernels, ..self }
+    }
+
+    /// Time after which the capture gives up if no iteration begins.
+    fn patience(&self) -> Duration {
+        self.wait.unwrap_or(GIVE_UP_AFTER)
     }
 
     fn request(&self, first: Option<u64>) -> Request {
@@ -303,7 +336,7 @@ impl Wanted {
     }
 }
 
-/// A process as messages name it.
+/// The name of a process in messages.
 fn name(status: &Status) -> String {
     match status.rank {
         Some(rank) => format!("{} (rank {rank})", status.pid),
@@ -311,7 +344,7 @@ fn name(status: &Status) -> String {
     }
 }
 
-/// What becomes of a window whose process ends.
+/// The message about a window whose process ended.
 fn ended(status: &Status) -> String {
     let name = name(status);
     format!("{name}: the process ended before its window closed")

@@ -1,4 +1,4 @@
-//! Reads what was captured, out of the records of the processes.
+//! Reads captured windows from the records of the processes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use crate::chosen::Chosen;
 use crate::live::record::reachable;
 use crate::{failure, output, processes};
 
-/// The windows that were captured so far: by the record of their process, the file that has them all, and their first
-/// iterations.
+/// The windows that were captured so far: by the record of their process, the file that holds them all, and their
+/// first iterations.
 #[derive(Default)]
 pub struct Windows {
     of: BTreeMap<PathBuf, (PathBuf, Vec<u64>)>,
-    /// With the iterations before each.
+    /// Include the iterations before each window.
     past: bool,
 }
 
@@ -29,11 +29,11 @@ impl Windows {
     /// The processes, each with all of its windows.
     ///
     /// # Errors
-    /// Where a record can no longer be read.
+    /// A record can no longer be read.
     pub fn read(&self) -> Result<Vec<Read>> {
         let all = self.of.values();
         all.map(|(file, firsts)| {
-            of_windows(file, firsts, self.past).with_context(|| file.display().to_string())
+            read_windows(file, firsts, self.past).with_context(|| file.display().to_string())
         })
         .collect()
     }
@@ -45,10 +45,10 @@ impl Windows {
     }
 }
 
-/// Reads what was captured, and copies it where that is wanted.
+/// Reads the captured windows, and copies the records if the user asked for that.
 ///
 /// # Errors
-/// Where a copy cannot be made.
+/// A copy cannot be made.
 pub fn read(all: &[Captured], wanted: &Wanted, windows: &mut Windows) -> Result<Vec<Read>> {
     windows.past = wanted.past;
     let mut read = Vec::new();
@@ -81,7 +81,7 @@ pub fn read(all: &[Captured], wanted: &Wanted, windows: &mut Windows) -> Result<
                 .with_context(|| format!("{pid}: {}", file.display()))?,
             None => file,
         };
-        match of_windows(&file, &[first], wanted.past) {
+        match read_windows(&file, &[first], wanted.past) {
             Ok(process) if process.windows.is_empty() => {
                 output::say(format_args!(
                     "{pid}: {}: the window is not in the record: the disk may be full, or the record",
@@ -115,8 +115,8 @@ fn copy(file: &Path, folder: &Path, captured: &Captured) -> Result<PathBuf> {
     Ok(to)
 }
 
-/// The process, with the windows that begin with these iterations alone and, with their `past`, those right before.
-fn of_windows(file: &Path, firsts: &[u64], past: bool) -> Result<Read> {
+/// The process with only the windows that begin with these iterations and, with `past`, those right before them.
+fn read_windows(file: &Path, firsts: &[u64], past: bool) -> Result<Read> {
     let chosen = Chosen::new(processes::open(file, "reading")?, firsts, past)?;
     Ok(Read::read(file.to_owned(), &chosen)?)
 }

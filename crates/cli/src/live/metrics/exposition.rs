@@ -1,4 +1,4 @@
-//! The text that Prometheus reads: what each metric is, and its value for each process.
+//! The Prometheus text format: a description of each metric, and its value for each process.
 
 use std::fmt::Write;
 
@@ -6,34 +6,34 @@ use tllmprof_control::{Phase, Status, Times};
 
 use crate::live::record::Figures;
 
-/// A process, and what its record says of it.
+/// A process, and the figures of its record.
 pub struct Seen {
     pub status: Status,
     pub figures: Option<Figures>,
 }
 
-/// A metric, by what a scrape calls its type.
+/// A metric family.
 pub struct Family {
     pub name: &'static str,
     help: &'static str,
     of: Of,
 }
 
-/// Where a value of a process comes from; a process without one has no line.
+/// The source of a metric's value; a process without a value has no line.
 enum Of {
     Counter(fn(&Seen) -> Option<u64>),
     Gauge(fn(&Seen) -> Option<u64>),
-    /// In nanoseconds; shown in seconds.
+    /// A gauge in nanoseconds; shown in seconds.
     Seconds(fn(&Seen) -> Option<u64>),
-    /// How long iterations take, in seconds, by phase.
+    /// A histogram of iteration times by phase, in seconds.
     Durations,
-    /// 1, with what is said of the process in words.
+    /// A constant 1, with facts about the process as labels.
     Info,
-    /// How many processes there are.
+    /// Number of processes.
     Count,
 }
 
-/// All of them.
+/// All metric families.
 pub const FAMILIES: [Family; 12] = [
     Family {
         name: "tllmprof_processes",
@@ -105,7 +105,7 @@ pub fn text(seen: &[Seen]) -> String {
         if !lines.is_empty() {
             let Family { name, help, .. } = family;
             let kind = family.kind();
-            // A string takes all that is written to it.
+            // Writing to a String cannot fail.
             let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{lines}");
         }
     }
@@ -153,7 +153,7 @@ impl Family {
         out
     }
 
-    /// The names that its lines have.
+    /// The names of its lines.
     #[cfg(test)]
     fn names(&self) -> Vec<String> {
         match self.of {
@@ -165,7 +165,7 @@ impl Family {
     }
 }
 
-/// A histogram for each phase.
+/// Writes a histogram for each phase.
 fn write_durations(out: &mut String, name: &str, labels: &str, times: &Times) -> std::fmt::Result {
     for taken in &times.phases {
         let phase = escaped(taken.phase.as_deref().unwrap_or("unknown"));
@@ -199,7 +199,7 @@ fn labels(status: &Status) -> String {
     )
 }
 
-/// Text as the value of a label.
+/// Escapes a text for the value of a label.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")
@@ -241,7 +241,7 @@ mod tests {
              tllmprof_iterations_total{{pid=\"8\",{labels}}} 50\n"
         );
         assert!(text.contains(&expected), "{text}");
-        // Nothing is known without a record.
+        // Without a record nothing is known.
         assert!(
             !text.contains("seconds") && !text.contains("collections"),
             "{text}"
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(lines("unknown")[4..], ["sum } 0.005", "count } 5"]);
     }
 
-    /// The queries of a dashboard.
+    /// Collects the queries of a dashboard.
     fn queries(value: &Value, found: &mut Vec<String>) {
         match value {
             Value::Object(all) => {

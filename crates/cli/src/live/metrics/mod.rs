@@ -1,7 +1,7 @@
-//! `tllmprof serve-metrics`: figures of the processes that run, for Prometheus.
+//! `tllmprof serve-metrics`: figures of running processes, for Prometheus.
 //!
-//! Each scrape asks the processes over their sockets, and reads the headers of their records: nothing is kept between
-//! scrapes. [`exposition`] is the text.
+//! Each scrape asks the processes over their sockets and reads the headers of their records; no state is kept between
+//! scrapes. [`exposition`] writes the text.
 
 mod exposition;
 
@@ -32,7 +32,7 @@ pub struct Arguments {
     listen: SocketAddr,
 }
 
-/// An address or the name of one, and a port.
+/// Parses an address or host name with a port.
 fn address(text: &str) -> Result<SocketAddr, &'static str> {
     let mut found = text.to_socket_addrs().into_iter().flatten();
     found
@@ -66,13 +66,13 @@ fn answer(request: Request) {
     if let Ok(header) = Header::from_bytes("Content-Type", TEXT) {
         response.add_header(header);
     }
-    // A client that is gone has no use for it.
+    // The client may have disconnected.
     let _ = request.respond(response);
 }
 
 fn seen() -> Vec<Seen> {
     let of = |process: sockets::Process| Seen {
-        figures: Figures::of(&process.status),
+        figures: Figures::from_status(&process.status),
         status: process.status,
     };
     sockets::listening().into_iter().map(of).collect()

@@ -1,7 +1,7 @@
-//! `tllmprof top`: processes that run, on the terminal, once a second.
+//! `tllmprof top`: shows running processes on the terminal, once a second.
 //!
-//! One thread asks the processes ([`watched`]), another captures or stops where a key asks for that ([`orders`]), and the
-//! main one draws what they hand over ([`view`]) and reads keys ([`screen`]).
+//! One thread asks the processes ([`watched`]), another captures or stops when a key requests it ([`orders`]), and the
+//! main thread draws their results ([`view`]) and reads keys ([`screen`]).
 
 mod orders;
 mod screen;
@@ -23,16 +23,16 @@ use signal_hook::{flag, low_level};
 use super::count;
 use super::targets::Targets;
 use crate::inherited;
-use crate::output::Kept;
+use crate::output::{self, Kept};
 use orders::{Captured, Orders};
 use screen::{Key, Screen};
 use view::View;
 use watched::{Row, Watched};
 
-/// How often processes are asked.
+/// Interval at which processes are asked.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// How long a key or a signal may wait to be looked at.
-const LOOK: Duration = Duration::from_millis(100);
+/// Longest delay until a key or a signal is handled.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -60,16 +60,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints tables, until the reader has seen enough.
+/// Prints tables until the reader closes the pipe.
 fn print(mut watched: Watched, count: Option<u64>) -> io::Result<()> {
     let mut printed = 0;
-    // A rate needs two looks.
+    // A rate needs two samples.
     watched.look();
     while count.is_none_or(|count| printed < count) {
         thread::sleep(BETWEEN);
         let between = if printed > 0 { "\n" } else { "" };
         let table = format!("{between}{}", view::table(&watched.look()));
-        let mut stdout = io::stdout().lock();
+        let mut stdout = output::stdout()?.lock();
         let written = stdout.write_all(crate::manners::spelled(&table).as_bytes());
         match written.and_then(|()| stdout.flush()) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
@@ -80,10 +80,10 @@ fn print(mut watched: Watched, count: Option<u64>) -> io::Result<()> {
     Ok(())
 }
 
-/// What other threads hand to the one that draws.
+/// Messages from other threads to the one that draws.
 enum Event {
     Rows(Vec<Row>),
-    /// What became of an order; nothing where there is nothing to show.
+    /// The result of an order; empty if there is nothing to show.
     Done(Vec<Captured>),
 }
 
@@ -104,7 +104,7 @@ fn live(watched: Watched) -> Result<()> {
     Ok(())
 }
 
-/// The signal that ends it, once one has come.
+/// The signal that ends the command, once one has arrived; 0 before.
 fn heard() -> Result<Arc<AtomicUsize>> {
     let heard = Arc::new(AtomicUsize::new(0));
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
@@ -115,7 +115,7 @@ fn heard() -> Result<Arc<AtomicUsize>> {
     Ok(heard)
 }
 
-/// Asks the processes for as long as somebody wants to know.
+/// Asks the processes as long as the receiver exists.
 fn ask(mut watched: Watched, to: &Sender<Event>) {
     loop {
         let since = Instant::now();
@@ -126,7 +126,7 @@ fn ask(mut watched: Watched, to: &Sender<Event>) {
     }
 }
 
-/// Until a key or a signal ends it.
+/// Draws and reads keys until a key or a signal ends it.
 fn follow(
     screen: &Screen,
     events: &Receiver<Event>,
@@ -137,7 +137,7 @@ fn follow(
     let mut view = View::default();
     loop {
         screen.draw(&view)?;
-        let key = screen.key(LOOK)?;
+        let key = screen.key(POLL_INTERVAL)?;
         if signal.load(Ordering::Relaxed) != 0 || key == Some(Key::Quit) {
             orders.leave();
             return Ok(());
@@ -150,12 +150,13 @@ fn follow(
             Some(Key::Stop) => orders.stop(view.selected()),
             Some(Key::Quit) | None => {}
         }
+        kept.take().into_iter().for_each(|line| view.say(line));
         loop {
             match events.try_recv() {
                 Ok(Event::Rows(rows)) => view.show(rows),
                 Ok(Event::Done(captured)) => {
                     orders.are_done();
-                    view.add(captured);
+                    view.finish_order(captured);
                 }
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
@@ -163,6 +164,5 @@ fn follow(
                 }
             }
         }
-        kept.take().into_iter().for_each(|line| view.say(line));
     }
 }

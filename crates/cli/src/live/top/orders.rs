@@ -1,4 +1,4 @@
-//! What keys ask of processes: done on a thread of its own, one after the other.
+//! Orders that keys give, executed one at a time on a thread of their own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,10 +16,10 @@ use crate::live::sockets::{self, Process};
 use crate::live::stop::stop;
 use crate::{failure, output};
 
-/// How long a capture that runs may take to be stopped at the end.
+/// Time within which a running capture has to stop at the end.
 const LEAVE: Duration = Duration::from_secs(2);
 
-/// By what a process is known: two containers may have the same numbers.
+/// Identity of a process: two containers may use the same process numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Id {
     host: String,
@@ -27,7 +27,7 @@ pub struct Id {
 }
 
 impl Id {
-    pub fn of(status: &Status) -> Self {
+    pub fn from_status(status: &Status) -> Self {
         Self {
             host: status.host.clone(),
             pid: status.pid,
@@ -35,29 +35,29 @@ impl Id {
     }
 }
 
-/// What the iterations of a window that was captured come to.
+/// Summary of the iterations in a captured window.
 #[derive(Clone, Debug, Default)]
 pub struct Captured {
     pub pid: u32,
     pub rank: Option<u64>,
     pub window: (u64, u64),
-    /// Nanoseconds.
+    /// Median iteration time, in nanoseconds.
     pub p50: Option<u64>,
-    /// Shares of their time: of GPU work, of waits for it, of collections, of waits for the GIL. Nothing where that is not
-    /// recorded.
+    /// Shares of the iterations' time: GPU work, waits for the GPU, garbage collections, waits for the GIL. `None` if
+    /// that is not recorded.
     pub gpu: Option<f64>,
-    /// How many iterations there are, and of how many the GPU's share is.
+    /// Number of iterations, and the number of those whose GPU time is known.
     pub iterations: u64,
     pub timed: u64,
     pub waits: Option<f64>,
     pub collections: Option<f64>,
     pub gil: Option<f64>,
-    /// Requests and tokens of a batch, on average.
+    /// Average number of requests and tokens in a batch.
     pub batch: Option<(f64, f64)>,
 }
 
 impl Captured {
-    fn of(read: &Read) -> Option<Self> {
+    fn from_process(read: &Read) -> Option<Self> {
         let window = read.windows.last()?;
         let sum = read.sum.as_ref()?;
         let share = |part: u64| (part > 0).then(|| sum.share(part));
@@ -68,7 +68,7 @@ impl Captured {
         };
         Some(Self {
             pid: read.pid,
-            rank: (!read.facts.rank_source.is_empty()).then_some(read.facts.rank),
+            rank: read.facts.known_rank(),
             window: (window.first, window.last),
             p50: Some(sum.time.p50),
             gpu: sum.gpu_share,
@@ -87,9 +87,14 @@ impl Captured {
     }
 }
 
+/// The message during a capture.
+pub fn capturing() -> String {
+    format!("capturing {STEPS} iterations")
+}
+
 pub struct Orders {
     to: Sender<Event>,
-    /// Stops the capture that runs.
+    /// Stops the running capture.
     interrupts: Arc<AtomicUsize>,
     running: Option<JoinHandle<()>>,
 }
@@ -108,16 +113,16 @@ impl Orders {
         if self.running.is_some() {
             return output::say(format_args!("wait until the last order is done"));
         }
-        output::say(format_args!("capturing {STEPS} iterations"));
+        output::say(format_args!("{}", capturing()));
         let interrupts = Arc::clone(&self.interrupts);
         self.begin(move || {
-            let wanted = Wanted::of_steps(STEPS);
+            let wanted = Wanted::from_steps(STEPS, None);
             let (read, _) = take(find(&of)?, &wanted, &interrupts, &mut Windows::default())?;
-            Ok(read.iter().filter_map(Captured::of).collect())
+            Ok(read.iter().filter_map(Captured::from_process).collect())
         });
     }
 
-    /// Closes what is open in these processes; a capture of this command's ends, too.
+    /// Closes the open windows of these processes; also ends a capture of this command.
     pub fn stop(&mut self, of: Vec<Id>) {
         if self.running.is_some() {
             self.interrupts.store(1, Ordering::Relaxed);
@@ -137,17 +142,17 @@ impl Orders {
                 output::say(format_args!("{}", failure::text(&error)));
                 Vec::new()
             });
-            // At the end nobody listens.
+            // At the end the receiver may be gone.
             let _ = to.send(Event::Done(done));
         }));
     }
 
-    /// The last order is done.
+    /// Notes that the last order is done.
     pub fn are_done(&mut self) {
         self.running = None;
     }
 
-    /// Stops the capture that runs, if one does, and waits for that, but not for long.
+    /// Stops the running capture, if any, and waits for it, at most [`LEAVE`].
     pub fn leave(&mut self) {
         self.interrupts.store(1, Ordering::Relaxed);
         let until = Instant::now() + LEAVE;
@@ -160,10 +165,10 @@ impl Orders {
     }
 }
 
-/// Connections of their own to these processes.
+/// Opens separate connections to these processes.
 fn find(of: &[Id]) -> Result<Vec<Process>> {
     let mut found = sockets::listening();
-    found.retain(|process| of.contains(&Id::of(&process.status)));
+    found.retain(|process| of.contains(&Id::from_status(&process.status)));
     if found.is_empty() {
         bail!("no process listens that could be asked");
     }

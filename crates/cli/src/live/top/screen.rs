@@ -1,4 +1,4 @@
-//! The terminal: taken, drawn on, and given back as it was, whatever ends the command.
+//! The terminal: set up, drawn on, and restored however the command ends.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -21,9 +21,9 @@ use crate::manners::spelled;
 #[path = "../../../../../tests/common/terminal.rs"]
 mod terminal;
 
-/// The terminal while it is this command's. It is given back at its end, and before a panic is reported.
+/// The terminal while this command uses it. It is restored on drop, and before a panic is reported.
 pub struct Screen {
-    /// What was written last, for a screen of that size.
+    /// The size of the screen, and the bytes that were written last.
     drawn: RefCell<((u16, u16), Vec<u8>)>,
 }
 
@@ -39,7 +39,7 @@ pub enum Key {
 
 impl Screen {
     /// # Errors
-    /// Where it is not a terminal, or cannot be set.
+    /// Standard output is not a terminal, or its mode cannot be set.
     pub fn enter() -> io::Result<Self> {
         let report = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
@@ -54,10 +54,10 @@ impl Screen {
         Ok(screen)
     }
 
-    /// The key that is pressed within that time, if it means something. Returns at once where the size changes.
+    /// The key that is pressed within that time, if it has a meaning. Returns early if the size changes.
     ///
     /// # Errors
-    /// Where the terminal is gone.
+    /// The terminal is gone.
     pub fn key(&self, within: Duration) -> io::Result<Option<Key>> {
         if !event::poll(within)? {
             return Ok(None);
@@ -81,10 +81,10 @@ impl Screen {
         })
     }
 
-    /// Writes what has changed, if anything.
+    /// Writes the screen if it has changed.
     ///
     /// # Errors
-    /// Where the terminal is gone.
+    /// The terminal is gone.
     pub fn draw(&self, view: &View) -> io::Result<()> {
         let (width, height) = size()?;
         let mut out = Vec::new();
@@ -119,9 +119,9 @@ impl Drop for Screen {
     }
 }
 
-/// Twice is as good as once.
+/// Restores the terminal; calling it twice is harmless.
 fn restore() {
-    // What cannot be given back is gone.
+    // An error means that the terminal is gone.
     let _ = disable_raw_mode();
     let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
 }
@@ -159,7 +159,7 @@ mod tests {
         assert!(terminal::is_as_a_shell_has_it(&slave));
         drop(slave);
         let mut written = Vec::new();
-        // A terminal ends by an error.
+        // Reading from a closed terminal ends with an error.
         let _ = master.read_to_end(&mut written);
         let written = String::from_utf8_lossy(&written);
         let place = |what: &str| written.find(what).unwrap_or_else(|| panic!("{written:?}"));

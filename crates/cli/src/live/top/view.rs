@@ -1,30 +1,30 @@
-//! What is on the screen.
+//! The contents of the screen.
 
 use std::collections::VecDeque;
 
 use tllmprof_config::printable;
 use tllmprof_report::{Rate, Share, Time};
 
-use super::orders::{Captured, Id};
+use super::orders::{Captured, Id, capturing};
 use super::watched::Row;
 use crate::live::shown::{self, or_dash};
 
-/// Messages that are shown.
+/// Number of messages that are shown.
 const MESSAGES: usize = 4;
 const KEYS: &str = "q quit   c capture 50 iterations   s stop   arrows select, ESC all";
 
 #[derive(Default)]
 pub struct View {
     rows: Vec<Row>,
-    /// Nothing: all.
+    /// The selected process; `None`: all.
     selected: Option<Id>,
     captured: Vec<Captured>,
     messages: VecDeque<String>,
-    /// The first row that is on the screen.
+    /// Index of the first visible row.
     top: std::cell::Cell<usize>,
 }
 
-/// A line of the screen, and whether it stands out.
+/// A line of the screen, and whether it is highlighted.
 pub type Line = (String, bool);
 
 impl View {
@@ -35,8 +35,10 @@ impl View {
         }
     }
 
-    /// Windows that were captured: the latest of each process is shown.
-    pub fn add(&mut self, captured: Vec<Captured>) {
+    /// Ends an order. Of the captured windows, the latest of each process is shown.
+    pub fn finish_order(&mut self, captured: Vec<Captured>) {
+        let begun = capturing();
+        self.messages.retain(|line| *line != begun);
         let is_old = |old: &Captured| captured.iter().any(|new| new.pid == old.pid);
         self.captured.retain(|old| !is_old(old));
         self.captured.extend(captured);
@@ -57,15 +59,15 @@ impl View {
         let selected = self.selected.as_ref()?;
         self.rows
             .iter()
-            .position(|row| Id::of(&row.status) == *selected)
+            .position(|row| Id::from_status(&row.status) == *selected)
     }
 
     fn select(&mut self, place: Option<usize>) {
         let row = place.and_then(|place| self.rows.get(place));
-        self.selected = row.map(|row| Id::of(&row.status));
+        self.selected = row.map(|row| Id::from_status(&row.status));
     }
 
-    /// From the first one to all of them.
+    /// Moves the selection up; from the first row it moves to all rows.
     pub fn up(&mut self) {
         self.select(self.place().and_then(|place| place.checked_sub(1)));
     }
@@ -79,11 +81,15 @@ impl View {
         self.selected = None;
     }
 
-    /// Those that an order is for.
+    /// The processes that an order is for.
     pub fn selected(&self) -> Vec<Id> {
         match &self.selected {
             Some(selected) => vec![selected.clone()],
-            None => self.rows.iter().map(|row| Id::of(&row.status)).collect(),
+            None => self
+                .rows
+                .iter()
+                .map(|row| Id::from_status(&row.status))
+                .collect(),
         }
     }
 
@@ -116,12 +122,12 @@ impl View {
             below.push(String::new());
             below.extend(self.messages.iter().cloned());
         }
-        // The rows have what is left; half of the screen at least.
+        // The rows get the remaining lines, but at least half of the screen.
         let room = height.saturating_sub(lines.len() + 2);
         let room = room
             .saturating_sub(below.len())
             .max(room / 2)
-            .min(count.max(1));
+            .clamp(1, count.max(1));
         let top = self.top.get().min(count.saturating_sub(room));
         let top = selected.map_or(top, |place| {
             top.clamp((place + 1).saturating_sub(room), place)
@@ -263,10 +269,10 @@ mod tests {
             "{screen:?}"
         );
         assert!(screen.iter().any(|line| line == "a message"), "{screen:?}");
-        assert_eq!(view.selected(), [Id::of(&row(15).status)]);
-        // It stays selected while others go, and all are when it goes.
+        assert_eq!(view.selected(), [Id::from_status(&row(15).status)]);
+        // The selection stays while other processes go; once the selected one goes, all are selected.
         view.show((10..=20).map(row).collect());
-        assert_eq!(view.selected(), [Id::of(&row(15).status)]);
+        assert_eq!(view.selected(), [Id::from_status(&row(15).status)]);
         view.show((16..=20).map(row).collect());
         assert_eq!(view.selected().len(), 5);
         view.down();
@@ -288,9 +294,12 @@ mod tests {
             batch: Some((2.0, 17.0)),
             ..Captured::default()
         };
-        view.add(vec![one.clone()]);
+        view.say(capturing());
+        assert!(shown(&view, 20).contains(&capturing()));
+        view.finish_order(vec![one.clone()]);
+        assert!(!shown(&view, 20).contains(&capturing()));
         one.window = (15, 19);
-        view.add(vec![one]);
+        view.finish_order(vec![one]);
         let screen = shown(&view, 20).join("\n");
         assert!(
             screen.contains(
@@ -299,8 +308,13 @@ mod tests {
             "{screen}"
         );
         assert!(!screen.contains("5-9 "), "{screen}");
-        for height in 0..6 {
-            assert!(view.lines(height).len() <= height.max(1));
+        // Any selection has to be visible, however small the screen is.
+        view.show((1..=20).map(row).collect());
+        for _ in 0..22 {
+            for height in 0..12 {
+                assert!(view.lines(height).len() <= height.max(1));
+            }
+            view.down();
         }
     }
 }

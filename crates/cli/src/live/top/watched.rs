@@ -1,4 +1,4 @@
-//! The processes that are watched: asked once a second, over a connection each that stays.
+//! The watched processes: asked once a second, each over a connection that stays open.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -13,43 +13,44 @@ use crate::live::record::Figures;
 use crate::live::sockets::{self, Process};
 use crate::live::targets::Targets;
 
-/// Over how many looks rates and durations are taken.
-const LOOKS: usize = 6;
-/// Nanoseconds within which no rate is taken.
+/// Number of samples over which rates and durations are computed.
+const MAX_SAMPLES: usize = 6;
+/// Shortest time for which a rate is computed, in nanoseconds.
 const SHORTEST: u64 = 100_000_000;
-/// Answers that a process may owe before it is asked for no more.
-const PATIENT: u32 = 5;
-/// How often new processes are looked for.
+/// Number of missing answers after which a process is not asked again.
+const MAX_OWED: u32 = 5;
+/// Interval at which new processes are searched.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// A process as it is shown.
+/// A row of the table: one process.
 #[derive(Clone, Default)]
 pub struct Row {
     pub status: Status,
-    /// Iterations a second.
+    /// Iterations per second.
     pub rate: Option<f64>,
-    /// Of the latest iterations outside windows, in nanoseconds; where there are none, of all.
+    /// Quantiles of the latest iterations outside windows, in nanoseconds; if there are none, of all iterations
+    /// outside windows.
     pub p50: Option<u64>,
     pub p99: Option<u64>,
-    /// A second.
+    /// Per second.
     pub waits: Option<f64>,
     pub collections: Option<f64>,
     pub handoffs: Option<f64>,
-    /// GPU time as a share of the time inside the windows that closed lately; where none did, of all so far.
+    /// GPU time as a share of the time inside the windows that closed recently; if none did, of all windows so far.
     pub gpu: Option<f64>,
 }
 
 pub struct Watched {
     processes: Vec<One>,
-    /// When new ones are looked for; never where some were named.
+    /// The time of the next search for new processes; `None` if the user named the processes.
     next: Option<Instant>,
 }
 
 struct One {
     process: Process,
-    /// How many answers it owes: a process that is very busy may be late.
+    /// Number of answers that it owes. A busy process may answer late.
     owes: u32,
-    /// The latest last.
+    /// Samples, the latest last.
     looks: VecDeque<Look>,
 }
 
@@ -60,7 +61,7 @@ struct Look {
 
 impl Watched {
     /// # Errors
-    /// Where one that is named does not listen.
+    /// A named process does not listen.
     pub fn new(targets: &Targets) -> Result<Self> {
         let named = !targets.processes.is_empty() || targets.run.is_some();
         let mut new = Self {
@@ -75,7 +76,7 @@ impl Watched {
 
     fn add(&mut self, processes: Vec<Process>) {
         let new = processes.into_iter().map(|process| One {
-            looks: VecDeque::from([Look::at(process.status.clone())]),
+            looks: VecDeque::from([Look::new(process.status.clone())]),
             process,
             owes: 0,
         });
@@ -86,7 +87,7 @@ impl Watched {
         self.processes.sort_by(order);
     }
 
-    /// Asks them all. One that has ended is watched no longer.
+    /// Asks all processes. Processes that have ended are removed.
     pub fn look(&mut self) -> Vec<Row> {
         if self.next.is_some_and(|next| Instant::now() >= next) {
             self.next = Some(Instant::now() + AGAIN);
@@ -98,8 +99,8 @@ impl Watched {
             let new = sockets::listening_but(&known);
             self.add(new);
         }
-        for one in self.processes.iter_mut().filter(|one| one.owes < PATIENT) {
-            // What becomes of it shows where it is to answer.
+        for one in self.processes.iter_mut().filter(|one| one.owes < MAX_OWED) {
+            // A failure shows when the answer is read.
             let _ = one.process.connection.ask(&Request::Status);
             one.owes += 1;
         }
@@ -109,21 +110,21 @@ impl Watched {
 }
 
 impl Look {
-    fn at(status: Status) -> Self {
-        let figures = Figures::of(&status);
+    fn new(status: Status) -> Self {
+        let figures = Figures::from_status(&status);
         Self { status, figures }
     }
 }
 
 impl One {
-    /// Takes what it answers; whether it is still there.
+    /// Reads the answers of the process. Returns whether it still exists.
     fn hear(&mut self) -> bool {
         while self.owes > 0 {
             match self.process.connection.next() {
                 Ok(Event::Status(status)) => {
                     self.owes -= 1;
-                    self.looks.push_back(Look::at(*status));
-                    if self.looks.len() > LOOKS {
+                    self.looks.push_back(Look::new(*status));
+                    if self.looks.len() > MAX_SAMPLES {
                         self.looks.pop_front();
                     }
                 }
@@ -149,14 +150,13 @@ impl One {
         let Some(figures) = &last.figures else {
             return row;
         };
-        row.p50 = row.p50.or_else(|| figures.quantile(0.5));
-        row.p99 = figures.quantile(0.99);
+        row.p50 = row.p50.or_else(|| figures.p50());
+        row.p99 = figures.quantile_of(figures.durations(), 0.99);
         row.gpu = figures.gpu_share(None);
         if let Some(before) = &first.figures {
             let latest = figures.durations().since(before.durations());
-            let of = |share| Some(figures.ns(latest.quantile(share)?));
-            row.p50 = of(0.5).or(row.p50);
-            row.p99 = of(0.99).or(row.p99);
+            row.p50 = figures.quantile_of(&latest, 0.5).or(row.p50);
+            row.p99 = figures.quantile_of(&latest, 0.99).or(row.p99);
             let a_second = |before: u64, now: u64| {
                 is_known.then(|| now.saturating_sub(before) as f64 * 1e9 / time as f64)
             };
@@ -165,7 +165,7 @@ impl One {
             row.waits = a_second(before.waits(), figures.waits());
             row.collections = counted(Figures::collections);
             row.handoffs = counted(Figures::handoffs);
-            // Times of the GPU are read late while a window is open, and the last of them where it closes.
+            // GPU times arrive late while a window is open; the last of them arrive when it closes.
             let has_open = [first, last]
                 .iter()
                 .any(|look| look.status.phase != Phase::Armed);

@@ -1,10 +1,10 @@
-//! Memory between what is mapped already, for code.
+//! Memory for code, in gaps between existing mappings.
 
 use core::ops::Range;
 
 use tllmprof_platform::entry::{Denied, Refusal};
 
-/// Pages in a row, not executable yet.
+/// Consecutive pages, not executable at first.
 pub struct Part {
     start: usize,
     size: usize,
@@ -12,13 +12,13 @@ pub struct Part {
 }
 
 impl Part {
-    /// Maps pages at a place of the page's boundary where nothing lies; `None` where something lies there by now.
+    /// Maps pages at `place`, a page boundary where nothing is mapped; `None` if something is mapped there by now.
     ///
     /// # Errors
-    /// The system maps nothing there.
+    /// The system refuses the mapping.
     pub fn map(place: usize, size: usize) -> Result<Option<Self>, Denied> {
-        // SAFETY: a new mapping where nothing lies: one that the kernel puts elsewhere, as old ones do that do not know the
-        // flag, is given back.
+        // SAFETY: a new mapping where nothing is mapped: a mapping that the kernel puts elsewhere, as old kernels do
+        // that do not know the flag, is removed.
         unsafe {
             let got = libc::mmap(
                 core::ptr::with_exposed_provenance_mut(place),
@@ -46,7 +46,7 @@ impl Part {
         }))
     }
 
-    /// Adds what `assemble` makes for the place that it is given; where it lies.
+    /// Adds the code that `assemble` makes for the address that it is given. Returns its address range.
     pub fn add(
         &mut self,
         assemble: impl FnOnce(usize) -> Option<Vec<u8>>,
@@ -69,7 +69,7 @@ impl Part {
     /// The system does not allow that.
     pub fn finish(&self) -> Result<(), Denied> {
         let place = core::ptr::with_exposed_provenance_mut::<u8>(self.start);
-        // SAFETY: the pages are ours, that many, and nobody runs in them yet.
+        // SAFETY: the pages are this part's and have that size, and no thread runs in them yet.
         let result = unsafe {
             core::ptr::copy_nonoverlapping(self.code.as_ptr(), place, self.code.len());
             libc::mprotect(place.cast(), self.size, libc::PROT_READ | libc::PROT_EXEC)
@@ -80,17 +80,17 @@ impl Part {
         }
     }
 
-    /// Gives the memory back.
+    /// Frees the memory.
     ///
     /// # Safety
-    /// Nothing leads there any more.
+    /// No code leads there any more.
     pub unsafe fn free(self) {
         let place = core::ptr::with_exposed_provenance_mut(self.start);
         // SAFETY: the mapping is this part's, and no code leads into it any more.
         unsafe { libc::munmap(place, self.size) };
     }
 
-    /// Where it lies.
+    /// Returns its address range.
     #[cfg(test)]
     pub fn range(&self) -> Range<usize> {
         self.start..self.start + self.size

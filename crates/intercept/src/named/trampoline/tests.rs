@@ -9,7 +9,7 @@ use crate::made::alone;
 use crate::made::registers::after;
 use crate::named::processor;
 
-// Functions of one number, each with its end behind it.
+// Functions that take a number, each followed by a label for its end.
 global_asm!(
     ".irp name, plain, relative, branch, jump",
     ".globl tllmprof_made_\\name, tllmprof_made_\\name\\()_end",
@@ -119,9 +119,9 @@ fn a_trampoline_counts_and_does_what_the_function_does() {
         assert_eq!(region.finish(), Ok(()));
         let mut count = 0;
         for (place, (entry, results)) in places.iter().zip(&functions) {
-            assert!(place.len() <= SIZE && place.start % 16 == 0);
+            assert!(place.len() <= TRAMPOLINE_SIZE && place.start % 16 == 0);
             let address = core::ptr::with_exposed_provenance_mut(place.start);
-            // SAFETY: a trampoline, which goes on to a function of this type.
+            // SAFETY: a trampoline, which continues in a function of this type.
             let function = unsafe {
                 tllmprof_platform::function::at::<extern "C" fn(usize) -> usize>(address)
             };
@@ -129,7 +129,7 @@ fn a_trampoline_counts_and_does_what_the_function_does() {
             let original = core::ptr::with_exposed_provenance_mut(entry.at);
             let has_avx = is_x86_feature_detected!("avx");
             let expected = has_avx.then(|| after(original));
-            // Without cells, which is asked about and not counted, within the limit, and past it.
+            // Three cases: a thread without cells, which calls Rust and is not counted, within the limit, and past it.
             for limit in [None, Some(UNLIMITED), Some(0)] {
                 slot.live(Counted::Named).set_limit(limit.unwrap_or(0));
                 thread::set_counting(
@@ -145,7 +145,7 @@ fn a_trampoline_counts_and_does_what_the_function_does() {
                 assert_eq!(slot.live(Counted::Named).count(), count);
             }
         }
-        // SAFETY: nothing leads there but the pointers above, which are used no more.
+        // SAFETY: only the pointers above lead there, and they are used no more.
         unsafe { region.free() };
     });
 }
@@ -155,9 +155,9 @@ fn a_region_is_near_its_module_and_has_room_for_so_many() {
     with_module(|us, maps| {
         let region = Region::near(us, 1, maps).unwrap();
         let range = region.parts[0].range();
-        assert_eq!((region.of, range.len()), (us.start, PAGE));
+        assert_eq!((region.of, range.len()), (us.start, PAGE_SIZE));
         assert!(range.start.abs_diff(us.start) <= reach(us));
-        assert!(fill(region) >= PAGE / SIZE);
+        assert!(fill(region) >= PAGE_SIZE / TRAMPOLINE_SIZE);
     });
 }
 
@@ -165,24 +165,24 @@ fn a_region_is_near_its_module_and_has_room_for_so_many() {
 fn a_region_has_several_parts_where_no_gap_is_wide_enough() {
     with_module(|us, maps| {
         let wide = maps.free_near(us.start, reach(us));
-        let free = wide.iter().find(|gap| gap.len() >= 64 * PAGE).unwrap();
-        let page = |at: usize| free.start + at * PAGE..free.start + (at + 1) * PAGE;
+        let free = wide.iter().find(|gap| gap.len() >= 64 * PAGE_SIZE).unwrap();
+        let page = |at: usize| free.start + at * PAGE_SIZE..free.start + (at + 1) * PAGE_SIZE;
         let gaps = [page(2), page(4).start..page(5).end, page(8), page(10)];
-        let region = Region::within(&gaps, us.start, 4 * PAGE).unwrap();
+        let region = Region::within(&gaps, us.start, 4 * PAGE_SIZE).unwrap();
         let parts: Vec<_> = region.parts.iter().map(Part::range).collect();
         assert_eq!(parts, gaps[..3]);
-        assert!(fill(region) >= 4 * (PAGE / SIZE));
-        let few = Region::within(&gaps[..1], us.start, 4 * PAGE).unwrap();
+        assert!(fill(region) >= 4 * (PAGE_SIZE / TRAMPOLINE_SIZE));
+        let few = Region::within(&gaps[..1], us.start, 4 * PAGE_SIZE).unwrap();
         assert_eq!(few.parts.len(), 1, "what there is");
-        assert!(fill(few) >= PAGE / SIZE);
+        assert!(fill(few) >= PAGE_SIZE / TRAMPOLINE_SIZE);
         assert_eq!(
-            Region::within(&[], us.start, PAGE).err(),
+            Region::within(&[], us.start, PAGE_SIZE).err(),
             Some(Refusal::NoRoom)
         );
     });
 }
 
-/// How many trampolines a region has room for, each within one of its parts.
+/// Returns the number of trampolines for which a region has room, each within one of its parts.
 fn fill(mut region: Region) -> usize {
     let plain = || {
         entry(
@@ -199,7 +199,7 @@ fn fill(mut region: Region) -> usize {
     }
     assert_eq!(region.add(&plain(), None), Err(Refusal::NoRoom));
     assert_eq!(region.finish(), Ok(()));
-    // SAFETY: nobody knows of the region.
+    // SAFETY: no other code knows of the region.
     unsafe { region.free() };
     added
 }

@@ -17,7 +17,8 @@ fn own() -> Function {
     without_provenance_mut(0x1000)
 }
 
-/// [`export`], by code that lies in no module: the test's own would be taken for the library's.
+/// Returns [`export`] through code that lies in no module: code in the test's own module would be taken for the
+/// library's.
 fn foreign_export() -> GetExportTable {
     let target = (export as *const () as u64).to_le_bytes();
     let jump: &[u8] = if cfg!(target_arch = "x86_64") {
@@ -26,8 +27,8 @@ fn foreign_export() -> GetExportTable {
         &[0x50, 0, 0, 0x58, 0, 2, 0x1f, 0xd6] // ldr x16, #8; br x16
     };
     let code = [jump, &target].concat();
-    // SAFETY: a new mapping, which is written before it is executable and never given back; the
-    // code goes on to a function of that type.
+    // SAFETY: a new mapping, which is written before it is executable and never freed; the code jumps to a function of
+    // that type.
     unsafe {
         let (write, run) = (
             libc::PROT_READ | libc::PROT_WRITE,
@@ -43,7 +44,7 @@ fn foreign_export() -> GetExportTable {
 }
 
 fn initialize_by(export: GetExportTable) -> c_int {
-    // SAFETY: as NVTX would, with the export of a module that stays.
+    // SAFETY: the call passes the export of a module that is never freed, as NVTX requires.
     unsafe { initialize(export) }
 }
 
@@ -64,8 +65,8 @@ fn modules_with_the_same_tool_share_a_chain_and_there_are_so_many() {
 #[test]
 fn a_tools_functions_are_those_that_it_has_put_there() {
     let module = Module::make(own());
-    // SAFETY: the made module is never freed.
-    let places = Places::of(KINDS.map(|kind| unsafe { Table::of(export, kind) }));
+    // SAFETY: the test's module is never freed.
+    let places = Places::new(KINDS.map(|kind| unsafe { Table::offered_by(export, kind) }));
     assert!(
         places.tools().iter().all(|tool| tool.is_null()),
         "there is no tool"
@@ -80,8 +81,8 @@ fn a_tools_functions_are_those_that_it_has_put_there() {
     for (other, tool) in places.tools().iter().enumerate() {
         assert_eq!(tool.addr(), if other == row { 0x2000 } else { 0 });
     }
-    places.wrap(&wrappers::of(0));
-    assert_eq!(module.now(CORE2, 4), wrappers::of(0)[row]);
+    places.wrap(&wrappers::for_chain(0));
+    assert_eq!(module.now(CORE2, 4), wrappers::for_chain(0)[row]);
     assert_eq!(module.now(CORE, 12), own(), "it is not wrapped");
     places.restore();
     assert!(
@@ -111,7 +112,10 @@ fn the_ranges_of_a_module_are_counted() {
             let row = WRAPPED
                 .iter()
                 .position(|row| (row.kind, row.index) == (kind, index));
-            assert_eq!(module.now(kind, index), wrappers::of(0)[row.unwrap()]);
+            assert_eq!(
+                module.now(kind, index),
+                wrappers::for_chain(0)[row.unwrap()]
+            );
             module.now(kind, index)
         };
         // SAFETY: that is the type of `nvtxRangePushA`.
@@ -152,7 +156,7 @@ fn a_module_of_a_process_that_counts_no_ranges_is_left_alone() {
             let module = Module::make(own());
             assert_eq!(initialize_by(foreign_export()), 0);
             assert_eq!(module.now(CORE, 9), own());
-            // SAFETY: as NVTX would, with an extension that has no functions.
+            // SAFETY: the extension has the layout of NVTX, without functions.
             let extension = unsafe { initialize_extension(extension_of_nothing()) };
             assert_eq!(extension, 0);
         },
@@ -165,7 +169,7 @@ fn the_librarys_own_ranges_are_not_counted() {
         let module = Module::make(own());
         assert_eq!(initialize_by(export), 0, "there is no tool");
         assert_eq!(module.now(CORE, 9), own());
-        // SAFETY: as NVTX would, with an extension that has no functions.
+        // SAFETY: the extension has the layout of NVTX, without functions.
         let extension = unsafe { initialize_extension(extension_of_nothing()) };
         assert_eq!(extension, 1, "somebody listens");
     });
@@ -181,14 +185,14 @@ fn a_tool_without_the_functions_of_one_is_none() {
         // SAFETY: that is the type of the function of this name.
         let found = unsafe { Tool::<extern "C" fn(f64) -> f64>::find(c"fabs", 0) };
         assert!(matches!(found, Tool::Has(function, _) if function(-2.0) == 2.0));
-        // SAFETY: as NVTX would, with an extension that has no functions.
+        // SAFETY: the extension has the layout of NVTX, without functions.
         let extension = unsafe { initialize_extension(extension_of_nothing()) };
         assert_eq!(extension, 1, "it may know nothing of extensions");
     });
 }
 
-/// A tool that puts a function of its own, which returns 77, in the place of `nvtxRangePushA`, and
-/// then says whether it wants the module.
+/// Returns a tool that replaces `nvtxRangePushA` by a function that returns 77, and then reports whether it accepts the
+/// module (`wants`).
 fn tool(wants: bool) -> Temporary {
     let source = format!(
             "#include <stddef.h>
@@ -219,7 +223,7 @@ fn a_tool_comes_behind_the_librarys_own_functions() {
             .iter()
             .position(|row| (row.kind, row.index) == (CORE, 9))
             .unwrap();
-        assert_eq!(module.now(CORE, 9), wrappers::of(0)[row]);
+        assert_eq!(module.now(CORE, 9), wrappers::for_chain(0)[row]);
         assert!(!ALL[0].next(row).is_null() && ALL[0].next(row) != own());
         // SAFETY: that is the type of `nvtxRangePushA`.
         let push = unsafe {
@@ -232,7 +236,7 @@ fn a_tool_comes_behind_the_librarys_own_functions() {
         assert_eq!(unsafe { push(c"step".as_ptr()) }, 77);
         let slot = tllmprof_session::slot().unwrap();
         assert_eq!(slot.live(Counted::Named).count(), 1);
-        // SAFETY: as NVTX would, with an extension that has no functions.
+        // SAFETY: the extension has the layout of NVTX, without functions.
         let extension = unsafe { initialize_extension(extension_of_nothing()) };
         assert_eq!(extension, 55, "the tool's answer");
     });

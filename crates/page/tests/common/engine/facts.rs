@@ -1,12 +1,12 @@
-//! What an engine's record says of its process: its command, its calls, its routers.
+//! Facts of the simulated engine's record: its command, calls and routers.
 
 use tllmprof_record::{Anchor, CallKind, Event, Info, What};
 
-use super::writing::Writing;
+use super::record_writer::RecordWriter;
 use super::{COPY, Engine, GRAPH, KERNEL, MS, START, UNIX, WAIT};
 
-/// What the learned router of a layer sent to an expert: some layers are even, in some one expert has
-/// most, and in the last one some have nothing.
+/// Returns the number of tokens that a layer's learned router sent to an expert. Some layers are even, some have one
+/// busy expert, and in the last one some experts are idle.
 fn tokens(layer: u64, layers: u64, expert: u64) -> u64 {
     let noise = (layer * 7919 + expert * 104_729) % 97;
     let most = if expert == layer * 5 % 16 {
@@ -21,7 +21,7 @@ fn tokens(layer: u64, layers: u64, expert: u64) -> u64 {
 }
 
 impl Engine {
-    pub(super) fn routing(&self, to: &mut Writing) {
+    pub(super) fn routing(&self, to: &mut RecordWriter) {
         let main = to.main;
         let mut push = |what| to.builder.push(main, &Event::new(START, 0, what));
         for layer in 0..self.layers {
@@ -53,7 +53,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn facts(&self, to: &mut Writing) {
+    pub(super) fn facts(&self, to: &mut RecordWriter) {
         for ns in [START, START + 20_000 * MS] {
             to.builder.header().anchor(Anchor {
                 ticks: ns,

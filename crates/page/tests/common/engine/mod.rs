@@ -1,22 +1,22 @@
-//! A made-up inference engine, recorded: ranges, calls, kernels, copies, collections and the GIL, of which all
-//! is known.
+//! The record of a simulated inference engine with known ranges, calls, kernels, copies, garbage collections and holds
+//! of the GIL.
 
 #![allow(dead_code)] // each user takes its part
 
 mod facts;
-mod writing;
+mod record_writer;
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
     Batch, ClockKind, CopyKind, Counter, Edge, Ended, Event, Info, Metric, Taken, ThreadState, What,
 };
 
-use writing::{Names, Writing, scope_of};
+use record_writer::{NameIds, RecordWriter, scope_of};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 const START: u64 = 5_000 * MS;
-/// Nanoseconds since 1970 less `CLOCK_MONOTONIC`.
+/// Unix time minus `CLOCK_MONOTONIC`, in nanoseconds.
 const UNIX: u64 = 1_700_000_000_000_000_000;
 
 const GRAPH: u8 = 0;
@@ -26,7 +26,7 @@ const WAIT: u8 = 8;
 const MAIN: u64 = 7;
 const SIDE: u64 = 14;
 
-/// A kernel that ends no element of a page, or so it is hoped.
+/// The name of a kernel that would end an element of a page or run a script, if it were not escaped.
 pub const HOSTILE: &str = "evil</script><script>alert(1)</script>\u{2028}<!-- & \"quoted\" \u{202e}\n\x1b[31m<img onerror=alert(1)>";
 
 const KERNELS: [(&str, u64); 6] = [
@@ -59,31 +59,32 @@ const KERNELS: [(&str, u64); 6] = [
 /// A rank of the engine.
 pub struct Engine {
     pub rank: u64,
-    /// Windows, each from one iteration to another.
+    /// Windows, each given by its first and its last iteration.
     pub windows: Vec<(u64, u64)>,
-    /// Layers of its model: each launches six kernels.
+    /// Number of layers of its model. Each launches six kernels.
     pub layers: u64,
-    /// In how many iterations of each window kernels are taken; none: that was refused.
+    /// Number of iterations in each window with recorded kernels; 0 if CUPTI was refused.
     pub kernels: u64,
-    /// One kernel has a name that would harm a page.
+    /// True if one kernel has a name that would harm a page.
     pub hostile: bool,
-    /// Experts that each layer has; 0: its model has none.
+    /// Number of experts in each layer; 0 if the model has none.
     pub experts: u16,
-    /// Its routers were replaced in the windows.
+    /// True if its routers were replaced in the windows.
     pub replaced: bool,
-    /// What is in its batches is known.
+    /// True if its batches are known.
     pub batches: bool,
-    /// How often its stack is sampled in windows, in Hz; 0: it is not.
+    /// Rate at which its stack is sampled in windows, in Hz; 0 if it is not sampled.
     pub stacks: u64,
-    /// Before every tenth iteration's work it waits for requests.
+    /// True if it waits for requests before every tenth iteration's work.
     pub pauses: bool,
-    /// GPU times are taken in one block of eight iterations in so many, from each window's first iteration on.
+    /// GPU times are recorded in one of this number of blocks of eight iterations, from each window's first iteration
+    /// on.
     pub timed: u64,
-    /// The scopes of kernels are known, but for one kernel of its graph.
+    /// True if the scopes of kernels are known, except for one kernel of its graph.
     pub scopes: bool,
 }
 
-/// The record that the command writes beside: metrics of a GPU.
+/// Returns the record of a GPU's metrics, as the command writes it in addition to that of the process.
 pub fn metrics(iterations: u64) -> Builder {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
     let value = u64::from(builder.string(1, "a-boot"));
@@ -108,7 +109,7 @@ pub fn metrics(iterations: u64) -> Builder {
     builder
 }
 
-/// The innermost frames of the parts of an iteration.
+/// The innermost frames in the parts of an iteration.
 mod sampled {
     pub const IDLE: u32 = 9;
     pub const SCHEDULE: [u32; 2] = [3, 4];
@@ -117,7 +118,7 @@ mod sampled {
     pub const SAMPLE: [u32; 1] = [8];
 }
 
-/// How long a wait for requests is.
+/// The length of a wait for requests.
 pub const PAUSE: u64 = 25 * MS;
 
 const RANGES: [&str; 6] = [
@@ -134,7 +135,8 @@ impl Engine {
         21_840 + self.rank as u32
     }
 
-    /// What is in a batch: prompts alone now and then, or beside decodes; nothing; else decodes of more and more requests.
+    /// Returns the batch of an iteration. Most have only decodes, of more and more requests; some have only prompts,
+    /// both, or nothing.
     pub fn batch(&self, n: u64) -> Option<Batch> {
         let noise = (n * 7919 + self.rank * 104_729) % 97;
         let requests = 1 + n % 64 * (1 + noise / 40);
@@ -153,7 +155,7 @@ impl Engine {
         Batch::new(requests, tokens, prefill).filter(|_| self.batches)
     }
 
-    /// How much longer than usual an iteration's host part takes: a collection on one, the GIL on another.
+    /// Returns the time of garbage collection in an iteration. One iteration has a long one.
     const fn gc(&self, n: u64) -> u64 {
         match (self.rank, n) {
             (0, 117) => 9 * MS + 300 * US,
@@ -170,7 +172,7 @@ impl Engine {
         }
     }
 
-    /// The record, and how many events there are for a timeline.
+    /// Returns the record, and the number of its events that a timeline shows.
     pub fn record(&self) -> (Builder, u64) {
         let main = self.pid();
         let mut builder = Builder::new(main, ClockKind::Monotonic);
@@ -179,7 +181,7 @@ impl Engine {
         if self.hostile {
             kernels[3] = string(HOSTILE);
         }
-        let names = Names {
+        let names = NameIds {
             ranges: RANGES.iter().map(|name| string(name)).collect(),
             layers: (0..self.layers)
                 .map(|layer| string(&format!("layers.{layer}")))
@@ -190,7 +192,7 @@ impl Engine {
             detokenise: string("Detokenizer.update"),
             idle: string("EngineCoreProc._process_input_queue"),
         };
-        let mut writing = Writing {
+        let mut writer = RecordWriter {
             builder,
             names,
             main,
@@ -199,54 +201,54 @@ impl Engine {
             has_scopes: self.scopes,
         };
         if self.scopes {
-            writing.scopes(self.layers);
+            writer.scopes(self.layers);
         }
-        self.facts(&mut writing);
-        self.routing(&mut writing);
+        self.facts(&mut writer);
+        self.routing(&mut writer);
         let mut now = START;
         let mut n = 0;
         for (first, last) in &self.windows {
             while n < *first {
                 let long = 11 * MS + n % 5 * 40 * US;
-                writing.builder.header().outside().add(long);
+                writer.builder.header().outside().add(long);
                 now += long.min(30 * MS);
                 n += 1;
             }
-            writing.edge(now, Edge::Open, *first);
+            writer.edge(now, Edge::Open, *first);
             let last_with = self.kernels.checked_sub(1);
             let last_with = last_with.map(|more| first.saturating_add(more).min(*last));
             if last_with.is_some() {
-                writing.kernel_edge(now, Edge::Open, *first);
+                writer.kernel_edge(now, Edge::Open, *first);
             }
             while n <= *last {
                 let is_timed = ((n - first) / 8).is_multiple_of(self.timed);
                 let has_kernels = last_with.is_some_and(|last| n <= last);
-                now = self.iteration(&mut writing, n, now, [has_kernels, is_timed]);
+                now = self.iteration(&mut writer, n, now, [has_kernels, is_timed]);
                 if last_with == Some(n) {
-                    writing.kernel_edge(now, Edge::Close, n);
+                    writer.kernel_edge(now, Edge::Close, n);
                 }
                 n += 1;
             }
-            writing.edge(now, Edge::Close, *last);
+            writer.edge(now, Edge::Close, *last);
         }
         if self.stacks > 0 {
-            writing.frames();
+            writer.frames();
         }
         if self.scopes {
-            writing.graph(now);
+            writer.graph(now);
         }
-        let header = writing.builder.header();
+        let header = writer.builder.header();
         header.set(Counter::Iterations, n);
         header.set(Counter::OwnTicks, 90 * US);
         header.set(Counter::GilHandoffs, 1000);
-        writing.builder.end(Ended::InOrder);
-        (writing.builder, writing.events)
+        writer.builder.end(Ended::InOrder);
+        (writer.builder, writer.events)
     }
 
-    /// Writes an iteration; when it ended.
+    /// Writes an iteration. Returns its end.
     fn iteration(
         &self,
-        to: &mut Writing,
+        to: &mut RecordWriter,
         n: u64,
         start: u64,
         [kernels, is_timed]: [bool; 2],
@@ -293,7 +295,7 @@ impl Engine {
             for (kernel, (_, long)) in KERNELS.iter().enumerate() {
                 to.enter(now, scope_of(layer, kernel));
                 to.call(now, 5 * US, KERNEL);
-                // Rank 2 computes slowly; and the GPU runs behind the host.
+                // Rank 2 computes slowly. The GPU lags behind the host.
                 let slow = if self.rank == 2 { 12 } else { 10 };
                 let long = long * US * slow / 10 + noise / 40;
                 gpu = gpu.max(now + 9 * US);
@@ -317,7 +319,7 @@ impl Engine {
         }
         gpu = (gpu + 8 * US).max(sample + 46 * US);
         if kernels {
-            // The graph's.
+            // The kernels of the graph.
             to.kernel(gpu, 3 * US, 2);
             to.node(gpu, 0);
             to.kernel(gpu + 4 * US, 2 * US, 3);
@@ -372,8 +374,8 @@ impl Engine {
         end + 6 * US
     }
 
-    /// Samples of the main thread from one moment to another, of these functions in turn; some are torn.
-    fn sampled(&self, to: &mut Writing, from: u64, until: u64, frames: &[u32], asleep: bool) {
+    /// Writes samples of the main thread between two moments, with these functions in turn. Some samples are torn.
+    fn sampled(&self, to: &mut RecordWriter, from: u64, until: u64, frames: &[u32], asleep: bool) {
         let Some(every) = (1000 * MS).checked_div(self.stacks) else {
             return;
         };

@@ -7,7 +7,7 @@ import { batchText } from "../phases";
 import { lengthOf, Scene, Spot, startOf } from "./draw";
 import { Links } from "./links";
 
-/** What there is to say of an event, the name first. */
+/** The description of an event in parts, its name first. */
 export function describe(scene: Scene, links: () => Links, place: Spot): string[] {
     const { iterations } = scene;
     const start = startOf(place);
@@ -51,7 +51,7 @@ export function describe(scene: Scene, links: () => Links, place: Spot): string[
     return [scene.names[track.names[place.event]], parts.join(" · ")];
 }
 
-/** What is known of a kernel's launch, or of what a call launched. */
+/** Parts of a description: the launch of a kernel, or the kernels that a call launched. */
 function launched(scene: Scene, links: Links, place: Spot): string[] {
     const track = place.row.track;
     const launch = Links.launch(place);

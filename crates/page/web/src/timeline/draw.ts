@@ -1,5 +1,5 @@
-// Drawing a timeline. What is narrower than a pixel is merged with its neighbours, and drawn the paler the less of the
-// pixel it takes, so that gaps do not vanish from afar.
+// Draws a timeline. Events narrower than a pixel are merged with their neighbours. The less of a pixel they fill, the paler it
+// is, so that gaps remain visible from afar.
 
 import { above, isTimed, Iterations, Lane, Metric, Track } from "../data";
 import { colour } from "../dom";
@@ -8,7 +8,7 @@ import { Place } from "../kinds";
 import { AXIS, Row } from "./rows";
 import { isFound } from "./search";
 
-/** What part of time is seen, and where: `from` lies at `left`, `to` at `left + width`. In ns, and CSS pixels. */
+/** The visible time and its position: `from` lies at `left`, `to` at `left + width`. Times are in ns, lengths in CSS pixels. */
 export interface View { from: number; to: number; left: number; width: number; height: number; top: number }
 
 export interface Scene {
@@ -16,28 +16,28 @@ export interface Scene {
     iterations: Iterations;
     names: string[];
     labels: string[];
-    /** Kernels have layers. */
+    /** True if kernels have layers. */
     layered: boolean;
-    /** What the axis counts from. */
+    /** The moment from which the axis counts. */
     origin: number;
     hovered: Spot | null;
     selected: Spot | null;
-    /** From the call of the selected event's launch to its kernels, or to the one that is selected. */
+    /** Arrows from the call of the selected event's launch to its kernels, or only to the selected one. */
     arrows: Arrow[];
-    /** Of each name whether a search found it; `null`: no search. */
+    /** For each name, 1 if a search found it; `null` without a search. */
     found: Uint8Array | null;
 }
 
 export interface Arrow { call: Spot; kernel: Spot }
 
-/** An event, by where it is. */
+/** An event, with its position. */
 export interface Spot { row: Row; lane: Lane; at: number; event: number }
 
 const WIDE = 1.5;
 const LEVELS = 8;
 const FONT = "11px system-ui, sans-serif";
 
-/** Draws it all; how many arrows were in sight. */
+/** Draws the timeline. Returns the number of visible arrows. */
 export function draw(context: CanvasRenderingContext2D, view: View, scene: Scene): number {
     const { left, width, height, top } = view;
     context.globalAlpha = 1;
@@ -87,7 +87,7 @@ function events(
     const end = left + width;
     const searching = scene.found;
     const faint = searching ? 0.25 : 1;
-    // A run of pixels of the same look is one rectangle.
+    // Neighbouring pixels of the same look are drawn as one rectangle.
     let run = 0, run_end = -1, run_look = -1;
     const flush = () => {
         if (run_look >= 0) {
@@ -119,7 +119,7 @@ function events(
         }
         const pixel = Math.floor(x);
         let next = Math.max(at + 1, above(starts, from + (pixel + 1 - left) / scale, at));
-        // Only the last one that begins in this pixel can go on beyond it.
+        // Only the last event that begins in this pixel can reach beyond it.
         if (next - 1 > at && dur[places[next - 1]] * scale >= WIDE) next--;
         const part = Math.min(1, (sums[next] - sums[at]) * scale);
         let longest = event;
@@ -140,7 +140,7 @@ function events(
     if (searching) matches(context, view, scene, track, lane, searching, y, height);
 }
 
-/** An event's name on it, where there is room: of what begins further left, too. */
+/** Writes an event's name on it, if there is room; also if the event begins left of the view. */
 function name(context: CanvasRenderingContext2D, view: View, text: string, x0: number, x1: number, y: number, height: number) {
     const x = Math.max(x0, view.left) + 4;
     if (x1 - x < 26 || height < 11) return;
@@ -148,7 +148,7 @@ function name(context: CanvasRenderingContext2D, view: View, text: string, x0: n
     label(context, text, x, y + height / 2 + 0.5, x1 - x - 4);
 }
 
-/** Marks what a search found, each at least two pixels wide. */
+/** Marks the events that a search found, each at least two pixels wide. */
 function matches(
     context: CanvasRenderingContext2D, view: View, scene: Scene, track: Track, lane: Lane, found: Uint8Array, y: number, height: number,
 ) {
@@ -180,7 +180,7 @@ function iterationRow(
         const x = left + (lane.starts[at] - from) * scale;
         const wide = iterations.dur[event] * scale;
         if (wide < 2) {
-            // From afar they are one bar.
+            // From afar, matches close to each other are drawn as one bar.
             const next = above(lane.starts, lane.starts[at] + 4 / scale, at);
             context.fillStyle = colour("iteration");
             context.fillRect(x, y, Math.max(1, (lane.starts[next - 1] - lane.starts[at]) * scale + wide), height);
@@ -202,12 +202,12 @@ function iterationRow(
     }
 }
 
-/** The top of a metric's curve: 100 of what is a percentage, else the most that was seen. */
+/** The top of a metric's curve: 100 for percentages, else the maximum value. */
 export function metricTop(metric: Metric): number {
     return metric.unit === "%" ? 100 : metric.value.reduce((most, value) => Math.max(most, value), 1e-9);
 }
 
-/** A metric as steps, each as long as it is the mean of. */
+/** Draws a metric as steps. Each step spans the time of its mean. */
 function curve(context: CanvasRenderingContext2D, view: View, metric: Metric, y: number, height: number) {
     const { from, to, left, width } = view;
     const scale = width / (to - from);
@@ -223,12 +223,12 @@ function curve(context: CanvasRenderingContext2D, view: View, metric: Metric, y:
     }
 }
 
-/** Where there is nothing to see because it is not on the page, or was not taken. */
+/** Marks times without events because they are not on the page, or were not recorded. */
 function missing(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     const { iterations, rows } = scene;
     const top = rows[0].y + rows[0].height - view.top;
     cover(context, view, scene, (i) => !iterations.shown[i], top, view.height - top, "not on this page");
-    // Kernels are taken in the first steps of a window alone.
+    // Kernels are recorded only in the first iterations of a window.
     for (const row of rows) {
         if (row.track?.place !== Place.Stream) continue;
         const not_taken = (i: number) => iterations.shown[i] === 1 && Number.isNaN(iterations.busy[i]);
@@ -236,7 +236,7 @@ function missing(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     }
 }
 
-/** Where the GPU's steps are not known, behind what runs on from before. */
+/** Marks iterations without GPU spans, at the back of spans that began earlier. */
 function untimed(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     const { iterations, rows } = scene;
     const is_untimed = (i: number) => iterations.shown[i] === 1 && !isTimed(iterations, i);
@@ -245,7 +245,7 @@ function untimed(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     }
 }
 
-/** Covers the iterations that `which` names, and says why. */
+/** Covers the iterations for which `which` is true, and writes the reason. */
 function cover(
     context: CanvasRenderingContext2D, view: View, scene: Scene, which: (i: number) => boolean, y: number, height: number, why: string,
 ) {
@@ -269,7 +269,7 @@ function cover(
     }
 }
 
-/** Bands of iterations behind everything. */
+/** Draws bands for iterations at the back of everything. */
 function grid(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     const { from, to, left, width, height } = view;
     const scale = width / (to - from);
@@ -306,7 +306,7 @@ function axis(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     context.fillText("time in window", 12, AXIS / 2 - 1);
 }
 
-/** The least of 1, 2, 5, 10 … that is no less. */
+/** The smallest of 1, 2, 5, 10, … that is at least `least`. */
 function nice(least: number): number {
     const power = 10 ** Math.floor(Math.log10(least));
     return power * ([1, 2, 5].find((digit) => digit * power >= least) ?? 10);
@@ -351,7 +351,7 @@ function outline(context: CanvasRenderingContext2D, view: View, scene: Scene, pl
     context.strokeRect(x0 - 0.5, y - 0.5, x1 - x0, place.row.lane - 0.5);
 }
 
-/** Arrows whose both ends are in sight. */
+/** Draws the arrows that have both ends in view. Returns their number. */
 function arrows(context: CanvasRenderingContext2D, view: View, scene: Scene): number {
     const { from, to, left, width, height, top } = view;
     const scale = width / (to - from);
@@ -363,13 +363,13 @@ function arrows(context: CanvasRenderingContext2D, view: View, scene: Scene): nu
     let drawn = 0, last_x = -Infinity, last_y = 0;
     for (const { call, kernel } of scene.arrows) {
         const [x1, y1] = [at(kernel), middle(kernel)];
-        // From where the call is seen, to where the kernel begins.
+        // An arrow goes from the visible part of the call to the beginning of the kernel.
         const x0 = Math.max(left, Math.min(at(call) + (lengthOf(scene, call) * scale) / 2, Math.max(at(call), x1)));
         const begins = at(call) + lengthOf(scene, call) * scale >= left;
         const side = middle(call) > y1 ? -1 : 1;
         const y0 = middle(call) + (side * call.row.lane) / 2;
         if (!begins || !in_sight(x0, y0) || !in_sight(x1, y1)) continue;
-        // One for all that begin in the same place.
+        // Kernels that begin in the same place share an arrow.
         if (y1 === last_y && x1 - last_x < 4) continue;
         [last_x, last_y] = [x1, y1];
         drawn++;
@@ -400,7 +400,7 @@ function measure(context: CanvasRenderingContext2D, text: string): number {
     return width;
 }
 
-/** Draws as much of a text as fits; how wide that is. */
+/** Draws as much of a text as fits. Returns its width. */
 function label(context: CanvasRenderingContext2D, text: string, x: number, y: number, room: number): number {
     const whole = measure(context, text);
     if (whole <= room) {
@@ -408,7 +408,7 @@ function label(context: CanvasRenderingContext2D, text: string, x: number, y: nu
         return whole;
     }
     let fit = Math.floor((text.length * (room - measure(context, "…"))) / whole);
-    // The beginning may be wider than the whole is in the mean.
+    // The beginning may be wider than the mean of the text.
     while (fit > 1 && measure(context, text.slice(0, fit) + "…") > room) fit--;
     if (fit > 1) context.fillText(text.slice(0, fit) + "…", x, y);
     return room;

@@ -1,4 +1,4 @@
-// Which call launched which kernels, as far as both are on the page.
+// Links between launching calls and kernels, if both are on the page.
 
 import { above } from "../data";
 import { Place } from "../kinds";
@@ -6,10 +6,10 @@ import { Spot } from "./draw";
 import { Row } from "./rows";
 
 export class Links {
-    /** By launch: the row of its call, one more than its place among the rows (0: it is not here), and the event. */
+    /** For each launch, the row of its call as an index plus 1, and the event; 0 if the call is not on the page. */
     private readonly call_row: Uint32Array;
     private readonly call: Uint32Array;
-    /** By launch where its kernels begin in the columns below; one more than there are launches. */
+    /** For each launch, the beginning of its kernels in the columns below. It has one more entry than there are launches. */
     private readonly from: Uint32Array;
     private readonly kernel_row: Uint32Array;
     private readonly kernel: Uint32Array;
@@ -45,7 +45,7 @@ export class Links {
         });
     }
 
-    /** The number of an event's launch; 0: it has none, or that is not known. */
+    /** The number of an event's launch; 0 if it has none, or it is not known. */
     static launch(place: Spot): number {
         const track = place.row.track;
         return track && track.kinds[track.kind[place.event]].end ? track.value[place.event] : 0;
@@ -60,7 +60,7 @@ export class Links {
         return this.from[launch + 1] - this.from[launch];
     }
 
-    /** Its kernels, stream by stream, each in its order. */
+    /** The kernels of a launch, stream by stream, each in its order. */
     kernelsOf(launch: number): Spot[] {
         const found: Spot[] = [];
         for (let at = this.from[launch]; at < this.from[launch + 1]; at++) {
@@ -74,7 +74,7 @@ export class Links {
         const row = this.rows[at];
         const start = row.track?.start[event] ?? 0;
         for (const lane of row.lanes) {
-            // Events of a lane that begin at once are next to each other.
+            // Events of a lane with the same start are next to each other.
             for (let place = above(lane.starts, start) - 1; place >= 0 && lane.starts[place] === start; place--) {
                 if (lane.events[place] === event) return { row, lane, at: place, event };
             }

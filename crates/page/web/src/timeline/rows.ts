@@ -6,17 +6,17 @@ import { Place } from "../kinds";
 export interface Row {
     y: number;
     height: number;
-    /** What the gutter says; rows without it belong to the one above. */
+    /** Text in the gutter. A row without it belongs to the row above. */
     label: string;
     detail: string;
     /** The height of each lane. */
     lane: number;
-    /** `null`: the iterations. */
+    /** `null` for the row of iterations. */
     track: Track | null;
     lanes: Lane[];
-    /** It is drawn as a curve. */
+    /** The metric, if the row is a curve. */
     metric: Metric | null;
-    /** Its first row begins a device or a thread. */
+    /** True for the first row of a device or a thread. */
     begins: boolean;
 }
 
@@ -25,7 +25,7 @@ const GAP = 5;
 const LANE = 18;
 const CURVE = 28;
 
-/** The iterations as a lane: those of a process do not overlap. */
+/** The iterations as a lane. Those of a process do not overlap. */
 export function iterationLane(iterations: Iterations): Lane {
     const events = Uint32Array.from(iterations.n, (_, i) => i);
     events.sort((a, b) => iterations.start[a] - iterations.start[b]);
@@ -35,7 +35,7 @@ export function iterationLane(iterations: Iterations): Lane {
     return { events, starts, sums };
 }
 
-/** GPUs first, as the eye goes from iterations to what they wait for; then the threads, that of the iterations first. */
+/** GPUs come first, next to the iterations that wait for them; then the threads, those of iterations first. */
 export function rows(iterations: Iterations, lane: Lane, timeline: Timeline | null): { rows: Row[]; height: number } {
     const found: Row[] = [];
     let y = AXIS;
@@ -81,7 +81,7 @@ export function rows(iterations: Iterations, lane: Lane, timeline: Timeline | nu
     return { rows: found, height: y + GAP };
 }
 
-/** Threads: those that end iterations first, then by how much there is of them. */
+/** Threads that end iterations come first; then the order is by number of events. */
 function threads(iterations: Iterations, tracks: Track[]): number[] {
     const ended = new Map<number, number>();
     for (const tid of iterations.thread) ended.set(tid, (ended.get(tid) ?? 0) + 1);

@@ -1,28 +1,29 @@
-// Finding events by name.
+// Finds events by name.
 
 import { Timeline, Track } from "../data";
 import { Spot } from "./draw";
 import { Row } from "./rows";
 
 export interface Matches {
-    /** Of each name whether it matches. */
+    /** For each name, 1 if it matches. */
     found: Uint8Array;
-    /** In the order of their starts. */
+    /** The first matches, in the order of their starts. */
     places: Spot[];
-    /** There are more than are listed. */
+    /** The number of all matches, which may be larger than the list. */
     count: number;
 }
 
-/** How many matches are gone through one by one. */
+/** Maximum number of matches in the list. */
 const LISTED = 50_000;
 
-/** Whether a search found an event: its name, or the layer that it was launched in. */
+/** Returns true if a search found an event by its name, or by the layer that it was launched in. */
 export function isFound(found: Uint8Array, { names, scopes }: Track, event: number): boolean {
     const scope = scopes.length ? scopes[event] : 0;
     return !!found[names[event]] || (scope > 0 && !!found[scope - 1]);
 }
 
-/** What a text finds: what has it in its name, or, of `layer:NAME`, that layer and those within; `*` is any number there. */
+/** Returns the predicate of a search text: names that contain the text, or, for `layer:NAME`, that layer and the layers inside
+ * it. `*` stands for any number. */
 function finds(text: string): (name: string) => boolean {
     const layer = text.startsWith("layer:") ? text.slice(6).trim() : "";
     if (!layer) return (name) => name.toLowerCase().includes(text);

@@ -1,4 +1,4 @@
-// The timeline: what is seen of it, and how keys, wheel and pointer move that.
+// The timeline's visible part, and how keys, the wheel and the pointer move it.
 
 import { above, Iterations, Timeline } from "../data";
 import { button, el, onTheme } from "../dom";
@@ -35,7 +35,7 @@ export class TimelineView {
     private goal: [number, number] | null = null;
     private scene: Scene | null = null;
     private timeline: Timeline | null = null;
-    /** Made when it is first asked for. */
+    /** Created on first use. */
     private links: Links | null = null;
     private matches: Matches | null = null;
     private match = -1;
@@ -65,7 +65,7 @@ export class TimelineView {
         this.listen();
     }
 
-    /** Shows a process. `timeline` is null where its events are not there (yet). */
+    /** Shows a process. `timeline` is `null` if its events are not on the page, or have not been read yet. */
     set(iterations: Iterations, timeline: Timeline | null, names: string[], note: string) {
         const lane = iterationLane(iterations);
         const made = rows(iterations, lane, timeline);
@@ -85,14 +85,25 @@ export class TimelineView {
         this.space.style.height = `${Math.max(0, this.height - this.boxHeight())}px`;
         this.find();
         this.resize();
-        this.showSlowest();
+        this.showFirst();
+    }
+
+    /** Shows the slowest iteration of all windows. If kernels were recorded in some iterations, it is one of these. */
+    private showFirst() {
+        const { iterations } = this;
+        const all = [...(iterations?.n.keys() ?? [])];
+        if (!iterations || !all.length) return this.showWindow();
+        const shown = all.filter((i) => iterations.shown[i] && iterations.qualifies[i]);
+        const taken = shown.filter((i) => !Number.isNaN(iterations.busy[i]));
+        const among = [taken, shown, all].find((some) => some.length > 0) ?? all;
+        this.showIteration(among.reduce((slowest, i) => (iterations.worked[i] > iterations.worked[slowest] ? i : slowest)));
     }
 
     get iterations(): Iterations | undefined {
         return this.scene?.iterations;
     }
 
-    /** Shows iterations around the one at a place, and selects it. */
+    /** Shows the iterations around the one at an index, and selects it. */
     showIteration(place: number, around = 1) {
         const { scene } = this;
         if (!scene) return;
@@ -143,7 +154,7 @@ export class TimelineView {
         this.go(start - (until - start) * 0.01, until + (until - start) * 0.01);
     }
 
-    /** From when to when the window goes; where it has no iterations, from the first event to the last. */
+    /** Returns the beginning and the end of the window. Without iterations, these are the first and the last event. */
     private extent(): [number, number] {
         const [from, to] = this.window();
         const { iterations, timeline } = this;
@@ -162,14 +173,14 @@ export class TimelineView {
         return until > start ? [start, until] : [0, 1e6];
     }
 
-    /** The colours of what there is, each with its word. */
+    /** Returns the colours of the events that exist, with their meanings. */
     private used(): (readonly [string, string])[] {
         const seen = new Set<string>();
         for (const { kind, kinds } of this.timeline?.tracks ?? []) for (const number of new Set(kind)) seen.add(kinds[number].colour);
         return colours.filter(([colour]) => seen.has(colour));
     }
 
-    // What is seen.
+    // The visible part.
 
     private go(from: number, to: number) {
         const [start, until] = this.bounds();
@@ -178,13 +189,13 @@ export class TimelineView {
         let begin = middle - span / 2;
         begin = Math.min(Math.max(begin, start - span / 2), until - span / 2);
         this.goal = [begin, begin + span];
-        // What the pointer is over goes from under it.
+        // The event under the pointer moves away from it.
         this.hover(null, -1, -1);
         if (matchMedia("(prefers-reduced-motion: reduce)").matches) [this.view.from, this.view.to] = this.goal;
         this.redraw();
     }
 
-    /** What there is to be seen, over all windows. */
+    /** Returns the limits of the visible part, over all windows. */
     private bounds(): [number, number] {
         const lane = this.scene?.rows[0].lanes[0];
         const [start, until] = this.extent();
@@ -286,7 +297,7 @@ export class TimelineView {
         return (this.links ??= new Links(this.scene?.rows ?? []));
     }
 
-    /** Goes from a kernel to its launch, from a launch to its first kernel. */
+    /** Goes from a kernel to its launch, or from a launch to its first kernel. */
     private follow() {
         const place = this.scene?.selected;
         const launch = place && Links.launch(place);
@@ -297,14 +308,14 @@ export class TimelineView {
         const to = is_kernel ? this.launches().callOf(launch) : kernels()[0];
         if (!to || !this.scene) return;
         this.see(to, false);
-        // Both ends are to be seen.
+        // Both ends must be visible.
         const [call, kernel] = is_kernel ? [to, place] : [place, to];
         const [start, end] = [startOf(call), startOf(kernel) + lengthOf(this.scene, kernel)];
         const [from, until] = this.goal ?? [this.view.from, this.view.to];
         if (start < from || end > until) this.go(start - (end - start) * 0.1, end + (end - start) * 0.1);
     }
 
-    /** What a curve says at a place. */
+    /** Returns the text on a metric's curve at a position. */
     private metricAt(x: number, y: number): string[] | null {
         const { scene, view } = this;
         const below = y + view.top;
@@ -352,7 +363,7 @@ export class TimelineView {
         this.redraw();
     }
 
-    /** Brings an event into sight. */
+    /** Moves an event into the visible part. */
     private see(place: Spot, close: boolean) {
         const { scene, view } = this;
         if (!scene) return;
@@ -393,7 +404,7 @@ export class TimelineView {
         this.redraw();
     }
 
-    /** Finds events, and shows the first one. */
+    /** Searches for events and shows the first one. */
     search(text: string) {
         this.box.value = text;
         this.find();

@@ -1,4 +1,4 @@
-//! Iterations of which no GPU times are taken, and those between them.
+//! Tests of iterations without GPU times, and of those between them.
 
 use super::*;
 use crate::gpu::sampling::BLOCK;
@@ -17,7 +17,7 @@ fn times_are_taken_in_some_blocks_of_short_iterations_and_none_of_the_others_is_
         }
     });
     let taken: Vec<_> = shown(&spans).into_iter().map(|(n, _)| n - 5).collect();
-    // How many blocks depends on how long the iterations take, on a busy machine.
+    // The number of blocks depends on how long the iterations take on a busy machine.
     assert!(
         (BLOCK as usize..17 * BLOCK as usize).contains(&taken.len()),
         "{taken:?}"
@@ -57,7 +57,7 @@ fn threads_that_take_turns_in_iterations_that_are_not_timed_do_not_make_a_stream
     });
     let is_later = |span: &&Recorded| matches!(span.what, What::GpuSpan { iteration: 50, .. });
     let later = spans.iter().filter(is_later).map(|span| span.cut);
-    // The last launch is known by the iteration that was timed before it.
+    // The last launch is known from the iteration that was timed before it.
     assert_eq!(later.collect::<Vec<_>>(), [false]);
     assert_eq!(spans.len(), 2);
 }
@@ -87,7 +87,7 @@ fn streams_for_which_there_is_no_room_are_not_missing_in_iterations_that_are_not
     assert_eq!(gpu.lost(), before);
 }
 
-/// As [`launch`], where a call asks whether it is followed.
+/// Like [`launch`], but the call asks first if it has to be timed.
 fn launch_if_followed(target: Target) {
     if is_timing() {
         launch(target);
@@ -99,7 +99,7 @@ fn calls_are_not_followed_in_iterations_that_are_not_timed_once_no_span_is_open(
     let gpu = Gpu::new(27);
     let stream = gpu.stream(1);
     let before = gpu.lost();
-    // Short ones, of which the first block is timed, and then few.
+    // Short iterations: the first block is timed, and then few.
     let timed = 5..5 + BLOCK;
     for waits_at_last in [true, false] {
         let spans = gpu.spans(|| {
@@ -134,7 +134,7 @@ fn what_another_thread_launches_late_is_not_timed_as_the_next_iteration_is() {
         assert!(!is_taken(5));
         begin_iteration(6);
         take(6);
-        // A thread that has read the number before sees what holds of it.
+        // A thread that has read the number earlier sees the state that belongs to it.
         assert!(is_taken(6) && !is_taken(5));
     });
 }

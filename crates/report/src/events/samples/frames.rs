@@ -4,56 +4,97 @@ use std::collections::{HashMap, HashSet};
 
 use tllmprof_record::{StringId, Strings};
 
+use super::location::Location;
 use super::native::Modules;
+use super::sleep::Sleep;
 use crate::events::facts::{Facts, name};
 
-/// How many frames are kept; more are counted.
-const FRAMES: usize = 1 << 22;
+/// Maximum number of frames to keep. More are only counted.
+const MAX_FRAMES: usize = 1 << 22;
 
-/// How deep a stack is at most: what a damaged record leads in a circle is cut there.
-const DEEPEST: usize = 512;
+/// Maximum depth of a stack. It ends the circles that a damaged record may contain.
+const MAX_DEPTH: usize = 512;
 
-/// A node of the tree of calls.
+/// A node of the call tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
-    /// The caller's id; 0: none.
+    /// ID of the caller; 0 if there is none.
     pub parent: u32,
-    /// Its place in [`Frames::functions`].
+    /// Index in [`Frames::functions`].
     pub function: u32,
 }
 
 /// A function.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Function {
-    /// As the record has it, printable or not; of a native one the symbol, if it was found.
+    /// The name in the record, printable or not; for a native function its symbol, if it was found.
     pub name: String,
-    /// The same with the last part of its file's path alone.
+    /// The same with only the last part of the file's path.
     pub label: String,
+    pub origin: Origin,
 }
 
-/// Frames as they come.
+/// The origin of a function.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Origin {
+    /// The program, or a library that it brings.
+    Program,
+    /// The C library.
+    C,
+    /// Another library that belongs to a language, or this tool.
+    Runtime,
+    /// The Python interpreter.
+    Interpreter,
+    /// Python's standard library.
+    PythonLibrary,
+    /// The CUDA driver or runtime.
+    Driver,
+}
+
+impl Function {
+    /// Returns the location of its code, as far as its name contains it.
+    #[must_use]
+    pub fn location(&self) -> Location {
+        let python = self.name.split_once(" (").and_then(|(function, place)| {
+            let (file, line) = place.strip_suffix(')')?.rsplit_once(':')?;
+            Some((function, file, line.parse().ok()?))
+        });
+        match python {
+            Some((function, file, line)) => Location {
+                function: function.to_owned(),
+                file: Some(file.to_owned()),
+                line: Some(line),
+            },
+            None => Location::native(&self.name),
+        }
+    }
+}
+
+/// Frames while they are collected.
 #[derive(Debug, Default)]
 pub struct RawFrames(HashMap<u32, (u32, StringId)>);
 
-/// The frames of a record by their ids.
+/// The frames of a record by ID.
 #[derive(Debug, Default)]
 pub struct Frames {
     by_id: HashMap<u32, Frame>,
-    /// Each once.
+    /// The functions, each only once.
     pub functions: Vec<Function>,
+    /// Sleeps of threads. Samples refer to them by index.
+    pub sleeps: Vec<Sleep>,
 }
 
 impl RawFrames {
-    /// Adds a frame; whether there was room for it.
+    /// Adds a frame. Returns false if there was no room for it.
     pub fn add(&mut self, id: u32, parent: u32, name: StringId) -> bool {
-        let has_room = self.0.len() < FRAMES || self.0.contains_key(&id);
+        let has_room = self.0.len() < MAX_FRAMES || self.0.contains_key(&id);
         if has_room && id != 0 {
             self.0.insert(id, (parent, name));
         }
         has_room
     }
 
-    /// Gives them names. `native` are the innermost frames of native stacks.
+    /// Resolves the names. `native` has the innermost frames of native stacks.
     pub fn finish(self, native: HashSet<u32>, facts: &Facts, strings: &Strings) -> Frames {
         let mut all_native = HashSet::new();
         for mut id in native {
@@ -61,7 +102,7 @@ impl RawFrames {
                 id = self.0.get(&id).map_or(0, |(parent, _)| *parent);
             }
         }
-        let mut modules = Modules::of(facts);
+        let mut modules = Modules::new(facts);
         let mut known: HashMap<Function, u32> = HashMap::new();
         let mut by_string: HashMap<(StringId, bool), u32> = HashMap::new();
         let mut frames = Frames::default();
@@ -93,12 +134,12 @@ impl Frames {
         self.by_id.get(&id).copied()
     }
 
-    /// The functions of a stack, the outermost first.
+    /// Returns the functions of a stack, the outermost first.
     #[must_use]
     pub fn stack(&self, innermost: u32) -> Vec<u32> {
         let mut stack = Vec::new();
         let mut next = innermost;
-        while stack.len() < DEEPEST
+        while stack.len() < MAX_DEPTH
             && let Some(frame) = self.get(next)
         {
             stack.push(frame.function);
@@ -108,27 +149,34 @@ impl Frames {
         stack
     }
 
-    /// The name of the function of a frame.
+    /// Returns the name of the function of a frame.
     #[must_use]
     pub fn innermost(&self, id: u32) -> &str {
         self.get(id).map_or("?", |frame| self.name(frame.function))
     }
 
-    /// The name of a function.
+    /// Returns the name of a function.
     #[must_use]
     pub fn name(&self, function: u32) -> &str {
         let known = self.functions.get(function as usize);
         known.map_or("?", |function| &function.name)
     }
 
-    /// Its label.
+    /// Returns the location of a function's code.
+    #[must_use]
+    pub fn location(&self, function: u32) -> Option<Location> {
+        let known = self.functions.get(function as usize);
+        known.map(Function::location)
+    }
+
+    /// Returns the label of a function.
     pub fn label(&self, function: u32) -> &str {
         let known = self.functions.get(function as usize);
         known.map_or("?", |function| &function.label)
     }
 }
 
-/// A Python function, `QUALNAME (FILE:LINE)`.
+/// Returns a Python function from `QUALNAME (FILE:LINE)`.
 fn python(text: &str) -> Function {
     let label = match text.rsplit_once(" (") {
         Some((qualified, place)) => {
@@ -137,10 +185,22 @@ fn python(text: &str) -> Function {
         }
         None => text.to_owned(),
     };
+    let place = text.rsplit_once(" (").map_or("", |(_, place)| place);
     Function {
         name: name(text),
         label: name(&label),
+        origin: match is_of_library(place) {
+            true => Origin::PythonLibrary,
+            false => Origin::Program,
+        },
     }
+}
+
+/// Returns true if a file belongs to Python's standard library.
+fn is_of_library(file: &str) -> bool {
+    let behind = file.split_once("/lib/python3.").map(|(_, behind)| behind);
+    let is_installed = |path: &str| path.contains("-packages/");
+    file.starts_with("<frozen ") || behind.is_some_and(|behind| !is_installed(behind))
 }
 
 #[cfg(test)]
@@ -159,12 +219,35 @@ mod tests {
     }
 
     #[test]
+    fn a_location_has_the_file_and_line_that_the_name_has() {
+        let location = python("f.<locals>.g (/srv/a (b)/x.py:12)").location();
+        assert_eq!(location.function, "f.<locals>.g");
+        assert_eq!(location.file.as_deref(), Some("/srv/a (b)/x.py"));
+        assert_eq!(location.line, Some(12));
+        for name in ["<module>", "at::add(at::Tensor const&)", "f (x.py:many)"] {
+            assert_eq!(python(name).location(), Location::native(name));
+        }
+    }
+
+    #[test]
+    fn pythons_own_library_is_known_by_its_folder() {
+        let origin = |text: &str| python(text).origin;
+        let library = "Condition.wait (/usr/lib/python3.12/threading.py:288)";
+        assert_eq!(origin(library), Origin::PythonLibrary);
+        let frozen = "_find_and_load (<frozen importlib._bootstrap>:1165)";
+        assert_eq!(origin(frozen), Origin::PythonLibrary);
+        let installed = "f (/usr/lib/python3.12/site-packages/vllm/x.py:2)";
+        assert_eq!(origin(installed), Origin::Program);
+        assert_eq!(origin("f (/home/u/x.py:2)"), Origin::Program);
+    }
+
+    #[test]
     fn a_circle_of_frames_ends() {
         let mut raw = RawFrames::default();
         assert!(raw.add(1, 2, 0) && raw.add(2, 1, 0) && raw.add(0, 0, 0));
         let native = HashSet::from([1, 9]);
         let frames = raw.finish(native, &Facts::default(), &Strings::default());
-        assert_eq!(frames.stack(1).len(), DEEPEST);
+        assert_eq!(frames.stack(1).len(), MAX_DEPTH);
         assert_eq!(frames.stack(0), [0_u32; 0]);
         assert_eq!(frames.functions.len(), 1);
     }

@@ -1,72 +1,101 @@
-//! Samples of stacks, as the record has them.
+//! Samples of stacks, from the record.
 
 mod frames;
+mod location;
 mod native;
+mod sleep;
+mod sleeps;
+
+use std::collections::HashMap;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use tllmprof_record::{Clock, Event, Strings, Taken, ThreadState, What};
 
 use super::facts::Facts;
-pub use frames::Frames;
 use frames::RawFrames;
+pub use frames::{Frames, Function, Origin};
+pub use location::Location;
+pub use sleep::SleepKind;
+use sleeps::{Asleep, Sleeps};
 
-/// From how many samples on functions are distinguished.
+/// Minimum number of samples to distinguish functions.
 pub const ENOUGH: u64 = 200;
 
-/// How many samples are kept; more are counted.
-const SAMPLES: usize = 1 << 20;
+/// Maximum number of samples to keep. More are only counted.
+const MAX_SAMPLES: usize = 1 << 20;
 
 /// A sample of a thread's stack.
 #[derive(Clone, Copy, Debug)]
 pub struct StackSample {
-    /// In nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time of the sample, in nanoseconds of `CLOCK_MONOTONIC`.
     pub at: u64,
     /// The same in ticks of the record's clock.
     pub ticks: u64,
     pub thread: u32,
     pub taken: Taken,
     pub state: Option<ThreadState>,
-    /// The innermost frame's id.
+    /// ID of the innermost frame.
     pub frame: u32,
+    /// The sleep of the thread, as an index in [`Frames::sleeps`]; `None` if it did not sleep, or if that is not known.
+    pub sleep: Option<u32>,
 }
 
-/// What a sample shows of its thread. Functions are places in [`Frames::functions`].
+/// The state of a thread in a sample. Functions are indexes in [`Frames::functions`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Seen {
+pub enum SampledState {
     Python(u32),
-    /// In a lock or a system call; `None`: of no Python function.
+    /// The thread was in an unknown lock or system call; `None` if it was in no Python function.
     Asleep(Option<u32>),
-    /// It could run, and had no processor.
+    /// The thread was in a known sleep: an index in [`Frames::sleeps`].
+    AsleepIn(u32),
+    /// The thread was ready to run but had no processor.
     Waiting,
-    /// In no Python function.
+    /// The thread ran in no Python function.
     Outside,
     Native(u32),
 }
 
-impl Seen {
-    /// Whether it is of a native stack: such samples are taken apart from the others.
+impl SampledState {
+    /// Returns true if the sample is of a native stack. Such samples are taken separately.
     pub const fn is_native(self) -> bool {
         matches!(self, Self::Native(_))
     }
+
+    /// Returns true if the thread slept.
+    pub const fn is_asleep(self) -> bool {
+        matches!(self, Self::Asleep(_) | Self::AsleepIn(_))
+    }
+
+    /// Returns true if the thread ran.
+    pub const fn ran(self) -> bool {
+        matches!(self, Self::Python(_) | Self::Outside | Self::Native(_))
+    }
+
+    /// Returns true if the thread was in a Python function.
+    pub const fn is_python(self) -> bool {
+        matches!(self, Self::Python(_) | Self::Asleep(Some(_)))
+    }
 }
 
-/// Frames and samples as they come.
+/// Frames and samples while they are collected.
 #[derive(Debug, Default)]
 pub struct RawStacks {
     frames: RawFrames,
     samples: Vec<StackSample>,
+    /// Sleeps of threads, by the threads and ticks of their samples.
+    asleep: HashMap<(u32, u64), Asleep>,
     pub left_out: u64,
 }
 
 impl RawStacks {
-    /// Takes an event if it is one of sampled stacks.
+    /// Adds an event if it belongs to sampled stacks.
     pub fn take(&mut self, clock: &Clock, event: &Event) {
         match event.what {
             What::Frame { id, parent, name } => {
                 self.left_out += u64::from(!self.frames.add(id, parent, name));
             }
-            What::Sample { .. } if self.samples.len() == SAMPLES => self.left_out += 1,
+            What::Sample { .. } if self.samples.len() == MAX_SAMPLES => self.left_out += 1,
             What::Sample {
                 taken,
                 state,
@@ -79,26 +108,57 @@ impl RawStacks {
                 taken,
                 state,
                 frame,
+                sleep: None,
             }),
+            What::Asleep { .. } if self.asleep.len() == MAX_SAMPLES => self.left_out += 1,
+            What::Asleep {
+                call,
+                has_timeout,
+                thread,
+                frame,
+            } => {
+                let asleep = Asleep {
+                    call,
+                    has_timeout,
+                    native: frame,
+                    python: 0,
+                };
+                self.asleep.insert((thread, event.start), asleep);
+            }
             _ => (),
         }
     }
 
-    /// Samples by thread and time, and the frames with their names.
+    /// Returns the samples by thread and time, and the frames with their names.
     pub fn finish(mut self, facts: &Facts, strings: &Strings) -> Sampled {
         self.samples
             .sort_by_key(|sample| (sample.thread, sample.at));
         let native = |sample: &&StackSample| sample.taken == Taken::Native;
         let native = self.samples.iter().filter(native);
-        let native = native.map(|sample| sample.frame).collect();
+        let native = native.map(|sample| sample.frame);
+        let asleep = self.asleep.values().map(|asleep| asleep.native);
+        let mut frames = (self.frames).finish(native.chain(asleep).collect(), facts, strings);
+        let mut sleeps = Sleeps::default();
+        for sample in &mut self.samples {
+            let is_native = sample.taken == Taken::Native;
+            let asleep = self.asleep.get(&(sample.thread, sample.ticks));
+            if let Some(asleep) = asleep.filter(|_| !is_native) {
+                let asleep = Asleep {
+                    python: sample.frame,
+                    ..*asleep
+                };
+                sample.sleep = Some(sleeps.place(asleep, &frames));
+            }
+        }
+        frames.sleeps = sleeps.finish();
         Sampled {
-            frames: self.frames.finish(native, facts, strings),
+            frames,
             samples: self.samples,
         }
     }
 }
 
-/// Samples by thread and time, and what their frames are.
+/// Samples by thread and time, and their frames.
 #[derive(Debug, Default)]
 pub struct Sampled {
     pub samples: Vec<StackSample>,
@@ -106,64 +166,69 @@ pub struct Sampled {
 }
 
 impl Sampled {
-    /// What a sample shows; `None`: it was rejected, or its frame is not there.
-    pub fn seen(&self, sample: &StackSample) -> Option<Seen> {
+    /// Returns the state in a sample, or `None` if the sample was rejected or its frame is missing.
+    pub fn seen(&self, sample: &StackSample) -> Option<SampledState> {
         let function = || self.frames.get(sample.frame).map(|frame| frame.function);
         match (sample.taken, sample.state) {
             (Taken::Torn, _) => None,
-            (Taken::Native, _) => function().map(Seen::Native),
-            (Taken::Python | Taken::NoPython, Some(ThreadState::Runnable)) => Some(Seen::Waiting),
-            (Taken::Python, Some(ThreadState::Sleeping)) => {
-                function().map(|function| Seen::Asleep(Some(function)))
+            (Taken::Native, _) => function().map(SampledState::Native),
+            (_, Some(ThreadState::Sleeping)) if sample.sleep.is_some() => {
+                sample.sleep.map(SampledState::AsleepIn)
             }
-            (Taken::Python, _) => function().map(Seen::Python),
-            (Taken::NoPython, Some(ThreadState::Sleeping)) => Some(Seen::Asleep(None)),
-            (Taken::NoPython, _) => Some(Seen::Outside),
+            (Taken::Python | Taken::NoPython, Some(ThreadState::Runnable)) => {
+                Some(SampledState::Waiting)
+            }
+            (Taken::Python, Some(ThreadState::Sleeping)) => {
+                function().map(|function| SampledState::Asleep(Some(function)))
+            }
+            (Taken::Python, _) => function().map(SampledState::Python),
+            (Taken::NoPython, Some(ThreadState::Sleeping)) => Some(SampledState::Asleep(None)),
+            (Taken::NoPython, _) => Some(SampledState::Outside),
         }
     }
 }
 
-/// So many samples of stacks.
+/// Numbers of stack samples.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 pub struct SampleCounts {
-    /// Samples that count.
+    /// The number of samples that count.
     #[schemars(extend("unit" = "samples"))]
     pub samples: u64,
-    /// Samples that were rejected, as the stack changed while it was read.
+    /// The number of samples that were rejected because the stack changed while it was read.
     #[schemars(extend("unit" = "samples"))]
     pub rejected: u64,
-    /// Samples of native stacks, which are taken apart from the others.
+    /// The number of samples of native stacks, which are taken separately.
     #[schemars(extend("unit" = "samples"))]
     pub native: u64,
 }
 
 impl SampleCounts {
     /// Counts a sample.
-    pub const fn count(&mut self, seen: Option<Seen>) {
+    pub const fn count(&mut self, seen: Option<SampledState>) {
         match seen {
             None => self.rejected += 1,
-            Some(Seen::Native(_)) => self.native += 1,
+            Some(SampledState::Native(_)) => self.native += 1,
             Some(_) => self.samples += 1,
         }
     }
 
-    /// Those by which functions are distinguished.
+    /// Returns true if there are enough samples to distinguish functions.
     pub fn enough(self) -> bool {
         self.samples.max(self.native) >= ENOUGH
     }
 
-    /// How much of what was taken was rejected.
+    /// Returns the share of samples that were rejected, as a part of 1.
     #[must_use]
     pub fn rejected_share(self) -> f64 {
         self.rejected as f64 / (self.samples + self.rejected).max(1) as f64
     }
 }
 
-/// Where a sample counts.
+/// The figures that include a sample.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct SamplePlace {
     pub window: usize,
-    /// Among those of its window, and among those of all.
+    /// True if the figures of its window include it, and true if the figures of all windows do.
     pub in_window: bool,
     pub in_all: bool,
 }

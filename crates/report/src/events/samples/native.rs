@@ -1,7 +1,7 @@
-//! The names of native functions, which a record has as `MODULE+0xOFFSET`.
+//! The names of native functions. A record contains them as `MODULE+0xOFFSET`.
 //!
-//! They are looked up in the module's file where the record was made on this machine since it was started: another
-//! machine's file of the same name may be another one.
+//! They are looked up in the module's file only if the record was made on this machine since its last boot: on another
+//! machine a file of the same name may be different.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,31 +9,31 @@ use std::path::Path;
 
 use tllmprof_symbols::{Image, demangle};
 
-use super::frames::Function;
+use super::frames::{Function, Origin};
 use crate::events::facts::{Facts, name};
 
-/// How many modules are looked into.
-const MODULES: usize = 64;
+/// Maximum number of modules to read.
+const MAX_MODULES: usize = 64;
 
-/// The functions of the modules that were looked into so far.
+/// The functions of the modules that were read so far.
 #[derive(Debug, Default)]
 pub struct Modules {
     is_here: bool,
     known: HashMap<String, Vec<Symbol>>,
 }
 
-/// A function in a file, by the address that the file gives it.
+/// A function in a file, with its address in the file.
 #[derive(Debug)]
 struct Symbol {
     start: u64,
     end: u64,
-    /// Mangled.
+    /// The mangled name.
     name: Vec<u8>,
 }
 
 impl Modules {
-    /// Of a record.
-    pub fn of(facts: &Facts) -> Self {
+    /// Creates an empty table for a record.
+    pub fn new(facts: &Facts) -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
         let is_here = boot.is_ok_and(|boot| !facts.boot.is_empty() && boot.trim() == facts.boot);
         Self {
@@ -42,7 +42,7 @@ impl Modules {
         }
     }
 
-    /// A native function.
+    /// Returns the native function at a place in a module.
     pub fn function(&mut self, text: &str) -> Function {
         let found = text.rsplit_once("+0x").and_then(|(module, offset)| {
             let offset = u64::from_str_radix(offset, 16).ok()?;
@@ -53,11 +53,20 @@ impl Modules {
             Some(_) => name.clone(),
             None => name.rsplit('/').next().unwrap_or_default().to_owned(),
         };
-        Function { name, label }
+        let file = text.rsplit_once("+0x").map_or("", |(module, _)| module);
+        let origin = match origin(file) {
+            Origin::Program if is_of_language(&name) => Origin::Runtime,
+            origin => origin,
+        };
+        Function {
+            name,
+            label,
+            origin,
+        }
     }
 
     fn symbol(&mut self, module: &str, offset: u64) -> Option<String> {
-        let is_known = self.known.contains_key(module) || self.known.len() < MODULES;
+        let is_known = self.known.contains_key(module) || self.known.len() < MAX_MODULES;
         if !self.is_here || !is_known || !Path::new(module).is_absolute() {
             return None;
         }
@@ -72,7 +81,80 @@ impl Modules {
     }
 }
 
-/// The functions of a file in the order of their addresses; none where it cannot be read.
+/// Returns the origin of a module's functions.
+fn origin(module: &str) -> Origin {
+    const ROWS: [(Origin, &[&str]); 4] = [
+        (
+            Origin::C,
+            &[
+                "libc.so",
+                "libc-2",
+                "libpthread",
+                "librt.so",
+                "librt-2",
+                "ld-linux",
+                "ld-musl",
+                "ld-2",
+                "linux-vdso",
+            ],
+        ),
+        (
+            Origin::Runtime,
+            &[
+                "libstdc++",
+                "libc++",
+                "libgcc_s",
+                "libm.so",
+                "libm-2",
+                "libffi",
+                "libgomp",
+                "libomp",
+                "libiomp",
+                "libtllmprof",
+            ],
+        ),
+        (Origin::Interpreter, &["libpython", "python"]),
+        (Origin::Driver, &["libcuda.so", "libcudart", "libnvidia-"]),
+    ];
+    let file = module.rsplit('/').next().unwrap_or_default();
+    if module.contains("/lib-dynload/") {
+        return Origin::Interpreter;
+    }
+    let begins = |names: &[&str]| names.iter().any(|name| file.starts_with(name));
+    let row = ROWS.iter().find(|(_, names)| begins(names));
+    row.map_or(Origin::Program, |(origin, _)| *origin)
+}
+
+/// Returns true if a function belongs to a language's own library, parts of which are compiled into programs.
+fn is_of_language(name: &str) -> bool {
+    const PREFIXES: [&str; 7] = [
+        "absl::",
+        "std::",
+        "core::",
+        "alloc::",
+        "parking_lot",
+        "__gnu_cxx::",
+        "_start",
+    ];
+    let mut depth = 0_usize;
+    let mut plain = String::new();
+    for character in name.chars() {
+        match character {
+            // In `<std::…::Mutex>::lock` the text before a part in angle brackets is not its type.
+            '<' if plain.is_empty() => {}
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            '(' if depth == 0 => break,
+            _ if depth == 0 => plain.push(character),
+            _ => {}
+        }
+    }
+    // The return type of a template precedes its name.
+    let plain = plain.rsplit(' ').next().unwrap_or_default();
+    PREFIXES.iter().any(|prefix| plain.starts_with(prefix))
+}
+
+/// Returns the functions of a file in the order of their addresses; none if the file cannot be read.
 fn symbols(file: &Path) -> Vec<Symbol> {
     let Ok(image) = Image::open(file) else {
         return Vec::new();
@@ -91,4 +173,45 @@ fn symbols(file: &Path) -> Vec<Symbol> {
         .collect();
     symbols.sort_unstable_by_key(|symbol| symbol.start);
     symbols
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_of_languages_and_of_the_system_are_not_the_programs() {
+        for (module, expected) in [
+            ("/lib/x86_64-linux-gnu/libc.so.6", Origin::C),
+            ("/lib64/libpthread-2.31.so", Origin::C),
+            ("/lib64/libstdc++.so.6", Origin::Runtime),
+            ("/usr/lib/libpython3.12.so.1.0", Origin::Interpreter),
+            ("/usr/bin/python3.12", Origin::Interpreter),
+            (
+                "/usr/lib/python3.12/lib-dynload/_queue.so",
+                Origin::Interpreter,
+            ),
+            ("/usr/lib/libcuda.so.550.54.15", Origin::Driver),
+            ("/opt/libcpu.so", Origin::Program),
+            ("/opt/server", Origin::Program),
+        ] {
+            assert_eq!(origin(module), expected, "{module}");
+        }
+        for name in [
+            "std::condition_variable::wait(std::unique_lock<std::mutex>&)",
+            "void std::condition_variable::wait<take_batch()::{lambda()#1}>(int)",
+            "<std::sys::sync::mutex::futex::Mutex>::lock_contended",
+            "std::sys::sync::condvar::futex::Condvar::wait",
+        ] {
+            assert!(is_of_language(name), "{name}");
+        }
+        for name in [
+            "take_batch",
+            "std::vector<int> take_batch<int>(std::string)",
+            "Engine::step(std::vector<int>)",
+            "stdio_flush",
+        ] {
+            assert!(!is_of_language(name), "{name}");
+        }
+    }
 }

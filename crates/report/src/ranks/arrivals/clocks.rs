@@ -1,5 +1,7 @@
-//! The clocks of the ranks: those of one host share one, and those of several hosts are aligned by the ends of collectives,
-//! which all ranks reach together up to the transfer's tail.
+//! The clocks of the ranks. Ranks of one host share a clock. The clocks of several hosts are aligned by the ends of
+//! collectives, which all ranks reach at nearly the same time, up to the tail of the transfer.
+
+use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -8,12 +10,12 @@ use super::fit::{Fit, Jump, median};
 use super::matching::{Group, Matched};
 use crate::ranks::Rank;
 
-/// How many events of a group clocks are aligned by.
-const EVENTS: usize = 4096;
-/// How far the clock of a host is from the same clock read by another process, in nanoseconds.
-const SHARED: u64 = 1_000;
-/// Jumps that differ by less are the same one; in nanoseconds.
-const ALIKE: i64 = 25_000;
+/// Maximum number of events of a group by which clocks are aligned.
+const MAX_EVENTS: usize = 4096;
+/// Error between two processes that read the same host's clock, in nanoseconds.
+const SHARED_CLOCK_ERROR_NS: u64 = 1_000;
+/// Jumps that differ by less than this are the same jump; in nanoseconds.
+const MAX_JUMP_DIFFERENCE_NS: i64 = 25_000;
 
 /// A host's clock.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
@@ -21,36 +23,36 @@ const ALIKE: i64 = 25_000;
 pub struct HostClock {
     /// The host's name.
     pub host: String,
-    /// A process of it.
+    /// Index of one of its processes.
     #[serde(skip)]
     pub process: usize,
-    /// How far `CLOCK_MONOTONIC` is there ahead of that of the host that all are compared with, in the middle of the
-    /// record; `null`: no collectives say so.
+    /// The offset of `CLOCK_MONOTONIC` on this host from that of the reference host, in the middle of the record;
+    /// positive if it is ahead; `null` if there are no collectives to compare.
     #[serde(rename = "offset_ns")]
     pub offset: Option<i64>,
-    /// How much faster it goes.
+    /// The rate by which it runs faster than the reference.
     #[serde(rename = "drift_ppm")]
     #[schemars(extend("unit" = "parts per million"))]
     pub drift: f64,
-    /// How far 9 of 10 ends of its collectives are from those of the other hosts at most.
+    /// The distance within which 9 of 10 ends of its collectives lie from those of the other hosts.
     #[serde(rename = "error_ns")]
     pub error: u64,
 }
 
-/// A clock that jumps.
+/// A jump of a clock.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct ClockJump {
-    /// The place in `processes` of the process whose GPU times jump, or of one of the host's.
+    /// The index in `processes` of the process whose GPU times jump, or of one process of the host that jumps.
     pub process: usize,
-    /// Whether the clock of the whole host jumps.
+    /// True if the clock of the whole host jumps.
     pub is_host: bool,
-    /// It may as well be the other clock that jumps.
+    /// True if it may as well be the other clock that jumps.
     #[serde(skip)]
     pub is_either: bool,
-    /// The number of the iteration from which on it is another.
+    /// The number of the first iteration after the jump.
     #[serde(rename = "n")]
     pub step: u32,
-    /// By how much.
+    /// The size of the jump.
     #[serde(rename = "by_ns")]
     pub by: i64,
 }
@@ -58,24 +60,26 @@ pub struct ClockJump {
 /// The clocks of some processes.
 #[derive(Debug)]
 pub struct Clocks {
-    /// Of each process: its host's place in `fits`.
+    /// Index in `fits` of each process's host.
     hosts: Vec<usize>,
-    /// Of each host: a process of it.
+    /// Index of a process of each host.
     first: Vec<usize>,
     fits: Vec<Option<Fit>>,
-    /// Of each process: what to take away besides, as its own clock jumps.
+    /// Additional offset of each process, if its own clock jumps.
     own: Vec<Fit>,
     pub jumps: Vec<ClockJump>,
 }
 
-/// Whose clock each process has: by the boot of its machine, else by the host's name.
+/// Returns the index of each process's host. Processes share a host if the boot of their machine, or else the name of
+/// the host, is the same. In traces of other profilers, only the processes of one file share a clock.
 pub fn hosts(processes: &[Rank<'_>]) -> Vec<usize> {
-    let mut known: Vec<(&str, &str)> = Vec::new();
+    let mut known: Vec<(&str, &str, &Path)> = Vec::new();
     let mut hosts = Vec::with_capacity(processes.len());
-    for Rank { facts, .. } in processes {
+    for Rank { facts, file, .. } in processes {
         let own = match &*facts.boot {
-            "" => ("", &*facts.host),
-            boot => (boot, ""),
+            _ if !facts.origin.is_own() => ("", "", *file),
+            "" => ("", &*facts.host, Path::new("")),
+            boot => (boot, "", Path::new("")),
         };
         let at = known.iter().position(|other| *other == own);
         hosts.push(at.unwrap_or_else(|| {
@@ -87,8 +91,8 @@ pub fn hosts(processes: &[Rank<'_>]) -> Vec<usize> {
 }
 
 impl Clocks {
-    /// By the groups of `matched`.
-    pub fn of(hosts: Vec<usize>, matched: &Matched<'_>) -> Self {
+    /// Aligns the clocks by the groups of `matched`.
+    pub fn new(hosts: Vec<usize>, matched: &Matched<'_>) -> Self {
         let count = hosts.iter().max().map_or(0, |most| most + 1);
         let first = (0..count).map(|host| hosts.iter().position(|one| *one == host).unwrap_or(0));
         let mut clocks = Self {
@@ -121,7 +125,7 @@ impl Clocks {
         clocks
     }
 
-    /// Aligns the hosts of a group that are not yet by those that are; whether there were any.
+    /// Aligns those hosts of a group that are not aligned yet with those that are. Returns true if there were any.
     fn align(&mut self, group: &Group<'_>) -> bool {
         let mut by_host: Vec<Vec<usize>> = vec![Vec::new(); self.fits.len()];
         for (at, lane) in group.lanes.iter().enumerate() {
@@ -135,10 +139,10 @@ impl Clocks {
             return false;
         }
         let points = self.offsets(group, &by_host, &known, &new);
-        let fits: Vec<_> = points.iter().map(|points| Fit::of(points)).collect();
+        let fits: Vec<_> = points.iter().map(|points| Fit::through(points)).collect();
         let jumps: Vec<_> = fits.iter().map(Fit::jumps).collect();
-        // Where all jump together, and there are several, the one that they are held against does.
-        let is_theirs = |jump: &Jump, by: &Jump| (jump.by - by.by).abs() < ALIKE;
+        // If the clocks of several hosts jump together relative to one reference, it is the reference that jumps.
+        let is_theirs = |jump: &Jump, by: &Jump| (jump.by - by.by).abs() < MAX_JUMP_DIFFERENCE_NS;
         let shared = match (&jumps[..], &known[..]) {
             ([first, others @ ..], [_]) if !others.is_empty() => {
                 let all = |jump: &&Jump| {
@@ -180,7 +184,7 @@ impl Clocks {
         true
     }
 
-    /// How far the ends of events are on each of the `new` hosts from those on the `known` ones, and when.
+    /// Returns for each of the `new` hosts the ends of events, with their offsets from the ends on the `known` hosts.
     fn offsets(
         &self,
         group: &Group<'_>,
@@ -190,7 +194,7 @@ impl Clocks {
     ) -> Vec<Vec<(i64, i64)>> {
         let mut points = vec![Vec::new(); new.len()];
         let mut ends = Vec::new();
-        for event in group.some(EVENTS) {
+        for event in group.some(MAX_EVENTS) {
             let mut end_of = |host: usize| {
                 ends.clear();
                 ends.extend(
@@ -216,7 +220,7 @@ impl Clocks {
         points
     }
 
-    /// Finds ranks whose times jump though those of their host do not: what the driver says of the GPU's clock may.
+    /// Finds ranks whose times jump although those of their host do not: the driver's GPU times may jump.
     fn own_jumps(&mut self, group: &Group<'_>, known: &mut [bool]) {
         for host in 0..self.fits.len() {
             let lanes = group.lanes.iter().enumerate();
@@ -228,13 +232,13 @@ impl Clocks {
                 continue;
             }
             let mut points = vec![Vec::new(); own.len()];
-            for event in group.some(EVENTS / 4) {
+            for event in group.some(MAX_EVENTS / 4) {
                 let ends: Vec<_> = own
                     .iter()
                     .map(|at| group.lanes[*at].get(event[*at]).end() as i64)
                     .collect();
                 let middle = match own.len() {
-                    // Which of two it is nobody knows.
+                    // With two ranks it is not known which one jumps.
                     2 => ends[0],
                     _ => median(&mut ends.clone()),
                 };
@@ -247,7 +251,7 @@ impl Clocks {
                 if std::mem::replace(&mut known[place], true) {
                     continue;
                 }
-                let fit = Fit::of(&points);
+                let fit = Fit::through(&points);
                 let jumps = fit.jumps();
                 self.jumps.extend(jumps.iter().map(|jump| ClockJump {
                     process: place,
@@ -263,14 +267,14 @@ impl Clocks {
         }
     }
 
-    /// A moment of a process's record on the clock of the first host.
+    /// Returns a moment of a process's record on the clock of the first host.
     pub fn aligned(&self, place: usize, moment: u64) -> i64 {
         let moment = moment as i64;
         let fit = self.fits[self.hosts[place]].as_ref();
         moment - fit.map_or(0, |fit| fit.at(moment)) - self.own[place].at(moment)
     }
 
-    /// How well moments of the ranks of a group are known against each other, in nanoseconds.
+    /// Returns the error of moments of a group's ranks relative to each other, in nanoseconds.
     pub fn error(&self, group: &Group<'_>) -> u64 {
         let mut hosts: Vec<_> = group
             .lanes
@@ -283,12 +287,12 @@ impl Clocks {
             .iter()
             .filter_map(|host| Some(self.fits[*host].as_ref()?.error));
         match hosts.len() {
-            1 => SHARED,
-            _ => errors.max().unwrap_or(0).max(SHARED),
+            1 => SHARED_CLOCK_ERROR_NS,
+            _ => errors.max().unwrap_or(0).max(SHARED_CLOCK_ERROR_NS),
         }
     }
 
-    /// The clocks of hosts, at the middle of what each process has.
+    /// Returns the clocks of hosts, at the middle of each one's record.
     pub fn shown(&self, processes: &[Rank<'_>]) -> Vec<HostClock> {
         let fits = self.fits.iter().zip(&self.first);
         fits.map(|(fit, first)| {
@@ -306,7 +310,7 @@ impl Clocks {
     }
 }
 
-/// The iteration of the first event of a lane from a moment on.
+/// Returns the iteration of a lane's first event at or after a moment.
 fn step_of(group: &Group<'_>, lane: usize, moment: i64) -> u32 {
     let lane_of = &group.lanes[lane];
     let mut events = group.events().map(|event| lane_of.get(event[lane]));

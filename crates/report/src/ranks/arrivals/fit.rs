@@ -1,38 +1,39 @@
-//! How far apart two clocks are, by moments that both have of the same events: a line, or several where one of them jumps.
+//! Offset between two clocks, from moments that both have of the same events: one line, or several lines if a clock
+//! jumps.
 
-/// Points of a block, whose median counts.
-const BLOCK: usize = 8;
-const BLOCKS: usize = 64;
-/// Blocks that a drift is known from.
-const DRIFTS: usize = 4;
-/// A clock that goes on by so much more than the other, from one block to the next, jumps; in nanoseconds.
-const JUMP: f64 = 50_000.0;
-/// And by so many times what the points of a block differ by.
-const NOISE: f64 = 10.0;
+/// Minimum number of points of a block, which is represented by their median, and maximum number of blocks.
+const MIN_BLOCK_POINTS: usize = 8;
+const MAX_BLOCKS: usize = 64;
+/// Minimum number of blocks for a drift.
+const MIN_DRIFT_BLOCKS: usize = 4;
+/// Minimum change of the offset from one block to the next that is a jump, in nanoseconds.
+const MIN_JUMP_NS: f64 = 50_000.0;
+/// Minimum jump as a multiple of the noise of the points within blocks.
+const MIN_JUMP_TO_NOISE: f64 = 10.0;
 
-/// No clock is further ahead of another one, in nanoseconds.
-const FARTHEST: i64 = 1 << 60;
+/// Maximum offset between clocks, in nanoseconds.
+const MAX_OFFSET_NS: i64 = 1 << 60;
 
 /// A line through some points.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Line {
-    /// Where it begins.
+    /// First moment of the line.
     from: i64,
     at: i64,
     offset: f64,
-    /// What the offset grows by in a nanosecond.
+    /// Growth of the offset in nanoseconds per nanosecond.
     drift: f64,
 }
 
-/// What to take from moments of a clock to have those of another one.
+/// The offset of a clock from another clock, to be subtracted from its moments.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Fit {
     lines: Vec<Line>,
-    /// How far 9 of 10 points are from the lines at most, in nanoseconds.
+    /// Distance from the lines within which 9 of 10 points lie, in nanoseconds.
     pub error: u64,
 }
 
-/// Where a clock jumps, and by how much, in nanoseconds.
+/// A jump of a clock: its moment and its size, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Jump {
     pub at: i64,
@@ -40,8 +41,9 @@ pub struct Jump {
 }
 
 impl Fit {
-    /// Through points in the order of their moments: a moment, and how far it is ahead of the other clock.
-    pub fn of(points: &[(i64, i64)]) -> Self {
+    /// Fits lines to points. Each is a moment and its offset from the other clock; points must be in the order of their
+    /// moments.
+    pub fn through(points: &[(i64, i64)]) -> Self {
         if points.is_empty() {
             return Self::default();
         }
@@ -67,42 +69,42 @@ impl Fit {
         fit
     }
 
-    /// How far a moment is ahead of the other clock.
+    /// Returns the offset of a moment from the other clock, in nanoseconds.
     pub fn at(&self, moment: i64) -> i64 {
         let after = self.lines.partition_point(|line| line.from <= moment);
         let line = self.lines.get(after.saturating_sub(1));
         let ahead = line.map_or(0.0, |line| {
             line.offset + line.drift * (moment - line.at) as f64
         });
-        (ahead.round() as i64).clamp(-FARTHEST, FARTHEST)
+        (ahead.round() as i64).clamp(-MAX_OFFSET_NS, MAX_OFFSET_NS)
     }
 
     pub fn jumps(&self) -> Vec<Jump> {
         let pairs = self.lines.windows(2).map(|pair| {
             let at = pair[1].from;
             let before = pair[0].offset + pair[0].drift * (at - pair[0].at) as f64;
-            let before = (before.round() as i64).clamp(-FARTHEST, FARTHEST);
+            let before = (before.round() as i64).clamp(-MAX_OFFSET_NS, MAX_OFFSET_NS);
             let by = self.at(at) - before;
             Jump { at, by }
         });
         pairs.collect()
     }
 
-    /// Parts in a million.
+    /// Returns the drift in parts per million.
     pub fn drift(&self) -> f64 {
         self.lines.first().map_or(0.0, |line| line.drift * 1e6)
     }
 
-    /// How near it comes to nothing.
+    /// Returns the smallest offset of all lines, in nanoseconds.
     pub fn least(&self) -> u64 {
         let offsets = self.lines.iter().map(|line| line.offset.abs() as u64);
         offsets.min().unwrap_or(0)
     }
 }
 
-/// Points in blocks: where each begins, and its length.
+/// Returns the blocks of points: the start and the length of each.
 fn blocks(points: &[(i64, i64)]) -> impl Iterator<Item = (usize, usize)> {
-    let count = (points.len() / BLOCK).clamp(1, BLOCKS);
+    let count = (points.len() / MIN_BLOCK_POINTS).clamp(1, MAX_BLOCKS);
     let edge = move |block: usize| block * points.len() / count;
     (0..count).map(move |block| (edge(block), edge(block + 1) - edge(block)))
 }
@@ -128,7 +130,7 @@ fn centre(points: &[(i64, i64)]) -> (i64, i64) {
     (at, median(&mut ahead))
 }
 
-/// Where parts begin, besides the first.
+/// Returns the indexes at which parts begin, except the first.
 fn jumps(points: &[(i64, i64)], blocks: &[(usize, usize)]) -> Vec<usize> {
     let of = |(from, length): &(usize, usize)| &points[*from..from + length];
     let centres: Vec<_> = blocks.iter().map(|block| centre(of(block))).collect();
@@ -153,14 +155,15 @@ fn jumps(points: &[(i64, i64)], blocks: &[(usize, usize)]) -> Vec<usize> {
         .map(|(time, more)| more as f64 / (time.max(1)) as f64)
         .collect();
     let drift = middle(&mut rates);
-    let least = JUMP.max(NOISE * noise);
+    let least = MIN_JUMP_NS.max(MIN_JUMP_TO_NOISE * noise);
     let is_one = |(time, more): (i64, i64)| (more as f64 - drift * time as f64).abs() > least;
     let after = pairs().enumerate().filter(|(_, pair)| is_one(*pair));
     let after: Vec<_> = after.map(|(block, _)| block).collect();
     after
         .into_iter()
         .map(|block| {
-            // Where in the two blocks: where the points are nearest to the one before and to the other one behind.
+            // Find the jump within the two blocks: the points before it must be nearest to the center of the first
+            // block, and the points after it to that of the second.
             let (from, until) = (blocks[block].0, blocks[block + 1].0 + blocks[block + 1].1);
             let (before, behind) = (centres[block].1, centres[block + 1].1);
             let mut cost: i128 = points[from..until]
@@ -182,14 +185,14 @@ fn jumps(points: &[(i64, i64)], blocks: &[(usize, usize)]) -> Vec<usize> {
         })
 }
 
-/// The line of some points that do not jump.
+/// Returns a line through points without a jump.
 fn line(points: &[(i64, i64)]) -> Line {
     let centres: Vec<_> = blocks(points)
         .map(|(from, length)| centre(&points[from..from + length]))
         .collect();
     let (at, _) = centre(points);
     let mut slopes = Vec::new();
-    if centres.len() >= DRIFTS {
+    if centres.len() >= MIN_DRIFT_BLOCKS {
         for (place, one) in centres.iter().enumerate() {
             let others = centres[place + 1..].iter();
             slopes.extend(
@@ -214,7 +217,7 @@ fn line(points: &[(i64, i64)]) -> Line {
 mod tests {
     use super::*;
 
-    /// Some noise that is always the same.
+    /// Returns reproducible noise.
     fn noise(n: i64, most: i64) -> i64 {
         (n * 7_919 + n * n * 104_729).rem_euclid(2 * most + 1) - most
     }
@@ -224,12 +227,12 @@ mod tests {
         let points: Vec<_> = (0..1000)
             .map(|n| {
                 let at = n * 1_000_000;
-                // 20 parts in a million, and every tenth point is half a millisecond late.
+                // The drift is 20 parts per million, and every tenth point is half a millisecond late.
                 let late = if n % 10 == 3 { 500_000 } else { 0 };
                 (at, 7_000_000 + at / 50_000 + noise(n, 4_000) + late)
             })
             .collect();
-        let fit = Fit::of(&points);
+        let fit = Fit::through(&points);
         assert_eq!(fit.jumps(), []);
         for n in [0, 500, 999] {
             let at = n * 1_000_000;
@@ -244,7 +247,7 @@ mod tests {
     fn jumps_are_found_where_they_are() {
         let ahead = |n: i64| if n < 613 { 0 } else { 2_000_000 } + noise(n, 3_000);
         let points: Vec<_> = (0..1000).map(|n| (n * 10_000, ahead(n))).collect();
-        let fit = Fit::of(&points);
+        let fit = Fit::through(&points);
         let jumps = fit.jumps();
         assert_eq!(jumps.len(), 1, "{jumps:?}");
         assert!((jumps[0].at - 6_130_000).abs() <= 10_000, "{jumps:?}");
@@ -254,8 +257,8 @@ mod tests {
 
     #[test]
     fn a_few_points_are_enough_for_an_offset() {
-        assert_eq!(Fit::of(&[]).at(5), 0);
-        let fit = Fit::of(&[(10, 100), (20, 104), (30, 99)]);
+        assert_eq!(Fit::through(&[]).at(5), 0);
+        let fit = Fit::through(&[(10, 100), (20, 104), (30, 99)]);
         assert_eq!((fit.at(0), fit.at(1000)), (100, 100));
     }
 }

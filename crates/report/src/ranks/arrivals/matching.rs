@@ -1,4 +1,4 @@
-//! Which collectives of several ranks are the same event.
+//! Matches collectives of several ranks that are the same event.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,27 @@ use crate::collectives::{Collective, ROWS};
 use crate::ranks::Rank;
 use crate::ranks::groups::Members;
 
-/// How many events two ranks are compared by, and how many they need to have.
-const COMPARED: usize = 256;
-const LEAST: usize = 3;
-/// In how much of them no rank may end before the other has begun.
-const FITS: f64 = 0.9;
-/// How far clocks may be apart that are the same one, and how well they are known of one host and of two; in nanoseconds.
-const SAME: u64 = 100_000;
-const HERE: i64 = 20_000;
-const THERE: i64 = 50_000;
-/// A rank that has less of the iterations than this part of what others have is left out.
-const PART: f64 = 0.5;
+/// Maximum number of events by which two ranks are compared, and minimum number that they need.
+const MAX_COMPARED: usize = 256;
+const MIN_COMPARED: usize = 3;
+/// Minimum share of events in which no rank ends before the other has begun.
+const MIN_FITTING_SHARE: f64 = 0.9;
+/// Maximum offset of a clock that two processes share, and maximum errors between processes of one host and of two
+/// hosts; in nanoseconds.
+const MAX_SHARED_CLOCK_OFFSET_NS: u64 = 100_000;
+const MAX_ERROR_ON_HOST_NS: i64 = 20_000;
+const MAX_ERROR_BETWEEN_HOSTS_NS: i64 = 50_000;
+/// Minimum number of iterations of a rank, as a part of the median of the other ranks.
+const MIN_ITERATION_SHARE: f64 = 0.5;
 
 /// The collectives of one kind of a process, in their order.
 #[derive(Debug)]
 pub struct Lane<'a> {
-    /// The process's place.
+    /// Index of the process.
     pub place: usize,
     all: &'a [Collective],
     of: Vec<u32>,
-    /// Its iterations in order: a number, and where its collectives begin and end in `of`.
+    /// The iterations in order: the number of each, and the range of its collectives in `of`.
     steps: Vec<(u32, u32, u32)>,
 }
 
@@ -35,20 +36,20 @@ pub struct Lane<'a> {
 pub struct Group<'a> {
     pub row: u8,
     pub lanes: Vec<Lane<'a>>,
-    /// For each event the place in `of` of each lane.
+    /// Indexes in `of`, one for each lane, for each event.
     events: Vec<u32>,
 }
 
-/// What was found.
+/// Results of the matching.
 #[derive(Debug, Default)]
 pub struct Matched<'a> {
     pub groups: Vec<Group<'a>>,
-    /// Collectives that no rank can end before all have begun, and how many of them are in events.
+    /// Number of collectives in which no rank can end before all have begun, and number of them that are in events.
     pub all: u64,
     pub matched: u64,
     /// Processes that have too few of the iterations of their group.
     pub few: Vec<usize>,
-    /// Processes with collectives that nobody shares.
+    /// Processes with collectives that no other process shares.
     pub alone: Vec<usize>,
 }
 
@@ -63,7 +64,7 @@ impl<'a> Lane<'a> {
             }
         }
         steps.sort_unstable();
-        // One that comes again is of two counts.
+        // An iteration number that occurs again comes from a second count: leave it out.
         let twice: Vec<_> = steps
             .windows(2)
             .filter(|pair| pair[0].0 == pair[1].0)
@@ -82,7 +83,7 @@ impl<'a> Lane<'a> {
         &self.all[self.of[at as usize] as usize]
     }
 
-    /// The collective of the same process before it.
+    /// Returns the previous collective of the same process.
     pub fn before(&self, at: u32) -> Option<&'a Collective> {
         let before = (self.of[at as usize] as usize).checked_sub(1)?;
         self.all.get(before)
@@ -106,30 +107,30 @@ impl<'a> Lane<'a> {
 }
 
 impl Group<'_> {
-    /// The iteration of an event.
+    /// Returns the number of the iteration of an event.
     pub fn step(&self, event: &[u32]) -> u32 {
         self.lanes[0].get(event[0]).step
     }
 
-    /// All iterations that it has events in.
+    /// Returns the numbers of all iterations in which the group has events.
     pub fn steps(&self) -> impl Iterator<Item = u32> {
         self.lanes[0].all_steps()
     }
 
-    /// The events: for each lane the place of its collective.
+    /// Returns the events. Each has an index for each lane: that of its collective.
     pub fn events(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.events.chunks_exact(self.lanes.len().max(1))
     }
 
-    /// So many of them, evenly.
+    /// Returns at most about `most` events, evenly spaced.
     pub fn some(&self, most: usize) -> impl Iterator<Item = &[u32]> {
         let each = self.events().len().div_ceil(most.max(1)).max(1);
         self.events().step_by(each)
     }
 }
 
-/// Pairs the collectives of some processes up, each of a rank of its own. `hosts` says whose clock each process has,
-/// `members` which of them may be in a group.
+/// Matches the collectives of some processes, each of which must have its own rank. `hosts` has the host of each
+/// process, `members` the processes that may be in one group.
 pub fn matched<'a>(
     processes: &'a [Rank<'a>],
     places: &[usize],
@@ -191,7 +192,7 @@ pub fn matched<'a>(
     found
 }
 
-/// Takes the first lane, and those whose collectives are its.
+/// Takes the first lane, and the lanes with the same collectives.
 fn take_group<'a>(
     lanes: &mut Vec<Lane<'a>>,
     hosts: &[usize],
@@ -208,17 +209,18 @@ fn take_group<'a>(
     group
 }
 
-/// Takes those away that have few of the iterations that the others have.
+/// Separates the lanes that have too few of the iterations of the others.
 fn without_late(group: Vec<Lane<'_>>) -> (Vec<Lane<'_>>, Vec<Lane<'_>>) {
     let mut counts: Vec<_> = group.iter().map(|lane| lane.steps.len()).collect();
     counts.sort_unstable();
     let usual = counts[counts.len() / 2] as f64;
-    let is_whole = |lane: &Lane<'_>| lane.steps.len() as f64 >= PART * usual;
+    let is_whole = |lane: &Lane<'_>| lane.steps.len() as f64 >= MIN_ITERATION_SHARE * usual;
     group.into_iter().partition(is_whole)
 }
 
-/// The events of some lanes: where all have as many from the same iteration to the same other one, the n-th of each; else
-/// those of iterations in which all have as many.
+/// Returns the events of some lanes. If all lanes have the same first and last iteration and the same number of
+/// collectives, the n-th collectives of all lanes are one event. Otherwise only iterations in which all lanes have the
+/// same number of collectives are matched.
 fn events(lanes: &[&Lane<'_>]) -> Vec<u32> {
     let Some((first, others)) = lanes.split_first() else {
         return Vec::new();
@@ -247,15 +249,15 @@ fn events(lanes: &[&Lane<'_>]) -> Vec<u32> {
     found
 }
 
-/// Whether the collectives of two lanes are the same events: none ends before the other has begun, however far their
-/// clocks are apart; those of one host are not.
+/// Returns true if the collectives of two lanes are the same events: neither ends before the other has begun, whatever
+/// the offset of their clocks. On one host the clocks must not be apart.
 fn are_same(one: &Lane<'_>, other: &Lane<'_>, is_here: bool) -> bool {
     let events = events(&[one, other]);
     let pairs = events.chunks_exact(2);
-    if pairs.len() < LEAST {
+    if pairs.len() < MIN_COMPARED {
         return false;
     }
-    let each = pairs.len().div_ceil(COMPARED);
+    let each = pairs.len().div_ceil(MAX_COMPARED);
     let pairs: Vec<_> = pairs
         .step_by(each)
         .map(|pair| (one.get(pair[0]), other.get(pair[1])))
@@ -264,11 +266,15 @@ fn are_same(one: &Lane<'_>, other: &Lane<'_>, is_here: bool) -> bool {
         let end = other.end() as i64;
         (end, end - one.end() as i64)
     });
-    let fit = Fit::of(&points.collect::<Vec<_>>());
-    if is_here && fit.least() > SAME {
+    let fit = Fit::through(&points.collect::<Vec<_>>());
+    if is_here && fit.least() > MAX_SHARED_CLOCK_OFFSET_NS {
         return false;
     }
-    let slack = if is_here { HERE } else { THERE };
+    let slack = if is_here {
+        MAX_ERROR_ON_HOST_NS
+    } else {
+        MAX_ERROR_BETWEEN_HOSTS_NS
+    };
     if fit.error > slack as u64 {
         return false;
     }
@@ -277,5 +283,5 @@ fn are_same(one: &Lane<'_>, other: &Lane<'_>, is_here: bool) -> bool {
         let (begin, end) = (other.start as i64 - ahead, other.end() as i64 - ahead);
         begin <= one.end() as i64 + slack && one.start as i64 <= end + slack
     });
-    fits.count() as f64 >= FITS * pairs.len() as f64
+    fits.count() as f64 >= MIN_FITTING_SHARE * pairs.len() as f64
 }

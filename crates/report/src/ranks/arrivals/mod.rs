@@ -1,12 +1,12 @@
-//! What the collectives of several ranks show together: how long each waited for the last one, how long the transfer took,
-//! who came last, and why.
+//! The collectives of several ranks together: wait for the last rank, transfer time, and the last rank with the causes
+//! of its lateness.
 
 mod clocks;
 mod fit;
+mod lateness;
 mod matching;
 mod sums;
 mod view;
-mod why;
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::collectives::ROWS;
 use crate::ledger::difference::Difference;
-use crate::numbers::units::{Change, Share, Time};
+use crate::numbers::units::{Change, Count, Share, Time};
 use crate::ranks::Rank;
 use crate::ranks::groups::{GroupName, Members};
 pub use clocks::{ClockJump, HostClock};
@@ -23,25 +23,25 @@ use sums::{NONE, Sums};
 pub use sums::{RankSum, StepSum, Sum};
 pub use view::{ArrivalsView, CollectiveSum};
 
-/// Waiting is most of the time of collectives from this part on, and little up to that one.
-const MOST: f64 = 2.0 / 3.0;
-const LITTLE: f64 = 1.0 / 3.0;
-/// Iterations that a verdict on all takes, and which part of the collectives has to be known.
-const LEAST: usize = 5;
-const PART: f64 = 0.5;
+/// Share of waiting in the time of collectives above which waiting dominates, and below which the transfer does.
+const MIN_DOMINANT_SHARE: f64 = 2.0 / 3.0;
+const MAX_MINOR_SHARE: f64 = 1.0 / 3.0;
+/// Minimum number of iterations for a verdict on all, and minimum share of collectives that must be matched.
+const MIN_ITERATIONS: usize = 5;
+const MIN_MATCHED_SHARE: f64 = 0.5;
 
-/// What the time of collectives is.
+/// The verdict on the time of collectives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "CollectiveVerdict")]
 pub enum Bound {
-    /// Moving data: over two thirds of it.
+    /// More than two thirds of it is data transfer.
     TransferBound,
-    /// Waiting for the last rank: over two thirds of it.
+    /// More than two thirds of it is waiting for the last rank.
     ArrivalSkew,
-    /// Both.
+    /// Both take a considerable part.
     Mixed,
-    /// The records do not say.
+    /// The records do not show it.
     Inconclusive,
 }
 
@@ -56,16 +56,16 @@ impl Bound {
         }
     }
 
-    /// What some time is. `is_whole`: no rank is missing, whom the others may wait for.
-    fn of(sum: &Sum, is_whole: bool) -> Self {
+    /// Returns the verdict on some time. `is_whole` is true if no rank is missing that the others may wait for.
+    fn judge(sum: &Sum, is_whole: bool) -> Self {
         let all = (sum.wait + sum.transfer).max(1) as f64;
         let off = sum.unsure as f64 / all;
         match sum.share() {
-            // With clocks that are known so badly it may be anything.
-            _ if off > LITTLE => Self::Inconclusive,
-            share if share > MOST => Self::ArrivalSkew,
+            // With errors of the clocks this large, any verdict may be wrong.
+            _ if off > MAX_MINOR_SHARE => Self::Inconclusive,
+            share if share > MIN_DOMINANT_SHARE => Self::ArrivalSkew,
             _ if !is_whole => Self::Inconclusive,
-            share if share < LITTLE => Self::TransferBound,
+            share if share < MAX_MINOR_SHARE => Self::TransferBound,
             _ => Self::Mixed,
         }
     }
@@ -76,39 +76,39 @@ impl Bound {
 pub struct CollectiveGroup {
     /// The operation and the library.
     pub name: String,
-    /// The ranks' group, where that is known.
+    /// The ranks' group, if it is known.
     pub group: Option<GroupName>,
-    /// Places of its processes.
+    /// Indexes of its processes.
     pub processes: Vec<usize>,
     pub events: u64,
-    /// Of those events that count.
+    /// Sums of the events that count.
     pub sum: Sum,
 }
 
-/// What the collectives of several ranks show.
+/// The collectives of several ranks together.
 #[derive(Debug)]
 pub struct Arrivals {
     pub verdict: Bound,
-    /// Why there is no other verdict; empty: there is.
+    /// The reason why there is no other verdict; empty if there is one.
     pub why: String,
     pub all: Sum,
-    /// Of each process.
+    /// Sums of each process.
     pub ranks: Vec<RankSum>,
     pub steps: Vec<StepSum>,
     pub groups: Vec<CollectiveGroup>,
     pub clocks: Vec<HostClock>,
     pub jumps: Vec<ClockJump>,
-    /// What is left out, and why.
+    /// Notes on what is left out, and why.
     pub notes: Vec<String>,
-    /// No rank is missing.
+    /// True if no rank is missing.
     is_whole: bool,
     kinds: Vec<BTreeMap<u8, Sum>>,
     late: Vec<u32>,
 }
 
 impl Arrivals {
-    /// What those of some processes show; `None` where there are no two with collectives.
-    pub fn of(processes: &[Rank<'_>], names: &[String]) -> Option<Self> {
+    /// Compares the collectives of some processes. Returns `None` if no two processes have any.
+    pub fn find(processes: &[Rank<'_>], names: &[String]) -> Option<Self> {
         let with: Vec<_> = (0..processes.len())
             .filter(|place| !processes[*place].collectives.all.is_empty())
             .collect();
@@ -118,9 +118,9 @@ impl Arrivals {
         let mut notes = Vec::new();
         let own = own_ranks(processes, &with, &mut notes);
         let hosts = clocks::hosts(processes);
-        let members = Members::of(processes);
+        let members = Members::new(processes);
         let matched = matching::matched(processes, &own, &hosts, &members);
-        let clocks = clocks::Clocks::of(hosts, &matched);
+        let clocks = clocks::Clocks::new(hosts, &matched);
         let sums = sums::sums(processes, &matched, &clocks);
         let missing = missing(processes, &own);
         said(
@@ -139,7 +139,7 @@ impl Arrivals {
                 .groups
                 .iter()
                 .zip(sums.groups)
-                .map(|(group, sum)| CollectiveGroup::of(group, sum, &members))
+                .map(|(group, sum)| CollectiveGroup::new(group, sum, &members))
                 .collect(),
             clocks: clocks.shown(processes),
             jumps: clocks.jumps,
@@ -150,26 +150,27 @@ impl Arrivals {
         })
     }
 
-    /// The collectives of a process that were matched, by name: how many, and how long they waited and transferred.
+    /// Returns the sums of the matched collectives of a process in one row of the table of names.
     pub fn kind(&self, process: usize, row: u8) -> Option<&Sum> {
         self.kinds.get(process)?.get(&row)
     }
 
-    /// What an iteration's collectives are.
+    /// Returns the verdict on an iteration's collectives.
     #[must_use]
     pub fn bound(&self, step: &StepSum) -> Bound {
-        Bound::of(&step.sum, self.is_whole)
+        Bound::judge(&step.sum, self.is_whole)
     }
 
-    /// How much later than the median rank each process came to the collectives of an iteration, by its place, in
-    /// microseconds; `None`: it is not among those that were matched.
+    /// Returns for each process, by its index, the time by which it arrived later than the median rank at the
+    /// collectives of an iteration, in microseconds; `None` if none of its collectives was matched.
     pub fn late(&self, step: usize) -> impl Iterator<Item = Option<u32>> {
         let ranks = self.ranks.len();
         let of = self.late.iter().skip(step * ranks).take(ranks);
         of.map(|late| (*late != NONE).then_some(*late))
     }
 
-    /// The places of the ranks that held the others up, by how much sooner collectives would have begun without them.
+    /// Returns the indexes of the ranks that held the others up. The rank without which collectives would have begun
+    /// soonest comes first.
     #[must_use]
     pub fn slowest(&self) -> Vec<usize> {
         let mut places: Vec<_> = (0..self.ranks.len())
@@ -179,7 +180,7 @@ impl Arrivals {
         places
     }
 
-    /// How long the mean of these iterations takes, and how long it would if a rank came as the others do; in
+    /// Returns the mean time of these iterations, and the mean time if a rank arrived together with the others; in
     /// nanoseconds.
     #[must_use]
     pub fn step_without(&self, process: usize) -> (u64, u64) {
@@ -190,21 +191,22 @@ impl Arrivals {
         (all / count, all.saturating_sub(saved) / count)
     }
 
-    /// How much of the time of these iterations would be saved if a rank came as the others do.
+    /// Returns the share of these iterations' time that would be saved if a rank arrived together with the others, as a
+    /// part of 1.
     #[must_use]
     pub fn gain(&self, process: usize) -> f64 {
         let (now, then) = self.step_without(process);
         (now - then) as f64 / now.max(1) as f64
     }
 
-    /// How much of the time of these iterations a rank is in collectives, in the mean.
+    /// Returns a time as a share of these iterations, averaged over the ranks, as a part of 1.
     #[must_use]
     pub fn part(&self, ns: u64) -> f64 {
         let took = |step: &StepSum| step.took as f64 * f64::from(step.ranks);
         ns as f64 / self.steps.iter().map(took).sum::<f64>().max(1.0)
     }
 
-    /// Why a rank came late.
+    /// Returns the causes of a rank's lateness.
     #[must_use]
     pub fn causes(&self, process: usize) -> Vec<Difference> {
         let rank = self.ranks.get(process);
@@ -213,7 +215,7 @@ impl Arrivals {
 }
 
 impl CollectiveGroup {
-    fn of(group: &matching::Group<'_>, sum: Sum, members: &Members<'_>) -> Self {
+    fn new(group: &matching::Group<'_>, sum: Sum, members: &Members<'_>) -> Self {
         let processes: Vec<_> = group.lanes.iter().map(|lane| lane.place).collect();
         Self {
             name: ROWS[usize::from(group.row)].label(),
@@ -226,14 +228,14 @@ impl CollectiveGroup {
 }
 
 impl StepSum {
-    /// Why its last rank came late.
+    /// Returns the causes of its last rank's lateness.
     #[must_use]
     pub fn causes(&self) -> Vec<Difference> {
         self.why.differences()
     }
 }
 
-/// Those of some processes whose rank no other one has.
+/// Returns the processes whose rank no other process has.
 fn own_ranks(processes: &[Rank<'_>], with: &[usize], notes: &mut Vec<String>) -> Vec<usize> {
     let mut by_rank: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for place in with {
@@ -260,7 +262,7 @@ fn own_ranks(processes: &[Rank<'_>], with: &[usize], notes: &mut Vec<String>) ->
     own.flatten().collect()
 }
 
-/// Ranks of the world whose records with collectives are not there; where nobody knows the world, none.
+/// Returns the ranks of the world without a record of collectives; none if the size of the world is not known.
 fn missing(processes: &[Rank<'_>], own: &[usize]) -> Vec<u64> {
     let size = own
         .iter()
@@ -270,22 +272,22 @@ fn missing(processes: &[Rank<'_>], own: &[usize]) -> Vec<u64> {
         .iter()
         .map(|place| processes[*place].facts.rank)
         .collect();
-    // A world that is far larger than any is damage.
+    // Limit the size of the world, in case the record is damaged.
     let size = size.unwrap_or(0).min(1 << 20);
     (0..size).filter(|rank| !there.contains(rank)).collect()
 }
 
 fn list(names: impl ExactSizeIterator<Item = String>) -> String {
-    const MOST: usize = 4;
+    const MAX_LISTED: usize = 4;
     let count = names.len();
-    let mut text = names.take(MOST).collect::<Vec<_>>().join(", ");
-    if count > MOST {
-        text += &format!(" and {} more", count - MOST);
+    let mut text = names.take(MAX_LISTED).collect::<Vec<_>>().join(", ");
+    if count > MAX_LISTED {
+        text += &format!(" and {} more", count - MAX_LISTED);
     }
     text
 }
 
-/// What is left out, and what is wrong with clocks.
+/// Adds notes on what is left out, and on faults of clocks.
 fn said(
     processes: &[Rank<'_>],
     names: &[String],
@@ -330,8 +332,10 @@ fn said(
     }
     for jump in &clocks.jumps {
         let whose = match jump.is_host {
-            true => format!("the clock of host {}", processes[jump.process].facts.host),
-            false => format!("{}: its clock", names[jump.process]),
+            true if processes[jump.process].facts.origin.is_own() => {
+                format!("the clock of host {}", processes[jump.process].facts.host)
+            }
+            _ => format!("{}: its clock", names[jump.process]),
         };
         let either = if jump.is_either {
             " (or the other one)"
@@ -357,7 +361,7 @@ fn said(
     }
 }
 
-/// Who is in several communicators: nothing says which of them a kernel is of.
+/// Adds a note on ranks that are in several communicators: the record does not name the communicator of a kernel.
 fn in_several(
     members: &Members<'_>,
     matched: &matching::Matched<'_>,
@@ -380,23 +384,24 @@ fn in_several(
     }
 }
 
-/// What all of the time is, and why it is not known.
+/// Returns the verdict on all time, and the reason if it is inconclusive.
 fn verdict(sums: &Sums, matched: &matching::Matched<'_>, is_whole: bool) -> (Bound, String) {
     let none = |why: String| (Bound::Inconclusive, why);
     if matched.groups.is_empty() {
         return none("no two ranks have collectives that are the same events".to_owned());
     }
-    if sums.steps.len() < LEAST {
-        return none(format!("only {} iterations", sums.steps.len()));
+    if sums.steps.len() < MIN_ITERATIONS {
+        let count = Count(sums.steps.len() as u64, "iteration");
+        return none(format!("only {count}"));
     }
     let part = sums.all.count as f64 / matched.all.max(1) as f64;
-    if part < PART {
+    if part < MIN_MATCHED_SHARE {
         return none(format!(
             "only {} of the collectives could be matched",
             Share(part)
         ));
     }
-    match Bound::of(&sums.all, is_whole) {
+    match Bound::judge(&sums.all, is_whole) {
         Bound::Inconclusive if !is_whole => none("ranks are missing".to_owned()),
         Bound::Inconclusive => none(format!(
             "clocks are known to {} a collective, which is too much of what these take",

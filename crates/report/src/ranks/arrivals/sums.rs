@@ -1,81 +1,82 @@
-//! Wait against transfer: of each collective, of each iteration, of each rank.
+//! Wait and transfer time of each collective, iteration and rank.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::clocks::Clocks;
 use super::fit::median;
+use super::lateness::{KnownIterations, LatenessCauses, find_causes};
 use super::matching::{Group, Matched};
-use super::why::{Known, Why, why};
 use crate::collectives::ROWS;
 use crate::events::iteration::Iteration;
 use crate::ranks::Rank;
 
-/// A rank that comes less later than the median one is not looked into, in nanoseconds.
-const LATE: u64 = 5_000;
-/// A rank that holds an iteration up by less than this part of it does not.
-const HELD: f64 = 0.01;
-/// A rank ends no more than this before another one begins, whose collective is the same; in nanoseconds.
-const SLACK: u64 = 5_000;
+/// Minimum lateness relative to the median rank, in nanoseconds, to look for a cause.
+const MIN_LATENESS_NS: u64 = 5_000;
+/// Minimum share of an iteration by which a rank must hold it up to be reported, as a part of 1.
+const MIN_HELD_SHARE: f64 = 0.01;
+/// Maximum time, in nanoseconds, by which one rank may seem to end a collective before another rank begins it.
+const MAX_OVERLAP_ERROR_NS: u64 = 5_000;
 
-/// So much of something, summed over ranks. Times are in nanoseconds.
+/// Sums of collectives over ranks. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Sum {
-    /// Collectives, each of one rank.
+    /// Number of collectives, each counted on each rank.
     pub count: u64,
-    /// Until the last rank came, and after that.
+    /// Time until the last rank arrived, and time after that.
     pub wait: u64,
     pub transfer: u64,
-    /// How far that may be wrong, as clocks are not known better.
+    /// Error of these times, because clocks are known only within an error.
     pub unsure: u64,
 }
 
-/// A rank.
+/// Sums of a rank. Times are in nanoseconds.
 #[derive(Clone, Default, Debug)]
 pub struct RankSum {
     pub sum: Sum,
-    /// In how many iterations it held the others up longest.
+    /// Number of iterations in which it held the others up longest.
     pub last: u64,
-    /// How much later than the median rank it came to collectives, where it came last.
+    /// Lateness relative to the median rank, summed over the collectives that it reached last.
     pub late: u64,
-    /// What the other ranks waited for it in all, and how much sooner collectives would have begun without it.
+    /// Time that the other ranks waited for it, summed over them, and time by which collectives would have begun sooner
+    /// without it.
     pub lost: u64,
     pub saved: u64,
-    pub why: Why,
+    pub why: LatenessCauses,
 }
 
-/// An iteration over the ranks.
+/// Sums of an iteration over the ranks. Times are in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct StepSum {
     pub n: u32,
     pub ranks: u32,
     pub sum: Sum,
-    /// The mean iteration of the ranks.
+    /// Mean time of the iteration over the ranks.
     pub took: u64,
-    /// The process that held the others up longest, and how much sooner collectives would have begun without it; `None`: by
-    /// less than a hundredth of the iteration.
+    /// The process that held the others up longest, and the time by which collectives would have begun sooner without
+    /// it; `None` if that is less than a hundredth of the iteration.
     pub last: Option<(usize, u64)>,
-    pub why: Why,
+    pub why: LatenessCauses,
 }
 
-/// What comes of all events.
+/// Sums over all events.
 #[derive(Debug, Default)]
 pub struct Sums {
     pub all: Sum,
-    /// Of each process.
+    /// Sums of each process.
     pub ranks: Vec<RankSum>,
     pub steps: Vec<StepSum>,
-    /// Of each process by row of the table of names.
+    /// Sums of each process, by row of the table of names.
     pub kinds: Vec<BTreeMap<u8, Sum>>,
-    /// For each of `steps` and each process: how much later than the median one it came to collectives, in microseconds;
-    /// it took part in some where that is not `NONE`.
+    /// Lateness of each process in each of `steps`, relative to the median rank, in microseconds; `NONE` where it took
+    /// part in no matched collective.
     pub late: Vec<u32>,
-    /// Of each of the groups that were matched.
+    /// Sums of each matched group.
     pub groups: Vec<Sum>,
-    /// Events in which a rank ends before another one begins: they are none.
+    /// Number of events in which one rank ends before another begins. These cannot be one collective.
     pub impossible: u64,
 }
 
-/// Nothing is known.
+/// The mark for lateness that is not known.
 pub const NONE: u32 = u32::MAX;
 
 impl Sum {
@@ -86,24 +87,24 @@ impl Sum {
         self.unsure += more.unsure;
     }
 
-    /// How much of the collectives' time is waiting.
+    /// Returns the share of waiting in the collectives' time, as a part of 1.
     #[must_use]
     pub fn share(&self) -> f64 {
         self.wait as f64 / (self.wait + self.transfer).max(1) as f64
     }
 }
 
-/// What is known of each iteration and rank.
+/// Figures of each iteration and rank.
 struct Cells {
     ranks: usize,
-    /// The iterations, in order.
+    /// Numbers of the iterations, in order.
     steps: Vec<u32>,
     sums: Vec<Sum>,
-    /// For each of `steps` and each rank; nanoseconds, and `UNKNOWN`.
+    /// For each of `steps` and each rank, in nanoseconds; `UNKNOWN` if the rank took part in none.
     late: Vec<u64>,
     saved: Vec<u64>,
-    /// Of those that came late, by their place in these lists.
-    why: HashMap<usize, Why>,
+    /// Causes of lateness, by index in these lists.
+    why: HashMap<usize, LatenessCauses>,
 }
 
 const UNKNOWN: u64 = u64::MAX;
@@ -132,7 +133,7 @@ pub fn sums(processes: &[Rank<'_>], matched: &Matched<'_>, clocks: &Clocks) -> S
         kinds: vec![BTreeMap::new(); ranks],
         ..Sums::default()
     };
-    let mut known = Known::new(processes);
+    let mut known = KnownIterations::new(processes);
     let mut cells = Cells::new(matched, ranks);
     for (at, group) in matched.groups.iter().enumerate() {
         let lanes = group.lanes.iter();
@@ -190,16 +191,16 @@ struct Events<'a> {
     clocks: &'a Clocks,
     error: u64,
     is_work_known: bool,
-    /// Of each lane, on one clock.
+    /// Moments of each lane, on one clock.
     begins: Vec<i64>,
     ends: Vec<i64>,
     each: Vec<Sum>,
 }
 
 impl Events<'_> {
-    /// Whether a collective lies before it in the same window, on each rank. The first one of a window has ranks wait for each other as long as CUPTI
-    /// took to come, 8 to 32 ms on each.
-    fn follows(&self, event: &[u32], known: &Known<'_>) -> bool {
+    /// Returns true if each rank has an earlier collective in the same window. In the first collective of a window,
+    /// ranks wait for each other while CUPTI attaches, which takes 8 to 32 ms on each rank.
+    fn follows(&self, event: &[u32], known: &KnownIterations<'_>) -> bool {
         let mut lanes = self.group.lanes.iter().zip(event);
         lanes.all(|(lane, at)| {
             let before = lane.before(*at);
@@ -207,7 +208,7 @@ impl Events<'_> {
         })
     }
 
-    /// Takes an event; whether it can be one.
+    /// Reads the moments of an event. Returns true if they can be those of one collective.
     fn begin(&mut self, event: &[u32]) -> bool {
         self.begins.clear();
         self.ends.clear();
@@ -219,7 +220,7 @@ impl Events<'_> {
         }
         let last = self.begins.iter().max();
         let first = self.ends.iter().min();
-        let slack = (SLACK + self.error) as i64;
+        let slack = (MAX_OVERLAP_ERROR_NS + self.error) as i64;
         last.zip(first)
             .is_some_and(|(last, first)| *last <= first + slack)
     }
@@ -229,7 +230,7 @@ impl Events<'_> {
         event: &[u32],
         step: usize,
         sums: &mut Sums,
-        known: &mut Known<'_>,
+        known: &mut KnownIterations<'_>,
         cells: &mut Cells,
     ) {
         let begins = self.begins.iter().copied().enumerate();
@@ -265,7 +266,7 @@ impl Events<'_> {
         }
         let place = self.group.lanes[lane].place;
         let ahead = (last - second) as u64;
-        // Which of two that come at the same time is the last one nobody knows.
+        // If two ranks arrive at the same time, within the error, it is not known which one is last.
         if ahead <= self.error {
             return;
         }
@@ -275,18 +276,18 @@ impl Events<'_> {
         rank.lost += lost;
         rank.saved += saved;
         cells.saved[row + place] += saved;
-        if late < LATE {
+        if late < MIN_LATENESS_NS {
             return;
         }
         let group = (self.at, self.group);
-        let why = why(known, group, event, lane, late, self.is_work_known);
+        let causes = find_causes(known, group, event, lane, late, self.is_work_known);
         rank.late += late;
-        rank.why.add(&why);
-        cells.why.entry(row + place).or_default().add(&why);
+        rank.why.add(&causes);
+        cells.why.entry(row + place).or_default().add(&causes);
     }
 }
 
-fn finish(sums: &mut Sums, known: &Known<'_>, cells: Cells) {
+fn finish(sums: &mut Sums, known: &KnownIterations<'_>, cells: Cells) {
     for (at, (n, sum)) in cells.steps.iter().zip(&cells.sums).enumerate() {
         if sum.count == 0 {
             continue;
@@ -316,7 +317,7 @@ fn finish(sums: &mut Sums, known: &Known<'_>, cells: Cells) {
             }
         }
         let took = took / timed.max(1);
-        last = last.filter(|last| last.1 as f64 >= HELD * took as f64);
+        last = last.filter(|last| last.1 as f64 >= MIN_HELD_SHARE * took as f64);
         if let Some((place, _)) = last {
             sums.ranks[place].last += 1;
         }

@@ -1,4 +1,4 @@
-//! What the collectives of ranks show together, as JSON.
+//! The collectives of several ranks as JSON.
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
@@ -10,57 +10,58 @@ use crate::ranks::arrivals::{
     Arrivals, Bound, ClockJump, CollectiveGroup, HostClock, StepSum, Sum,
 };
 
-/// The collectives of one operation of one library, by the kernels of the record.
+/// The collectives of one operation of one library, found by the kernels in the record.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Collective")]
 pub struct CollectiveSum {
     /// The operation and the library, such as `all-reduce (NCCL)`.
     name: String,
-    /// How many there are.
+    /// The number of collectives.
     #[schemars(extend("unit" = "collectives"))]
     count: u64,
-    /// How many of them are known on all ranks of their group, and in iterations that qualify; the first one of a window is not.
+    /// The number of them that were found on all ranks of their group, in iterations that qualify. The first one of a
+    /// window is never matched.
     #[schemars(extend("unit" = "collectives"))]
     matched: u64,
-    /// How long those took after the last rank had come; `null`: there are none.
+    /// The time that the matched ones took after the last rank had arrived; `null` if none was matched.
     transfer_ns: Option<u64>,
-    /// How long those waited for the last rank to come; `null` likewise.
+    /// The time that the matched ones waited for the last rank; `null` if none was matched.
     wait_ns: Option<u64>,
-    /// How long the others took, which are left out of both.
+    /// The time of the collectives that were not matched. It is in neither of the other two times.
     unmatched_ns: u64,
 }
 
-/// What the collectives of several ranks show together, in the iterations in which kernels were recorded. Moments of
-/// several hosts are compared by the ends of collectives.
+/// The collectives of several ranks together, in the iterations in which kernels were recorded. The clocks of several
+/// hosts are aligned by the ends of collectives.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Collectives")]
 pub struct ArrivalsView<'a> {
-    /// What the time of the collectives is.
+    /// The verdict on the time of the collectives.
     verdict: Bound,
-    /// Why it is inconclusive; `null`: it is not.
+    /// The reason why the verdict is inconclusive; `null` if it is not.
     why: Option<&'a str>,
-    /// How many collectives were matched, each counted on each rank.
+    /// The number of collectives that were matched, each counted on each rank.
     #[schemars(extend("unit" = "collectives"))]
     matched: u64,
-    /// How long they waited for the last rank, summed over ranks.
+    /// The time that they waited for the last rank, summed over ranks.
     wait_ns: u64,
-    /// How long they took after that, summed over ranks.
+    /// The time that they took after that, summed over ranks.
     transfer_ns: u64,
-    /// How much of the time of these iterations ranks wait, in the mean.
+    /// The mean share of these iterations' time that ranks wait.
     #[schemars(extend("unit" = "part of 1"))]
     wait_share: f64,
-    /// How much of the same time transfers take, in the mean.
+    /// The mean share of the same time that transfers take.
     #[schemars(extend("unit" = "part of 1"))]
     transfer_share: f64,
-    /// Ranks whose collectives of one kind are the same events.
+    /// Groups of ranks whose collectives of one kind are the same events.
     groups: Vec<GroupView<'a>>,
     /// The clock of each host.
     clocks: &'a [HostClock],
-    /// Clocks that jump: moments before and after are aligned by themselves.
+    /// Clocks that jump. Moments before and after a jump are aligned separately.
     jumps: &'a [ClockJump],
-    /// What is left out, and why.
+    /// Notes on what is left out, and why.
     notes: &'a [String],
-    /// For each of `processes`.
+    /// The collectives of each of `processes`.
     ranks: Vec<RankView>,
     /// The iterations in which collectives were matched, in the order of their numbers.
     #[schemars(with = "Vec<StepView>")]
@@ -73,75 +74,78 @@ pub struct ArrivalsView<'a> {
 struct GroupView<'a> {
     /// The operation and the library.
     name: &'a str,
-    /// The ranks' group: `TP`, `PP`, `EP`, `DP`, `world`, or `communicator` for one of NCCL without a name; `null`: the
-    /// records do not say, and the ranks were found by the times of their collectives.
+    /// The ranks' group: `TP`, `PP`, `EP`, `DP`, `world`, or `communicator` for an NCCL communicator without a name;
+    /// `null` if the records do not name it. Then the ranks were found by the times of their collectives.
     group: Option<&'a str>,
-    /// How many ranks that group has, those without a record among them; `null` likewise.
+    /// The number of ranks in that group, including those without a record; `null` if the records do not name the
+    /// group.
     #[schemars(extend("unit" = "ranks"))]
     size: Option<u64>,
-    /// The places of its processes in `processes`.
+    /// The indexes of its processes in `processes`.
     processes: &'a [usize],
-    /// How many collectives they have in common.
+    /// The number of collectives that they have in common.
     #[schemars(extend("unit" = "collectives"))]
     events: u64,
-    /// How long those waited for the last rank, summed over ranks.
+    /// The time that these waited for the last rank, summed over ranks.
     wait_ns: u64,
-    /// How long they took after that, summed over ranks.
+    /// The time that they took after that, summed over ranks.
     transfer_ns: u64,
 }
 
-/// A rank in its collectives.
+/// The collectives of a rank.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RankInCollectives")]
 struct RankView {
-    /// How many of its collectives were matched.
+    /// The number of its collectives that were matched.
     #[schemars(extend("unit" = "collectives"))]
     matched: u64,
-    /// How long it waited in them for the last rank.
+    /// The time that it waited in them for the last rank.
     wait_ns: u64,
-    /// How long they took after that.
+    /// The time that they took after that.
     transfer_ns: u64,
-    /// In how many iterations it held the others up longest, by at least a hundredth of the iteration.
+    /// The number of iterations in which it held the others up longest, by at least a hundredth of the iteration.
     #[schemars(extend("unit" = "iterations"))]
     last: u64,
-    /// How much later than the median rank it came to collectives, of those to which it came last.
+    /// The time by which it arrived later than the median rank, summed over the collectives that it reached last.
     late_ns: u64,
-    /// How long the others waited for it in those, summed over ranks.
+    /// The time that the others waited for it in those, summed over ranks.
     lost_ns: u64,
-    /// How long the mean iteration takes.
+    /// The time of the mean iteration.
     iteration_ns: u64,
-    /// How long it would take if this rank had come to each collective with the last of the others.
+    /// The time that the mean iteration would take if this rank arrived at each collective together with the last of
+    /// the others.
     iteration_without_ns: u64,
-    /// Why it came late: differences to the median rank, the greatest first and what is unexplained last.
+    /// Causes of its lateness, as differences from the median rank: the greatest first, and the unexplained part last.
     causes: Vec<Difference>,
 }
 
-/// An iteration over the ranks.
+/// The collectives of an iteration, over all ranks.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Arrival")]
 struct StepView {
-    /// Its number.
+    /// The iteration's number.
     n: u32,
-    /// What the time of its collectives is.
+    /// The verdict on the time of its collectives.
     verdict: Bound,
-    /// How long ranks waited in them, summed over ranks.
+    /// The time that ranks waited in them, summed over ranks.
     wait_ns: u64,
-    /// How long they took after that, summed over ranks.
+    /// The time that they took after that, summed over ranks.
     transfer_ns: u64,
-    /// The place in `processes` of the rank that held the others up longest; `null`: none did by a hundredth of the
-    /// iteration.
+    /// The index in `processes` of the rank that held the others up longest; `null` if none did by at least a hundredth
+    /// of the iteration.
     last: Option<usize>,
-    /// How much sooner the iteration would have ended if that rank had come with the last of the others.
+    /// The time by which the iteration would have ended sooner if that rank had arrived together with the last of the
+    /// others.
     saved_ns: u64,
-    /// Why that rank came late.
+    /// Causes of that rank's lateness.
     causes: Vec<Difference>,
-    /// For each of `processes`: how much later than the median rank it came to these collectives; `null`: it is not
-    /// among those that were matched.
+    /// For each of `processes`, the time by which it arrived at these collectives later than the median rank; `null` if
+    /// none of its collectives was matched.
     #[schemars(extend("unit" = "us"))]
     late: Vec<Option<u32>>,
 }
 
-/// Iterations, turned one by one.
+/// Iterations that are converted one by one while they are written.
 #[derive(Debug)]
 struct Steps<'a>(Option<&'a Arrivals>);
 
@@ -150,12 +154,12 @@ impl Serialize for Steps<'_> {
         let arrivals = self.0.into_iter();
         let all =
             arrivals.flat_map(|all| all.steps.iter().enumerate().map(move |step| (all, step)));
-        serializer.collect_seq(all.map(|(all, (at, step))| StepView::of(all, at, step)))
+        serializer.collect_seq(all.map(|(all, (at, step))| StepView::new(all, at, step)))
     }
 }
 
 impl StepView {
-    fn of(all: &Arrivals, at: usize, step: &StepSum) -> Self {
+    fn new(all: &Arrivals, at: usize, step: &StepSum) -> Self {
         Self {
             n: step.n,
             verdict: all.bound(step),
@@ -170,8 +174,8 @@ impl StepView {
 }
 
 impl CollectiveSum {
-    /// Those of a process, at that place.
-    pub fn of(process: &Rank<'_>, place: usize, arrivals: Option<&Arrivals>) -> Vec<Self> {
+    /// Returns the collectives of the process at index `place`.
+    pub fn of_process(process: &Rank<'_>, place: usize, arrivals: Option<&Arrivals>) -> Vec<Self> {
         let of = |(row, (count, ns)): (u8, (u64, u64))| {
             let sum: Option<&Sum> = arrivals.and_then(|arrivals| arrivals.kind(place, row));
             Self {
@@ -188,7 +192,7 @@ impl CollectiveSum {
 }
 
 impl<'a> ArrivalsView<'a> {
-    pub fn of(arrivals: &'a Arrivals, each: bool) -> Self {
+    pub fn new(arrivals: &'a Arrivals, each: bool) -> Self {
         Self {
             verdict: arrivals.verdict,
             why: Some(&*arrivals.why).filter(|why| !why.is_empty()),
@@ -197,12 +201,12 @@ impl<'a> ArrivalsView<'a> {
             transfer_ns: arrivals.all.transfer,
             wait_share: arrivals.part(arrivals.all.wait),
             transfer_share: arrivals.part(arrivals.all.transfer),
-            groups: arrivals.groups.iter().map(GroupView::of).collect(),
+            groups: arrivals.groups.iter().map(GroupView::new).collect(),
             clocks: &arrivals.clocks,
             jumps: &arrivals.jumps,
             notes: &arrivals.notes,
             ranks: (0..arrivals.ranks.len())
-                .map(|place| RankView::of(arrivals, place))
+                .map(|place| RankView::new(arrivals, place))
                 .collect(),
             iterations: Steps(each.then_some(arrivals)),
         }
@@ -210,7 +214,7 @@ impl<'a> ArrivalsView<'a> {
 }
 
 impl<'a> GroupView<'a> {
-    fn of(group: &'a CollectiveGroup) -> Self {
+    fn new(group: &'a CollectiveGroup) -> Self {
         Self {
             name: &group.name,
             group: group.group.as_ref().map(|group| &*group.name),
@@ -224,7 +228,7 @@ impl<'a> GroupView<'a> {
 }
 
 impl RankView {
-    fn of(arrivals: &Arrivals, place: usize) -> Self {
+    fn new(arrivals: &Arrivals, place: usize) -> Self {
         let rank = &arrivals.ranks[place];
         let (now, then) = arrivals.step_without(place);
         Self {

@@ -1,11 +1,11 @@
-//! GPU times, and other figures of some of the iterations.
+//! Tests of GPU times and other figures that only some iterations have.
 
 use tllmprof_record::Batch;
 use tllmprof_report::Comparison;
 
 use super::{Run, compare, json};
 
-/// What a comparison says of GPU times: the means, the change, and of how many iterations they are.
+/// Returns the figures of a comparison of GPU times: the means, the change, and the numbers of iterations.
 fn gpu(comparison: &Comparison) -> [f64; 5] {
     let json = json(comparison);
     let measures = json["measures"].as_array().unwrap();
@@ -23,7 +23,7 @@ fn gpu(comparison: &Comparison) -> [f64; 5] {
 
 #[test]
 fn gpu_times_are_compared_of_iterations_that_both_runs_have_them_of() {
-    // One block of three takes a fifth.
+    // One block of three takes a fifth of the others' time.
     const fn time(n: u64) -> u64 {
         if n % 24 < 8 { 1_000_000 } else { 5_000_000 }
     }
@@ -38,7 +38,7 @@ fn gpu_times_are_compared_of_iterations_that_both_runs_have_them_of() {
     let text = comparison.text();
     assert!(text.contains("\nGPU time, mean (72)  "), "{text}");
     assert!(!text.contains("not the same ones"), "{text}");
-    // Where there are too few in both, it is said that they are others.
+    // If too few iterations have times in both runs, a note says that the iterations differ.
     let others = of(|n| (n % 24 >= 8 && n % 24 < 16).then(|| time(n)));
     let comparison = compare(&some, &others);
     assert_eq!(gpu(&comparison), [1e6, 5e6, 4.0, 72.0, 64.0]);
@@ -46,7 +46,7 @@ fn gpu_times_are_compared_of_iterations_that_both_runs_have_them_of() {
     assert!(text.contains("\nGPU time, mean (72, 64)  "), "{text}");
     let note = "GPU times were taken in some iterations, not the same ones\n";
     assert!(text.contains(note), "{text}");
-    // All of all need no word.
+    // If all iterations have times, there is no note.
     let text = compare(&all, &all).text();
     assert!(text.contains("\nGPU time, mean  "), "{text}");
 }

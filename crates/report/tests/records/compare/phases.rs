@@ -1,11 +1,11 @@
-//! Runs whose batches are others.
+//! Tests of comparisons of runs with different batches.
 
 use tllmprof_record::Batch;
 use tllmprof_report::Outcome;
 
 use super::{Run, compare, fits, json};
 
-/// One prompt of 4000 tokens in so many iterations, else decodes of 16.
+/// A prompt of 4000 tokens in one of `MANY` iterations, and decodes of 16 tokens otherwise.
 fn every<const MANY: u64>(n: u64) -> Option<Batch> {
     match n.is_multiple_of(MANY) {
         true => Batch::new(1, 4000, 4000),
@@ -26,14 +26,14 @@ fn a_different_mix_of_phases_is_named_and_each_phase_compared() {
     let note = "batches differ, so times may: 10.0 % and 33.5 % are prefill";
     assert!(text.lines().any(|line| line == note), "{text}");
     assert!(!text.contains("tokens a step"), "{text}");
-    // 10 ms, and 4 ms more for 10 and for 33.5 % of them.
+    // 10 ms, and 4 ms more for 10 % and for 33.5 % of the iterations.
     let alone = "with the batches of OTHER, steps of BASE would be ";
     let alone = text.lines().find_map(|line| line.strip_prefix(alone));
     let (part, rest) = alone.unwrap().split_once(' ').unwrap();
     assert_eq!(rest, "% longer in the mean");
     let part: f64 = part.parse().unwrap();
     assert!((part - 9.0).abs() < 1.0, "{part}");
-    // As wholes they differ, and each phase does not.
+    // The runs differ, but each phase does not.
     assert!(matches!(comparison.verdict, Outcome::Slower(..)), "{text}");
     let json = json(&comparison);
     let measures = json["measures"].as_array().unwrap();
@@ -61,9 +61,9 @@ fn different_sizes_of_batches_are_named() {
     let text = compare(&run(small, 1), &run(large, 2)).text();
     let note = "decode batches differ, so times may: 3.00 and 16.0 tokens a step";
     assert!(text.lines().any(|line| line == note), "{text}");
-    // Most of the other's are of no class that is known here.
+    // Most of the other run's batches are in classes that this run does not have.
     assert!(!text.contains("with the batches of OTHER"), "{text}");
-    // One phase alone has no row of its own.
+    // A single phase has no row of its own.
     assert!(!text.contains("decode, mean"), "{text}");
 }
 
@@ -71,7 +71,7 @@ fn different_sizes_of_batches_are_named() {
 fn runs_of_the_same_mix_have_no_note_of_it() {
     let mut noted = 0;
     for seed in 1..=50 {
-        // By chance, and alike for some iterations in a row.
+        // Batches are random; in the second case, neighbouring iterations have similar ones.
         let batch: [fn(u64) -> _; 2] = [
             |n| match n * 7919 % 97 {
                 0..10 => Batch::new(1, 900, 900),
@@ -91,7 +91,7 @@ fn runs_of_the_same_mix_have_no_note_of_it() {
         noted += u32::from(compare(&run(0), &run(1)).text().contains("batches differ"));
     }
     assert!(noted <= 2, "{noted}");
-    // Of one side nothing is known.
+    // The batches of one side are not known.
     let known = Run {
         batch: every::<10>,
         ..Run::default()

@@ -1,24 +1,26 @@
-//! Causes in the calls themselves: launches, waits, copies, allocations and captures.
+//! Tests of causes in calls: launches, waits, copies, allocations and captures.
 
 use tllmprof_report::Verdict;
 
-use super::made::{ALLOCATE, COPY, COPY_ASYNC, EVENT_WAIT, LAUNCH, MS, Made, US, WAIT};
+use super::synthetic::{
+    ALLOCATE, COPY, COPY_ASYNC, EVENT_WAIT, LAUNCH, MS, SyntheticLoop, US, WAIT,
+};
 use super::{finds, kernels, says, times};
 
-/// 1000 launches that take 9 ms of the 10.
-fn small_kernels() -> Made {
-    Made {
+/// 1000 launches that take 9 ms of 10 ms.
+fn small_kernels() -> SyntheticLoop {
+    SyntheticLoop {
         calls: times(1000, 9900, &[(LAUNCH, 0, 9000)]),
-        ..Made::default()
+        ..SyntheticLoop::default()
     }
 }
 
-/// Four times a kernel of 1 ms, a wait for it and 1 ms of thinking.
-fn host_waits(waits: u8) -> Made {
+/// Four repetitions of a kernel of 1 ms, a wait for it, and 1 ms of code.
+fn host_waits(waits: u8) -> SyntheticLoop {
     let calls = [(LAUNCH, 0, 5 * US), (waits, 10 * US, MS)];
-    Made {
+    SyntheticLoop {
         calls: times(4, 2 * MS, &calls),
-        ..Made::default()
+        ..SyntheticLoop::default()
     }
 }
 
@@ -29,22 +31,22 @@ fn launches_that_take_the_time() {
         evidence,
         "1000 launches a step of 9.00 µs each are 90.0 % of the time, waits 0.0 %"
     );
-    // Each waits for room in a full queue.
-    let full = Made {
+    // Each launch waits for room in a full queue.
+    let full = SyntheticLoop {
         calls: times(400, 24 * US, &[(LAUNCH, 0, 23 * US)]),
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     says(full.clone(), "launch-bound", Verdict::Unknown);
-    // Or the machine is busy: nothing is left to wait for.
+    // Or the machine is busy: there is nothing left to wait for.
     let mut busy = full;
     busy.calls.push((WAIT, 9800 * US, 9801 * US));
     finds(busy, &["launch-bound"]);
     // The host is ahead.
     let mut calls = times(1000, US, &[(LAUNCH, 0, 900)]);
     calls.push((WAIT, 2 * MS, 9 * MS));
-    let ahead = Made {
+    let ahead = SyntheticLoop {
         calls,
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     says(ahead, "launch-bound", Verdict::No);
 }
@@ -52,41 +54,39 @@ fn launches_that_take_the_time() {
 #[test]
 fn kernels_show_whether_launches_hold_them_up() {
     let launches = times(200, 49 * US, &[(LAUNCH, 0, 4 * US)]);
-    let with = |kernels| Made {
+    let with = |kernels| SyntheticLoop {
         calls: launches.clone(),
         kernels,
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     let gaps = with(kernels(200, 49 * US, 10 * US));
     let evidence = finds(gaps, &["launch-bound", "low-gpu-utilisation"]);
     assert!(
-        evidence.starts_with("200 kernels a step of 10.0 µs each, with gaps of 77"),
+        evidence.starts_with("200 kernels a step of 10.0 µs each; the GPU has nothing to do 77."),
         "{evidence}"
     );
     finds(with(kernels(200, 49 * US, 48 * US)), &[]);
-    // Long ones with gaps: it is not the launches.
+    // Long kernels with gaps do not point to launches.
     says(
         with(kernels(200, 49 * US, 30 * US)),
         "launch-bound",
         Verdict::No,
     );
-    // Of a graph, which has one launch.
-    let graphs = Made {
+    // The kernels are those of a graph with a single launch.
+    let graphs = SyntheticLoop {
         calls: times(25, 300 * US, &[(LAUNCH, 0, 4 * US)]),
         ..with(kernels(200, 49 * US, 10 * US))
     };
     says(graphs, "launch-bound", Verdict::No);
-    // After each the host waits, and thinks.
-    let waits = Made {
-        calls: times(
-            24,
-            400 * US,
-            &[(LAUNCH, 0, 4 * US), (WAIT, 5 * US, 20 * US)],
-        ),
-        ..with(kernels(24, 400 * US, 15 * US))
+    // After each launch the host waits and then runs short code, which counts for the wait.
+    let waits = |every| SyntheticLoop {
+        calls: times(24, every, &[(LAUNCH, 0, 4 * US), (WAIT, 5 * US, 20 * US)]),
+        ..with(kernels(24, every, 15 * US))
     };
-    finds(waits, &["host-waits", "low-gpu-utilisation"]);
-    let queue_is_full = Made {
+    says(waits(90 * US), "host-waits", Verdict::Yes);
+    // Long code has a finding of its own.
+    says(waits(400 * US), "host-waits", Verdict::No);
+    let queue_is_full = SyntheticLoop {
         kernels: kernels(1000, 9900, 9800),
         ..small_kernels()
     };
@@ -100,31 +100,32 @@ fn host_waits_that_leave_the_gpu_idle() {
         evidence,
         "4.00 waits a step; after them the GPU has nothing to do 30.0 % of the time"
     );
-    let busy = Made {
+    let busy = SyntheticLoop {
         kernels: kernels(1, MS, 9 * MS),
         ..host_waits(WAIT)
     };
     says(busy, "host-waits", Verdict::No);
-    let others = Made {
+    let others = SyntheticLoop {
         streams: vec![1, 1, 2, 2],
         ..host_waits(WAIT)
     };
     says(others.clone(), "host-waits", Verdict::Unknown);
-    let idle = Made {
+    let idle = SyntheticLoop {
         kernels: kernels(4, 2 * MS, MS),
         ..others
     };
-    finds(idle, &["host-waits"]);
+    // Kernels show that the code after the waits takes long.
+    says(idle, "host-waits", Verdict::No);
     // An event may lie far back in its stream.
     says(host_waits(EVENT_WAIT), "host-waits", Verdict::No);
-    // The next launch is not held up.
-    let at_once = Made {
+    // The next launch is not delayed.
+    let at_once = SyntheticLoop {
         calls: times(
             4,
             2 * MS,
             &[(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 1990 * US)],
         ),
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     says(at_once, "host-waits", Verdict::No);
 }
@@ -137,18 +138,18 @@ fn copies_that_block() {
         "{evidence}"
     );
     let calls = [(LAUNCH, 0, 5 * US), (COPY, 10 * US, 4900 * US)];
-    let copies = Made {
+    let copies = SyntheticLoop {
         calls: times(2, 5 * MS, &calls),
         kernels: vec![(0, 3 * MS), (5 * MS, 8 * MS)],
         copies: vec![(3 * MS, 4900 * US), (8 * MS, 9900 * US)],
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     let evidence = finds(copies.clone(), &["blocking-copies"]);
     assert_eq!(
         evidence,
         "2.00 copies a step that block; copying is 38.0 % of the time"
     );
-    let small = Made {
+    let small = SyntheticLoop {
         copies: vec![(3 * MS, 3010 * US)],
         kernels: vec![(0, 3 * MS), (3100 * US, 9900 * US)],
         ..copies
@@ -159,7 +160,7 @@ fn copies_that_block() {
 #[test]
 fn allocations_in_the_steady_state() {
     let with = |length| {
-        let mut made = Made::default();
+        let mut made = SyntheticLoop::default();
         made.calls.push((ALLOCATE, 9600 * US, 9600 * US + length));
         made
     };
@@ -169,37 +170,37 @@ fn allocations_in_the_steady_state() {
         "1.00 allocations and releases a step, 3.0 % of the time"
     );
     finds(with(2 * US), &[]);
-    let older = Made {
+    let older = SyntheticLoop {
         counts_allocations: false,
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     says(older, "allocations", Verdict::Unknown);
 }
 
 #[test]
 fn graphs_that_are_captured_anew() {
-    let made = Made {
+    let made = SyntheticLoop {
         captures: |n| n % 20 == 3,
         longer: |n| if n % 20 == 3 { 3 * MS } else { 0 },
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     let evidence = finds(made.clone(), &["graph-recapture"]);
     assert_eq!(
         evidence,
         "a graph is captured again in 2 of 40 iterations, which take 3.00 ms longer each: 1.5 % of the time"
     );
-    let without = Made {
+    let without = SyntheticLoop {
         captures: |_| false,
         ..made.clone()
     };
     says(without, "graph-recapture", Verdict::No);
-    let cheap = Made {
+    let cheap = SyntheticLoop {
         longer: |_| 0,
         ..made.clone()
     };
     says(cheap, "graph-recapture", Verdict::No);
-    // What takes longer in such an iteration counts once.
-    let collects = Made {
+    // The additional time in such an iteration counts once.
+    let collects = SyntheticLoop {
         python: true,
         settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
         longer: |_| 0,
@@ -213,16 +214,16 @@ fn graphs_that_are_captured_anew() {
 fn small_copies() {
     let mut calls = times(20, 100 * US, &[(COPY_ASYNC, 0, 50 * US)]);
     calls.extend([(LAUNCH, 2 * MS, 2005 * US), (WAIT, 2010 * US, 9500 * US)]);
-    let made = Made {
+    let made = SyntheticLoop {
         calls,
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     let evidence = finds(made.clone(), &["small-copies"]);
     assert_eq!(
         evidence,
         "20.0 copies a step take 10.0 % of the host's time"
     );
-    let large = Made {
+    let large = SyntheticLoop {
         kernels: vec![(2 * MS, 9500 * US)],
         copies: vec![(0, MS)],
         ..made
@@ -232,13 +233,13 @@ fn small_copies() {
 
 #[test]
 fn long_copies() {
-    let copies = |long| Made {
+    let copies = |long| SyntheticLoop {
         calls: vec![
             (COPY_ASYNC, 0, long),
             (LAUNCH, 3 * MS, 3005 * US),
             (WAIT, 3010 * US, 9500 * US),
         ],
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     let evidence = finds(copies(2 * MS), &["long-copies"]);
     assert_eq!(

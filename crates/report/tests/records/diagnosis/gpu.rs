@@ -1,15 +1,15 @@
-//! How the GPU is used.
+//! Tests of findings on GPU utilization.
 
 use tllmprof_report::Verdict;
 
-use super::made::{MS, Made, US};
+use super::synthetic::{MS, SyntheticLoop, US};
 use super::{finds, says};
 
 #[test]
 fn routing_imbalance_beyond_chance() {
-    let with = |experts: Vec<u64>| Made {
+    let with = |experts: Vec<u64>| SyntheticLoop {
         experts: vec![experts],
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     let evidence = finds(with(vec![8000, 1000, 1000, 0]), &["routing-imbalance"]);
     assert_eq!(
@@ -18,18 +18,22 @@ fn routing_imbalance_beyond_chance() {
          experts are balanced, outside steps are not recorded"
     );
     finds(with(vec![1100, 1000, 900, 1000]), &[]);
-    // Few tokens are never even.
+    // A small number of tokens is never even.
     let mut few = vec![1; 8];
     few[3] = 4;
     finds(with(few), &[]);
-    says(Made::default(), "routing-imbalance", Verdict::Unknown);
+    says(
+        SyntheticLoop::default(),
+        "routing-imbalance",
+        Verdict::Unknown,
+    );
 }
 
 #[test]
 fn what_the_gpu_is_bound_by() {
-    let with = |sm, bandwidth| Made {
+    let with = |sm, bandwidth| SyntheticLoop {
         metrics: vec![(10.0, Some(5.0)), (sm, bandwidth)],
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     let evidence = finds(with(62.0, Some(93.0)), &["memory-bandwidth-bound"]);
     assert_eq!(evidence, "SMs 62.0 %, bandwidth 93.0 %");
@@ -43,51 +47,59 @@ fn what_the_gpu_is_bound_by() {
     );
     for rule in ["memory-bandwidth-bound", "compute-bound", "below-targets"] {
         says(with(95.0, None), rule, Verdict::Unknown);
-        says(Made::default(), rule, Verdict::Unknown);
+        says(SyntheticLoop::default(), rule, Verdict::Unknown);
     }
 }
 
 #[test]
 fn a_gpu_that_is_idle_half_the_time() {
-    let with = |gpu| Made {
+    let with = |gpu| SyntheticLoop {
         gpu,
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
-    let evidence = finds(with(Some((0, 4 * MS))), &["low-gpu-utilisation"]);
-    assert_eq!(evidence, "the GPU works 40.0 % of the time");
+    // GPU spans by events show when the GPU is idle, but not how long it is busy.
+    let evidence = finds(with(Some((0, 4 * MS))), &["gpu-idle"]);
+    let said = "the GPU has nothing to do 60.0 % of the time; meanwhile the host: waiting for the GPU: cuStreamSynchronize (55.0 %)";
+    assert!(evidence.starts_with(said), "{evidence}");
+    says(
+        with(Some((0, 4 * MS))),
+        "low-gpu-utilisation",
+        Verdict::Unknown,
+    );
     says(with(None), "low-gpu-utilisation", Verdict::Unknown);
-    let older = |percent| Made {
+    says(with(None), "gpu-idle", Verdict::Unknown);
+    let older = |percent| SyntheticLoop {
         gpu_util: Some(percent),
         ..with(None)
     };
     finds(older(40.0), &["low-gpu-utilisation"]);
     says(older(60.0), "low-gpu-utilisation", Verdict::No);
     says(older(40.0), "compute-bound", Verdict::Unknown);
-    // Nor does it help to look at a GPU that is busy when this program is not.
-    let others = Made {
+    // The utilization of a GPU that other programs use does not help either.
+    let others = SyntheticLoop {
         gpu_util: Some(99.0),
         ..with(Some((0, 4 * MS)))
     };
-    finds(others, &["low-gpu-utilisation"]);
-    // Events bound the work; kernels show what lies between.
-    let kernels = Made {
+    finds(others, &["gpu-idle"]);
+    // Spans bound the work; kernels show the gaps inside.
+    let kernels = SyntheticLoop {
         kernels: vec![(100 * US, 2 * MS), (8 * MS, 9 * MS)],
-        ..Made::default()
+        ..SyntheticLoop::default()
     };
     says(kernels.clone(), "low-gpu-utilisation", Verdict::Yes);
-    let half_of_them = Made {
+    let half_of_them = SyntheticLoop {
         dropped: 40,
         ..kernels
     };
-    says(half_of_them, "low-gpu-utilisation", Verdict::No);
-    // Where taking kernels slows the host down, the GPU waits for that.
-    let slowed = Made {
+    says(half_of_them, "low-gpu-utilisation", Verdict::Unknown);
+    // If recording kernels slows the host down, the GPU waits for that.
+    let slowed = SyntheticLoop {
         kernels: vec![(100 * US, 9 * MS)],
         kernel_steps: Some(20),
         ..with(None)
     };
     says(slowed.clone(), "low-gpu-utilisation", Verdict::No);
-    let all_slowed = Made {
+    let all_slowed = SyntheticLoop {
         kernel_steps: Some(40),
         ..slowed
     };

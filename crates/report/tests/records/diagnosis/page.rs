@@ -1,4 +1,4 @@
-//! The page of the rules (`docs/diagnosis.md`) has the table as it is.
+//! Checks that `docs/diagnosis.md` has the table of rules.
 
 use std::fmt::Write;
 

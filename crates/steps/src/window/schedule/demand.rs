@@ -1,56 +1,141 @@
-//! Windows on demand: those that are asked for while the process runs.
+//! Windows on demand, which are asked for while the process runs.
 
 use tllmprof_config::range::Window;
 
-use super::Schedule;
+use super::{Rest, Schedule};
+use crate::window::Cut;
 
-/// Why no window can be added.
+/// The reason why a window cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conflict {
     /// This one is open.
     Open(Window),
-    /// This one was asked for already.
+    /// This one was already asked for.
     Demanded(Window),
-    /// This one was planned from the start, and has an iteration of the new one.
+    /// This one was planned from the start, and shares an iteration with the new one.
     Planned(Window),
+    /// A window of steady iterations will open, which does not give way.
+    ToCome,
+}
+
+impl Conflict {
+    /// Returns the last iteration of the window that is in the way, if it is known.
+    pub const fn ends(&self) -> Option<u64> {
+        match self {
+            Self::Open(window) | Self::Demanded(window) | Self::Planned(window) => window.last,
+            Self::ToCome => None,
+        }
+    }
 }
 
 impl Schedule {
-    /// Adds a window while the process runs, which must begin with an iteration that none has reached. It waits for
-    /// nothing but that, and that its iteration is understood: not for times to settle.
+    /// Adds a window while the process runs, which must begin with an iteration that has not been reached. It
+    /// waits only for that iteration and for the step to be understood: not for times to settle.
     ///
     /// # Errors
     /// The window that is in its way.
     pub fn demand(&mut self, window: Window) -> Result<(), Conflict> {
         if let Some(open) = &self.open {
-            return Err(Conflict::Open(open.asked));
+            return Err(Conflict::Open(open.window));
         }
         self.demand_after(window)
     }
 
-    /// As [`Schedule::demand`], of a window that begins after the end of one that is open.
+    /// Returns true if a window is open that ends before iteration `first`.
+    pub fn ends_before(&self, first: u64) -> bool {
+        let last = self.open.and_then(|open| open.window.last);
+        last.is_some_and(|last| last < first)
+    }
+
+    /// Makes the open window of steady iterations give way to one that begins with iteration `first`, if it
+    /// lasts until it has what its figures need. It closes before `first`, and opens again later unless it
+    /// has reached its part with kernels. Returns true if it gives way.
+    pub fn give_way(&mut self, first: u64) -> bool {
+        let is_measuring = self.is_measuring();
+        let measuring = self.length.and_then(|length| length.measuring);
+        let (Some(open), Some(measuring)) = (&mut self.open, measuring) else {
+            return false;
+        };
+        if !is_measuring || open.goes_on || open.window.last.is_some() || self.demanded.is_some() {
+            return false;
+        }
+        let last = first.saturating_sub(1).max(open.window.first);
+        open.window.last = Some(last);
+        if measuring.takes_kernels() {
+            open.asked.last = Some(last);
+        } else {
+            open.goes_on = true;
+            self.rest = Some(Rest {
+                asked: open.asked,
+                left: None,
+            });
+        }
+        true
+    }
+
+    /// Returns true if the open window closes only for one that was asked for and has not opened yet.
+    fn has_given_way(&self) -> bool {
+        let goes_on = self
+            .open
+            .is_some_and(|open| open.goes_on && open.is_measured);
+        goes_on && self.demanded.is_some()
+    }
+
+    /// Returns the iterations that the window of steady iterations has, if it gave way or was split and has
+    /// not opened again.
+    pub fn interrupted(&self) -> Option<Cut> {
+        let last = self.captured.last()?;
+        (self.rest.is_some() && last.is_measured).then_some(Cut {
+            has: Some(last.window),
+        })
+    }
+
+    /// Refuses a window on demand while the window of steady iterations has not opened yet.
     ///
     /// # Errors
-    /// As those.
+    /// [`Conflict::ToCome`] if that window will open.
+    pub fn keeps_steady(&self) -> Result<(), Conflict> {
+        match self.settling.is_some() && self.next < self.windows.len() && !self.is_open() {
+            true => Err(Conflict::ToCome),
+            false => Ok(()),
+        }
+    }
+
+    /// Like [`Schedule::demand`], for a window that begins after the end of the open one.
+    ///
+    /// # Errors
+    /// The window that is in its way.
     pub fn demand_after(&mut self, window: Window) -> Result<(), Conflict> {
         if let Some(demanded) = self.demanded {
             return Err(Conflict::Demanded(demanded));
         }
         let planned = self.windows.get(self.next..).unwrap_or_default();
-        // Those of one that was closed in between are its rest's.
+        let gives_way = self.is_settling() || self.length.is_some();
+        // The iterations of one that was closed in between belong to its rest.
         let is_hit = |planned: &&Window| self.rest.is_some() || planned.overlaps(&window);
-        if let Some(planned) = planned.iter().filter(|_| !self.is_settling()).find(is_hit) {
+        if let Some(planned) = planned.iter().filter(|_| !gives_way).find(is_hit) {
             return Err(Conflict::Planned(*planned));
         }
         self.demanded = Some(window);
         Ok(())
     }
 
-    /// Ends what is open with `iteration`, and forgets what was demanded. Whether a window is left to be closed, which
-    /// is as [`Schedule::has_edge_at`] says.
+    /// Ends the open window with `iteration`, and drops the window on demand. Returns true if a window is
+    /// left to be closed, when [`Schedule::has_edge_at`] returns true.
     pub fn stop(&mut self, iteration: u64) -> bool {
-        self.demanded = None;
-        if self.rest.take().is_some() && self.open.is_none() {
+        let has_given_way = self.has_given_way();
+        let was_demanded = self.demanded.take().is_some();
+        if let Some(open) = self.open.as_mut().filter(|_| has_given_way) {
+            // It continues as if no window had been asked for.
+            open.goes_on = false;
+            open.window.last = None;
+            self.rest = None;
+            return false;
+        }
+        // The window that gave way to the stopped one opens again.
+        let is_on_demand = was_demanded || self.open.is_some_and(|open| open.on_demand);
+        let keeps_rest = self.length.is_some() && is_on_demand;
+        if !keeps_rest && self.rest.take().is_some() && self.open.is_none() {
             self.next += 1;
         }
         let Some(open) = &mut self.open else {
@@ -61,21 +146,25 @@ impl Schedule {
             .window
             .last
             .map_or(iteration, |last| last.min(iteration));
-        open.window.last = Some(last.max(open.window.first));
+        let last = last.max(open.window.first);
+        open.window.last = Some(last);
+        if open.is_measured {
+            open.asked.last = Some(last);
+        }
         true
     }
 
-    /// Whether a window is to come or open that was planned by the numbers of its iterations.
+    /// Returns true if a window that was planned by the numbers of its iterations is open or will open.
     pub fn has_numbered(&self) -> bool {
         self.settling.is_none() && self.next < self.windows.len()
     }
 
-    /// The window that was demanded and has not opened.
+    /// Returns the window that was asked for and has not opened.
     pub const fn demanded(&self) -> Option<Window> {
         self.demanded
     }
 
-    /// How many windows that were demanded have closed.
+    /// Returns the number of windows on demand that have closed.
     pub const fn demands_met(&self) -> u64 {
         self.demands_met
     }

@@ -1,4 +1,4 @@
-//! What opens and closes where, of windows on demand.
+//! Tests of windows on demand: where they open and close.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -6,13 +6,14 @@ use std::time::Instant;
 use tllmprof_config::range::Window;
 
 use super::super::{Conflict, Edge, Point, Schedule, Taken};
-use super::window;
+use super::{OWN, window};
+use crate::length::KernelPart;
 
-/// What happens to a schedule, one after the other.
+/// An event for a schedule.
 enum Then {
-    /// A window is demanded; what is in its way.
+    /// A window is asked for; the window that is in its way.
     Demand(Window, Option<Conflict>),
-    /// The iterations before this one begin; what opens and closes there.
+    /// The iterations before this one begin; the windows that open and close there.
     Until(u64, &'static [(u64, &'static str)]),
     Stop(bool),
 }
@@ -135,7 +136,7 @@ fn a_demand_waits_for_no_time_to_settle_and_the_steady_window_comes_later() {
         if n == 3 {
             schedule.demand(window(5, 6)).unwrap();
         }
-        schedule.begins(n, start + Duration::from_millis(n));
+        schedule.begins(n, start + Duration::from_millis(n), OWN);
         let has_edge = schedule.has_edge_at(Point::In(n));
         let edge = schedule.reach(Point::In(n));
         assert_eq!(has_edge, edge != Edge::default(), "{n}");
@@ -172,4 +173,108 @@ fn a_demand_lasts_for_as_many_iterations_as_count_and_is_not_split() {
         taken.extend(schedule.reach(Point::In(n)).close.map(|taken| taken.window));
     }
     assert_eq!(taken, [window(6, 9)]);
+}
+
+/// Runs iterations of 10 ms, with `then` before each. Returns the windows that closed, and the schedule.
+fn drive_steady(
+    until: u64,
+    mut then: impl FnMut(&mut Schedule, u64),
+) -> (Vec<(u64, Window, bool)>, Schedule) {
+    let kernels = KernelPart {
+        iterations: 20,
+        within: None,
+    };
+    let mut schedule = Schedule::new(&[window(0, None)])
+        .once_settled()
+        .as_long_as_needed(Some(kernels));
+    let start = Instant::now();
+    let mut closed = Vec::new();
+    for n in 0..until {
+        then(&mut schedule, n);
+        if schedule.follows_each() {
+            schedule.begins(n, start + Duration::from_millis(10 * n), OWN);
+        }
+        let has_edge = schedule.has_edge_at(Point::In(n));
+        let edge = schedule.reach(Point::In(n));
+        assert_eq!(has_edge, edge != Edge::default(), "{n}");
+        let taken = edge.close.map(|taken| (n, taken.window, taken.on_demand));
+        closed.extend(taken);
+    }
+    (closed, schedule)
+}
+
+#[test]
+fn an_open_steady_window_gives_way_and_opens_again() {
+    let asked = window(60, 69);
+    let (closed, schedule) = drive_steady(400, |schedule, n| {
+        if n == 50 {
+            assert!(matches!(schedule.demand(asked), Err(Conflict::Open(_))));
+            assert!(schedule.give_way(60) && schedule.ends_before(60));
+            schedule.demand_after(asked).unwrap();
+            assert!(!schedule.give_way(70), "it has given way");
+        }
+    });
+    // The first part has 200 iterations. In each part that was begun late, one of them does not count.
+    let planned = [(60, window(24, 59), false), (255, window(70, 254), false)];
+    assert_eq!(closed, [planned[0], (70, asked, true), planned[1]]);
+    assert!(schedule.interrupted().is_none());
+    let names: Vec<_> = schedule
+        .captured()
+        .iter()
+        .map(|taken| taken.asked)
+        .collect();
+    assert_eq!(names, [window(24, None), window(24, 254)]);
+    // The process ends before the window has opened again.
+    let (closed, schedule) = drive_steady(65, |schedule, n| {
+        if n == 50 {
+            schedule.give_way(60);
+            schedule.demand_after(asked).unwrap();
+        }
+    });
+    assert_eq!(closed, planned[..1]);
+    assert_eq!(schedule.interrupted().unwrap().has, Some(window(24, 59)));
+}
+
+#[test]
+fn a_steady_window_goes_on_where_what_it_gave_way_to_is_stopped() {
+    let (closed, _) = drive_steady(400, |schedule, n| match n {
+        50 => {
+            schedule.give_way(60);
+            schedule.demand_after(window(60, 69)).unwrap();
+        }
+        55 => assert!(!schedule.stop(54)),
+        _ => {}
+    });
+    assert_eq!(closed, [(244, window(24, 243), false)]);
+    // It opens again after the other one was stopped while open.
+    let (closed, _) = drive_steady(400, |schedule, n| match n {
+        50 => {
+            schedule.give_way(60);
+            schedule.demand_after(window(60, None)).unwrap();
+        }
+        65 => assert!(schedule.stop(64)),
+        _ => {}
+    });
+    let windows: Vec<_> = closed.iter().map(|(_, window, _)| *window).collect();
+    assert_eq!(windows, [window(24, 59), window(60, 64), window(65, 249)]);
+    // If nothing else was asked for, `stop` stops the window itself.
+    let (closed, schedule) = drive_steady(400, |schedule, n| {
+        if n == 50 {
+            assert!(schedule.stop(49));
+        }
+    });
+    assert_eq!(closed, [(50, window(24, 49), false)]);
+    assert_eq!(schedule.captured()[0].asked, window(24, 49));
+}
+
+#[test]
+fn a_steady_window_that_has_its_times_is_given_up() {
+    let (closed, _) = drive_steady(400, |schedule, n| {
+        if n == 230 {
+            assert!(schedule.give_way(n));
+            schedule.demand_after(window(n, 240)).unwrap();
+        }
+    });
+    let windows: Vec<_> = closed.iter().map(|(_, window, _)| *window).collect();
+    assert_eq!(windows, [window(24, 229), window(230, 240)]);
 }

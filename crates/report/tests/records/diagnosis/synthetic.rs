@@ -1,4 +1,4 @@
-//! A loop with one stream, recorded: 40 iterations of 10 ms, whose ills are as wished.
+//! The record of a loop with one stream: 40 iterations of 10 ms, with faults as given.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -27,59 +27,61 @@ pub const EVENT_WAIT: u8 = 4;
 pub const CAPTURE: u8 = 5;
 pub const COPY_ASYNC: u8 = 6;
 
-/// A call: its row, and from when to when in its iteration, in nanoseconds.
+/// A call: its row, and its start and end in the iteration, in nanoseconds.
 pub type Call = (u8, u64, u64);
 
-/// The loop. By default a kernel of 9 ms and a wait for it.
+/// A loop. By default it has a kernel of 9 ms, and a wait for it.
 #[derive(Clone)]
-pub struct Made {
+pub struct SyntheticLoop {
     pub rank: u64,
     pub iterations: u64,
     pub calls: Vec<Call>,
-    /// Of every launch.
+    /// The streams of launches, in turn.
     pub streams: Vec<u64>,
-    /// When the GPU begins and ends, as events bound it.
+    /// Start and end of the GPU's work in an iteration, by events.
     pub gpu: Option<(u64, u64)>,
-    /// Kernels and copies of each iteration, from when to when.
+    /// Start and end of kernels and of copies in an iteration.
     pub kernels: Vec<(u64, u64)>,
     pub copies: Vec<(u64, u64)>,
-    /// They are taken in that many iterations alone, each of which takes twice as long for it.
+    /// Number of iterations with recorded kernels, each of which takes twice as long; `None` for all, which do not.
     pub kernel_steps: Option<u64>,
-    /// Events that are missing.
+    /// Number of missing events.
     pub dropped: u64,
     pub python: bool,
-    /// Recorded by our library, and not by nsys.
+    /// True if recorded by tllmprof, false if by nsys.
     pub by_library: bool,
     pub settings: Vec<&'static str>,
-    /// Of these iterations, that much more.
+    /// Returns the additional time of an iteration for a collection, and for a wait for the GIL.
     pub gc: fn(u64) -> u64,
     pub gil: fn(u64) -> u64,
-    /// What these iterations take longer, nobody knows why.
+    /// Returns the additional time of an iteration without a known cause.
     pub longer: fn(u64) -> u64,
-    /// In these iterations a graph is captured.
+    /// Returns true for iterations in which a graph is captured.
     pub captures: fn(u64) -> bool,
-    /// What the thread used of the machine in each iteration: time in nanoseconds, and how often.
+    /// The thread's use of the machine in each iteration: times in nanoseconds, and counts.
     pub used: Vec<(Used, u64, u32)>,
-    /// In these iterations more is launched, and waited for, at the end.
+    /// Returns true for iterations that launch more work at the end, and wait for it.
     pub prompts: fn(u64) -> bool,
-    /// The tokens of these iterations' batches; `None`: not known.
+    /// Returns the number of tokens in an iteration's batch; `None` if batches are not known.
     pub tokens: Option<fn(u64) -> i64>,
     pub engine: &'static str,
-    /// What an iteration is.
+    /// The rule that counts iterations.
     pub rule: &'static str,
-    /// A collection of the other thread, while the first waits.
+    /// Time of a collection on the other thread while the first one waits.
     pub hidden_gc: u64,
-    /// SM utilisation and bandwidth of GPUs, in per cent.
+    /// SM utilization and bandwidth of GPUs, in per cent.
     pub metrics: Vec<(f64, Option<f64>)>,
-    /// What GPUs report that have neither.
+    /// The utilization that a GPU without these metrics reports, in per cent.
     pub gpu_util: Option<f64>,
-    /// Tokens of each expert, by layer.
+    /// Numbers of tokens of each expert, by layer.
     pub experts: Vec<Vec<u64>>,
-    /// The library's table has allocations.
+    /// True if the library's table of calls has allocations.
     pub counts_allocations: bool,
+    /// Marked functions of each iteration, with start and end.
+    pub functions: Vec<(&'static str, u64, u64)>,
 }
 
-impl Default for Made {
+impl Default for SyntheticLoop {
     fn default() -> Self {
         Self {
             rank: 0,
@@ -108,13 +110,14 @@ impl Default for Made {
             gpu_util: None,
             experts: Vec::new(),
             counts_allocations: true,
+            functions: Vec::new(),
         }
     }
 }
 
-struct Writing(Builder);
+struct RecordWriter(Builder);
 
-impl Writing {
+impl RecordWriter {
     fn put(&mut self, thread: u32, start: u64, duration: u64, what: What) {
         self.0.push(thread, &Event::new(start, duration, what));
     }
@@ -130,53 +133,53 @@ impl Writing {
     }
 }
 
-impl Made {
+impl SyntheticLoop {
     pub fn process(&self) -> Process {
-        let mut writing = Writing(Builder::new(100 + self.rank as u32, ClockKind::Monotonic));
-        self.facts(&mut writing);
-        let kernel = writing.string("gemm");
+        let mut writer = RecordWriter(Builder::new(100 + self.rank as u32, ClockKind::Monotonic));
+        self.facts(&mut writer);
+        let kernel = writer.string("gemm");
         let mut now = START;
         for n in 0..self.iterations {
             let slowed = self.kernel_steps.is_some_and(|steps| n < steps);
             let more = (self.gc)(n) + (self.gil)(n) + (self.longer)(n) + u64::from(slowed) * LENGTH;
-            self.iteration(&mut writing, n, now, LENGTH + more, kernel);
+            self.iteration(&mut writer, n, now, LENGTH + more, kernel);
             now += LENGTH + more;
         }
-        self.measured(&mut writing, now - START);
+        self.measured(&mut writer, now - START);
         if let Some(steps) = self.kernel_steps {
             for (edge, iteration) in [(Edge::Open, 0), (Edge::Close, steps - 1)] {
                 let at = START + iteration * 2 * LENGTH;
-                writing.put(MAIN, at, 0, What::KernelWindow { edge, iteration });
+                writer.put(MAIN, at, 0, What::KernelWindow { edge, iteration });
             }
         }
         if self.dropped > 0 {
             let events = self.dropped;
-            writing.put(MAIN, now, 0, What::Dropped { events });
+            writer.put(MAIN, now, 0, What::Dropped { events });
         }
-        writing.0.end(Ended::InOrder);
-        let bytes = writing.0.bytes();
+        writer.0.end(Ended::InOrder);
+        let bytes = writer.0.bytes();
         let reader = Reader::new(&bytes[..]).unwrap();
         Process::read(PathBuf::from("made"), &reader).unwrap()
     }
 
-    fn facts(&self, writing: &mut Writing) {
+    fn facts(&self, writer: &mut RecordWriter) {
         let rank = Some(Info::Rank);
         let value = self.rank;
-        writing.put(MAIN, START, 0, What::Info { key: rank, value });
-        writing.info(Info::Boot, "boot");
-        writing.info(Info::Rule, self.rule);
-        writing.info(Info::Engine, self.engine);
+        writer.put(MAIN, START, 0, What::Info { key: rank, value });
+        writer.info(Info::Boot, "boot");
+        writer.info(Info::Rule, self.rule);
+        writer.info(Info::Engine, self.engine);
         if self.by_library {
-            writing.info(Info::Version, "0.1.0");
+            writer.info(Info::Version, "0.1.0");
         }
         if self.python {
-            writing.info(Info::Python, "3.12.1");
+            writer.info(Info::Python, "3.12.1");
         }
         for setting in &self.settings {
-            writing.info(Info::Setting, setting);
+            writer.info(Info::Setting, setting);
         }
-        let name = writing.string("tokenise");
-        writing.put(OTHER, START, 0, What::ThreadName { name });
+        let name = writer.string("tokenise");
+        writer.put(OTHER, START, 0, What::ThreadName { name });
         for (row, kind, name) in [
             (LAUNCH, CallKind::KernelLaunch, "cuLaunchKernel"),
             (WAIT, CallKind::Wait, "cuStreamSynchronize"),
@@ -189,15 +192,28 @@ impl Made {
             if row == ALLOCATE && !self.counts_allocations {
                 continue;
             }
-            let (kind, name) = (Some(kind), writing.string(name));
-            writing.put(MAIN, START, 0, What::CallName { row, kind, name });
+            let (kind, name) = (Some(kind), writer.string(name));
+            writer.put(MAIN, START, 0, What::CallName { row, kind, name });
         }
     }
 
-    fn iteration(&self, writing: &mut Writing, n: u64, start: u64, duration: u64, name: StringId) {
+    fn iteration(
+        &self,
+        writer: &mut RecordWriter,
+        n: u64,
+        start: u64,
+        duration: u64,
+        name: StringId,
+    ) {
         let prompt = [(LAUNCH, 9700 * US, 9705 * US), (WAIT, 9710 * US, 9990 * US)];
         let prompt = prompt.iter().filter(|_| (self.prompts)(n));
+        let mut functions = self.functions.iter().peekable();
         for (place, (row, from, to)) in self.calls.iter().chain(prompt).enumerate() {
+            // Events are written in the order of their ends.
+            while let Some((name, from, to)) = functions.next_if(|(_, _, end)| end <= to) {
+                let name = writer.string(name);
+                writer.put(MAIN, start + from, to - from, What::Function { name });
+            }
             let stream = match *row {
                 LAUNCH => self.streams[place % self.streams.len()],
                 _ => 0,
@@ -208,7 +224,7 @@ impl Made {
                 capturing,
                 stream,
             };
-            writing.put(MAIN, start + from, to - from, what);
+            writer.put(MAIN, start + from, to - from, what);
         }
         if (self.captures)(n) {
             let what = What::Call {
@@ -216,12 +232,12 @@ impl Made {
                 capturing: false,
                 stream: 1,
             };
-            writing.put(MAIN, start + 9_600 * US, 10 * US, what);
+            writer.put(MAIN, start + 9_600 * US, 10 * US, what);
         }
         if let Some(tokens) = self.tokens {
             let batch = Batch::new(1, tokens(n), 0).unwrap();
             let iteration = n as u16;
-            writing.put(MAIN, start, 0, What::Batch { iteration, batch });
+            writer.put(MAIN, start, 0, What::Batch { iteration, batch });
         }
         for (what, ns, count) in &self.used {
             let what = What::Used {
@@ -229,9 +245,9 @@ impl Made {
                 iteration: n as u32,
                 count: *count,
             };
-            writing.put(MAIN, start + duration, *ns, what);
+            writer.put(MAIN, start + duration, *ns, what);
         }
-        // What makes an iteration longer is at its end.
+        // Additional time is at the end of an iteration.
         let (gc, gil) = ((self.gc)(n), (self.gil)(n));
         if gc > 0 {
             let (generation, collected) = (2, 1);
@@ -239,11 +255,11 @@ impl Made {
                 generation,
                 collected,
             };
-            writing.put(MAIN, start + LENGTH, gc, what);
+            writer.put(MAIN, start + LENGTH, gc, what);
         }
         if gil > 0 {
-            writing.put(MAIN, start + LENGTH + gc, gil, What::GilWait);
-            writing.put(OTHER, start + LENGTH + gc, gil, What::GilHold);
+            writer.put(MAIN, start + LENGTH + gc, gil, What::GilWait);
+            writer.put(OTHER, start + LENGTH + gc, gil, What::GilHold);
         }
         if self.hidden_gc > 0 {
             let (generation, collected) = (2, 1);
@@ -251,7 +267,7 @@ impl Made {
                 generation,
                 collected,
             };
-            writing.put(OTHER, start + 100 * US, self.hidden_gc, what);
+            writer.put(OTHER, start + 100 * US, self.hidden_gc, what);
         }
         let (device, stream) = (0, 1);
         if let Some((from, to)) = self.gpu {
@@ -260,10 +276,10 @@ impl Made {
                 stream,
                 iteration: n,
             };
-            writing.put(MAIN, start + from, to - from, what);
+            writer.put(MAIN, start + from, to - from, what);
         }
         if self.kernel_steps.is_some_and(|steps| n >= steps) {
-            writing.put(
+            writer.put(
                 MAIN,
                 start,
                 duration,
@@ -278,7 +294,7 @@ impl Made {
                 correlation: launch,
                 name,
             };
-            writing.put(MAIN, start + from, to - from, what);
+            writer.put(MAIN, start + from, to - from, what);
         }
         for (from, to) in &self.copies {
             let what = What::GpuCopy {
@@ -287,9 +303,9 @@ impl Made {
                 kind: CopyKind::DeviceToHost,
                 bytes: 1 << 20,
             };
-            writing.put(MAIN, start + from, to - from, what);
+            writer.put(MAIN, start + from, to - from, what);
         }
-        writing.put(
+        writer.put(
             MAIN,
             start,
             duration,
@@ -297,14 +313,14 @@ impl Made {
         );
     }
 
-    fn measured(&self, writing: &mut Writing, all: u64) {
+    fn measured(&self, writer: &mut RecordWriter, all: u64) {
         let mut metric = |device, metric, percent: f64| {
             let what = What::GpuMetric {
                 device,
                 metric: Some(metric),
                 thousandths: (percent * 1000.0) as u64,
             };
-            writing.put(MAIN, START, all, what);
+            writer.put(MAIN, START, all, what);
         };
         for (device, (sm, bandwidth)) in (0..).zip(&self.metrics) {
             metric(device, Metric::SmUtil, *sm);
@@ -323,19 +339,20 @@ impl Made {
                     expert,
                     tokens,
                 };
-                writing.put(MAIN, START, 0, what);
+                writer.put(MAIN, START, 0, what);
             }
         }
     }
 }
 
-/// What is found in some processes: in all no more than all of the time, by causes alone.
+/// Returns the report on some processes. Checks that losses add up to at most all of the time, and that findings of only
+/// one kind have losses.
 #[track_caller]
-pub fn report(all: &[Made]) -> Report {
-    let report = Report::new(all.iter().map(Made::process).collect());
+pub fn report(all: &[SyntheticLoop]) -> Report {
+    let report = Report::new(all.iter().map(SyntheticLoop::process).collect());
     let losses: f64 = report.findings.iter().filter_map(|one| one.loss).sum();
     assert!(losses <= 1.0 + 1e-9, "{:#?}", report.findings);
-    // The first is a cause if there is one, and what is none then claims nothing.
+    // The first finding is a cause if there is one, and then other kinds have no losses.
     let losing = || report.findings.iter().filter(|one| one.loss.is_some());
     let kinds: BTreeSet<_> = losing().map(|one| one.rule.kind).collect();
     assert!(kinds.len() <= 1, "{:#?}", report.findings);
@@ -343,14 +360,14 @@ pub fn report(all: &[Made]) -> Report {
     report
 }
 
-/// What a rule says.
+/// Returns the finding of a rule.
 #[track_caller]
-pub fn of<'a>(report: &'a Report, rule: &str) -> &'a Finding {
+pub fn find_finding<'a>(report: &'a Report, rule: &str) -> &'a Finding {
     let mut findings = report.findings.iter();
     findings.find(|finding| finding.rule.name == rule).unwrap()
 }
 
-/// The rules that say yes, in their order.
+/// Returns the rules that hold, in their order.
 pub fn yes(report: &Report) -> Vec<&'static str> {
     let findings = report.findings.iter();
     let yes = findings.filter(|finding| finding.verdict == Verdict::Yes);

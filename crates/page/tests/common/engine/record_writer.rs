@@ -1,11 +1,11 @@
-//! What an engine's record is written with.
+//! Writes the events of the simulated engine's record.
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{CopyKind, Edge, Event, GraphState, RangeKind, StringId, What};
 
 use super::{MAIN, START, US};
 
-pub struct Names {
+pub struct NameIds {
     pub ranges: Vec<StringId>,
     pub layers: Vec<StringId>,
     pub kernels: Vec<StringId>,
@@ -15,12 +15,12 @@ pub struct Names {
     pub idle: StringId,
 }
 
-pub struct Writing {
+pub struct RecordWriter {
     pub builder: Builder,
-    pub names: Names,
+    pub names: NameIds,
     pub main: u32,
     pub events: u64,
-    /// Launches so far.
+    /// Number of launches so far.
     pub launches: u32,
     pub has_scopes: bool,
 }
@@ -35,15 +35,15 @@ const MODULES: [&str; 6] = [
     "self_attn.rotary_emb",
 ];
 
-/// The scope of the graph's first kernel; that of its second is not known.
+/// The scope of the graph's first kernel. That of its second kernel is not known.
 const SAMPLE: u32 = 1;
 
-/// The scope of a layer's kernel.
+/// Returns the scope of a layer's kernel.
 pub const fn scope_of(layer: u64, kernel: usize) -> u32 {
     SAMPLE + 1 + (layer * MODULES.len() as u64) as u32 + kernel as u32
 }
 
-/// Functions of sampled stacks, each with the place of its caller.
+/// Functions of sampled stacks, each with the ID of its caller.
 const FRAMES: [(&str, u32); 9] = [
     (
         "EngineCoreProc.run_engine_core (vllm/v1/engine/core.py:870)",
@@ -74,14 +74,14 @@ const FRAMES: [(&str, u32); 9] = [
     ("Queue.get (/usr/lib/python3.12/queue.py:154)", 1),
 ];
 
-impl Writing {
+impl RecordWriter {
     pub fn put(&mut self, thread: u32, start: u64, duration: u64, what: What) {
         self.events += 1;
         self.builder
             .push(self.main + thread * 100, &Event::new(start, duration, what));
     }
 
-    /// The frames of sampled stacks, after the samples.
+    /// Writes the frames of sampled stacks. They follow the samples.
     pub fn frames(&mut self) {
         for (id, (name, parent)) in (1..).zip(FRAMES) {
             let sampler = self.main + 200;
@@ -91,7 +91,7 @@ impl Writing {
         }
     }
 
-    /// The scopes of the model's layers.
+    /// Writes the scopes of the model's layers.
     pub fn scopes(&mut self, layers: u64) {
         let mut scope = |id, name: &str| {
             let name = self.builder.string(self.main, name);
@@ -111,7 +111,7 @@ impl Writing {
         }
     }
 
-    /// From here on the main thread launches in a scope.
+    /// Sets the scope of the main thread's next launches.
     pub fn enter(&mut self, at: u64, scope: u32) {
         if self.has_scopes {
             let what = What::InScope { scope };
@@ -119,7 +119,7 @@ impl Writing {
         }
     }
 
-    /// The kernel that was written last was a node of the graph.
+    /// Declares the last kernel to be a node of the graph.
     pub fn node(&mut self, start: u64, node: u32) {
         if self.has_scopes {
             let what = What::KernelNode {
@@ -132,7 +132,7 @@ impl Writing {
         }
     }
 
-    /// What is known of the graph.
+    /// Writes the graph's nodes, and the executable graph made from it.
     pub fn graph(&mut self, at: u64) {
         let nodes = What::GraphNodes {
             graph: 1,

@@ -1,4 +1,5 @@
-//! Why a rank came late to a collective: what it did longer than the median of the other ranks since the one before.
+//! Causes of a rank's lateness at a collective: the activities that took longer than in the median of the other ranks
+//! since the previous collective.
 
 use std::collections::HashMap;
 
@@ -10,9 +11,9 @@ use crate::ledger::difference::{Difference, cause};
 use crate::numbers::units::Rate;
 use crate::ranks::Rank;
 
-/// What the host does that is known of each iteration.
-const HOST: usize = 5;
-const NAMES: [&str; HOST] = [
+/// Number of causes on the host that are known for each iteration.
+const HOST_CAUSES: usize = 5;
+const HOST_CAUSE_NAMES: [&str; HOST_CAUSES] = [
     cause::GC,
     cause::GIL,
     cause::DELAYED,
@@ -20,38 +21,38 @@ const NAMES: [&str; HOST] = [
     cause::LAUNCHING,
 ];
 
-/// How many more tokens, or kernels, a rank has than the median one to have more to do.
-const MORE: f64 = 1.1;
+/// Minimum ratio of tokens or kernels to those of the median rank, from which a rank has more work.
+const MIN_WORK_RATIO: f64 = 1.1;
 
-/// What some lateness is made of, in nanoseconds: it adds up.
+/// Causes of lateness, in nanoseconds. They add up to it.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Why {
+pub struct LatenessCauses {
     pub late: u64,
-    host: [u64; HOST],
-    /// The GPU was at other work for longer.
+    host: [u64; HOST_CAUSES],
+    /// Time that the GPU was busy with other work for longer.
     work: u64,
-    /// The GPU had nothing to do, and nothing above is why.
+    /// Time that the GPU was idle, without any of the causes above.
     launch: u64,
-    /// Tokens and kernels of the rank and of the median one, where the GPU's work is why.
+    /// Tokens and kernels of the rank and of the median rank, if the GPU's work is a cause.
     tokens: [u64; 2],
     kernels: [u64; 2],
 }
 
-/// What a rank's host did by cause, and the tokens of its last batch.
-type Did = ([i64; HOST], i64);
+/// Times of a rank's host by cause, and the number of tokens of its last batch.
+type HostActivity = ([i64; HOST_CAUSES], i64);
 
-/// Iterations of processes by their numbers.
+/// Iterations of processes by number.
 #[derive(Debug)]
-pub struct Known<'a> {
+pub struct KnownIterations<'a> {
     by_number: Vec<Vec<(u32, &'a Iteration)>>,
-    usual: HashMap<(usize, usize, u32, u32), Did>,
-    /// In order, the first iterations of each process's windows.
+    usual: HashMap<(usize, usize, u32, u32), HostActivity>,
+    /// Numbers of the first iterations of each process's windows, in order.
     first: Vec<Vec<u32>>,
-    /// What of an iteration's causes has made a rank late already.
-    spent: HashMap<(usize, u32), [u64; HOST]>,
+    /// Times by cause of an iteration that already explain some lateness.
+    spent: HashMap<(usize, u32), [u64; HOST_CAUSES]>,
 }
 
-impl<'a> Known<'a> {
+impl<'a> KnownIterations<'a> {
     pub fn new(processes: &'a [Rank<'a>]) -> Self {
         let of = |process: &Rank<'a>| {
             let all = process.windows.iter().flat_map(|window| &window.iterations);
@@ -78,17 +79,17 @@ impl<'a> Known<'a> {
         Some(all[at].1)
     }
 
-    /// Whether one of a process's windows begins behind one iteration and up to another.
-    pub fn opens(&self, place: usize, behind: u32, to: u32) -> bool {
+    /// Returns true if one of a process's windows begins after iteration `after` and not after iteration `to`.
+    pub fn opens(&self, place: usize, after: u32, to: u32) -> bool {
         let first = &self.first[place];
-        let next = first.partition_point(|first| *first <= behind);
+        let next = first.partition_point(|first| *first <= after);
         first.get(next).is_some_and(|first| *first <= to)
     }
 
-    fn between(&self, place: usize, from: u32, to: u32) -> Did {
+    fn between(&self, place: usize, from: u32, to: u32) -> HostActivity {
         let all = &self.by_number[place];
         let first = all.partition_point(|one| one.0 < from);
-        let (mut host, mut tokens) = ([0; HOST], 0);
+        let (mut host, mut tokens) = ([0; HOST_CAUSES], 0);
         for (number, one) in &all[first..] {
             if *number > to {
                 break;
@@ -108,8 +109,14 @@ impl<'a> Known<'a> {
         (host, tokens)
     }
 
-    /// What the median of a group's other ranks does from one iteration to another. `at` is the group's place.
-    fn usual(&mut self, (at, group): (usize, &Group<'_>), lane: usize, from: u32, to: u32) -> Did {
+    /// Returns the median activities of a group's other ranks from one iteration to another. `at` is the group's index.
+    fn usual(
+        &mut self,
+        (at, group): (usize, &Group<'_>),
+        lane: usize,
+        from: u32,
+        to: u32,
+    ) -> HostActivity {
         let key = (at, lane, from, to);
         if let Some(known) = self.usual.get(&key) {
             return *known;
@@ -117,8 +124,9 @@ impl<'a> Known<'a> {
         let each: Vec<_> = others(group, lane)
             .map(|(_, other)| self.between(other.place, from, to))
             .collect();
-        let middle =
-            |of: &dyn Fn(&Did) -> i64| median(&mut each.iter().map(of).collect::<Vec<_>>());
+        let middle = |of: &dyn Fn(&HostActivity) -> i64| {
+            median(&mut each.iter().map(of).collect::<Vec<_>>())
+        };
         let host = std::array::from_fn(|cause| middle(&|one| one.0[cause]));
         let usual = (host, middle(&|one| one.1));
         self.usual.insert(key, usual);
@@ -126,24 +134,25 @@ impl<'a> Known<'a> {
     }
 }
 
-/// The lanes of a group but this one, with their places.
+/// Returns the lanes of a group except this one, with their indexes.
 fn others<'a>(group: &'a Group<'_>, lane: usize) -> impl Iterator<Item = (usize, &'a Lane<'a>)> {
     let lanes = group.lanes.iter().enumerate();
     lanes.filter(move |(at, _)| *at != lane)
 }
 
-/// Why the rank of one lane came so much later than the median of the others. `at` is the group's place.
-pub fn why(
-    known: &mut Known<'_>,
+/// Returns the causes for which the rank of a lane arrived later than the median of the others. `at` is the group's
+/// index.
+pub fn find_causes(
+    known: &mut KnownIterations<'_>,
     (at, group): (usize, &Group<'_>),
     event: &[u32],
     lane: usize,
     late: u64,
     is_work_known: bool,
-) -> Why {
-    let mut why = Why {
+) -> LatenessCauses {
+    let mut causes = LatenessCauses {
         late,
-        ..Why::default()
+        ..LatenessCauses::default()
     };
     let own = group.lanes[lane].get(event[lane]);
     let usual = |of: &dyn Fn(&Collective) -> i64| {
@@ -155,18 +164,18 @@ pub fn why(
     };
     let before = group.lanes[lane].before(event[lane]);
     let from = before.map_or(own.step, |before| before.step);
-    // Without one before, nothing says since when.
+    // Without a previous collective the start of the comparison is not known.
     if before.is_none() || !is_work_known {
-        return why;
+        return causes;
     }
     let work = own.busy as i64 - usual(&|one| one.busy as i64);
-    why.work = (work.max(0) as u64).min(late);
-    let mut left = late - why.work;
+    causes.work = (work.max(0) as u64).min(late);
+    let mut left = late - causes.work;
     let place = group.lanes[lane].place;
     let (host, tokens) = known.between(place, from, own.step);
     let (usual_host, usual_tokens) = known.usual((at, group), lane, from, own.step);
     let spent = known.spent.entry((place, own.step)).or_default();
-    for (cause, sum) in why.host.iter_mut().enumerate() {
+    for (cause, sum) in causes.host.iter_mut().enumerate() {
         let more = host[cause].saturating_sub(usual_host[cause]).max(0) as u64;
         *sum = more.saturating_sub(spent[cause]).min(left);
         spent[cause] += *sum;
@@ -174,16 +183,16 @@ pub fn why(
     }
     let idle = |one: &Collective| one.since.saturating_sub(one.busy) as i64;
     let idle = (idle(own) - usual(&idle)).max(0) as u64;
-    why.launch = left.min(idle);
-    if why.work > 0 {
-        why.tokens = [tokens as u64, usual_tokens as u64];
+    causes.launch = left.min(idle);
+    if causes.work > 0 {
+        causes.tokens = [tokens as u64, usual_tokens as u64];
         let kernels = usual(&|one| i64::from(one.kernels));
-        why.kernels = [u64::from(own.kernels), kernels as u64];
+        causes.kernels = [u64::from(own.kernels), kernels as u64];
     }
-    why
+    causes
 }
 
-impl Why {
+impl LatenessCauses {
     pub fn add(&mut self, other: &Self) {
         self.late += other.late;
         self.work += other.work;
@@ -199,9 +208,9 @@ impl Why {
         }
     }
 
-    /// What it is made of, the greatest first and what is unexplained last: it adds up to the lateness.
+    /// Returns the causes, the greatest first and the unexplained part last. They add up to the lateness.
     pub fn differences(&self) -> Vec<Difference> {
-        let host = NAMES
+        let host = HOST_CAUSE_NAMES
             .iter()
             .zip(self.host)
             .map(|(name, ns)| (*name, ns, None));
@@ -224,7 +233,7 @@ impl Why {
     }
 
     fn work_detail(&self) -> Option<String> {
-        let more = |[own, usual]: [u64; 2]| own as f64 > MORE * usual as f64 && usual > 0;
+        let more = |[own, usual]: [u64; 2]| own as f64 > MIN_WORK_RATIO * usual as f64 && usual > 0;
         let [kernels, usual] = self.kernels;
         Some(match () {
             () if more(self.tokens) => {

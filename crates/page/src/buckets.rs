@@ -1,10 +1,10 @@
-//! Which iterations' events a page shows, where there are too many for all.
+//! Chooses the iterations whose events a page shows, if there are too many events.
 
 use std::collections::HashSet;
 
 use tllmprof_report::Process;
 
-/// The moment that the page counts a process's times from: its first iteration's start.
+/// Returns the start of a process's first iteration, from which the page counts time.
 pub fn base(process: &Process) -> u64 {
     let iterations = process.windows.iter().flat_map(|window| &window.iterations);
     iterations
@@ -13,17 +13,17 @@ pub fn base(process: &Process) -> u64 {
         .unwrap_or(0)
 }
 
-/// The iterations of a process on its clock, and the events of each: a bucket for what comes before the
-/// first one, then one from each iteration's start to the next.
+/// The iterations of a process and their numbers of events: a bucket for events before the first iteration, and one
+/// from the start of each iteration to that of the next.
 #[derive(Debug)]
 pub struct Buckets {
-    /// In nanoseconds, in their order.
+    /// Starts in nanoseconds, in order.
     starts: Vec<u64>,
     counts: Vec<u64>,
 }
 
 impl Buckets {
-    pub fn of(process: &Process) -> Self {
+    pub fn new(process: &Process) -> Self {
         let iterations = process.windows.iter().flat_map(|window| &window.iterations);
         let mut starts: Vec<_> = iterations.map(|iteration| iteration.start).collect();
         starts.sort_unstable();
@@ -31,13 +31,13 @@ impl Buckets {
         Self { starts, counts }
     }
 
-    /// The bucket of a moment.
-    pub fn at(&self, moment: u64) -> usize {
+    /// Returns the index of the bucket that contains a moment.
+    pub fn index(&self, moment: u64) -> usize {
         self.starts.partition_point(|start| *start <= moment)
     }
 
     pub fn count(&mut self, moment: u64) {
-        let bucket = self.at(moment);
+        let bucket = self.index(moment);
         self.counts[bucket] += 1;
     }
 
@@ -45,14 +45,15 @@ impl Buckets {
         self.counts.iter().sum()
     }
 
-    /// Which buckets are shown so that they have no more than `room` events, the first bucket in any
-    /// case: first the slowest iterations, each with its neighbours, then from the start of every window on.
+    /// Returns, for each bucket, whether to show it. Together they have at most `room` events, but the first one is
+    /// always shown. The slowest iterations and their neighbours have priority, followed by the iterations of all
+    /// windows in turn, each from its start.
     pub fn choose(&self, process: &Process, room: u64) -> Vec<bool> {
         let mut shown = vec![false; self.counts.len()];
         shown[0] = true;
         let mut sum = self.counts[0];
         let slow = process.slowest.iter().flat_map(|slow| {
-            let bucket = self.at(slow.start);
+            let bucket = self.index(slow.start);
             [bucket, bucket.saturating_sub(1), bucket + 1]
         });
         let mut windows: Vec<_> = process
@@ -63,7 +64,7 @@ impl Buckets {
         let mut in_turn = Vec::with_capacity(self.starts.len());
         while in_turn.len() < self.starts.len() {
             for window in &mut windows {
-                in_turn.extend(window.next().map(|iteration| self.at(iteration.start)));
+                in_turn.extend(window.next().map(|iteration| self.index(iteration.start)));
             }
         }
         let mut seen: HashSet<usize> = HashSet::new();

@@ -1,0 +1,156 @@
+//! A folder of runs to compare with: the latest ones, each in a folder `NUMBER-NAME` of its own.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::failure::usage;
+use crate::{output, processes};
+
+/// The number of digits of a run's number, at least.
+const DIGITS: usize = 4;
+/// Maximum number of retries with another number, if another process has taken the first one.
+const TRIES: u64 = 100;
+
+/// Returns the runs in a folder: folders with records or traces, and records and traces. None if there is no such folder.
+///
+/// # Errors
+/// It cannot be read.
+pub fn runs(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut runs = Vec::new();
+    for path in entries(folder)? {
+        let name = path.file_name().unwrap_or_default();
+        let is_hidden = name.as_encoded_bytes().starts_with(b".");
+        let is_run = match path.is_dir() {
+            true => processes::find_files(&path).is_ok(),
+            false => processes::kind(&path).is_some(),
+        };
+        if is_run && !is_hidden {
+            runs.push(path);
+        }
+    }
+    runs.sort();
+    Ok(runs)
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(|| option(folder))?,
+    };
+    let paths = entries.map(|entry| Ok(entry?.path()));
+    paths
+        .collect::<io::Result<_>>()
+        .with_context(|| option(folder))
+}
+
+fn option(folder: &Path) -> String {
+    format!("--baseline {}", folder.display())
+}
+
+/// Checks that runs to compare do not lie in the folder.
+///
+/// # Errors
+/// One does: it would be compared with itself.
+pub fn check_apart(folder: &Path, runs: &[PathBuf]) -> Result<()> {
+    let Ok(folder) = folder.canonicalize() else {
+        return Ok(());
+    };
+    let is_inside = |run: &&PathBuf| run.canonicalize().is_ok_and(|run| run.starts_with(&folder));
+    match runs.iter().find(is_inside) {
+        Some(run) => Err(usage(format_args!(
+            "{}: it lies in the folder of --baseline (wanted: a new run)",
+            run.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Copies runs into the folder, and then removes the oldest of those that were copied there, until `most` are left.
+///
+/// # Errors
+/// One cannot be copied or removed.
+pub fn keep(folder: &Path, new: &[PathBuf], most: usize) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| option(folder))?;
+    for run in new {
+        let to =
+            add(folder, run).with_context(|| format!("{}: {}", option(folder), run.display()))?;
+        output::note(format_args!("kept {} as {}", run.display(), to.display()));
+    }
+    let mut kept = numbered(folder)?;
+    kept.sort();
+    let left = kept.len().saturating_sub(most);
+    for (_, path) in &kept[..left] {
+        fs::remove_dir_all(path).with_context(|| path.display().to_string())?;
+        output::note(format_args!("removed {}", path.display()));
+    }
+    Ok(())
+}
+
+/// Returns the runs that were copied into the folder, with their numbers.
+fn numbered(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    let number = |path: PathBuf| {
+        let name = path.file_name()?.to_str()?;
+        let (digits, _) = name.split_once('-')?;
+        let is_ours = digits.len() >= DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let number = digits.parse().ok().filter(|_| is_ours && path.is_dir())?;
+        Some((number, path))
+    };
+    Ok(entries(folder)?.into_iter().filter_map(number).collect())
+}
+
+/// Copies a run under the next number. It has its name when it is complete.
+fn add(folder: &Path, run: &Path) -> Result<PathBuf> {
+    let files = processes::find_files(run)?;
+    // As any folder: others of a team compare with it, too.
+    let work = tempfile::Builder::new()
+        .prefix(".")
+        .permissions(fs::Permissions::from_mode(0o777))
+        .tempdir_in(folder)?;
+    for file in &files {
+        let name = file.file_name().unwrap_or_default();
+        copy(file, &work.path().join(name)).with_context(|| file.display().to_string())?;
+    }
+    let name = run
+        .file_stem()
+        .filter(|_| run.is_file())
+        .or(run.file_name());
+    let name = name.map_or_else(|| OsString::from("run"), OsString::from);
+    let last = numbered(folder)?
+        .into_iter()
+        .map(|(number, _)| number)
+        .max();
+    let first = last.unwrap_or(0) + 1;
+    let mut number = first;
+    loop {
+        let mut to = OsString::from(format!("{number:0DIGITS$}-"));
+        to.push(&name);
+        let to = folder.join(to);
+        // A folder that has files is never replaced.
+        match fs::rename(work.path(), &to) {
+            Ok(()) => {
+                // It is no longer there to be removed.
+                let _ = work.keep();
+                return Ok(to);
+            }
+            Err(error) if number >= first + TRIES => return Err(error.into()),
+            Err(error) if to.exists() => {
+                drop(error);
+                number += 1;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn copy(file: &Path, to: &Path) -> Result<()> {
+    match processes::is_foreign(file)? {
+        true => fs::copy(file, to).map(drop)?,
+        false => tllmprof_record::copy(file, to)?,
+    }
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! Answers, of a bounded length.
+
+use std::fmt::Write;
+
+use anyhow::{Result, bail};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::output::json;
+
+/// Maximum length of an answer in bytes, so that it has at most as many characters.
+const LONGEST: usize = 8000;
+/// The parts of it for messages and for figures. The rest is for what is around them.
+const MESSAGES: usize = 1000;
+const FIGURES: usize = LONGEST - MESSAGES - 500;
+/// Maximum lengths of a text in a row, the first with which the row has room.
+const TEXTS: [usize; 4] = [2000, 400, 100, 30];
+
+/// The rows that are wanted of a list.
+#[derive(Deserialize, JsonSchema, Clone, Copy, Default)]
+#[serde(default)]
+pub struct Page {
+    /// The first row, counted from 0 (default: 0).
+    #[schemars(with = "u64")]
+    offset: usize,
+    /// The maximum number of rows (default: 20).
+    #[schemars(with = "u64", extend("minimum" = 1))]
+    top: Option<usize>,
+}
+
+impl Page {
+    const TOP: usize = 20;
+}
+
+/// Returns rows as JSON: those of a page that have room, and the place of the next one. `about` comes before them.
+///
+/// # Errors
+/// The page is empty or begins after the last row.
+pub fn list<T: Serialize>(
+    about: Map<String, Value>,
+    page: Page,
+    rows: impl Iterator<Item = T>,
+) -> Result<String> {
+    let most = page.top.unwrap_or(Page::TOP);
+    if most == 0 {
+        bail!("top 0: wanted: at least 1");
+    }
+    let about = fitted(&Value::Object(about), FIGURES / 2);
+    let mut room = FIGURES.saturating_sub(about.len());
+    let (mut total, mut shown, mut is_full) = (0, Vec::new(), false);
+    for row in rows {
+        total += 1;
+        if total <= page.offset || is_full {
+            continue;
+        }
+        let row = fitted(&serde_json::to_value(row)?, FIGURES / 2);
+        // With what is between two rows.
+        is_full = row.len() + 2 > room;
+        if !is_full {
+            room -= row.len() + 2;
+            shown.push(row);
+            is_full = shown.len() == most;
+        }
+    }
+    if page.offset > 0 && page.offset >= total {
+        bail!("offset {}: there are {total} rows", page.offset);
+    }
+    let next = page.offset + shown.len();
+    let about = about.trim_start_matches('{').trim_end_matches('}');
+    let comma = if about.is_empty() { "" } else { "," };
+    let mut text = format!(
+        "{{{about}{comma}\"rows_in_all\":{total},\"offset\":{}",
+        page.offset
+    );
+    if next < total {
+        write!(text, ",\"next_offset\":{next}")?;
+    }
+    let lines: String = shown.iter().map(|row| format!("\n{row},")).collect();
+    write!(text, ",\"rows\":[{}\n]}}", lines.trim_end_matches(','))?;
+    Ok(text)
+}
+
+/// Returns a value as JSON, without `null`. Texts are shortened, and then lists left out, until it has at most `longest`
+/// bytes.
+fn fitted(value: &Value, longest: usize) -> String {
+    for most in TEXTS {
+        let text = json(&shortened(value, most));
+        if text.len() <= longest {
+            return text;
+        }
+    }
+    // Its lists are too long.
+    let parts = value.as_object().into_iter().flatten();
+    let simple = parts.filter(|(_, value)| !value.is_array() && !value.is_object());
+    let simple = simple.map(|(key, value)| (key.clone(), shortened(value, TEXTS[3])));
+    json(&Value::Object(simple.collect()))
+}
+
+/// Returns a value without `null`, and without the middle of texts that are longer.
+fn shortened(value: &Value, most: usize) -> Value {
+    match value {
+        Value::String(text) => Value::String(cut_middle(text, most)),
+        Value::Array(values) => values.iter().map(|value| shortened(value, most)).collect(),
+        Value::Object(values) => {
+            let known = values.iter().filter(|(_, value)| !value.is_null());
+            let known = known.map(|(key, value)| (key.clone(), shortened(value, most)));
+            Value::Object(known.collect())
+        }
+        other => other.clone(),
+    }
+}
+
+fn cut_middle(text: &str, most: usize) -> String {
+    let length = text.chars().count();
+    if length <= most {
+        return text.to_owned();
+    }
+    let half = most / 2;
+    let begin: String = text.chars().take(half).collect();
+    let end: String = text.chars().skip(length - half).collect();
+    format!("{begin}…{end}")
+}
+
+/// Returns a text, without its last lines if it is too long. `more` says how to get them.
+pub fn text(text: &str, more: &str) -> String {
+    if text.len() <= FIGURES {
+        return text.to_owned();
+    }
+    let begin = &text[..text.floor_char_boundary(FIGURES)];
+    let begin = begin.rfind('\n').map_or(begin, |end| &begin[..end]);
+    let (lines, all) = (begin.lines().count(), text.lines().count());
+    format!("{begin}\n({lines} of {all} lines; {more})")
+}
+
+/// Returns messages as lines, without the last ones if they are too long.
+pub fn messages(messages: &[String]) -> Option<String> {
+    let mut text = String::new();
+    for (place, message) in messages.iter().enumerate() {
+        let message = cut_middle(message, MESSAGES / 4);
+        if text.len() + message.len() > MESSAGES {
+            let left = messages.len() - place;
+            text.push_str(&format!("and {left} more messages\n"));
+            break;
+        }
+        text.push_str(&message);
+        text.push('\n');
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+/// Returns an error as one line.
+pub fn error(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    cut_middle(&line, MESSAGES)
+}

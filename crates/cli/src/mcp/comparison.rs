@@ -1,0 +1,63 @@
+//! The tool that compares runs.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, anyhow, bail};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tllmprof_report::{Asked, Condition, Style};
+
+use super::answer;
+use super::reports;
+use super::shared::Shared;
+use crate::compare::{self, Wanted};
+
+#[derive(Deserialize, JsonSchema)]
+pub struct Compare {
+    /// The runs to compare with: each a record, a trace, or a folder of those of several ranks.
+    #[schemars(extend("minItems" = 1))]
+    base: Vec<PathBuf>,
+    /// The runs that are compared with them.
+    #[schemars(extend("minItems" = 1))]
+    other: Vec<PathBuf>,
+    /// Runs that differ by no more than this are equal: a percentage (default: 2%).
+    #[schemars(with = "String")]
+    #[serde(default)]
+    within: Option<String>,
+    /// Conditions that are judged: NAME > +N% or NAME < -N%, where NAME is rate, mean, p50, p90, p99, gpu, busy, launches,
+    /// kernel:NAME or layer:NAME.
+    #[serde(default)]
+    fail_if: Vec<String>,
+    /// For traces of other profilers: what an iteration is (nvtx:REGEX, py:MODULE:QUALNAME, a CUDA call, auto).
+    #[schemars(with = "String")]
+    #[serde(default)]
+    step: Option<String>,
+}
+
+pub fn compare(asked: &Compare, _: &mut Shared) -> Result<String> {
+    for (name, runs) in [("base", &asked.base), ("other", &asked.other)] {
+        if runs.is_empty() {
+            bail!("{name}: it is empty (wanted: at least one run)");
+        }
+    }
+    let mut how = Asked::default();
+    if let Some(within) = &asked.within {
+        how.within = compare::percent(within).map_err(|why| anyhow!("within {within:?}: {why}"))?;
+    }
+    for condition in &asked.fail_if {
+        let parsed = Condition::parse(condition);
+        how.conditions
+            .push(parsed.map_err(|why| anyhow!("fail_if {condition:?}: {why}"))?);
+    }
+    let step = reports::step(asked.step.as_deref())?;
+    let wanted = Wanted {
+        step: step.as_ref(),
+        merge: false,
+        asked: how,
+    };
+    let Some(compared) = compare::compare(&asked.base, &asked.other, &wanted)? else {
+        bail!("one of the runs cannot be read");
+    };
+    let text = compared.comparison.styled(Style::whole());
+    Ok(answer::text(&text, "tllmprof compare has the rest"))
+}

@@ -1,0 +1,148 @@
+//! The tool that finds runs.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Map;
+
+use super::answer::{self, Page};
+use super::shared::Shared;
+use crate::{output, processes};
+
+/// Maximum depth of folders, and maximum number of files and folders to look at.
+const MAX_DEPTH: usize = 6;
+const MAX_ENTRIES: usize = 20_000;
+/// Maximum number of names to list of a folder's files.
+const MAX_NAMES: usize = 4;
+
+#[derive(Deserialize, JsonSchema, Default)]
+#[serde(default)]
+pub struct Runs {
+    /// The folder below which records and traces are looked for (default: that of the server).
+    #[schemars(with = "String")]
+    folder: Option<PathBuf>,
+    #[serde(flatten)]
+    page: Page,
+}
+
+/// A folder with records or traces.
+#[derive(Serialize, Default)]
+struct Found {
+    folder: PathBuf,
+    /// Number of files of each kind.
+    holds: BTreeMap<&'static str, usize>,
+    /// The first files, by name.
+    files: Vec<String>,
+    bytes: u64,
+    /// When one of them was last changed.
+    modified: Option<String>,
+    #[serde(skip)]
+    time: Option<SystemTime>,
+}
+
+pub fn runs(asked: &Runs, _: &mut Shared) -> Result<String> {
+    let folder = asked.folder.as_deref().unwrap_or(Path::new("."));
+    let mut search = Search::default();
+    // One that is named has to be readable; those below it may not be.
+    fs::read_dir(folder).with_context(|| format!("folder {}", folder.display()))?;
+    search.look(folder, 0);
+    if search.left == 0 {
+        output::say(format_args!(
+            "{}: only the first {MAX_ENTRIES} files and folders below it were looked at (wanted: a folder with fewer)",
+            folder.display()
+        ));
+    }
+    let mut found = search.found;
+    found.sort_by_key(|found| Reverse(found.time));
+    answer::list(Map::new(), asked.page, found.into_iter())
+}
+
+struct Search {
+    found: Vec<Found>,
+    /// Number of entries that may still be looked at.
+    left: usize,
+}
+
+impl Default for Search {
+    fn default() -> Self {
+        Self {
+            found: Vec::new(),
+            left: MAX_ENTRIES,
+        }
+    }
+}
+
+impl Search {
+    fn look(&mut self, folder: &Path, depth: usize) {
+        let Ok(entries) = fs::read_dir(folder) else {
+            return;
+        };
+        let shown = folder.strip_prefix(".").unwrap_or(folder);
+        let mut found = Found {
+            folder: if shown == Path::new("") {
+                folder
+            } else {
+                shown
+            }
+            .to_owned(),
+            ..Found::default()
+        };
+        let mut inside = Vec::new();
+        for entry in entries.flatten() {
+            if self.left == 0 {
+                break;
+            }
+            self.left -= 1;
+            // A link is not followed: it may lead around in a circle.
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => inside.push(entry.path()),
+                Ok(kind) if kind.is_file() => found.add(&entry),
+                _ => {}
+            }
+        }
+        if !found.holds.is_empty() {
+            found.files.sort();
+            found.files.truncate(MAX_NAMES);
+            self.found.push(found);
+        }
+        inside.sort();
+        let is_hidden = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default();
+            name.as_encoded_bytes().starts_with(b".")
+        };
+        for path in inside
+            .iter()
+            .filter(|path| depth < MAX_DEPTH && !is_hidden(path))
+        {
+            self.look(path, depth + 1);
+        }
+    }
+}
+
+impl Found {
+    /// Adds a file, if it is a record or a trace.
+    fn add(&mut self, entry: &fs::DirEntry) {
+        let Some(kind) = processes::kind(&entry.path()) else {
+            return;
+        };
+        *self.holds.entry(kind).or_default() += 1;
+        self.files
+            .push(entry.file_name().to_string_lossy().into_owned());
+        let Ok(status) = entry.metadata() else {
+            return;
+        };
+        self.bytes += status.len();
+        let time = status.modified().ok();
+        if time > self.time {
+            self.time = time;
+            let time = time.and_then(|time| jiff::Timestamp::try_from(time).ok());
+            self.modified = time.map(|time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `tllmprof mcp`: what the other commands show, for assistants, by the Model Context Protocol over standard input and
+//! output.
+
+mod answer;
+mod comparison;
+mod files;
+mod input;
+mod live;
+mod reading;
+mod reports;
+mod server;
+mod shared;
+mod tools;
+
+use std::env;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::output;
+
+#[derive(Args)]
+#[command(
+    after_help = "A client starts it and sends requests to its standard input. docs/mcp.md lists the tools and shows how to register it."
+)]
+pub struct Arguments {
+    /// Offer the tool that captures windows of processes that run, too
+    #[arg(long)]
+    allow_capture: bool,
+    /// The folder that names of files are relative to [default: the working directory]
+    #[arg(value_name = "DIR")]
+    folder: Option<PathBuf>,
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if let Some(folder) = &arguments.folder {
+        env::set_current_dir(folder).with_context(|| folder.display().to_string())?;
+    }
+    // It has to exist, or a file that is opened later takes its place.
+    let _ = output::stdout()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .context("no thread can be started to answer requests")?;
+    let served = runtime.block_on(server::serve(arguments.allow_capture));
+    // A thread may still wait for input that never comes.
+    runtime.shutdown_background();
+    match served {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(why) => bail!("standard input: {why} (wanted: a client of the Model Context Protocol)"),
+    }
+}

@@ -1,0 +1,245 @@
+//! The tools that read a run.
+
+use anyhow::{Result, bail};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tllmprof_report::{Iteration, Pattern, Process, Report, Style, TABLES};
+
+use super::answer::{self, Page};
+use super::reports::RunOf;
+use super::shared::Shared;
+
+/// The table of iterations, which only JSON and this server have.
+const ITERATIONS: &str = "iterations";
+
+#[derive(Deserialize, JsonSchema)]
+pub struct Brief {
+    #[serde(flatten)]
+    of: RunOf,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub struct Finding {
+    #[serde(flatten)]
+    of: RunOf,
+    /// The finding's id, such as launch-bound; without it, all findings are listed.
+    #[schemars(with = "String")]
+    #[serde(default)]
+    id: Option<String>,
+    #[serde(flatten)]
+    page: Page,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub struct Table {
+    #[serde(flatten)]
+    of: RunOf,
+    /// The name of the table.
+    #[schemars(extend("enum" = tables()))]
+    table: String,
+    /// Only this process, counted from 0 in the order of ranks.
+    #[schemars(with = "u64")]
+    #[serde(default)]
+    process: Option<usize>,
+    /// Only rows whose name contains this text, in any case.
+    #[schemars(with = "String")]
+    #[serde(default)]
+    contains: Option<String>,
+    #[serde(flatten)]
+    page: Page,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub struct Layer {
+    #[serde(flatten)]
+    of: RunOf,
+    /// The layer's name, such as model.layers.3, or with * for numbers, such as model.layers.*.mlp; its row and those within
+    /// it are listed. Without it, all layers are listed, with * for numbers.
+    #[schemars(with = "String")]
+    #[serde(default)]
+    name: Option<String>,
+    /// Only this process, counted from 0 in the order of ranks.
+    #[schemars(with = "u64")]
+    #[serde(default)]
+    process: Option<usize>,
+    #[serde(flatten)]
+    page: Page,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub struct SlowIterations {
+    #[serde(flatten)]
+    of: RunOf,
+    /// Only this process, counted from 0 in the order of ranks.
+    #[schemars(with = "u64")]
+    #[serde(default)]
+    process: Option<usize>,
+    #[serde(flatten)]
+    page: Page,
+}
+
+fn tables() -> Vec<&'static str> {
+    TABLES.into_iter().chain([ITERATIONS]).collect()
+}
+
+/// A row of a process.
+#[derive(Serialize)]
+struct Of<T> {
+    process: usize,
+    #[serde(flatten)]
+    row: T,
+}
+
+pub fn brief(asked: &Brief, shared: &mut Shared) -> Result<String> {
+    let report = shared.reports.get(&asked.of)?;
+    let style = Style {
+        is_brief: true,
+        ..Style::whole()
+    };
+    let more = "finding, table and slow_iterations have the rest";
+    Ok(answer::text(&report.styled(style), more))
+}
+
+pub fn finding(asked: &Finding, shared: &mut Shared) -> Result<String> {
+    let report = shared.reports.get(&asked.of)?;
+    let Some(id) = &asked.id else {
+        let findings = report.findings.iter().map(without_claims);
+        return answer::list(Map::new(), asked.page, findings);
+    };
+    let findings = &report.findings;
+    let Some(finding) = findings.iter().find(|finding| finding.id == *id) else {
+        let known: Vec<_> = findings.iter().map(|finding| finding.id).collect();
+        bail!(
+            "id {id:?}: there is no such finding (wanted: {})",
+            listed(&known)
+        );
+    };
+    answer::list(without_claims(finding), asked.page, finding.claims.iter())
+}
+
+/// Returns a finding as JSON, without the rows that it claims.
+fn without_claims(finding: &tllmprof_report::Finding) -> Map<String, Value> {
+    let mut json = match serde_json::to_value(finding) {
+        Ok(Value::Object(json)) => json,
+        _ => Map::new(),
+    };
+    json.remove("claims");
+    json
+}
+
+fn listed(names: &[&str]) -> String {
+    match names {
+        [] => "none: no process has iterations".to_owned(),
+        names => names.join(", "),
+    }
+}
+
+/// Returns the processes that are wanted, with their places.
+fn chosen(
+    report: &Report,
+    process: Option<usize>,
+) -> Result<impl Iterator<Item = (usize, &Process)>> {
+    check_process(report, process)?;
+    let all = report.processes.iter().enumerate();
+    Ok(all.filter(move |(place, _)| process.is_none_or(|process| process == *place)))
+}
+
+fn check_process(report: &Report, process: Option<usize>) -> Result<()> {
+    let count = report.processes.len();
+    match process {
+        Some(process) if process >= count => {
+            bail!("process {process}: there are {count}, counted from 0")
+        }
+        _ => Ok(()),
+    }
+}
+
+pub fn table(asked: &Table, shared: &mut Shared) -> Result<String> {
+    let name = asked.table.as_str();
+    if !tables().contains(&name) {
+        bail!(
+            "table {name:?}: there is no such table (wanted: {})",
+            tables().join(", ")
+        );
+    }
+    let report = shared.reports.get(&asked.of)?;
+    if name == ITERATIONS {
+        return iterations(asked, &report);
+    }
+    check_process(&report, asked.process)?;
+    let part = asked.contains.as_ref().map(|part| part.to_lowercase());
+    let rows = report.rows().filter(|row| {
+        row.table == name
+            && asked
+                .process
+                .is_none_or(|process| row.process == Some(process))
+            && part
+                .as_ref()
+                .is_none_or(|part| row.name.to_lowercase().contains(part))
+    });
+    answer::list(Map::new(), asked.page, rows)
+}
+
+fn iterations(asked: &Table, report: &Report) -> Result<String> {
+    if let Some(part) = &asked.contains {
+        bail!("contains {part:?}: iterations have no name (wanted: without contains)");
+    }
+    let of_process = |(process, one): (usize, &'_ Process)| {
+        let iterations = one.windows.iter().flat_map(|window| &window.iterations);
+        let row = move |row: &Iteration| Of { process, row: *row };
+        iterations.map(row).collect::<Vec<_>>()
+    };
+    let rows = chosen(report, asked.process)?.flat_map(of_process);
+    answer::list(Map::new(), asked.page, rows)
+}
+
+pub fn layer(asked: &Layer, shared: &mut Shared) -> Result<String> {
+    let report = shared.reports.get(&asked.of)?;
+    let processes: Vec<_> = chosen(&report, asked.process)?.collect();
+    if processes
+        .iter()
+        .all(|(_, process)| process.layers.is_none())
+    {
+        bail!(
+            "layers: the run has none (wanted: a run with --layers, whose kernels were recorded)"
+        );
+    }
+    let name = asked.name.as_deref();
+    let has_stars = name.is_none_or(|name| name.contains('*'));
+    let rows = processes.iter().flat_map(|(process, one)| {
+        let layers = one.layers.iter();
+        let patterns = layers.flat_map(move |layers| match has_stars {
+            true => &layers.patterns,
+            false => &layers.tree,
+        });
+        patterns.map(move |row| Of {
+            process: *process,
+            row,
+        })
+    });
+    let rows: Vec<_> = rows
+        .filter(|row| name.is_none_or(|name| is_within(row.row, name)))
+        .collect();
+    match name {
+        Some(name) if rows.is_empty() => bail!(
+            "name {name:?}: there is no such layer (wanted: a name that layer lists without name, or with numbers in place of *)"
+        ),
+        _ => answer::list(Map::new(), asked.page, rows.into_iter()),
+    }
+}
+
+/// Returns true if a layer is the named one, or lies within it.
+fn is_within(layer: &Pattern, name: &str) -> bool {
+    let rest = layer.name.strip_prefix(name);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '/']))
+}
+
+pub fn slow_iterations(asked: &SlowIterations, shared: &mut Shared) -> Result<String> {
+    let report = shared.reports.get(&asked.of)?;
+    let rows = chosen(&report, asked.process)?.flat_map(|(process, one)| {
+        let slowest = one.slowest.iter();
+        slowest.map(move |row| Of { process, row })
+    });
+    answer::list(Map::new(), asked.page, rows)
+}

@@ -1,0 +1,118 @@
+//! The reports that tools ask for.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use anyhow::{Result, anyhow, bail};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use tllmprof_config::Step;
+use tllmprof_report::{Process, Report, State};
+
+use crate::processes::{self, Reading};
+use crate::runs;
+
+/// The run that a tool is asked about.
+#[derive(Deserialize, JsonSchema, Clone, PartialEq, Eq, Default)]
+#[serde(default)]
+pub struct RunOf {
+    /// Its records, traces of nsys or of the PyTorch profiler, or folders of these (default: the newest folder
+    /// tllmprof-RUN).
+    files: Vec<PathBuf>,
+    /// Its identifier, if the files are of several runs.
+    #[schemars(with = "String")]
+    run: Option<String>,
+    /// For traces of other profilers: what an iteration is (nvtx:REGEX, py:MODULE:QUALNAME, a CUDA call, auto).
+    #[schemars(with = "String")]
+    step: Option<String>,
+}
+
+/// The files and options of a report.
+#[derive(PartialEq, Eq)]
+struct Source {
+    of: RunOf,
+    /// Files with their lengths and times.
+    files: Vec<(PathBuf, u64, Option<SystemTime>)>,
+}
+
+/// The report that was asked for last, as several questions about one run follow each other.
+#[derive(Default)]
+pub struct Reports {
+    last: Option<(Source, Arc<Report>)>,
+}
+
+impl Reports {
+    /// Returns the report of a run.
+    ///
+    /// # Errors
+    /// The files cannot be read, or are of several runs.
+    pub fn get(&mut self, of: &RunOf) -> Result<Arc<Report>> {
+        let files = runs::named(&of.files)?;
+        processes::are_different(&files)?;
+        let source = Source {
+            of: of.clone(),
+            files: files.into_iter().map(with_state).collect(),
+        };
+        if let Some((known, report)) = &self.last
+            && *known == source
+        {
+            return Ok(Arc::clone(report));
+        }
+        // Its memory is needed now.
+        self.last = None;
+        let files: Vec<_> = source.files.iter().map(|(file, ..)| file.clone()).collect();
+        let report = Arc::new(Report::new(read(of, &files)?));
+        // A process that runs writes to its record by a mapping, which does not change the file's time at once.
+        let is_whole = |process: &Process| process.state() == State::Whole;
+        if report.processes.iter().all(is_whole) {
+            self.last = Some((source, Arc::clone(&report)));
+        }
+        Ok(report)
+    }
+}
+
+fn with_state(file: PathBuf) -> (PathBuf, u64, Option<SystemTime>) {
+    let status = fs::metadata(&file).ok();
+    let length = status.as_ref().map_or(0, fs::Metadata::len);
+    let time = status.and_then(|status| status.modified().ok());
+    (file, length, time)
+}
+
+/// Parses a rule of iterations.
+///
+/// # Errors
+/// It is not a rule.
+pub fn step(text: Option<&str>) -> Result<Option<Step>> {
+    let parse = |text| Step::parse(text).map_err(|problem| anyhow!("step {text:?}: {problem}"));
+    text.map(parse).transpose()
+}
+
+/// Reads the processes of the run.
+fn read(of: &RunOf, files: &[PathBuf]) -> Result<Vec<Process>> {
+    let step = step(of.step.as_deref())?;
+    let reading = Reading::with_step(step.as_ref(), files)?;
+    let (processes, failed) = processes::read_all(files, reading);
+    if failed && processes.is_empty() {
+        bail!("none of the files can be read");
+    }
+    let mut groups = runs::apart(processes, false);
+    let names: Vec<_> = groups.iter().map(|group| runs::name(group)).collect();
+    if let Some(run) = &of.run {
+        let Some(place) = names.iter().position(|name| name == run) else {
+            bail!(
+                "run {run:?}: the files have none of it (wanted: {})",
+                names.join(", ")
+            );
+        };
+        return Ok(groups.swap_remove(place));
+    }
+    match groups.len() {
+        0 | 1 => Ok(groups.pop().unwrap_or_default()),
+        several => bail!(
+            "files: the records belong to {several} runs (wanted: run, which is one of {})",
+            names.join(", ")
+        ),
+    }
+}

@@ -1,0 +1,42 @@
+//! The status of a process, as `/proc/PID/stat` gives it.
+
+use std::fs;
+use std::str::FromStr;
+
+/// The fields of a process's `stat` file. A name may itself contain parentheses and need not be UTF-8.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProcessStatus {
+    pub name: String,
+    /// The fields from the third on.
+    fields: Vec<String>,
+}
+
+impl ProcessStatus {
+    /// Reads the status of a process; `None` if there is no such process or it cannot be read.
+    pub fn read(number: u64) -> Option<Self> {
+        let text = fs::read(format!("/proc/{number}/stat")).ok()?;
+        Self::parse(&String::from_utf8_lossy(&text))
+    }
+
+    pub fn parse(stat: &str) -> Option<Self> {
+        let (begin, rest) = stat.rsplit_once(") ")?;
+        Some(Self {
+            name: begin.split_once('(')?.1.to_owned(),
+            fields: rest.split_whitespace().map(str::to_owned).collect(),
+        })
+    }
+
+    /// Returns a field by its number in proc_pid_stat(5), from 3.
+    pub fn field<T: FromStr>(&self, number: usize) -> Option<T> {
+        self.fields.get(number.checked_sub(3)?)?.parse().ok()
+    }
+
+    /// Returns the letter of the process's state.
+    pub fn state(&self) -> Option<char> {
+        self.field(3)
+    }
+
+    pub fn parent(&self) -> Option<u64> {
+        self.field(4)
+    }
+}

@@ -1,0 +1,54 @@
+//! Traces of the PyTorch profiler.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+use tllmprof_config::Step;
+use tllmprof_kineto::{Error, Process};
+
+use crate::progress::Progress;
+
+/// Returns whether a file with this beginning is JSON, like a trace.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn is_json(file: &Path, beginning: &[u8]) -> io::Result<bool> {
+    Ok(tllmprof_kineto::may_be_json(beginning) && tllmprof_kineto::is_json(File::open(file)?)?)
+}
+
+/// Returns whether a file looks like a trace; folders also contain other JSON.
+pub fn is_trace(file: &Path, beginning: &[u8]) -> bool {
+    let looks_so = || tllmprof_kineto::looks_like_trace(File::open(file)?);
+    tllmprof_kineto::may_be_json(beginning) && looks_so().unwrap_or(false)
+}
+
+/// Reads a trace. `step`: the step rule, if the user typed one. `activity`: the text of a progress line, shown if
+/// reading takes long.
+///
+/// # Errors
+/// The file cannot be read, or is not a trace.
+pub fn read(file: &Path, step: Option<&Step>, activity: Option<String>) -> Result<Process, Error> {
+    let source = File::open(file)?;
+    let length = fs::metadata(file)?.len();
+    let Some(activity) = activity else {
+        return tllmprof_kineto::read(source, file, step.cloned());
+    };
+    let progress = Progress::new(activity, length);
+    let watched = Watched { source, progress };
+    tllmprof_kineto::read(watched, file, step.cloned())
+}
+
+/// A file; reading it shows the progress.
+struct Watched {
+    source: File,
+    progress: Progress,
+}
+
+impl Read for Watched {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let length = self.source.read(to)?;
+        self.progress.advance(length as u64);
+        Ok(length)
+    }
+}

@@ -1,0 +1,159 @@
+//! The vocabulary of comments, and names that say nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::source::{Language, Source};
+use super::words::{WORDS, root};
+
+/// Folders whose comments and names are being rewritten. They are left out until that is done.
+const STILL_TO_REWRITE: &[&str] = &[];
+
+/// Words that comments avoid, besides those of messages: a pattern of whole words, and what to write.
+const IN_COMMENTS: [(&str, &str); 4] = [
+    ("behind", "after"),
+    ("alone", "only"),
+    ("go(es)? on", "continues"),
+    ("so many", "that number of"),
+];
+/// The doc comments in all files that may begin with one of [`OPENINGS`], such as the help of an option.
+const MAX_OPENINGS: usize = 200;
+/// The comment lines in all files that may have a word of the lists.
+const MAX_WORDS: usize = 150;
+/// A doc comment is a sentence with a subject or a noun phrase, and not a clause that begins with one of these.
+const OPENINGS: &str = r"^(What|Whether|How|Where|Which)(?-u:\b)";
+/// Names of functions and constants that do not say what these are for.
+const NAMES: &str = r"(?-u:\b)(fn of|(const|static) (MOST|PATIENCE|LOOK))(?-u:\b)";
+
+/// Every source of the repository in one of the languages, by its path below the root.
+static SOURCES: LazyLock<Vec<(String, Source)>> = LazyLock::new(|| {
+    let mut found = Vec::new();
+    for folder in [
+        "bench", "crates", "examples", "fuzz", "scripts", "src", "tests",
+    ] {
+        collect(&root().join(folder), &mut found);
+    }
+    found.push(root().join("build.rs"));
+    found.sort();
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).ok()?;
+        let language = Language::find(&path, &text)?;
+        let name = path.strip_prefix(root()).unwrap().display().to_string();
+        Some((name, Source::scan(&text, language)))
+    };
+    let all = found.into_iter().filter_map(read);
+    let all = all.filter(|(name, _)| {
+        let is_in = |folder: &&str| Path::new(name).starts_with(folder);
+        !STILL_TO_REWRITE.iter().any(is_in)
+    });
+    let all: Vec<_> = all.collect();
+    let comments: usize = all.iter().map(|(_, source)| source.comments.len()).sum();
+    assert!(
+        comments > 10_000,
+        "{comments} comments in {} files",
+        all.len()
+    );
+    all
+});
+
+fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if entry.file_type().unwrap().is_dir() {
+            let is_made =
+                matches!(&*name, "target" | "node_modules" | "dist") || name.starts_with('.');
+            if !is_made {
+                collect(&entry.path(), found);
+            }
+        } else {
+            found.push(entry.path());
+        }
+    }
+}
+
+/// A pattern that finds any of the words in text in lower case.
+fn any_word() -> Regex {
+    let words = WORDS.iter().chain(&IN_COMMENTS).map(|(word, _)| *word);
+    let words = words.collect::<Vec<_>>().join("|").to_lowercase();
+    Regex::new(&format!(r"(?-u:\b)(?:{words})(?-u:\b|$)")).unwrap()
+}
+
+/// The comment lines in all sources that `choose` finds fault with.
+fn faults(choose: impl Fn(&Source) -> Vec<(usize, String)>) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, source) in SOURCES.iter() {
+        let all = choose(source).into_iter();
+        found.extend(all.map(|(line, text)| format!("{name}:{line}: {text}")));
+    }
+    found
+}
+
+#[test]
+fn doc_comments_are_sentences_or_say_what_the_thing_is() {
+    let opening = Regex::new(OPENINGS).unwrap();
+    let found = faults(|source| {
+        let opened = source.doc_paragraphs();
+        let bad = opened.filter(|comment| opening.is_match(&comment.text));
+        bad.map(|comment| (comment.line, comment.text.clone()))
+            .collect()
+    });
+    let count = found.len();
+    assert!(
+        count < MAX_OPENINGS,
+        "{count} doc comments begin with such a word\n{}",
+        found.join("\n")
+    );
+}
+
+#[test]
+fn comments_use_the_words_of_the_field() {
+    let words = any_word();
+    let found = faults(|source| {
+        let bad = source.comments.iter().filter_map(|comment| {
+            let text = comment.text.to_lowercase();
+            let word = words.find(&text)?.as_str();
+            Some((comment.line, format!("{word:?} in {}", comment.text)))
+        });
+        bad.collect()
+    });
+    let count = found.len();
+    assert!(
+        count < MAX_WORDS,
+        "{count} comment lines have such a word\n{}",
+        found.join("\n")
+    );
+}
+
+#[test]
+fn names_say_what_they_are_for() {
+    let names = Regex::new(NAMES).unwrap();
+    let found = faults(|source| {
+        let lines = (1..).zip(source.code.lines());
+        let bad = lines.filter(|(_, line)| names.is_match(line));
+        bad.map(|(number, line)| (number, line.trim().to_owned()))
+            .collect()
+    });
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn words_are_found_in_comments() {
+    let words = any_word();
+    for bad in [
+        "the one behind it",
+        "It goes on",
+        "Nobody waits",
+        "so many of them",
+        "it Tells",
+    ] {
+        assert!(words.is_match(&bad.to_lowercase()), "{bad}");
+    }
+    for good in ["a standalone program", "the one after it", "many of them"] {
+        assert!(!words.is_match(good), "{good}");
+    }
+}

@@ -1,0 +1,164 @@
+//! Iterations by the learner: a trace's calls, in their order, as the preloaded library would see them.
+
+use std::collections::HashMap;
+
+use tllmprof_learn::{Learner, Trails};
+
+use crate::calls::{Meaning, kernel_of};
+use crate::{Call, Iteration, Moment, Work};
+
+/// Calls that are kept, and pieces of work; more are counted.
+const MAX_CALLS: usize = 1 << 24;
+const MAX_NAMES: usize = u16::MAX as usize;
+
+/// A call that the learner has use for.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    moment: Moment,
+    correlation: u32,
+    /// Place in the list of threads.
+    thread: u16,
+    /// Place in the list of meanings.
+    meaning: u16,
+}
+
+/// A trace's calls, and the work that they launched.
+#[derive(Debug, Default)]
+pub struct Calls {
+    held: Vec<Held>,
+    works: Vec<(u32, Work)>,
+    threads: Vec<u64>,
+    meanings: Vec<Meaning>,
+    by_name: HashMap<String, Option<u16>>,
+    by_thread: HashMap<u64, u16>,
+    pub left_out: u64,
+}
+
+/// The result of the learner.
+#[derive(Debug)]
+pub struct Learned {
+    pub iterations: Vec<Iteration>,
+    /// The description of an iteration, in words.
+    pub words: String,
+}
+
+impl Calls {
+    /// Returns the meaning of a function, or `None` if nothing counts it.
+    pub fn meaning(&mut self, name: &str) -> Option<(u16, Meaning)> {
+        let place = match self.by_name.get(name) {
+            Some(place) => *place,
+            None => {
+                let place = Meaning::from_name(name).map(|meaning| {
+                    self.meanings.push(meaning);
+                    (self.meanings.len() - 1) as u16
+                });
+                if self.by_name.len() < MAX_NAMES {
+                    self.by_name.insert(name.to_owned(), place);
+                }
+                place
+            }
+        }?;
+        Some((place, self.meanings[usize::from(place)]))
+    }
+
+    /// Takes a call with its meaning.
+    pub fn add(&mut self, call: &Call<'_>, (place, meaning): (u16, Meaning)) {
+        if self.held.len() >= MAX_CALLS {
+            self.left_out += 1;
+            return;
+        }
+        let next = self.threads.len().min(MAX_NAMES) as u16;
+        let thread = *self.by_thread.entry(call.thread).or_insert(next);
+        if thread == next && self.threads.len() < MAX_NAMES {
+            self.threads.push(call.thread);
+        }
+        self.held.push(Held {
+            moment: meaning.moment(call.start, call.end),
+            correlation: call.correlation,
+            thread,
+            meaning: place,
+        });
+    }
+
+    /// Takes work that a call launched.
+    pub fn add_work(&mut self, correlation: u32, work: Work) {
+        // All that one graph launched has the same number.
+        let is_known = self.works.last().is_some_and(|last| last.0 == correlation);
+        if self.works.len() < MAX_CALLS && !is_known {
+            self.works.push((correlation, work));
+        }
+    }
+
+    /// Learns what an iteration is, and finds the iterations; `None`: nothing recurs that can be relied on.
+    pub fn learn(mut self, inner: bool, kernel_name: &dyn Fn(u32) -> String) -> Option<Learned> {
+        self.works
+            .sort_unstable_by_key(|(correlation, _)| *correlation);
+        self.held.sort_by_key(|held| held.moment);
+        let trails = Trails::new();
+        let mut learner = Box::new(Learner::new());
+        learner.begin(&trails, inner);
+        self.replay(&trails, &mut learner, 0, |_, _| ());
+        if !learner.understands() {
+            return None;
+        }
+        // What it knows now finds the iterations in which it was still learning.
+        learner.rely();
+        let first = self.held.first()?.moment;
+        let again = self.held.last()?.moment.abs_diff(first).saturating_add(1);
+        let mut begins: Vec<(Moment, u16)> = Vec::new();
+        self.replay(&trails, &mut learner, again, |moment, thread| {
+            begins.push((moment, thread));
+        });
+        let rule = learner.rule()?;
+        let mut words = String::new();
+        // Writing to a string does not fail.
+        let _ = rule.describe(&mut words, |out, handle| match kernel_of(handle) {
+            Some(number) => out.write_str(&kernel_name(number)),
+            None => out.write_str("?"),
+        });
+        begins.dedup_by_key(|begin| begin.0);
+        let pairs = begins.windows(2);
+        let iterations = (0..).zip(pairs).map(|(number, two)| Iteration {
+            number,
+            thread: self
+                .threads
+                .get(usize::from(two[0].1))
+                .copied()
+                .unwrap_or(0),
+            start: two[0].0,
+            end: two[1].0,
+            batch: None,
+        });
+        let iterations: Vec<_> = iterations.collect();
+        (!iterations.is_empty()).then_some(Learned { iterations, words })
+    }
+
+    /// Shows the learner all calls, `later` nanoseconds after the trace's first, and gives the boundaries to `each`.
+    fn replay(
+        &self,
+        trails: &Trails,
+        learner: &mut Learner,
+        later: u64,
+        mut each: impl FnMut(Moment, u16),
+    ) {
+        let first = self.held.first().map_or(0, |held| held.moment);
+        for held in &self.held {
+            let meaning = &self.meanings[usize::from(held.meaning)];
+            let Some(call) = meaning.learned(self.work(held.correlation)) else {
+                continue;
+            };
+            let now = held.moment.abs_diff(first).saturating_add(later);
+            let boundary = learner.event(trails, held.thread.into(), call, &|| now);
+            if boundary.is_some() {
+                each(held.moment, held.thread);
+            }
+        }
+    }
+
+    fn work(&self, correlation: u32) -> Option<Work> {
+        let works = &self.works;
+        let at = works.partition_point(|(number, _)| *number < correlation);
+        let (number, work) = works.get(at)?;
+        (*number == correlation && correlation != 0).then_some(*work)
+    }
+}

@@ -1,0 +1,128 @@
+//! The meaning of a trace's calls to the learner, and to a rule that names a call.
+
+use tllmprof_calls::{Call as Known, Direction, Kind, Wait, cuda_name, kind_of};
+use tllmprof_learn::Call as Learned;
+use tllmprof_record::CopyKind;
+
+use crate::{Moment, Work};
+
+/// Number of a kernel that the learner sees: real handles are pointers, and never small.
+const KERNELS: u64 = 1 << 32;
+/// A launch whose kernel is not in the trace.
+const UNKNOWN: u64 = KERNELS + u32::MAX as u64;
+
+/// A function's name without the version of its interface: `cudaLaunchKernel` for `cudaLaunchKernel_v7000`.
+pub fn plain_name(name: &str) -> &str {
+    let Some((stem, version)) = name.rsplit_once("_v") else {
+        return name;
+    };
+    // The driver's own suffixes have one digit.
+    let is_version = version.len() >= 4 && version.bytes().all(|byte| byte.is_ascii_digit());
+    if is_version { stem } else { name }
+}
+
+/// The meaning of a function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Meaning {
+    pub kind: Kind,
+    pub call: Option<Known>,
+    /// The function's name says which way it copies; else only its GPU work does.
+    pub names_direction: bool,
+}
+
+impl Meaning {
+    /// Returns the meaning of a function that counts or that the learner uses.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let name = plain_name(name);
+        let kind = kind_of(name).filter(|kind| kind.counts() || kind.captures())?;
+        Some(Self {
+            kind,
+            call: Known::by_name(&cuda_name(name)),
+            names_direction: name.contains("DtoH") || name.contains("HtoD"),
+        })
+    }
+
+    /// Returns the moment of a boundary at such a call: a wait ends an iteration when it returns.
+    pub const fn moment(&self, start: Moment, end: Moment) -> Moment {
+        if self.kind.waits() { end } else { start }
+    }
+
+    /// Returns the event for the learner. `work` is the work that the call launched, if it is known.
+    pub fn learned(&self, work: Option<Work>) -> Option<Learned> {
+        match self.kind {
+            Kind::GraphLaunch => Some(Learned::GraphLaunch),
+            Kind::KernelLaunch { .. } => Some(Learned::Launch(match work {
+                Some(Work::Kernel(name)) => KERNELS + u64::from(name),
+                _ => UNKNOWN,
+            })),
+            Kind::CaptureBegin => Some(Learned::CaptureBegin),
+            Kind::CaptureEnd => Some(Learned::CaptureEnd),
+            Kind::AsyncCopy(_) => self.direction(work).map(|direction| match direction {
+                Direction::ToHost => Learned::CopyToHost,
+                Direction::ToDevice | Direction::Other => Learned::CopyToDevice,
+            }),
+            Kind::Wait(Wait::CopyToHost) => self.direction(work).map(|direction| match direction {
+                Direction::ToHost => Learned::Returned(Wait::CopyToHost),
+                Direction::ToDevice | Direction::Other => Learned::CopyToDevice,
+            }),
+            Kind::Wait(wait) => Some(Learned::Returned(wait)),
+            _ => None,
+        }
+    }
+
+    /// Returns the direction of the copy, between the host and a device.
+    fn direction(&self, work: Option<Work>) -> Option<Direction> {
+        match (work, self.kind) {
+            (Some(Work::Copy(CopyKind::DeviceToHost)), _) => Some(Direction::ToHost),
+            (Some(Work::Copy(CopyKind::HostToDevice)), _) => Some(Direction::ToDevice),
+            (Some(_), _) => None,
+            (None, _) if !self.names_direction => None,
+            (None, Kind::AsyncCopy(direction)) => Some(direction),
+            (None, _) => Some(Direction::ToHost),
+        }
+    }
+}
+
+/// The number of a kernel's name by the handle that the learner has of it.
+pub const fn kernel_of(handle: u64) -> Option<u32> {
+    match handle.checked_sub(KERNELS) {
+        Some(number) if handle != UNKNOWN && number <= u32::MAX as u64 => Some(number as u32),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_mean_what_their_work_was() {
+        let learned = |name, work| {
+            Meaning::from_name(name).and_then(|meaning: Meaning| meaning.learned(work))
+        };
+        let launch = learned("cudaLaunchKernel_v7000", Some(Work::Kernel(3)));
+        assert_eq!(launch, Some(Learned::Launch(KERNELS + 3)));
+        assert_eq!(
+            learned("cudaLaunchKernel", None),
+            Some(Learned::Launch(UNKNOWN))
+        );
+        let copy = |kind| learned("cudaMemcpyAsync_v3020", Some(Work::Copy(kind)));
+        assert_eq!(copy(CopyKind::DeviceToHost), Some(Learned::CopyToHost));
+        assert_eq!(copy(CopyKind::HostToDevice), Some(Learned::CopyToDevice));
+        assert_eq!(copy(CopyKind::DeviceToDevice), None);
+        assert_eq!(learned("cudaMemcpyAsync", None), None);
+        assert_eq!(
+            learned("cuMemcpyDtoHAsync_v2", None),
+            Some(Learned::CopyToHost)
+        );
+        let blocking = learned("cudaMemcpy_v3020", Some(Work::Copy(CopyKind::DeviceToHost)));
+        assert_eq!(blocking, Some(Learned::Returned(Wait::CopyToHost)));
+        assert_eq!(
+            learned("cudaStreamSynchronize", None),
+            Some(Learned::Returned(Wait::Stream))
+        );
+        assert_eq!(learned("cudaEventRecord", None), None);
+        assert_eq!(kernel_of(KERNELS + 7), Some(7));
+        assert_eq!(kernel_of(UNKNOWN), None);
+    }
+}

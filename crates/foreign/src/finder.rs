@@ -1,0 +1,309 @@
+//! Takes what a trace holds, and finds its iterations.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use tllmprof_calls::Kind;
+use tllmprof_config::Step;
+
+use crate::auto::Calls;
+use crate::batch::Family;
+use crate::ranges::{self, Candidates, Chosen};
+use crate::{
+    Call, Found, Iteration, Method, Moment, NotFound, Range, Source, Trace, Work, python,
+    range_name,
+};
+
+/// Calls that a rule counts; more are left out.
+const MAX_COUNTED: usize = 1 << 20;
+/// Names of ranges that are counted for the message that none matches, and that it shows.
+const MAX_NAMES: usize = 1 << 12;
+const SHOWN: usize = 3;
+
+/// The rule of a trace in which no iterations were found.
+const WHOLE: &str = "whole trace";
+
+/// Finds the iterations of one process of a trace.
+#[derive(Debug, Default)]
+pub struct Finder {
+    asked: Option<Step>,
+    candidates: Candidates,
+    calls: Calls,
+    /// Calls that the rule names: start, end, thread.
+    counted: Vec<(Moment, Moment, u64)>,
+    /// Names of ranges, without what distinguishes one call of an operator from the next.
+    names: HashMap<String, u64>,
+    /// Launches by thread.
+    launches: HashMap<u64, u64>,
+    left_out: u64,
+}
+
+impl Finder {
+    /// Returns a finder without a trace. `asked` is the rule that the user typed.
+    #[must_use]
+    pub fn new(asked: Option<Step>) -> Self {
+        Self {
+            asked,
+            ..Self::default()
+        }
+    }
+
+    /// Returns true if a range may matter here. Readers need not pass others on, and may keep the answer by name.
+    #[must_use]
+    pub fn is_candidate(&self, source: Source, name: &str, domain: Option<&str>) -> bool {
+        self.is_asked(source, name, domain) || Family::from_name(name).is_some()
+    }
+
+    fn is_asked(&self, source: Source, name: &str, domain: Option<&str>) -> bool {
+        match &self.asked {
+            Some(Step::Nvtx {
+                name: regex,
+                domain: wanted,
+                ..
+            }) => {
+                let is_there = wanted
+                    .as_deref()
+                    .is_none_or(|wanted| domain == Some(wanted));
+                source != Source::Python && is_there && regex.is_match(name.as_bytes())
+            }
+            Some(Step::Python { function, .. }) => python::is_call_of(function, source, name),
+            _ => false,
+        }
+    }
+
+    /// Takes a range, in any order.
+    pub fn range(&mut self, range: &Range<'_>) {
+        let is_asked = self.is_asked(range.source, range.name, range.domain);
+        self.candidates.add(range, is_asked);
+        if !is_asked {
+            self.other_ranges(range.name, 1);
+        }
+    }
+
+    /// Counts ranges of a name that is no candidate, for the message that says what the trace has instead.
+    pub fn other_ranges(&mut self, name: &str, count: u64) {
+        let is_by_name = matches!(self.asked, Some(Step::Nvtx { .. } | Step::Python { .. }));
+        let name = range_name(name);
+        if is_by_name && (self.names.len() < MAX_NAMES || self.names.contains_key(name)) {
+            *self.names.entry(name.to_owned()).or_default() += count;
+        }
+    }
+
+    /// Returns true if calls and their work are needed, after all ranges were taken.
+    #[must_use]
+    pub fn needs_calls(&self) -> bool {
+        match &self.asked {
+            Some(Step::Nvtx { .. } | Step::Python { .. }) => false,
+            Some(_) => true,
+            None => !self.candidates.has_known(),
+        }
+    }
+
+    /// Takes a call, in any order.
+    pub fn call(&mut self, call: &Call<'_>) {
+        let Some(known) = self.calls.meaning(call.name) else {
+            return;
+        };
+        let (_, meaning) = known;
+        if meaning.kind.launches() {
+            *self.launches.entry(call.thread).or_default() += 1;
+        }
+        match &self.asked {
+            Some(Step::Call { call: wanted, .. }) if meaning.call != Some(*wanted) => (),
+            Some(Step::Call { .. }) if self.counted.len() < MAX_COUNTED => {
+                self.counted.push((call.start, call.end, call.thread));
+            }
+            Some(Step::Call { .. }) => self.left_out += 1,
+            _ => self.calls.add(call, known),
+        }
+    }
+
+    /// Takes work of a GPU, in any order; of a graph's work one piece is enough.
+    pub fn work(&mut self, correlation: u32, work: Work) {
+        if !matches!(self.asked, Some(Step::Call { .. })) {
+            self.calls.add_work(correlation, work);
+        }
+    }
+
+    /// Finds the iterations. `kernel_name` gives the name of a kernel by the number that [`Work::Kernel`] has.
+    ///
+    /// # Errors
+    /// The rule that the user typed finds nothing.
+    pub fn finish(
+        mut self,
+        trace: &Trace,
+        kernel_name: &dyn Fn(u32) -> String,
+    ) -> Result<Found, NotFound> {
+        let left_out = self.left_out + self.candidates.left_out + self.calls.left_out;
+        let mut found = match self.asked.take() {
+            Some(step @ (Step::Nvtx { every, .. } | Step::Python { every, .. })) => {
+                self.by_ranges(&step, every, trace)?
+            }
+            Some(step @ Step::Call { call, every, .. }) => {
+                self.by_calls(&step, call.kind(), every)?
+            }
+            Some(Step::AutoInner) => self.learned(true, trace, kernel_name),
+            Some(Step::Auto | Step::Symbol { .. }) => self.learned(false, trace, kernel_name),
+            None => match self.known(trace) {
+                Some(found) => found,
+                None => self.learned(false, trace, kernel_name),
+            },
+        };
+        self.candidates.add_batches(&mut found.iterations);
+        found.left_out = left_out;
+        Ok(found)
+    }
+
+    fn by_ranges(&mut self, step: &Step, every: u64, trace: &Trace) -> Result<Found, NotFound> {
+        let chosen = ranges::choose(std::mem::take(&mut self.candidates.asked));
+        let iterations = ranges::iterations(&chosen.ranges, every, trace);
+        if iterations.is_empty() {
+            return Err(not_found(
+                step,
+                format!("no range of the trace matches{}", self.names()),
+            ));
+        }
+        Ok(Found {
+            method: Method::Asked,
+            rule: step.to_string(),
+            why: overlapping(&chosen).unwrap_or_default(),
+            iterations,
+            left_out: 0,
+        })
+    }
+
+    /// Returns the ranges that the trace has instead, in words.
+    fn names(&self) -> String {
+        let mut names: Vec<_> = self.names.iter().collect();
+        names.sort_by_key(|(name, count)| (Reverse(**count), *name));
+        if names.is_empty() {
+            return " (it has no other ranges)".to_owned();
+        }
+        let shown = names.iter().take(SHOWN);
+        let shown: Vec<_> = shown
+            .map(|(name, count)| format!("{name} ({count} times)"))
+            .collect();
+        format!("; the most frequent ranges are {}", shown.join(", "))
+    }
+
+    fn by_calls(&mut self, step: &Step, kind: Kind, every: u64) -> Result<Found, NotFound> {
+        let counted = &mut self.counted;
+        counted.sort_unstable_by_key(|(start, end, _)| (*start, Reverse(*end)));
+        // The driver's function is called by the runtime's.
+        let mut until: HashMap<u64, Moment> = HashMap::new();
+        counted.retain(|(_, end, thread)| {
+            let until = until.entry(*thread).or_insert(Moment::MIN);
+            let is_outer = *end > *until;
+            *until = (*until).max(*end);
+            is_outer
+        });
+        let moment = |(start, end, _): &(Moment, Moment, u64)| match kind.waits() {
+            true => *end,
+            false => *start,
+        };
+        counted.sort_by_key(moment);
+        let every = usize::try_from(every).unwrap_or(usize::MAX).max(1);
+        let begins: Vec<_> = counted.iter().step_by(every).collect();
+        let pairs = begins.windows(2);
+        let iterations = (0..).zip(pairs).map(|(number, two)| Iteration {
+            number,
+            thread: two[0].2,
+            start: moment(two[0]),
+            end: moment(two[1]),
+            batch: None,
+        });
+        let iterations: Vec<_> = iterations.filter(|one| one.start < one.end).collect();
+        if iterations.is_empty() {
+            let count = counted.len();
+            let why = format!(
+                "the trace has {count} of these calls (wanted: one for each iteration, and one after the last)"
+            );
+            return Err(not_found(step, why));
+        }
+        Ok(Found {
+            method: Method::Asked,
+            rule: step.to_string(),
+            why: String::new(),
+            iterations,
+            left_out: 0,
+        })
+    }
+
+    fn known(&mut self, trace: &Trace) -> Option<Found> {
+        let (family, known) = self.candidates.take_known()?;
+        let chosen = ranges::choose(known);
+        let iterations = ranges::iterations(&chosen.ranges, 1, trace);
+        let mut why = family.words().to_owned();
+        if let Some(others) = overlapping(&chosen) {
+            why = format!("{why}; {others}");
+        }
+        (!iterations.is_empty()).then(|| Found {
+            method: Method::Known,
+            rule: family.rule().to_owned(),
+            why,
+            iterations,
+            left_out: 0,
+        })
+    }
+
+    /// Returns the iterations of the learner, or else the whole trace as one.
+    fn learned(
+        &mut self,
+        inner: bool,
+        trace: &Trace,
+        kernel_name: &dyn Fn(u32) -> String,
+    ) -> Found {
+        let calls = std::mem::take(&mut self.calls);
+        let rule = if inner { "auto:inner" } else { "auto" };
+        match calls.learn(inner, kernel_name) {
+            Some(learned) => Found {
+                method: Method::Learned,
+                rule: rule.to_owned(),
+                why: learned.words,
+                iterations: learned.iterations,
+                left_out: 0,
+            },
+            None => self.whole(trace),
+        }
+    }
+
+    fn whole(&self, trace: &Trace) -> Found {
+        let launches = self.launches.iter();
+        let most = launches.max_by_key(|(thread, count)| (**count, Reverse(**thread)));
+        let thread = most.map(|(thread, _)| *thread).or(trace.main_thread);
+        let calls = match self.launches.is_empty() {
+            true => "no launches",
+            false => "neither its launches nor its waits recur often enough",
+        };
+        let one = Some(Iteration {
+            number: 0,
+            thread: thread.unwrap_or(0),
+            start: trace.span.start,
+            end: trace.span.end,
+            batch: None,
+        });
+        Found {
+            method: Method::Whole,
+            rule: WHOLE.to_owned(),
+            why: format!(
+                "no iteration was found in it: it has none of the known ranges, and {calls}; --step nvtx:REGEX names a range"
+            ),
+            iterations: Vec::from_iter(one.filter(|one| one.start < one.end)),
+            left_out: 0,
+        }
+    }
+}
+
+fn not_found(step: &Step, why: String) -> NotFound {
+    NotFound {
+        rule: step.to_string(),
+        why,
+    }
+}
+
+/// Ranges of other threads that do not count, in words.
+fn overlapping(chosen: &Chosen) -> Option<String> {
+    let Chosen { others, .. } = chosen;
+    (*others > 0)
+        .then(|| format!("{others} such ranges of other threads overlap them and do not count"))
+}

@@ -1,0 +1,69 @@
+//! Python functions in traces.
+
+use tllmprof_config::PyFunction;
+
+use crate::Source;
+
+/// Returns true if a range is a call of the function.
+///
+/// The PyTorch profiler names a call `PATH(LINE): NAME`, without the class; NVTX ranges of Python functions have the
+/// qualified name, with or without the module.
+pub fn is_call_of(function: &PyFunction, source: Source, name: &str) -> bool {
+    let PyFunction { module, qualname } = function;
+    match source {
+        Source::Python => named_by_file(name).is_some_and(|(path, short)| {
+            let last = qualname.rsplit('.').next().unwrap_or(qualname);
+            short == last && is_module(path, module)
+        }),
+        Source::Nvtx | Source::Annotation => {
+            let rest = name.strip_prefix(module.as_str());
+            let rest = rest.and_then(|rest| rest.strip_prefix(['.', ':']));
+            name == qualname || rest == Some(qualname)
+        }
+    }
+}
+
+/// The file and the function of `PATH(LINE): NAME`.
+fn named_by_file(name: &str) -> Option<(&str, &str)> {
+    let (place, function) = name.split_once("): ")?;
+    let (path, line) = place.rsplit_once('(')?;
+    line.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then_some((path, function))
+}
+
+/// Returns true if a file is that of a module: its last parts are the module's.
+fn is_module(path: &str, module: &str) -> bool {
+    let Some(path) = path.strip_suffix(".py") else {
+        return false;
+    };
+    let path = path.strip_suffix("/__init__").unwrap_or(path);
+    let mut parts = path.rsplit('/');
+    module.rsplit('.').all(|part| parts.next() == Some(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_known_by_file_or_by_name() {
+        let function = PyFunction::parse("vllm.v1.engine.core:EngineCore.step").unwrap();
+        let by = |source, name| is_call_of(&function, source, name);
+        assert!(by(Source::Python, "vllm/v1/engine/core.py(341): step"));
+        assert!(by(
+            Source::Python,
+            "/usr/lib/vllm/v1/engine/core.py(341): step"
+        ));
+        assert!(!by(Source::Python, "engine/core.py(341): step"));
+        assert!(!by(Source::Python, "vllm/v1/engine/core.py(3): step_all"));
+        assert!(!by(Source::Python, "<built-in method step of x>"));
+        assert!(by(Source::Nvtx, "EngineCore.step"));
+        assert!(by(Source::Nvtx, "vllm.v1.engine.core:EngineCore.step"));
+        assert!(by(
+            Source::Annotation,
+            "vllm.v1.engine.core.EngineCore.step"
+        ));
+        assert!(!by(Source::Nvtx, "step"));
+    }
+}

@@ -1,0 +1,277 @@
+//! Iterations by named ranges.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use tllmprof_record::Batch;
+
+use crate::batch::{self, Family};
+use crate::{Iteration, Moment, Range, Trace};
+
+/// Ranges that are kept; more are counted.
+const MAX_RANGES: usize = 1 << 20;
+
+/// Maximum length of the last iteration, as a multiple of the others, if it lasts to the end of the trace.
+const LONGEST_LAST: i64 = 2;
+
+/// A range that may be a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Candidate {
+    thread: u64,
+    start: Moment,
+    end: Moment,
+    number: Option<u64>,
+    batch: Option<Batch>,
+}
+
+/// Ranges that may be steps.
+#[derive(Debug, Default)]
+pub struct Candidates {
+    /// The ranges of the rule that the user typed.
+    pub asked: Vec<Candidate>,
+    known: [Vec<Candidate>; Family::ALL.len()],
+    pub left_out: u64,
+}
+
+/// Ranges that do not overlap.
+#[derive(Debug)]
+pub struct Chosen {
+    pub ranges: Vec<Candidate>,
+    /// Ranges of other threads that overlapped these.
+    pub others: usize,
+}
+
+impl Candidates {
+    /// Takes a range. `is_asked`: the rule that the user typed names it.
+    pub fn add(&mut self, range: &Range<'_>, is_asked: bool) {
+        let family = Family::from_name(range.name);
+        if range.end < range.start || (family.is_none() && !is_asked) {
+            return;
+        }
+        let candidate = Candidate {
+            thread: range.thread,
+            start: range.start,
+            end: range.end,
+            number: batch::number(range.name),
+            batch: batch::batch(range.name),
+        };
+        let known = family.map(|family| &mut self.known[family as usize]);
+        let asked = is_asked.then_some(&mut self.asked);
+        for list in known.into_iter().chain(asked) {
+            if list.len() < MAX_RANGES {
+                list.push(candidate);
+            } else {
+                self.left_out += 1;
+            }
+        }
+    }
+
+    /// The family of known ranges that has most, and its ranges; `None`: there are no known ranges.
+    pub fn take_known(&mut self) -> Option<(Family, Vec<Candidate>)> {
+        let count = |family: &Family| self.known[*family as usize].len();
+        let most = Family::ALL
+            .into_iter()
+            .max_by_key(|family| (count(family), Reverse(*family)))?;
+        (count(&most) > 0).then(|| (most, self.known[most as usize].clone()))
+    }
+
+    /// Returns true if there are known ranges.
+    pub fn has_known(&self) -> bool {
+        self.known.iter().any(|ranges| !ranges.is_empty())
+    }
+
+    /// Gives iterations the batch of the one range with batch facts that began in them.
+    pub fn add_batches(&self, iterations: &mut [Iteration]) {
+        let mut found: HashMap<usize, Option<Batch>> = HashMap::new();
+        for range in self.known.iter().flatten() {
+            let Some(batch) = range.batch else {
+                continue;
+            };
+            let after = iterations.partition_point(|one| one.start <= range.start);
+            let Some(place) = after.checked_sub(1) else {
+                continue;
+            };
+            if range.start < iterations[place].end {
+                let same = found.entry(place).or_insert(Some(batch));
+                if *same != Some(batch) {
+                    *same = None;
+                }
+            }
+        }
+        for (place, batch) in found {
+            let one = &mut iterations[place];
+            one.batch = one.batch.or(batch);
+        }
+    }
+}
+
+/// Chooses ranges that do not overlap: of nested ones the outermost; of threads that overlap each other the one that has
+/// most of them.
+pub fn choose(mut ranges: Vec<Candidate>) -> Chosen {
+    ranges.sort_unstable_by_key(|range| (range.start, Reverse(range.end)));
+    let mut open: HashMap<u64, Moment> = HashMap::new();
+    ranges.retain(|range| match open.get_mut(&range.thread) {
+        Some(end) if range.start < *end => false,
+        Some(end) => {
+            *end = range.end;
+            true
+        }
+        None => {
+            open.insert(range.thread, range.end);
+            true
+        }
+    });
+    let overlap = ranges.windows(2).any(|two| two[1].start < two[0].end);
+    let before = ranges.len();
+    if overlap {
+        let mut counts: HashMap<u64, usize> = HashMap::new();
+        for range in &ranges {
+            *counts.entry(range.thread).or_default() += 1;
+        }
+        let most = counts
+            .into_iter()
+            .max_by_key(|(thread, count)| (*count, Reverse(*thread)));
+        ranges.retain(|range| most.is_some_and(|(thread, _)| thread == range.thread));
+    }
+    Chosen {
+        others: before - ranges.len(),
+        ranges,
+    }
+}
+
+/// The iterations that begin with every `every`-th range.
+pub fn iterations(ranges: &[Candidate], every: u64, trace: &Trace) -> Vec<Iteration> {
+    let every = usize::try_from(every).unwrap_or(usize::MAX).max(1);
+    let begins: Vec<_> = ranges.iter().step_by(every).collect();
+    let numbers = begins.iter().map(|range| range.number);
+    let is_numbered = numbers.clone().all(|number| number.is_some())
+        && begins.windows(2).all(|two| two[0].number < two[1].number);
+    let mut all: Vec<_> = (0..)
+        .zip(&begins)
+        .map(|(place, range)| Iteration {
+            number: range.number.filter(|_| is_numbered).unwrap_or(place),
+            thread: range.thread,
+            start: range.start,
+            end: range.end,
+            batch: range.batch.filter(|_| every == 1),
+        })
+        .collect();
+    let starts: Vec<_> = all.iter().map(|one| one.start).collect();
+    for (one, next) in all.iter_mut().zip(starts.iter().skip(1)) {
+        one.end = *next;
+    }
+    end_last(&mut all, ranges.last().map_or(0, |range| range.end), trace);
+    all.retain(|one| one.start < one.end);
+    all
+}
+
+/// Ends the last iteration: with the trace, as what its range launched may end there, unless that makes it far longer than
+/// the others.
+fn end_last(all: &mut [Iteration], range_end: Moment, trace: &Trace) {
+    let Some((last, others)) = all.split_last_mut() else {
+        return;
+    };
+    let mut long: Vec<_> = others
+        .iter()
+        .map(|one| one.end.saturating_sub(one.start))
+        .collect();
+    let own = range_end.saturating_sub(last.start);
+    long.sort_unstable();
+    let usual = long.get(long.len() / 2).copied().unwrap_or(own);
+    let to_end = trace.span.end.saturating_sub(last.start);
+    last.end = match to_end <= usual.saturating_mul(LONGEST_LAST) {
+        true => range_end.max(trace.span.end),
+        false => range_end,
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Source;
+
+    fn range(name: &str, thread: u64, start: Moment, end: Moment) -> Range<'_> {
+        Range {
+            thread,
+            source: Source::Annotation,
+            name,
+            domain: None,
+            start,
+            end,
+        }
+    }
+
+    fn trace(end: Moment) -> Trace {
+        Trace {
+            span: crate::Span { start: 0, end },
+            main_thread: None,
+        }
+    }
+
+    #[test]
+    fn nested_ranges_and_those_of_other_threads_are_left_out() {
+        let mut candidates = Candidates::default();
+        for (thread, start, end) in [(1, 20, 30), (1, 0, 10), (1, 2, 5), (2, 5, 25), (1, 10, 18)] {
+            candidates.add(&range("step", thread, start, end), true);
+        }
+        let chosen = choose(candidates.asked);
+        let starts: Vec<_> = chosen.ranges.iter().map(|range| range.start).collect();
+        assert_eq!((starts, chosen.others), (vec![0, 10, 20], 1));
+    }
+
+    #[test]
+    fn iterations_last_until_the_next_one_begins() {
+        let mut candidates = Candidates::default();
+        for n in 0..4 {
+            let name = format!("ProfilerStep#{}", n + 7);
+            candidates.add(&range(&name, 1, n * 100, n * 100 + 60), false);
+        }
+        let (family, known) = candidates.take_known().unwrap();
+        assert_eq!(family, Family::Profiler);
+        let chosen = choose(known);
+        let spans = |end| {
+            let all = iterations(&chosen.ranges, 1, &trace(end));
+            all.iter()
+                .map(|one| (one.number, one.start, one.end))
+                .collect::<Vec<_>>()
+        };
+        let to_end = spans(450);
+        assert_eq!(
+            to_end,
+            [(7, 0, 100), (8, 100, 200), (9, 200, 300), (10, 300, 450)]
+        );
+        // An idle end of the trace is not of the last step.
+        assert_eq!(spans(9000)[3], (10, 300, 360));
+        let every = iterations(&chosen.ranges, 2, &trace(400));
+        assert_eq!(every.len(), 2);
+        assert_eq!((every[1].start, every[1].end), (200, 400));
+    }
+
+    #[test]
+    fn batches_come_from_the_one_range_within() {
+        let mut candidates = Candidates::default();
+        for (name, start) in [
+            ("execute_context_0(0)_generation_4(4)", 10),
+            ("step[DECODE bs=4]", 11),
+            ("execute_context_0(0)_generation_4(4)", 110),
+            ("execute_context_0(0)_generation_5(5)", 120),
+        ] {
+            candidates.add(&range(name, 1, start, start + 5), false);
+        }
+        let mut all: Vec<_> = [0, 100, 200]
+            .map(|start| Iteration {
+                number: 0,
+                thread: 1,
+                start,
+                end: start + 100,
+                batch: None,
+            })
+            .into();
+        candidates.add_batches(&mut all);
+        let requests: Vec<_> = all
+            .iter()
+            .map(|one| one.batch.map(|batch| batch.requests))
+            .collect();
+        assert_eq!(requests, [Some(4), None, None]);
+    }
+}

@@ -1,0 +1,120 @@
+//! The JSON around a trace's events, read from start to end: nothing of it is held whole.
+
+use std::fmt;
+use std::io::Read;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::event::{RawEvent, Text};
+use crate::facts::KEYS;
+use crate::input::{self, Budget, LONGEST};
+use crate::trace::Trace;
+
+/// Reads a trace. `file` has its bytes, plain or compressed.
+///
+/// # Errors
+/// The file cannot be read, or is no trace.
+pub fn read(file: impl Read) -> Result<Trace, Error> {
+    let (text, budget) = input::text(file)?;
+    let mut trace = Trace::default();
+    let mut document = Document {
+        trace: &mut trace,
+        budget: &budget,
+        has_events: false,
+    };
+    let mut json = serde_json::Deserializer::from_reader(text);
+    let read = (&mut document).deserialize(&mut json);
+    let has_events = document.has_events;
+    if budget.is_spent() {
+        return Err(Error::TooLong { bytes: LONGEST });
+    }
+    read?;
+    budget.skip();
+    match json.end() {
+        Err(error) if error.is_syntax() => return Err(Error::Trailing { line: error.line() }),
+        ended => ended?,
+    }
+    match (has_events, trace.is_of_profiler) {
+        (false, _) => Err(Error::NoEvents),
+        (true, false) => Err(Error::Other),
+        (true, true) => Ok(trace),
+    }
+}
+
+/// The state of reading a document.
+struct Document<'a> {
+    trace: &'a mut Trace,
+    budget: &'a Budget,
+    has_events: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for &mut Document<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for &mut Document<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a trace")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut key = String::new();
+        while map.next_key_seed(Text(&mut key))?.is_some() {
+            self.budget.begin();
+            if key == "traceEvents" {
+                map.next_value_seed(Events(self))?;
+            } else if KEYS.contains(&&*key) {
+                let value: Value = map.next_value()?;
+                self.trace.metadata.take(&key, &value);
+            } else {
+                self.budget.skip();
+                map.next_value::<IgnoredAny>()?;
+            }
+            self.budget.begin();
+        }
+        Ok(())
+    }
+
+    /// The format permits a document that is only a list of events.
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<(), A::Error> {
+        Events(self).visit_seq(seq)
+    }
+}
+
+/// The list of events.
+struct Events<'a, 'b>(&'a mut Document<'b>);
+
+impl<'de> DeserializeSeed<'de> for Events<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Events<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of events")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        let document = self.0;
+        document.has_events = true;
+        let mut event = RawEvent::default();
+        while seq.next_element_seed(&mut event)?.is_some() {
+            document.trace.take(&event);
+            document.budget.begin();
+        }
+        Ok(())
+    }
+}

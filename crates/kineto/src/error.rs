@@ -1,0 +1,95 @@
+//! Reasons why a trace cannot be read.
+
+use std::{fmt, io};
+
+use tllmprof_foreign::NotFound;
+
+/// The reason why a trace cannot be read.
+#[derive(Debug)]
+pub enum Error {
+    /// The file cannot be read, or its compression is damaged.
+    Io(io::Error),
+    /// The text ends before the JSON does.
+    Truncated,
+    /// More text follows the JSON.
+    Trailing { line: usize },
+    /// The text is not JSON.
+    Syntax(String),
+    /// One event or fact is longer than any that a profiler writes.
+    TooLong { bytes: u64 },
+    /// The JSON has no `traceEvents`.
+    NoEvents,
+    /// The trace has events, but none that the PyTorch profiler writes.
+    Other,
+    /// tllmprof exported it from records of several processes.
+    Several,
+    /// The rule that the user typed finds nothing.
+    NotFound(NotFound),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::NotFound(error) => error.fmt(f),
+            Self::Truncated => f.write_str(
+                "the trace is truncated: its JSON does not end (wanted: the whole file; the profiler may still be writing it)",
+            ),
+            Self::Trailing { line } => write!(
+                f,
+                "more text follows the JSON at line {line} (wanted: one trace a file)"
+            ),
+            Self::Syntax(what) => write!(f, "not valid JSON: {what}"),
+            Self::TooLong { bytes } => write!(
+                f,
+                "not a PyTorch trace: one event has more than {} MB of JSON",
+                bytes >> 20
+            ),
+            Self::NoEvents => f.write_str(
+                "JSON, but not a trace: it has no list of traceEvents (wanted: a record, an nsys export or a PyTorch profiler trace)",
+            ),
+            Self::Several => f.write_str(
+                "a trace that tllmprof exported from several records (wanted: the records, or one of one)",
+            ),
+            Self::Other => f.write_str(
+                "a trace of another program: no event has a category of the PyTorch profiler (cpu_op, cuda_runtime, kernel)",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Self::Truncated,
+            _ => Self::Io(error),
+        }
+    }
+}
+
+impl From<serde_json::Error> for Error {
+    fn from(error: serde_json::Error) -> Self {
+        match error.classify() {
+            serde_json::error::Category::Eof => Self::Truncated,
+            serde_json::error::Category::Io => io::Error::from(error).into(),
+            // Valid JSON of another shape.
+            serde_json::error::Category::Data => Self::NoEvents,
+            serde_json::error::Category::Syntax => Self::Syntax(error.to_string()),
+        }
+    }
+}
+
+impl From<NotFound> for Error {
+    fn from(error: NotFound) -> Self {
+        Self::NotFound(error)
+    }
+}

@@ -1,0 +1,314 @@
+//! An event as its JSON has it, in any order of keys and with any other keys between them.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::number::nanoseconds;
+
+/// The longest name that is kept, in bytes.
+const NAME: usize = 4096;
+
+/// The useful parts of an event's JSON. The same value is filled for each event.
+#[derive(Debug, Default)]
+pub struct RawEvent {
+    /// The first letter of its phase: `X` has a duration, `M` describes a process or a thread.
+    pub phase: u8,
+    pub category: String,
+    pub name: String,
+    pub pid: Scalar,
+    pub tid: Scalar,
+    /// In nanoseconds.
+    pub start: Option<i64>,
+    pub duration: Option<i64>,
+    pub args: Args,
+}
+
+/// The useful parts of its `args`.
+#[derive(Debug, Default)]
+pub struct Args {
+    pub device: Option<i64>,
+    pub stream: Option<i64>,
+    pub correlation: Option<i64>,
+    pub bytes: Option<i64>,
+    /// The number of tllmprof's iteration.
+    pub iteration: Option<i64>,
+    /// The name of a process or a thread, in an event that describes one.
+    pub name: String,
+}
+
+/// A number or a short text.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Scalar {
+    #[default]
+    None,
+    Number(i64),
+    Text(String),
+}
+
+impl Scalar {
+    pub fn number(&self) -> Option<i64> {
+        match self {
+            Self::Number(number) => Some(*number),
+            Self::Text(text) => text.parse().ok(),
+            Self::None => None,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "lowercase")]
+enum Key {
+    Ph,
+    Cat,
+    Name,
+    Pid,
+    Tid,
+    Ts,
+    Dur,
+    Args,
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+#[serde(field_identifier)]
+enum ArgsKey {
+    #[serde(rename = "device")]
+    Device,
+    #[serde(rename = "stream")]
+    Stream,
+    #[serde(rename = "correlation")]
+    Correlation,
+    #[serde(rename = "bytes")]
+    Bytes,
+    #[serde(rename = "iteration")]
+    Iteration,
+    #[serde(rename = "name")]
+    Name,
+    #[serde(other)]
+    Other,
+}
+
+impl RawEvent {
+    fn clear(&mut self) {
+        self.phase = 0;
+        self.category.clear();
+        self.name.clear();
+        (self.pid, self.tid) = (Scalar::None, Scalar::None);
+        (self.start, self.duration) = (None, None);
+        self.args.name.clear();
+        let name = std::mem::take(&mut self.args.name);
+        self.args = Args {
+            name,
+            ..Args::default()
+        };
+    }
+}
+
+/// Fills the event; what is no object leaves it empty.
+impl<'de> DeserializeSeed<'de> for &mut RawEvent {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        self.clear();
+        from.deserialize_any(EventVisitor(self))
+    }
+}
+
+struct EventVisitor<'a>(&'a mut RawEvent);
+
+/// A visitor's methods for values that it does not use.
+macro_rules! ignore {
+    ($($name:ident($($value:ident: $type:ty)?);)*) => {
+        $(fn $name<E: de::Error>(self $(, $value: $type)?) -> Result<Self::Value, E> {
+            $(let _ = $value;)?
+            Ok(Default::default())
+        })*
+    };
+}
+
+impl<'de> Visitor<'de> for EventVisitor<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an event")
+    }
+
+    ignore! {
+        visit_bool(value: bool); visit_i64(value: i64); visit_u64(value: u64); visit_f64(value: f64);
+        visit_str(value: &str); visit_unit();
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let event = self.0;
+        while let Some(key) = map.next_key()? {
+            match key {
+                Key::Ph => {
+                    let mut phase = String::new();
+                    map.next_value_seed(Text(&mut phase))?;
+                    event.phase = phase.bytes().next().unwrap_or(0);
+                }
+                Key::Cat => map.next_value_seed(Text(&mut event.category))?,
+                Key::Name => map.next_value_seed(Text(&mut event.name))?,
+                Key::Pid => event.pid = map.next_value_seed(AnyScalar)?,
+                Key::Tid => event.tid = map.next_value_seed(AnyScalar)?,
+                Key::Ts => event.start = nanoseconds(map.next_value::<Box<RawValue>>()?.get()),
+                Key::Dur => event.duration = nanoseconds(map.next_value::<Box<RawValue>>()?.get()),
+                Key::Args => map.next_value_seed(&mut event.args)?,
+                Key::Other => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for &mut Args {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(ArgsVisitor(self))
+    }
+}
+
+struct ArgsVisitor<'a>(&'a mut Args);
+
+impl<'de> Visitor<'de> for ArgsVisitor<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the args of an event")
+    }
+
+    ignore! {
+        visit_bool(value: bool); visit_i64(value: i64); visit_u64(value: u64); visit_f64(value: f64);
+        visit_str(value: &str); visit_unit();
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let args = self.0;
+        while let Some(key) = map.next_key()? {
+            let mut number = || Ok(map.next_value_seed(AnyScalar)?.number());
+            match key {
+                ArgsKey::Device => args.device = number()?,
+                ArgsKey::Stream => args.stream = number()?,
+                ArgsKey::Correlation => args.correlation = number()?,
+                ArgsKey::Bytes => args.bytes = number()?,
+                ArgsKey::Iteration => args.iteration = number()?,
+                ArgsKey::Name => map.next_value_seed(Text(&mut args.name))?,
+                ArgsKey::Other => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Puts a text into a buffer, cut where it is long; anything else leaves that empty.
+pub struct Text<'a>(pub &'a mut String);
+
+impl<'de> DeserializeSeed<'de> for Text<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        self.0.clear();
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Text<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text")
+    }
+
+    ignore! {
+        visit_bool(value: bool); visit_i64(value: i64); visit_u64(value: u64); visit_f64(value: f64);
+        visit_unit();
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<(), E> {
+        self.0.push_str(&text[..text.floor_char_boundary(NAME)]);
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+}
+
+/// A number or a text, or nothing where it is something else.
+pub struct AnyScalar;
+
+impl<'de> DeserializeSeed<'de> for AnyScalar {
+    type Value = Scalar;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Scalar, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for AnyScalar {
+    type Value = Scalar;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number or a text")
+    }
+
+    ignore! { visit_bool(value: bool); visit_unit(); }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Scalar, E> {
+        Ok(Scalar::Number(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Scalar, E> {
+        Ok(i64::try_from(value).map_or(Scalar::None, Scalar::Number))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Scalar, E> {
+        let is_whole = value.fract() == 0.0 && value.abs() < 9e15;
+        Ok(if is_whole {
+            Scalar::Number(value as i64)
+        } else {
+            Scalar::None
+        })
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Scalar, E> {
+        Ok(Scalar::Text(
+            text[..text.floor_char_boundary(NAME)].to_owned(),
+        ))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Scalar, A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Scalar::None)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Scalar, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Scalar::None)
+    }
+}

@@ -1,0 +1,241 @@
+//! The iterations of a trace.
+
+use std::collections::{HashMap, HashSet};
+
+use tllmprof_config::Step;
+use tllmprof_foreign::{
+    Call, Finder, Found, Method, NotFound, Range, Source, Span, Trace as Whole, Work,
+};
+use tllmprof_record::{Batch, StringId};
+
+use crate::own::Window;
+use crate::trace::{GpuEvent, GpuKind, HostEvent, HostKind, Trace};
+
+/// An iteration, on the trace's clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Iteration {
+    pub n: u64,
+    pub thread: u32,
+    pub start: i64,
+    pub end: i64,
+    pub batch: Option<Batch>,
+}
+
+/// The iterations, in the order of their starts, and how they were found.
+#[derive(Debug)]
+pub struct Iterations {
+    pub all: Vec<Iteration>,
+    pub windows: Vec<Window>,
+    pub rule: String,
+    pub why: String,
+    /// None was found: the whole trace is one.
+    pub is_whole: bool,
+    pub left_out: u64,
+    /// Names of the ranges that may be steps.
+    pub step_names: HashSet<StringId>,
+}
+
+impl Iterations {
+    /// Finds the iterations of a trace. `asked` is the rule that the user typed.
+    ///
+    /// # Errors
+    /// The rule finds nothing.
+    pub fn find(trace: &Trace, asked: Option<Step>) -> Result<Self, NotFound> {
+        if !trace.own.iterations.is_empty() {
+            return Ok(Self::of_tllmprof(trace));
+        }
+        let mut finder = Finder::new(asked);
+        let step_names = add_ranges(&mut finder, trace);
+        if finder.needs_calls() {
+            add_calls(&mut finder, trace);
+        }
+        let whole = Whole {
+            span: span(trace).unwrap_or_default(),
+            main_thread: main_thread(trace),
+        };
+        let name = |number: u32| trace.names.get(number).to_owned();
+        let found = finder.finish(&whole, &name)?;
+        Ok(Self::from_found(found, step_names))
+    }
+
+    /// Returns the iterations that tllmprof counted, in a trace that it exported.
+    fn of_tllmprof(trace: &Trace) -> Self {
+        let thread = main_thread(trace).unwrap_or(0) as u32;
+        let all = trace.own.iterations.iter();
+        let all = all.map(|(n, start, end)| Iteration {
+            n: *n,
+            thread,
+            start: *start,
+            end: *end,
+            batch: None,
+        });
+        let mut all: Vec<_> = all.collect();
+        all.sort_by_key(|one| one.start);
+        Self {
+            all,
+            windows: trace.own.windows.clone(),
+            rule: "tllmprof's iterations".to_owned(),
+            why: String::new(),
+            is_whole: false,
+            left_out: trace.own.left_out,
+            step_names: HashSet::new(),
+        }
+    }
+
+    fn from_found(found: Found, step_names: HashSet<StringId>) -> Self {
+        let all = found.iterations.iter().map(|one| Iteration {
+            n: one.number,
+            thread: one.thread as u32,
+            start: one.start,
+            end: one.end,
+            batch: one.batch,
+        });
+        Self {
+            all: all.collect(),
+            windows: Vec::new(),
+            rule: found.rule,
+            why: found.why,
+            is_whole: found.method == Method::Whole,
+            left_out: found.left_out,
+            step_names,
+        }
+    }
+
+    /// Makes the last iteration last until the GPU has done what was launched by then: a range ends when the host is done.
+    /// Launches are numbered in their order, so that the call of a piece of work need not be in the trace.
+    pub fn extend_last(&mut self, trace: &Trace) {
+        let last = self.all.last_mut().filter(|_| !trace.metadata.is_own);
+        let Some(last) = last else {
+            return;
+        };
+        let range = last.start..last.end;
+        let calls = trace
+            .host
+            .iter()
+            .filter(|event| event.kind == HostKind::Call);
+        let calls = calls.filter(|call| range.contains(&call.start));
+        let latest = calls.map(|call| call.correlation).max().unwrap_or(0);
+        let is_launched = |work: &&GpuEvent| (1..=latest).contains(&work.correlation);
+        let work = trace.gpu.iter().filter(is_launched);
+        let end = work.map(GpuEvent::end).max();
+        last.end = end.unwrap_or(last.end).max(last.end);
+    }
+}
+
+impl Iterations {
+    /// Makes all iterations one window, if the trace has none, in which kernels were recorded if there is any GPU work.
+    pub fn close(&mut self, trace: &Trace) {
+        let (Some(first), Some(last)) = (self.all.first(), self.all.last()) else {
+            return;
+        };
+        if !self.windows.is_empty() {
+            return;
+        }
+        let window = Window {
+            first: first.n,
+            last: last.n,
+            start: first.start,
+            end: last.end,
+            has_kernels: false,
+        };
+        let taken = (!trace.gpu.is_empty()).then_some(Window {
+            has_kernels: true,
+            ..window
+        });
+        self.windows = [Some(window), taken].into_iter().flatten().collect();
+    }
+}
+
+/// Shows the finder the ranges that may matter; their names.
+fn add_ranges(finder: &mut Finder, trace: &Trace) -> HashSet<StringId> {
+    let mut known: HashMap<(StringId, bool), bool> = HashMap::new();
+    let mut others: HashMap<StringId, u64> = HashMap::new();
+    for event in &trace.host {
+        let source = match event.kind {
+            // Older versions of the profiler write ranges as operators.
+            HostKind::Annotation | HostKind::Operator => Source::Annotation,
+            HostKind::Function => Source::Python,
+            HostKind::Call | HostKind::Module => continue,
+        };
+        let key = (event.name, source == Source::Python);
+        let name = trace.names.get(event.name);
+        let is_one = known
+            .entry(key)
+            .or_insert_with(|| finder.is_candidate(source, name, None));
+        match *is_one {
+            true => finder.range(&Range {
+                thread: event.thread.into(),
+                source,
+                name,
+                domain: None,
+                start: event.start,
+                end: event.end(),
+            }),
+            false => *others.entry(event.name).or_default() += 1,
+        }
+    }
+    for (name, count) in others {
+        finder.other_ranges(trace.names.get(name), count);
+    }
+    let names = known.into_iter().filter(|(_, is_one)| *is_one);
+    names.map(|((name, _), _)| name).collect()
+}
+
+fn add_calls(finder: &mut Finder, trace: &Trace) {
+    let is_call = |event: &&HostEvent| event.kind == HostKind::Call;
+    for event in trace.host.iter().filter(is_call) {
+        finder.call(&Call {
+            thread: event.thread.into(),
+            name: trace.names.get(event.name),
+            correlation: event.correlation,
+            start: event.start,
+            end: event.end(),
+        });
+    }
+    let mut last = 0;
+    for work in &trace.gpu {
+        // Work of a graph comes together.
+        if work.correlation == last {
+            continue;
+        }
+        last = work.correlation;
+        match work.kind {
+            GpuKind::Kernel => finder.work(last, Work::Kernel(work.name)),
+            GpuKind::Copy(kind) => finder.work(last, Work::Copy(kind)),
+            GpuKind::Set => (),
+        }
+    }
+}
+
+/// From the first call or GPU work of the trace to the end of the last; without any, of whatever it has.
+fn span(trace: &Trace) -> Option<Span> {
+    let work = trace.gpu.iter().map(|work| (work.start, work.end()));
+    let calls = trace
+        .host
+        .iter()
+        .filter(|event| event.kind == HostKind::Call);
+    let calls = calls.map(|event| (event.start, event.end()));
+    let host = trace.host.iter().map(|event| (event.start, event.end()));
+    enclosing(work.chain(calls)).or_else(|| enclosing(host))
+}
+
+fn enclosing(mut spans: impl Iterator<Item = (i64, i64)>) -> Option<Span> {
+    let (start, end) = spans.next()?;
+    let first = Span { start, end };
+    Some(spans.fold(first, |all, (start, end)| Span {
+        start: all.start.min(start),
+        end: all.end.max(end),
+    }))
+}
+
+/// The thread that has most events.
+fn main_thread(trace: &Trace) -> Option<u64> {
+    let mut counts: HashMap<u32, u64> = HashMap::new();
+    for event in &trace.host {
+        *counts.entry(event.thread).or_default() += 1;
+    }
+    let most = counts
+        .into_iter()
+        .max_by_key(|(thread, count)| (*count, u32::MAX - thread));
+    most.map(|(thread, _)| thread.into())
+}

@@ -1,0 +1,125 @@
+//! The call that launched each piece of GPU work, and the scopes that were open on the calling thread then.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use tllmprof_record::{NO_STRING, StringId};
+
+use crate::trace::{HostEvent, HostKind, Trace};
+
+/// Maximum number of scopes to distinguish, and of scopes that are open at once.
+const SCOPES: usize = 1 << 18;
+const DEPTH: usize = 48;
+
+/// A call that launched something.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch {
+    pub thread: u32,
+    pub start: i64,
+    /// The scope that it was made in; 0: none.
+    pub scope: u32,
+}
+
+/// Launches by their correlation numbers, and scopes.
+#[derive(Debug, Default)]
+pub struct Links {
+    launches: HashMap<u32, Launch>,
+    /// The scope around each, and its name; numbers count from 1.
+    scopes: Vec<(u32, StringId)>,
+    numbers: HashMap<(u32, StringId), u32>,
+}
+
+/// The open scopes and calls of a thread, while its events are visited.
+#[derive(Default)]
+struct Open {
+    thread: u32,
+    /// Ends of what is open, and their scopes.
+    scopes: Vec<(i64, u32)>,
+    /// The outermost call.
+    call: Option<(i64, i64)>,
+}
+
+impl Links {
+    /// Finds them, and drops calls that other calls make: the driver's within the runtime's. The host's events are then in
+    /// the order of their ends, those within others first. `is_scope` says whether what an event ran lies in a scope of its.
+    pub fn find(trace: &mut Trace, is_scope: impl Fn(&HostEvent) -> bool) -> Self {
+        let mut links = Self::default();
+        let order = |event: &HostEvent| (event.thread, event.start, Reverse(event.end()));
+        trace.host.sort_unstable_by_key(order);
+        let mut open = Open::default();
+        trace.host.retain(|event| {
+            if open.thread != event.thread {
+                open = Open {
+                    thread: event.thread,
+                    ..Open::default()
+                };
+            }
+            links.visit(&mut open, event, is_scope(event))
+        });
+        trace
+            .host
+            .sort_unstable_by_key(|event| (event.end(), Reverse(event.start)));
+        links
+    }
+
+    /// Visits the next event of a thread. Returns true if the event is to be kept.
+    fn visit(&mut self, open: &mut Open, event: &HostEvent, is_scope: bool) -> bool {
+        while open
+            .scopes
+            .last()
+            .is_some_and(|(end, _)| *end <= event.start)
+        {
+            open.scopes.pop();
+        }
+        let around = open.scopes.last().map_or(0, |(_, scope)| *scope);
+        if is_scope && open.scopes.len() < DEPTH {
+            let scope = self.scope(around, event.name);
+            open.scopes.push((event.end(), scope));
+        }
+        if event.kind != HostKind::Call {
+            return true;
+        }
+        let outermost = open.call.filter(|(_, end)| event.end() <= *end);
+        let (start, _) = *open
+            .call
+            .insert(outermost.unwrap_or((event.start, event.end())));
+        if event.correlation != 0 {
+            self.launches.insert(
+                event.correlation,
+                Launch {
+                    thread: event.thread,
+                    start,
+                    scope: around,
+                },
+            );
+        }
+        outermost.is_none()
+    }
+
+    fn scope(&mut self, parent: u32, name: StringId) -> u32 {
+        if name == NO_STRING {
+            return parent;
+        }
+        if let Some(number) = self.numbers.get(&(parent, name)) {
+            return *number;
+        }
+        if self.scopes.len() >= SCOPES {
+            return parent;
+        }
+        self.scopes.push((parent, name));
+        let number = self.scopes.len() as u32;
+        self.numbers.insert((parent, name), number);
+        number
+    }
+
+    /// The call that launched what has this number.
+    pub fn launch(&self, correlation: u32) -> Option<&Launch> {
+        self.launches.get(&correlation)
+    }
+
+    /// The scope around each and its name, by numbers from 1.
+    pub fn scopes(&self) -> impl Iterator<Item = (u32, u32, StringId)> {
+        let numbered = (1..).zip(&self.scopes);
+        numbered.map(|(number, (parent, name))| (number, *parent, *name))
+    }
+}

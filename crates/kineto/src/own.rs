@@ -1,0 +1,91 @@
+//! The events of a trace that tllmprof exported: its iterations, its windows, and the lines of streams.
+
+use std::collections::HashSet;
+
+use crate::event::{RawEvent, Scalar};
+
+/// Maximum number of iterations, and of windows, to keep.
+const LIMIT: usize = 1 << 20;
+
+/// The line of the parts of windows in which kernels were recorded.
+const TAKEN: &str = "kernels taken";
+
+/// A window, or a part of one in which kernels were recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    pub first: u64,
+    pub last: u64,
+    pub start: i64,
+    pub end: i64,
+    pub has_kernels: bool,
+}
+
+/// Its iterations and windows.
+#[derive(Debug, Default)]
+pub struct Own {
+    /// Numbers, starts and ends.
+    pub iterations: Vec<(u64, i64, i64)>,
+    pub windows: Vec<Window>,
+    /// The groups of lines that have work of GPUs: one for each process.
+    pub gpus: HashSet<Scalar>,
+    pub left_out: u64,
+}
+
+impl Own {
+    pub fn iteration(&mut self, raw: &RawEvent, start: i64, ns: u64) {
+        let number = raw
+            .args
+            .iteration
+            .and_then(|number| u64::try_from(number).ok());
+        match number {
+            Some(number) if self.iterations.len() < LIMIT => {
+                let end = start.saturating_add_unsigned(ns);
+                self.iterations.push((number, start, end));
+            }
+            _ => self.left_out += 1,
+        }
+    }
+
+    /// Takes a window. `line` is the name of the line that it is on.
+    pub fn window(&mut self, raw: &RawEvent, line: &str, start: i64, ns: u64) {
+        match numbers(&raw.name) {
+            Some((first, last)) if self.windows.len() < LIMIT => {
+                self.windows.push(Window {
+                    first,
+                    last,
+                    start,
+                    end: start.saturating_add_unsigned(ns),
+                    has_kernels: line == TAKEN,
+                });
+            }
+            _ => self.left_out += 1,
+        }
+    }
+}
+
+/// The first and the last iteration of `window 5-14`.
+fn numbers(window: &str) -> Option<(u64, u64)> {
+    let numbers = window.strip_prefix("window ")?;
+    let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
+    Some((first.parse().ok()?, last.parse().ok()?))
+}
+
+/// The device and the stream of a line: `GPU 0 stream 13`.
+pub fn place(line: &str) -> Option<(i64, i64)> {
+    let (device, stream) = line.strip_prefix("GPU ")?.split_once(" stream ")?;
+    Some((device.parse().ok()?, stream.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_and_windows_are_known_by_their_names() {
+        assert_eq!(place("GPU 3 stream 13"), Some((3, 13)));
+        assert_eq!(place("GPU 0 stream 0 iterations"), None);
+        assert_eq!(numbers("window 5-14"), Some((5, 14)));
+        assert_eq!(numbers("window 7"), Some((7, 7)));
+        assert_eq!(numbers("other 7"), None);
+    }
+}

@@ -1,0 +1,448 @@
+//! A trace in memory: small events, their names, and facts about the process.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use tllmprof_foreign::is_step_range;
+use tllmprof_record::{CopyKind, StringId};
+
+use crate::event::{RawEvent, Scalar};
+use crate::facts::Metadata;
+use crate::names::Names;
+use crate::own::{self, Own};
+
+/// Maximum number of events of the host, and of GPUs, to keep.
+const LIMIT: usize = 6 << 20;
+
+/// Number of devices that a recording can distinguish.
+const DEVICES: i64 = 16;
+
+/// Maximum number of processes, threads and streams to distinguish.
+const MANY: usize = 1 << 14;
+
+/// Something that the host did.
+#[derive(Clone, Copy, Debug)]
+pub struct HostEvent {
+    /// In nanoseconds of the trace's clock.
+    pub start: i64,
+    pub ns: u64,
+    pub name: StringId,
+    pub thread: u32,
+    /// The number that what it launched has, too; 0: none.
+    pub correlation: u32,
+    pub process: u16,
+    pub kind: HostKind,
+}
+
+/// The kind of an event of the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HostKind {
+    /// A call of CUDA or HIP.
+    Call,
+    /// An operator of PyTorch.
+    Operator,
+    /// A range that the program named.
+    Annotation,
+    /// A Python function.
+    Function,
+    /// A torch module, by its `forward`.
+    Module,
+}
+
+/// Something that a GPU did.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuEvent {
+    pub start: i64,
+    pub ns: u64,
+    pub bytes: u64,
+    pub name: StringId,
+    pub correlation: u32,
+    pub stream: u16,
+    pub device: u8,
+    pub kind: GpuKind,
+}
+
+/// The kind of an event of a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GpuKind {
+    Kernel,
+    Copy(CopyKind),
+    Set,
+}
+
+impl HostEvent {
+    pub const fn end(&self) -> i64 {
+        self.start.saturating_add_unsigned(self.ns)
+    }
+}
+
+impl GpuEvent {
+    pub const fn end(&self) -> i64 {
+        self.start.saturating_add_unsigned(self.ns)
+    }
+}
+
+/// Events that are not as they should be.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Flaws {
+    /// Events that end before they begin, which are taken to have no duration.
+    pub negative: u64,
+    /// Events without a start or a duration, which are left out.
+    pub timeless: u64,
+    /// Events that there was no room for.
+    pub left_out: u64,
+}
+
+/// A trace.
+#[derive(Debug, Default)]
+pub struct Trace {
+    pub names: Names,
+    pub host: Vec<HostEvent>,
+    pub gpu: Vec<GpuEvent>,
+    pub flaws: Flaws,
+    pub metadata: Metadata,
+    pub own: Own,
+    /// Processes of the host's events, in the order of their first ones.
+    pub processes: Vec<Scalar>,
+    /// Names of processes, and of threads by process and thread.
+    pub process_names: HashMap<Scalar, StringId>,
+    pub thread_names: HashMap<(Scalar, u32), StringId>,
+    /// Events of the host that were dropped, as they are of other processes than the one that called the GPU most.
+    pub of_others: u64,
+    threads: HashMap<Scalar, u32>,
+    streams: HashMap<Scalar, u16>,
+    /// True if any event has a category of the profiler.
+    pub is_of_profiler: bool,
+}
+
+/// The category of an event.
+enum Category {
+    Host(HostKind),
+    Gpu(GpuKind),
+    /// A category of a trace that tllmprof exported.
+    Iteration,
+    Window,
+    Other,
+}
+
+impl Category {
+    /// Returns the category of an event in a trace that tllmprof exported.
+    fn of_own(text: &str) -> Option<Self> {
+        Some(match text {
+            "iteration" => Self::Iteration,
+            "window" => Self::Window,
+            "cuda" => Self::Host(HostKind::Call),
+            "nvtx" => Self::Host(HostKind::Annotation),
+            "python" => Self::Host(HostKind::Function),
+            "kernel" => Self::Gpu(GpuKind::Kernel),
+            "memcpy" => Self::Gpu(GpuKind::Copy(CopyKind::Unknown)),
+            "memset" => Self::Gpu(GpuKind::Set),
+            _ => return None,
+        })
+    }
+
+    /// Older versions of the profiler write `Operator`, `Runtime`, `Kernel`, `Memcpy` and `Memset`.
+    fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "cuda_runtime" | "cuda_driver" | "hip_runtime" | "Runtime" => {
+                Self::Host(HostKind::Call)
+            }
+            "cpu_op" | "Operator" => Self::Host(HostKind::Operator),
+            "user_annotation" => Self::Host(HostKind::Annotation),
+            "python_function" | "Python" => Self::Host(HostKind::Function),
+            "kernel" | "Kernel" => Self::Gpu(GpuKind::Kernel),
+            "gpu_memcpy" | "Memcpy" => Self::Gpu(GpuKind::Copy(CopyKind::Unknown)),
+            "gpu_memset" | "Memset" => Self::Gpu(GpuKind::Set),
+            "gpu_user_annotation"
+            | "cuda_sync"
+            | "cuda_profiler_range"
+            | "overhead"
+            | "cpu_instant_event" => Self::Other,
+            _ => return None,
+        })
+    }
+}
+
+/// The prefix of the profiler's names for the `forward` of a module.
+const MODULE: &str = "nn.Module: ";
+
+impl Trace {
+    /// Takes what is of use of an event.
+    pub fn take(&mut self, raw: &RawEvent) {
+        if raw.phase == b'M' {
+            return self.describe(raw);
+        }
+        let category = match self.metadata.is_own {
+            true => Category::of_own(&raw.category),
+            false => Category::parse(&raw.category),
+        };
+        let Some(category) = category else {
+            return;
+        };
+        self.is_of_profiler = true;
+        if raw.phase != b'X' || matches!(category, Category::Other) {
+            return;
+        }
+        let (Some(start), Some(duration)) = (raw.start, raw.duration) else {
+            self.flaws.timeless += 1;
+            return;
+        };
+        self.flaws.negative += u64::from(duration < 0);
+        let ns = u64::try_from(duration).unwrap_or(0);
+        match category {
+            Category::Host(kind) => self.host(raw, kind, start, ns),
+            Category::Gpu(kind) => self.gpu(raw, kind, start, ns),
+            Category::Iteration => self.own.iteration(raw, start, ns),
+            Category::Window => {
+                let line = self.line(raw);
+                self.own.window(raw, &line, start, ns);
+            }
+            Category::Other => (),
+        }
+    }
+
+    fn host(&mut self, raw: &RawEvent, kind: HostKind, start: i64, ns: u64) {
+        if self.host.len() >= LIMIT {
+            self.flaws.left_out += 1;
+            return;
+        }
+        let (kind, name) = match (kind, raw.name.strip_prefix(MODULE)) {
+            (HostKind::Function, Some(module)) => (HostKind::Module, module_name(module)),
+            (HostKind::Function, None) => (kind, without_address(&raw.name)),
+            // Older versions of the profiler write ranges as operators.
+            (HostKind::Operator, _) if is_step_range(&raw.name) => {
+                (HostKind::Annotation, Cow::Borrowed(&*raw.name))
+            }
+            _ => (kind, Cow::Borrowed(&*raw.name)),
+        };
+        let known = self.processes.iter().position(|pid| *pid == raw.pid);
+        let process = known.unwrap_or_else(|| {
+            let is_room = self.processes.len() < MANY;
+            if is_room {
+                self.processes.push(raw.pid.clone());
+            }
+            self.processes.len() - 1
+        });
+        let event = HostEvent {
+            start,
+            ns,
+            name: self.names.number(&name),
+            thread: self.thread(&raw.tid),
+            correlation: correlation(raw),
+            process: process as u16,
+            kind,
+        };
+        self.host.push(event);
+    }
+
+    fn gpu(&mut self, raw: &RawEvent, kind: GpuKind, start: i64, ns: u64) {
+        let (device, stream) = self.place(raw);
+        let device = device.filter(|device| (0..DEVICES).contains(device));
+        let stream = self.stream(&stream);
+        let (Some(device), Some(stream)) = (device, stream) else {
+            self.flaws.left_out += 1;
+            return;
+        };
+        if self.gpu.len() >= LIMIT {
+            self.flaws.left_out += 1;
+            return;
+        }
+        let (kind, name) = match kind {
+            GpuKind::Copy(_) => (GpuKind::Copy(copy_kind(&raw.name)), ""),
+            GpuKind::Kernel => (kind, &*raw.name),
+            GpuKind::Set => (kind, ""),
+        };
+        let event = GpuEvent {
+            start,
+            ns,
+            bytes: raw.args.bytes.unwrap_or(0).unsigned_abs(),
+            name: self.names.number(name),
+            correlation: correlation(raw),
+            stream,
+            device: device as u8,
+            kind,
+        };
+        self.gpu.push(event);
+    }
+
+    /// The name of the line that an event is on; empty: not known.
+    fn line(&mut self, raw: &RawEvent) -> String {
+        let line = (raw.pid.clone(), self.thread(&raw.tid));
+        let name = self.thread_names.get(&line);
+        name.map_or_else(String::new, |name| self.names.get(*name).to_owned())
+    }
+
+    /// The device and the stream of work.
+    fn place(&mut self, raw: &RawEvent) -> (Option<i64>, Scalar) {
+        if self.metadata.is_own {
+            self.own.gpus.insert(raw.pid.clone());
+            let place = own::place(&self.line(raw));
+            return place.map_or((None, Scalar::None), |(device, stream)| {
+                (Some(device), Scalar::Number(stream))
+            });
+        }
+        let device = raw.args.device.or_else(|| raw.pid.number());
+        let stream = raw.args.stream.map(Scalar::Number);
+        (device, stream.unwrap_or_else(|| raw.tid.clone()))
+    }
+
+    /// Takes the name of a process or a thread.
+    fn describe(&mut self, raw: &RawEvent) {
+        match &*raw.name {
+            "process_name" if self.process_names.len() < MANY => {
+                let name = self.names.number(&raw.args.name);
+                self.process_names.insert(raw.pid.clone(), name);
+            }
+            "thread_name" if self.thread_names.len() < MANY => {
+                let name = self.names.number(&raw.args.name);
+                let thread = self.thread(&raw.tid);
+                self.thread_names.insert((raw.pid.clone(), thread), name);
+            }
+            _ => (),
+        }
+    }
+
+    /// Drops what is of another process than the one that called the GPU most, or did most where none called it: a file is
+    /// of one process, and threads and numbers of launches of others would be confused with its own.
+    pub fn keep_one_process(&mut self) {
+        let mut sums = vec![(0_u64, 0_u64); self.processes.len()];
+        for event in &self.host {
+            let (calls, all) = &mut sums[usize::from(event.process)];
+            *calls += u64::from(event.kind == HostKind::Call);
+            *all += 1;
+        }
+        let most = (0..)
+            .zip(sums)
+            .max_by_key(|(place, sum)| (*sum, Reverse(*place)));
+        let Some((most, _)) = most else {
+            return;
+        };
+        let before = self.host.len();
+        self.host.retain(|event| event.process == most);
+        self.of_others = (before - self.host.len()) as u64;
+        self.processes = vec![self.processes.swap_remove(usize::from(most))];
+        let process = &self.processes[0];
+        self.thread_names.retain(|(pid, _), _| pid == process);
+    }
+
+    /// The process's number; `None`: it is not known, or no number.
+    pub fn pid(&self) -> Option<u32> {
+        let process = self.processes.first()?;
+        u32::try_from(process.number()?).ok()
+    }
+
+    /// The process's name; empty: not known.
+    pub fn process_name(&self) -> &str {
+        let process = self.processes.first();
+        let name = process.and_then(|process| self.process_names.get(process));
+        name.map_or("", |name| self.names.get(*name))
+    }
+
+    /// A thread's number: its own where it has one.
+    fn thread(&mut self, tid: &Scalar) -> u32 {
+        if let Scalar::Number(number) = tid
+            && let Ok(number) = u32::try_from(*number)
+        {
+            return number;
+        }
+        let next = u32::MAX - self.threads.len() as u32;
+        match self.threads.get(tid) {
+            Some(thread) => *thread,
+            None if self.threads.len() < MANY => *self.threads.entry(tid.clone()).or_insert(next),
+            None => u32::MAX,
+        }
+    }
+
+    /// A stream's number: its own where a recording has room for that.
+    fn stream(&mut self, stream: &Scalar) -> Option<u16> {
+        if let Scalar::Number(number) = stream
+            && let Ok(number) = u16::try_from(*number)
+            && number < STREAMS
+        {
+            return Some(number);
+        }
+        let next = u16::MAX - self.streams.len() as u16;
+        match self.streams.get(stream) {
+            Some(known) => Some(*known),
+            None if self.streams.len() < MANY => {
+                Some(*self.streams.entry(stream.clone()).or_insert(next))
+            }
+            None => None,
+        }
+    }
+}
+
+/// Streams with a greater number get another.
+const STREAMS: u16 = u16::MAX - MANY as u16;
+
+/// A module's name with its number as a part of its own: `Linear.3` for `Linear_3`, the fourth of its class. Layers whose
+/// names differ in numbers are shown in one row.
+fn module_name(name: &str) -> Cow<'_, str> {
+    match name.rsplit_once('_') {
+        Some((class, number)) if !class.is_empty() && is_number(number) => {
+            Cow::Owned(format!("{class}.{number}"))
+        }
+        _ => Cow::Borrowed(name),
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// A function's name without the address of its object, which is another in each run: `<built-in method mm of type object>`.
+fn without_address(name: &str) -> Cow<'_, str> {
+    let Some((before, rest)) = name.split_once(" at 0x") else {
+        return Cow::Borrowed(name);
+    };
+    let after = rest.trim_start_matches(|digit: char| digit.is_ascii_hexdigit());
+    Cow::Owned(format!("{before}{after}"))
+}
+
+/// The number that a call and what it launched share.
+fn correlation(raw: &RawEvent) -> u32 {
+    let number = raw
+        .args
+        .correlation
+        .and_then(|number| u32::try_from(number).ok());
+    number.unwrap_or(0)
+}
+
+/// Returns the direction of a copy by its name: `Memcpy HtoD (Pageable -> Device)`.
+fn copy_kind(name: &str) -> CopyKind {
+    let way = name.split(' ').nth(1).unwrap_or("");
+    let kinds = (1..=10).map(CopyKind::from_code);
+    let mut fit = kinds.filter(|kind| kind.name() == way);
+    fit.next().unwrap_or(CopyKind::Unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_any_run() {
+        assert_eq!(module_name("Qwen3DecoderLayer_12"), "Qwen3DecoderLayer.12");
+        for name in ["Linear", "My_Module", "_3", "Linear_"] {
+            assert_eq!(module_name(name), name);
+        }
+        let bound = "<built-in method synchronize of torch.Event object at 0x7f3ab849d0f0>";
+        let expected = "<built-in method synchronize of torch.Event object>";
+        assert_eq!(without_address(bound), expected);
+        assert_eq!(without_address("a.py(3): f"), "a.py(3): f");
+    }
+
+    #[test]
+    fn copies_go_the_way_that_their_names_say() {
+        for (name, kind) in [
+            ("Memcpy HtoD (Pageable -> Device)", CopyKind::HostToDevice),
+            ("Memcpy DtoH (Device -> Pinned)", CopyKind::DeviceToHost),
+            ("Memcpy PtoP (Device -> Device)", CopyKind::PeerToPeer),
+            ("CopyDeviceToHost", CopyKind::Unknown),
+            ("", CopyKind::Unknown),
+        ] {
+            assert_eq!(copy_kind(name), kind, "{name}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! A small trace, as the PyTorch profiler writes one of a loop with two steps.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tllmprof_kineto::Error;
+use tllmprof_report::{Process, Report};
+
+/// The number of the process.
+pub const PID: u64 = 4242;
+
+/// An event with a duration, in microseconds.
+pub fn event(
+    category: &str,
+    name: &str,
+    thread: u64,
+    (start, duration): (f64, f64),
+    args: Value,
+) -> Value {
+    json!({
+        "ph": "X", "cat": category, "name": name, "pid": PID, "tid": thread, "ts": start, "dur": duration,
+        "args": args
+    })
+}
+
+/// Something that a GPU did.
+pub fn work(
+    category: &str,
+    name: &str,
+    device: u64,
+    (start, duration): (f64, f64),
+    correlation: u64,
+) -> Value {
+    json!({
+        "ph": "X", "cat": category, "name": name, "pid": device, "tid": 7, "ts": start, "dur": duration,
+        "args": {"device": device, "stream": 7, "correlation": correlation, "bytes": 4096}
+    })
+}
+
+/// A step of 100 µs from `start` on: two modules launch a kernel each, and the result is copied and waited for. The second
+/// kernel of a step ends after the step's range.
+pub fn step(number: u64, start: f64) -> Vec<Value> {
+    let own = 10 * number;
+    let at = |offset: f64, duration: f64| (start + offset, duration);
+    let call = |name: &str, offset: f64, correlation: u64| {
+        event(
+            "cuda_runtime",
+            name,
+            1,
+            at(offset, 4.0),
+            json!({"correlation": correlation}),
+        )
+    };
+    vec![
+        event(
+            "user_annotation",
+            &format!("ProfilerStep#{number}"),
+            1,
+            at(0.0, 90.0),
+            json!({}),
+        ),
+        event(
+            "python_function",
+            "nn.Module: Model_0",
+            1,
+            at(1.0, 60.0),
+            json!({}),
+        ),
+        event(
+            "python_function",
+            "nn.Module: Linear_0",
+            1,
+            at(2.0, 20.0),
+            json!({}),
+        ),
+        event("cpu_op", "aten::mm", 1, at(3.0, 12.0), json!({})),
+        call("cudaLaunchKernel", 5.0, own + 1),
+        event(
+            "python_function",
+            "nn.Module: Linear_1",
+            1,
+            at(30.0, 20.0),
+            json!({}),
+        ),
+        call("cudaLaunchKernel", 35.0, own + 2),
+        call("cudaMemcpyAsync", 65.0, own + 3),
+        call("cudaStreamSynchronize", 70.0, 0),
+        work("kernel", "first_kernel", 0, at(10.0, 20.0), own + 1),
+        work("kernel", "second_kernel", 0, at(40.0, 30.5), own + 2),
+        work(
+            "gpu_memcpy",
+            "Memcpy DtoH (Device -> Pinned)",
+            0,
+            at(70.0, 25.0),
+            own + 3,
+        ),
+    ]
+}
+
+/// Events in a document like the profiler's.
+pub fn document(events: Vec<Value>) -> Value {
+    json!({
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
+        "distributedInfo": {
+            "backend": "nccl", "rank": 1, "world_size": 2,
+            "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "ranks": [0, 1]}]
+        },
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": 1_700_000_000_000_000_000_u64,
+        "traceEvents": events
+    })
+}
+
+/// The trace of two steps.
+pub fn two_steps() -> Value {
+    document([step(5, 1000.0), step(6, 1100.0)].concat())
+}
+
+/// Reads a trace as `tllmprof report` does.
+pub fn read(text: &[u8]) -> Result<Process, Error> {
+    let path = Path::new("trace.json");
+    let recorded = tllmprof_kineto::read(text, path, None)?;
+    Ok(Process::read(path.to_owned(), &recorded)?)
+}
+
+pub fn read_json(document: &Value) -> Process {
+    read(document.to_string().as_bytes()).unwrap()
+}
+
+/// The report's JSON.
+pub fn reported(processes: Vec<Process>) -> Value {
+    let mut text = Vec::new();
+    Report::new(processes).json(&mut text).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}

@@ -1,0 +1,256 @@
+//! Passes that launches begin and no wait ends. They are iterations if nothing is waited for, or else parts
+//! of an iteration.
+
+use super::{Boundary, Learner, State};
+use crate::choose::{Choice, MIN_PERIODS_TO_NEXT_LOOK};
+use crate::periods::{Recurrence, UNWAITED, UNWAITED_FOR_LONG};
+use crate::rule::Rule;
+use crate::trail::{DEPTH, Trails};
+
+/// Number of periods after which passes within an iteration can be relied on.
+const SURE_AFTER: u32 = 32;
+/// Number of equal intervals in a row after which launches are trusted more than another thread's reads.
+const EVEN_RUN: u16 = 32;
+
+/// The level below an iteration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Inner {
+    /// The rule for what begins or ends a part.
+    pub rule: Rule,
+    /// Number of parts in an iteration.
+    pub each: u32,
+    /// The rule for an iteration.
+    pub outer: Rule,
+}
+
+impl Learner {
+    /// Returns the parts of an iteration if two levels have been found.
+    #[must_use]
+    pub fn inner(&self) -> Option<Inner> {
+        if self.state != State::Settled {
+            return None;
+        }
+        if self.rule.more_parts > 0 {
+            return Some(Inner {
+                rule: self.part_rule(),
+                each: self.rule.parts(),
+                outer: self.rule,
+            });
+        }
+        let anchor = self.part_of_iteration()?;
+        let (all, waited) = anchor.intervals();
+        let each = match self.held {
+            0 => u32::from((all + waited / 2) / waited.max(1)),
+            held => held,
+        };
+        Some(Inner {
+            rule: self.pass_rule()?,
+            each,
+            outer: self.rule,
+        })
+        .filter(|inner| inner.each > 1)
+    }
+
+    /// Returns the context that begins a pass, if an iteration ends by a wait and has several passes.
+    fn part_of_iteration(&self) -> Option<&Recurrence> {
+        let anchor = self.periods.found()?;
+        let own = self.rule.threads & 1 << anchor.thread != 0;
+        (self.rule.period.is_none() && own && anchor.is_part()).then_some(anchor)
+    }
+
+    /// Returns the number of passes found, including passes that are not iterations.
+    #[must_use]
+    pub fn passes_found(&self) -> u64 {
+        self.periods.passes()
+    }
+
+    /// Returns true if passes are counted as parts.
+    pub(super) fn counts_passes(&self) -> bool {
+        self.counts_inner
+            && match self.state {
+                State::Settled => self.rule.more_parts == 0 && self.part_of_iteration().is_some(),
+                State::Learning | State::Lost => {
+                    self.periods.found().is_some_and(Recurrence::is_part)
+                }
+            }
+    }
+
+    /// Returns true if equal parts that are waited for are counted.
+    pub(super) fn counts_parts(&self) -> bool {
+        self.counts_inner && self.state == State::Settled && self.rule.more_parts > 0
+    }
+
+    /// Returns the rule for one of the equal parts.
+    pub(super) fn part_rule(&self) -> Rule {
+        Rule {
+            more_parts: 0,
+            ..self.rule
+        }
+    }
+
+    /// Returns the rule for what begins a pass.
+    pub(super) fn pass_rule(&self) -> Option<Rule> {
+        let anchor = self.periods.found()?;
+        let thread = anchor.thread;
+        Some(Rule {
+            key: anchor.key,
+            thread,
+            threads: 1 << thread,
+            median: anchor.weight(),
+            longest: anchor.weight(),
+            periods: u32::from(anchor.intervals().0),
+            agreeing: u32::from(anchor.equal),
+            period: Some(anchor.interval),
+            context: self.pass_context,
+            ..Rule::NONE
+        })
+    }
+
+    /// Returns true if passes have recurred for long enough to be relied on as parts.
+    pub(super) fn understands_passes(&self) -> bool {
+        self.periods.found().is_some_and(|anchor| {
+            let outer = anchor.intervals().1 >= 2;
+            anchor.count >= SURE_AFTER
+                && anchor.is_regular()
+                && (outer || anchor.is_unwaited(UNWAITED_FOR_LONG))
+        })
+    }
+
+    /// Returns true if the launches recur more steadily than the reads of another thread, which may come
+    /// late.
+    pub(super) fn passes_are_steadier(&self, choice: &Choice) -> bool {
+        let rule = &choice.rule;
+        self.periods.found().is_some_and(|anchor| {
+            rule.helper
+                && anchor.run >= EVEN_RUN
+                && rule.threads & 1 << anchor.thread != 0
+                && anchor.is_even()
+                && anchor.weight() * 13 >= rule.median * 10
+                && anchor.weight() * 10 <= rule.median * 13
+        })
+    }
+
+    /// Counts iterations by the launch that begins a pass, instead of by another thread's reads. `ends` is
+    /// true if such a read ends an iteration now. Returns true if that read still opens one.
+    pub(super) fn follow_passes(&mut self, trails: &Trails, ends: bool, unsure_for: u32) -> bool {
+        let Some(anchor) = self.periods.found().copied() else {
+            return ends;
+        };
+        self.patience = unsure_for.max(MIN_PERIODS_TO_NEXT_LOOK);
+        // If a pass is one launch, a read follows its launch, and the next launch opens the iteration that
+        // the read would have opened.
+        let is_read = ends && anchor.is_one_launch();
+        if self.state != State::Settled || self.rule.period.is_none() {
+            let counted = self.closed - u64::from(is_read);
+            self.settle_on_passes(trails, &anchor);
+            // The passes are the same iterations, so the larger count is right.
+            self.closed = counted.max(u64::from(anchor.count));
+        }
+        self.follows_passes = true;
+        if unsure_for == 0 && anchor.count >= SURE_AFTER {
+            self.understand_passes();
+        }
+        ends && !is_read
+    }
+
+    /// Notes that something was waited for: passes that were taken for iterations may be parts of them.
+    pub(super) fn waited(&mut self) {
+        self.periods.waited();
+        let settled = self.rule.period.is_some() && self.state == State::Settled;
+        if settled && !self.understood && !self.follows_passes {
+            self.give_up_passes();
+        }
+    }
+
+    /// Stops counting passes as iterations. Nothing has relied on them.
+    fn give_up_passes(&mut self) {
+        self.state = State::Learning;
+        self.follows_passes = false;
+        self.closed = self.standing();
+        self.before = self.closed;
+    }
+
+    /// Notes the number of passes in the iteration that has ended.
+    pub(super) fn note_held(&mut self) {
+        let passes = self.periods.passes();
+        let held = passes.saturating_sub(self.passes_at_end);
+        self.passes_at_end = passes;
+        if held > 0 {
+            self.held = u32::try_from(held).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// Handles a launch of a thread. Returns the iteration that opens at it, if passes are iterations or are
+    /// counted.
+    #[inline]
+    pub(super) fn passes(&mut self, trails: &Trails, thread: u32) -> Option<Boundary> {
+        if self.periods.launched(trails, thread) {
+            return self.pass_begins(trails, thread);
+        }
+        let lost = || self.periods.found().is_none();
+        if self.rule.period.is_some() && self.state == State::Settled && lost() {
+            if self.understood {
+                self.lose(trails);
+            } else {
+                self.give_up_passes();
+            }
+        }
+        None
+    }
+
+    fn pass_begins(&mut self, trails: &Trails, thread: u32) -> Option<Boundary> {
+        let anchor = *self.periods.found()?;
+        if self.pass_key != anchor.key {
+            self.pass_key = anchor.key;
+            self.pass_context = [0; DEPTH];
+            for (token, launch) in self.pass_context.iter_mut().zip(trails.launches(thread)) {
+                *token = launch;
+            }
+        }
+        let settled = self.state == State::Settled;
+        if settled && self.rule.period.is_some() && self.rule.key == anchor.key {
+            return Some(self.end_pass(trails, &anchor));
+        }
+        let may_settle = !settled || self.rule.period.is_some();
+        if may_settle && anchor.is_unwaited(UNWAITED) {
+            self.settle_on_passes(trails, &anchor);
+            return Some(self.open());
+        }
+        self.counts_passes().then(|| self.open())
+    }
+
+    /// Counts passes as iterations.
+    fn settle_on_passes(&mut self, trails: &Trails, anchor: &Recurrence) {
+        let Some(rule) = self.pass_rule() else { return };
+        self.before = self.standing();
+        self.closed = self.before + u64::from(anchor.count);
+        self.follows_passes = false;
+        self.state = State::Settled;
+        self.rule = rule;
+        self.understood = false;
+        self.at = trails.work_of(rule.threads);
+        (self.part, self.waits) = (0, 0);
+        (self.judged, self.unusual, self.doubts) = (0, 0, 0);
+        self.heir = None;
+    }
+
+    fn end_pass(&mut self, trails: &Trails, anchor: &Recurrence) -> Boundary {
+        let work = trails.work_of(self.rule.threads);
+        let since = work.since(self.at).weight();
+        self.at = work;
+        self.waits = 0;
+        self.closed += 1;
+        self.judge(trails, since);
+        if !self.understood && anchor.is_unwaited(UNWAITED_FOR_LONG) {
+            self.understand_passes();
+        }
+        self.open()
+    }
+
+    fn understand_passes(&mut self) {
+        self.understood = true;
+        self.since = self.closed;
+        self.resting = true;
+        self.periods.rest(true);
+    }
+}

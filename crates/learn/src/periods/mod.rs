@@ -1,0 +1,306 @@
+//! The period of the launches themselves, for loops that wait for nothing: the passes of a network
+//! within an image, or a training loop that reads nothing back.
+//!
+//! While the learner learns, it examines each launch together with the seven before it, its *context*.
+//! A context that always recurs after the same number of launches marks a pass ([`Recurrence`]). The
+//! choice begins with the shortest such interval. It moves to a longer one while that explains why the
+//! shorter is not always equal, as among waits: from layers to passes, but not from passes to images
+//! that add almost nothing. Later the learner only looks for the chosen context, the *anchor*.
+
+mod recurrence;
+
+pub(crate) use recurrence::Recurrence;
+
+use crate::site;
+use crate::trail::{THREADS, Threads, Trails, slot};
+
+/// Minimum number of launches in a period that is more than an operator.
+const LAYER: u32 = 24;
+/// Number of launches below which a period may be a layer of a model.
+const LITTLE: u32 = 96;
+/// Number of sets of contexts, of [`WAYS`] contexts each.
+const SETS: usize = 56;
+const WAYS: usize = 8;
+/// Number of launches between two looks at the contexts.
+const LOOK_EVERY: u32 = 32;
+/// Maximum number of different intervals of a thread that are compared.
+const MAX_INTERVALS: usize = 24;
+/// Number of launches after which lost contexts are counted.
+const LOSSES_COUNTED_EVERY: u32 = 8192;
+/// If at least this number of contexts were lost in that time, for lack of room, half of the contexts are
+/// left out.
+const MAX_LOST: u32 = 512;
+/// Number of launches examined before the search is suspended.
+const LONGEST_SEARCH: u32 = 1 << 17;
+/// Length of the first such pause, in launches. Each pause is four times as long as the one before.
+const FIRST_PAUSE: u32 = 1 << 20;
+const MAX_PAUSES: u32 = 5;
+/// Number of periods without a wait after which they are counted as iterations …
+pub(crate) const UNWAITED: u16 = 24;
+/// … and after which windows are opened by them. It is more passes than most images have.
+pub(crate) const UNWAITED_FOR_LONG: u16 = 120;
+
+/// The launches that have to be reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Launches {
+    /// None of them.
+    None,
+    /// All of them.
+    All,
+    /// Those of this thread, which launches the anchor.
+    Of(u32),
+    /// The first after this number of launches of a thread. The search then begins again.
+    After(u32),
+}
+
+/// The search for the period, and its result.
+#[derive(Debug)]
+pub(crate) struct Periods {
+    contexts: [[Recurrence; WAYS]; SETS],
+    /// Number of zero bits in which a context's key must end for the context to be kept.
+    sampled: u32,
+    /// Number of contexts that were lost for lack of room since that was last checked.
+    lost: u32,
+    /// Number of launches examined in this search.
+    seen: u32,
+    /// True if the search is over or paused.
+    is_idle: bool,
+    pauses: u32,
+    /// The work of all threads when the search was paused.
+    paused_at: u32,
+    /// Threads that have launched since the search began.
+    threads: Threads,
+    /// Number of waits of the process.
+    waits: u32,
+    /// The context that was chosen.
+    anchor: Recurrence,
+    /// True if the anchor is still looked for after the search.
+    is_followed: bool,
+    /// Number of passes by anchors that were lost.
+    before: u64,
+}
+
+impl Periods {
+    pub const fn new() -> Self {
+        Self {
+            contexts: [[Recurrence::NONE; WAYS]; SETS],
+            sampled: 0,
+            lost: 0,
+            seen: 0,
+            is_idle: false,
+            pauses: 0,
+            paused_at: 0,
+            threads: 0,
+            waits: 0,
+            anchor: Recurrence::NONE,
+            is_followed: false,
+            before: 0,
+        }
+    }
+
+    /// Returns the anchor if one was found.
+    pub fn found(&self) -> Option<&Recurrence> {
+        self.anchor.is_used.then_some(&self.anchor)
+    }
+
+    /// Returns the number of passes.
+    pub fn passes(&self) -> u64 {
+        self.before + u64::from(self.anchor.count)
+    }
+
+    /// Restarts the count of passes at 0.
+    pub fn restart(&mut self) {
+        self.before = 0;
+        self.anchor.count = 0;
+    }
+
+    /// Notes that something was waited for.
+    pub fn waited(&mut self) {
+        self.waits = self.waits.wrapping_add(1);
+    }
+
+    /// Ends the search. If `keeps_anchor` is true, the anchor is still looked for.
+    pub fn rest(&mut self, keeps_anchor: bool) {
+        self.is_idle = true;
+        self.pauses = MAX_PAUSES;
+        self.is_followed = keeps_anchor;
+    }
+
+    /// Restarts the search. The anchor is kept until it no longer recurs.
+    pub fn search(&mut self) {
+        self.contexts = [[Recurrence::NONE; WAYS]; SETS];
+        (self.sampled, self.lost, self.seen) = (0, 0, 0);
+        (self.is_idle, self.is_followed, self.threads) = (false, true, 0);
+    }
+
+    /// The launches that have to be reported.
+    pub fn asks(&self) -> Launches {
+        if !self.is_idle {
+            return Launches::All;
+        }
+        match self.found() {
+            Some(anchor) if self.is_followed => Launches::Of(u32::from(anchor.thread)),
+            _ if self.pauses >= MAX_PAUSES => Launches::None,
+            _ => Launches::After(self.pause()),
+        }
+    }
+
+    fn pause(&self) -> u32 {
+        FIRST_PAUSE << (2 * self.pauses.saturating_sub(1))
+    }
+
+    /// Handles a launch of a thread that its trail has. Returns true if a pass begins with it.
+    pub fn launched(&mut self, trails: &Trails, thread: u32) -> bool {
+        let follows = self.anchor.is_used
+            && (self.is_followed || !self.is_idle)
+            && usize::from(self.anchor.thread) == slot(thread);
+        if self.is_idle && !follows {
+            self.look_whether_paused(trails);
+            return false;
+        }
+        let key = site::launch_key(trails, thread);
+        let work = trails.work(thread);
+        let begins = follows && self.anchor.key == key;
+        if begins {
+            self.anchor.recur(work, self.waits);
+        } else if follows && self.anchor.is_stale(work) {
+            self.lose_anchor();
+            if self.is_idle {
+                self.search();
+            }
+        }
+        if !self.is_idle {
+            self.note(trails, thread, key);
+        }
+        begins
+    }
+
+    #[cold]
+    fn look_whether_paused(&mut self, trails: &Trails) {
+        let work = trails.work_of(self.threads).weight();
+        if self.pauses < MAX_PAUSES && work.wrapping_sub(self.paused_at) >= self.pause() {
+            self.search();
+        }
+    }
+
+    /// Keeps a launch's context, and examines all contexts from time to time.
+    fn note(&mut self, trails: &Trails, thread: u32, key: u32) {
+        self.seen += 1;
+        self.threads |= 1 << slot(thread);
+        if key.trailing_zeros() >= self.sampled {
+            self.keep(trails, thread, key);
+        }
+        if self.seen.is_multiple_of(LOSSES_COUNTED_EVERY) {
+            let lost = core::mem::take(&mut self.lost);
+            self.sampled = match lost {
+                MAX_LOST.. => self.sampled + 1,
+                _ => self.sampled.saturating_sub(1),
+            };
+        }
+        if self.seen.is_multiple_of(LOOK_EVERY) {
+            self.look(trails);
+        }
+        if self.seen >= LONGEST_SEARCH {
+            self.is_idle = true;
+            self.pauses += 1;
+            self.paused_at = trails.work_of(self.threads).weight();
+        }
+    }
+
+    fn keep(&mut self, trails: &Trails, thread: u32, key: u32) {
+        let own = slot(thread);
+        let (at, waits) = (trails.work(thread), self.waits);
+        let Some(set) = self.contexts.get_mut((key >> 16) as usize % SETS) else {
+            return;
+        };
+        let is_known =
+            |c: &&mut Recurrence| c.is_used && c.key == key && usize::from(c.thread) == own;
+        if let Some(known) = set.iter_mut().find(is_known) {
+            return known.recur(at, waits);
+        }
+        let is_stale = |c: &Recurrence| c.is_stale(trails.work(u32::from(c.thread)));
+        // Contexts that never recurred are replaced first, the oldest of them first.
+        let least = set.iter_mut().min_by_key(|c| match () {
+            () if !c.is_used => (0, 0),
+            () if c.count == 1 || is_stale(c) => (1, u32::MAX - c.age(trails)),
+            () => (2, 0),
+        });
+        let Some(place) = least else { return };
+        if place.is_used {
+            self.lost += 1;
+            if place.count > 1 && !is_stale(place) {
+                return;
+            }
+        }
+        *place = Recurrence::first(key, own, at, waits);
+    }
+
+    /// Chooses the anchor among the contexts of the thread that launches most in regular passes.
+    fn look(&mut self, trails: &Trails) {
+        let mut best: Option<Recurrence> = None;
+        for thread in 0..THREADS {
+            if self.threads & 1 << thread == 0 {
+                continue;
+            }
+            let found = self.outermost(trails, thread);
+            let work = |c: &Recurrence| u64::from(c.weight()) * u64::from(c.count);
+            best = match (best, found) {
+                (Some(best), Some(found)) if work(&best) >= work(&found) => Some(best),
+                (best, found) => found.or(best),
+            };
+        }
+        match best {
+            Some(best) => self.anchor = best,
+            None if self.anchor.is_used && !self.anchor.is_steady() => self.lose_anchor(),
+            None => {}
+        }
+    }
+
+    fn lose_anchor(&mut self) {
+        self.before += u64::from(self.anchor.count);
+        self.anchor = Recurrence::NONE;
+    }
+
+    /// Returns the outermost context of a thread, found by moving outward from the shortest interval.
+    fn outermost(&self, trails: &Trails, thread: usize) -> Option<Recurrence> {
+        let mut found: [Option<&Recurrence>; MAX_INTERVALS] = [None; MAX_INTERVALS];
+        let mut count = 0;
+        let now = trails.work(thread as u32);
+        let regular = |c: &&Recurrence| {
+            c.is_used && usize::from(c.thread) == thread && c.is_regular() && !c.is_stale(now)
+        };
+        for context in self.contexts.iter().flatten().filter(regular) {
+            let same = |known: &&mut Option<&Recurrence>| {
+                known.is_some_and(|known| known.interval == context.interval)
+            };
+            if let Some(same) = found[..count].iter_mut().find(same) {
+                if same.is_some_and(|same| self.rank(context) > self.rank(same)) {
+                    *same = Some(context);
+                }
+            } else if let Some(free) = found.get_mut(count) {
+                *free = Some(context);
+                count += 1;
+            }
+        }
+        found[..count].sort_unstable_by_key(|c| c.map(|c| (c.weight(), c.key)));
+        let chosen = found.into_iter().flatten().reduce(|inner, outer| {
+            if inner.is_explained_by(outer) || !inner.covers_work() {
+                outer
+            } else {
+                inner
+            }
+        });
+        chosen
+            .filter(|c| c.is_steady() && !c.may_be_layer())
+            .copied()
+    }
+
+    /// Returns the rank of a context among those of a pass. A context that recurs in every pass is best, and
+    /// the anchor is kept unless another is clearly better.
+    fn rank(&self, context: &Recurrence) -> (u32, u16, u32) {
+        let is_anchor = self.anchor.is_used
+            && (self.anchor.key, self.anchor.thread) == (context.key, context.thread);
+        let count = context.count + if is_anchor { 2 } else { 0 };
+        (count, u16::MAX - context.others(), context.key)
+    }
+}

@@ -1,0 +1,297 @@
+//! The statistics of one launch context: the number of its occurrences and the intervals between them.
+
+use super::{LAYER, LITTLE};
+use crate::trail::{DEPTH, Trails, Work};
+
+/// The least work of a model's first and last kernels, in tenths of a layer's work.
+const ENDS_OF_LAYER: u32 = 3;
+/// Intervals are nearly equal if their lengths differ by at most one part in this number.
+const NEAR: u32 = 4;
+/// The share of the work, in thousandths, that a longer period must explain to replace the shorter.
+const EXPLAINED: u64 = 60;
+/// The largest share of the work, in thousandths, that may be outside of all periods.
+const UNCOVERED: u64 = 250;
+/// The least number of launches that a model has before and after its layers.
+const ENDS: u32 = 4;
+/// Number of equal intervals at which all counts are halved, so that old ones matter less.
+const HALVED_AT: u16 = 128;
+/// Minimum number of equal intervals of a period.
+const MIN_INTERVALS: u16 = 8;
+/// Minimum number of runs of equal intervals whose lengths can be compared.
+const MIN_RUNS: u16 = 4;
+/// A context is stale if it has not recurred in four intervals and this many launches more.
+const STALE_AFTER: u32 = 48;
+
+/// A launch with the seven before it, and the intervals between its occurrences.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recurrence {
+    pub key: u32,
+    pub thread: u8,
+    pub is_used: bool,
+    /// Number of occurrences.
+    pub count: u32,
+    /// The thread's work at the last occurrence.
+    at: Work,
+    /// Number of waits of the process at that time.
+    waits: u32,
+    pub interval: Work,
+    /// Number of intervals of that length.
+    pub equal: u16,
+    /// Number of intervals of nearly that length.
+    near: u16,
+    /// Number of intervals of another length without a wait.
+    odd: u16,
+    /// Number of intervals of another length with a wait: an outer loop may have ended there.
+    broken: u16,
+    /// Sum of the work by which the intervals of other lengths exceed the usual one.
+    excess: u32,
+    /// Length of the current run of equal intervals, and of the last one before it.
+    pub run: u16,
+    last_run: u16,
+    /// Number of runs that were as long as the one before, and number of the other runs.
+    same_runs: u8,
+    other_runs: u8,
+    /// Number of intervals since the last wait, and the most in a row before that.
+    pub unwaited: u16,
+    most_unwaited: u16,
+    /// Number of intervals with a wait.
+    waited: u16,
+}
+
+impl Recurrence {
+    pub const NONE: Self = Self {
+        key: 0,
+        thread: 0,
+        is_used: false,
+        count: 0,
+        at: Work::NONE,
+        waits: 0,
+        interval: Work::NONE,
+        equal: 0,
+        near: 0,
+        odd: 0,
+        broken: 0,
+        excess: 0,
+        run: 0,
+        last_run: 0,
+        same_runs: 0,
+        other_runs: 0,
+        unwaited: 0,
+        most_unwaited: 0,
+        waited: 0,
+    };
+
+    /// Returns the statistics of a first occurrence.
+    pub fn first(key: u32, thread: usize, at: Work, waits: u32) -> Self {
+        Self {
+            key,
+            thread: thread as u8,
+            is_used: true,
+            count: 1,
+            at,
+            waits,
+            ..Self::NONE
+        }
+    }
+
+    /// Adds an occurrence. `at` is the thread's work and `waits` the number of the process's waits so far.
+    pub fn recur(&mut self, at: Work, waits: u32) {
+        let interval = at.since(self.at);
+        let waited = waits != self.waits;
+        (self.at, self.waits) = (at, waits);
+        self.count = self.count.saturating_add(1);
+        if waited {
+            self.most_unwaited = self.most_unwaited.max(self.unwaited);
+            self.unwaited = 0;
+            self.waited = self.waited.saturating_add(1);
+        } else {
+            self.unwaited = self.unwaited.saturating_add(1);
+        }
+        if interval == self.interval {
+            self.equal += 1;
+            self.run = self.run.saturating_add(1);
+            if self.equal >= HALVED_AT {
+                self.halve();
+            }
+            return;
+        }
+        self.end_run();
+        let (weight, usual) = (interval.weight(), self.weight());
+        let more = weight.saturating_sub(usual);
+        let others = if weight.abs_diff(usual) <= usual / NEAR {
+            &mut self.near
+        } else if waited {
+            &mut self.broken
+        } else {
+            &mut self.odd
+        };
+        *others += 1;
+        self.excess = self.excess.saturating_add(more);
+        if self.others() > self.equal {
+            *self = Self {
+                interval,
+                equal: 1,
+                run: 1,
+                near: 0,
+                odd: 0,
+                broken: 0,
+                excess: 0,
+                last_run: 0,
+                same_runs: 0,
+                other_runs: 0,
+                waited: 0,
+                ..*self
+            };
+        }
+    }
+
+    fn end_run(&mut self) {
+        if self.last_run > 0 {
+            let same = self.run == self.last_run;
+            let runs = if same {
+                &mut self.same_runs
+            } else {
+                &mut self.other_runs
+            };
+            *runs = runs.saturating_add(1);
+        }
+        (self.last_run, self.run) = (self.run, 0);
+    }
+
+    fn halve(&mut self) {
+        for count in [
+            &mut self.equal,
+            &mut self.near,
+            &mut self.odd,
+            &mut self.broken,
+            &mut self.waited,
+        ] {
+            *count /= 2;
+        }
+        self.excess /= 2;
+    }
+
+    /// Returns the number of intervals, and the number of those with a wait.
+    pub const fn intervals(&self) -> (u16, u16) {
+        (self.equal + self.others(), self.waited)
+    }
+
+    /// Returns the number of intervals of another length.
+    pub const fn others(&self) -> u16 {
+        self.near + self.odd + self.broken
+    }
+
+    /// Returns the work of an interval.
+    pub const fn weight(&self) -> u32 {
+        self.interval.weight()
+    }
+
+    /// Returns true if an interval is one launch, of a kernel or of a graph.
+    pub const fn is_one_launch(&self) -> bool {
+        self.interval.launches + self.interval.graphs == 1
+    }
+
+    /// Returns true if its intervals are equal, except those in which an outer loop may have ended.
+    pub const fn is_regular(&self) -> bool {
+        let (equal, odd) = (self.equal as u32, self.odd as u32);
+        let alike = equal + self.near as u32;
+        self.equal >= MIN_INTERVALS / 2
+            && alike * 10 >= (alike + odd) * 9
+            && equal * 3 >= (alike + odd + self.broken as u32) * 2
+    }
+
+    /// Returns true if it has stopped recurring by now, when its thread has done this work.
+    pub const fn is_stale(&self, now: Work) -> bool {
+        now.since(self.at).weight() > self.weight().saturating_mul(4).saturating_add(STALE_AFTER)
+    }
+
+    /// Returns the mean work by which an interval of another length exceeds the usual one.
+    fn mean_excess(&self) -> u32 {
+        self.excess / u32::from(self.others()).max(1)
+    }
+
+    /// Returns true if intervals as small as a model's layer are sometimes longer by at least the work of a
+    /// model's first and last kernels. If nothing is waited for, any additional work may be theirs.
+    fn has_ends(&self) -> bool {
+        let ends = match self.waited {
+            0 => 1,
+            _ => (self.weight() * ENDS_OF_LAYER / 10).max(ENDS),
+        };
+        self.weight() < LITTLE && self.others() > 0 && self.mean_excess() >= ends
+    }
+
+    /// Returns the share of the work, in thousandths, by which other intervals exceed the usual one.
+    fn excess_share(&self) -> u64 {
+        u64::from(self.excess) * 1000 / self.work().max(1)
+    }
+
+    /// Returns the work of all intervals.
+    fn work(&self) -> u64 {
+        let equal = u64::from(self.weight()) * u64::from(self.equal + self.others());
+        equal + u64::from(self.excess)
+    }
+
+    /// Returns true if `outer`, which is longer, explains why the intervals are not all equal: they differ
+    /// once in each of its own. An outer loop that adds almost no work explains nothing.
+    pub fn is_explained_by(&self, outer: &Self) -> bool {
+        if outer.equal < MIN_INTERVALS / 2 || self.others() == 0 {
+            return false;
+        }
+        let between = self.work() / u64::from(self.others());
+        u64::from(outer.weight()) * 2 >= between
+            && (self.has_ends() || self.excess_share() >= EXPLAINED)
+    }
+
+    /// Returns true if its intervals are equal, make up most of the work, and contain more than a kernel that
+    /// is launched repeatedly.
+    pub fn is_steady(&self) -> bool {
+        self.weight() >= DEPTH as u32
+            && self.equal >= MIN_INTERVALS
+            && self.is_regular()
+            && self.covers_work()
+    }
+
+    /// Returns true if its intervals make up most of the work.
+    pub fn covers_work(&self) -> bool {
+        self.excess_share() <= UNCOVERED
+    }
+
+    /// Returns true if hardly any interval differs.
+    pub const fn is_even(&self) -> bool {
+        self.others() as u32 * 32 <= self.equal as u32
+    }
+
+    /// Returns true if it may be a layer of a model: a model always has the same number of layers, and some
+    /// more work before and after them.
+    pub fn may_be_layer(&self) -> bool {
+        self.has_ends() && self.other_runs <= self.same_runs
+    }
+
+    /// Returns the work of its thread since the last occurrence.
+    pub fn age(&self, trails: &Trails) -> u32 {
+        trails.work(u32::from(self.thread)).since(self.at).weight()
+    }
+
+    /// Returns true if it is a part of a longer iteration: many intervals have no wait, and it is neither a
+    /// layer nor as small as an operator.
+    pub fn is_part(&self) -> bool {
+        let all = self.equal + self.others();
+        self.weight() >= LAYER && !self.may_be_layer() && self.waited * 3 <= all * 2
+    }
+
+    /// Returns true if it is an iteration itself: at least the last `intervals` intervals had no wait, and
+    /// these are twice as many as in any such row before. Small intervals must be more.
+    pub fn is_unwaited(&self, intervals: u16) -> bool {
+        let small = u32::from(intervals) * LAYER / self.weight().max(1);
+        let wanted = intervals.max(small.min(u32::from(u16::MAX)) as u16);
+        self.unwaited >= wanted.max(self.most_unwaited.saturating_mul(2))
+            && self.stands_alone(wanted)
+    }
+
+    /// Returns true if it is certain that no outer loop is missed for lack of intervals.
+    fn stands_alone(&self, intervals: u16) -> bool {
+        let runs = u16::from(self.same_runs) + u16::from(self.other_runs);
+        let is_long = self.weight() >= LITTLE || self.weight() >= LAYER && runs >= MIN_RUNS;
+        !self.may_be_layer() && (is_long || self.run >= intervals)
+    }
+}

@@ -1,0 +1,143 @@
+//! Made-up programs: the calls of their threads, with the times that a host and a GPU would need.
+
+mod programs;
+
+pub use programs::all;
+
+use super::recorded::Record;
+use tllmprof_calls::Wait;
+use tllmprof_learn::Call;
+
+/// Pseudo-random numbers, the same in each run.
+pub struct Random(u64);
+
+impl Random {
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+
+    pub fn between(&mut self, least: u64, most: u64) -> u64 {
+        least + self.below(most - least + 1)
+    }
+}
+
+/// A program that runs. Each thread has its own time on the host, and all share the GPU.
+pub struct Program {
+    pub random: Random,
+    records: Vec<(u64, Record)>,
+    host: [u64; 8],
+    /// The time at which the GPU has done all that was launched, in nanoseconds.
+    gpu: u64,
+    /// The duration of a kernel, in nanoseconds.
+    pub kernel: u64,
+}
+
+impl Program {
+    pub fn new(seed: u64) -> Self {
+        Self {
+            random: Random(seed),
+            records: Vec::new(),
+            host: [0; 8],
+            gpu: 0,
+            kernel: 3_000,
+        }
+    }
+
+    /// Returns the records of all threads in the order of their times.
+    pub fn records(mut self) -> Vec<Record> {
+        self.records.sort_by_key(|&(time, _)| time);
+        self.records.into_iter().map(|(_, record)| record).collect()
+    }
+
+    pub fn now(&self, thread: u32) -> u64 {
+        self.host[thread as usize]
+    }
+
+    pub fn mark(&mut self, thread: u32) {
+        self.records.push((self.now(thread), Record::Mark));
+    }
+
+    /// The thread runs code without calls for about `micros` microseconds.
+    pub fn work(&mut self, thread: u32, micros: u64) {
+        // A fortieth of the pieces are interrupted.
+        let late = if self.random.below(40) == 0 {
+            60_000
+        } else {
+            0
+        };
+        let nanos = micros * 1000;
+        let jitter = self.random.below(nanos / 5 + 1);
+        self.host[thread as usize] += nanos - nanos / 10 + jitter + self.random.below(late + 1);
+    }
+
+    /// The thread does nothing until this time.
+    pub fn until(&mut self, thread: u32, time: u64) {
+        let host = &mut self.host[thread as usize];
+        *host = (*host).max(time);
+    }
+
+    pub fn call(&mut self, thread: u32, call: Call) {
+        let time = self.now(thread);
+        self.records.push((time, Record::Call(thread, call, time)));
+        self.work(thread, 3);
+    }
+
+    /// Launches the kernels numbered from `first` on.
+    pub fn launch(&mut self, thread: u32, first: u64, count: u64) {
+        for kernel in first..first + count {
+            self.call(thread, Call::Launch((1 << 32) + kernel));
+            self.gpu = self.gpu.max(self.now(thread)) + self.kernel;
+        }
+    }
+
+    /// Launches a graph of this number of kernels.
+    pub fn graph(&mut self, thread: u32, kernels: u64) {
+        self.call(thread, Call::GraphLaunch);
+        self.gpu = self.gpu.max(self.now(thread)) + kernels * self.kernel;
+    }
+
+    pub fn upload(&mut self, thread: u32) {
+        self.call(thread, Call::CopyToDevice);
+    }
+
+    /// Returns the time at which the GPU will have done what was launched.
+    pub fn done(&self) -> u64 {
+        self.gpu
+    }
+
+    /// Waits until the GPU has done what was launched by `done`.
+    pub fn wait_until(&mut self, thread: u32, wait: Wait, done: u64) {
+        self.until(thread, done);
+        self.work(thread, 6);
+        self.call(thread, Call::Returned(wait));
+    }
+
+    pub fn wait(&mut self, thread: u32, wait: Wait) {
+        self.wait_until(thread, wait, self.gpu);
+    }
+
+    /// Waits for an event that the GPU has passed long ago.
+    pub fn call_event(&mut self, thread: u32) {
+        self.call(thread, Call::Returned(Wait::Event));
+    }
+
+    /// Copies a result to the host and waits for it.
+    pub fn read(&mut self, thread: u32) {
+        self.call(thread, Call::CopyToHost);
+        self.wait(thread, Wait::Stream);
+    }
+
+    /// Captures a graph of this number of kernels.
+    pub fn capture(&mut self, thread: u32, first: u64, count: u64) {
+        self.call(thread, Call::CaptureBegin);
+        for kernel in first..first + count {
+            self.call(thread, Call::Launch((1 << 32) + kernel));
+        }
+        self.call(thread, Call::CaptureEnd);
+        self.work(thread, 400);
+    }
+}

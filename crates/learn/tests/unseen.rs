@@ -1,0 +1,39 @@
+//! Loops of kinds that no recorded stream has, made with a model of the host's and the GPU's time.
+
+#[expect(dead_code, reason = "shared with the tests of recorded streams")]
+mod judged;
+mod made;
+#[expect(dead_code, reason = "these streams are not read from files")]
+mod recorded;
+
+use judged::{replay_level, share};
+
+/// The least share of true iterations that have exactly one boundary.
+const MIN_SHARE: f64 = 0.95;
+
+/// Programs whose iteration is not waited for. It is the level below what is waited for.
+const INNER: [&str; 6] = [
+    "cfg",
+    "jax_every_4",
+    "jax_every_4_late",
+    "log_each_10",
+    "stop_check_4",
+    "stop_check_16",
+];
+
+#[test]
+fn iterations_are_found() {
+    let mut wrong = Vec::new();
+    for (name, records) in made::all() {
+        let is_inner = INNER.contains(&name.as_str());
+        let (learner, boundaries) = replay_level(&records, is_inner);
+        let (share, marks) = (share(&boundaries), boundaries.len() as u64);
+        let is_offered = !is_inner || learner.inner().is_some();
+        let apart = learner.detected().abs_diff(marks);
+        if share < MIN_SHARE || !is_offered || apart * 50 > marks {
+            let rule = learner.rule().map(|rule| rule.to_string());
+            wrong.push((name, share, learner.detected(), marks, rule));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

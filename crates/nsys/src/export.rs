@@ -1,0 +1,142 @@
+//! Exports nsys's own reports, by the nsys that is on `PATH`.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::error::Error;
+
+/// Maximum duration of an export.
+const TIMEOUT: Duration = Duration::from_secs(600);
+/// Interval of the checks whether it is done.
+const POLL: Duration = Duration::from_millis(50);
+/// Number of bytes that are read of what nsys prints, from its end.
+const SAID: u64 = 4096;
+
+/// Exports a report to a folder of its own, which is removed with the result.
+///
+/// # Errors
+/// There is no nsys, or it fails.
+pub fn export(report: &Path) -> Result<(TempDir, PathBuf), Error> {
+    export_by(Path::new("nsys"), report, TIMEOUT)
+}
+
+fn export_by(nsys: &Path, report: &Path, timeout: Duration) -> Result<(TempDir, PathBuf), Error> {
+    let folder = TempDir::with_prefix("tllmprof-nsys-").map_err(Error::NoPlace)?;
+    let to = folder.path().join("export.sqlite");
+    let mut said = File::create_new(folder.path().join("said")).map_err(Error::NoPlace)?;
+    let output = || said.try_clone().map_err(Error::NoPlace);
+    let (out, err) = (output()?, output()?);
+    let child = Command::new(nsys)
+        .args(["export", "--type", "sqlite", "--force-overwrite", "true"])
+        .arg("--output")
+        .arg(&to)
+        .arg(report)
+        .stdin(Stdio::null())
+        .stdout(out)
+        .stderr(err)
+        .spawn();
+    let child = child.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Error::NoNsys,
+        _ => Error::NotExported(format!("it does not start: {error}")),
+    })?;
+    let status = wait(child, timeout)?;
+    if status.success() && to.is_file() {
+        return Ok((folder, to));
+    }
+    let words = last_line(&mut said);
+    Err(Error::NotExported(if words.is_empty() {
+        status.to_string()
+    } else {
+        words
+    }))
+}
+
+/// Waits for it to end, no longer than `timeout`.
+fn wait(mut child: Child, timeout: Duration) -> Result<ExitStatus, Error> {
+    let since = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(status),
+            Ok(None) if since.elapsed() < timeout => sleep(POLL),
+            failed => {
+                // It may have ended meanwhile.
+                let _ = child.kill();
+                let _ = child.wait();
+                let why = match failed {
+                    Err(error) => error.to_string(),
+                    Ok(_) => format!("it was not done after {} s", timeout.as_secs()),
+                };
+                return Err(Error::NotExported(why));
+            }
+        }
+    }
+}
+
+/// The last line that nsys printed.
+fn last_line(said: &mut File) -> String {
+    let mut bytes = Vec::new();
+    let length = said.metadata().map_or(0, |file| file.len());
+    let start = SeekFrom::Start(length.saturating_sub(SAID));
+    // What cannot be read is not quoted.
+    let _ = said.seek(start).and_then(|_| said.read_to_end(&mut bytes));
+    let text = String::from_utf8_lossy(&bytes);
+    let last = text.lines().rfind(|line| !line.trim().is_empty());
+    last.unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// Returns the result of an export by this script in the place of nsys.
+    fn exported(script: &str, timeout: Duration) -> Result<Vec<u8>, String> {
+        let scratch = TempDir::new().unwrap();
+        let nsys = scratch.path().join("nsys");
+        fs::write(&nsys, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&nsys, fs::Permissions::from_mode(0o755)).unwrap();
+        let result = export_by(&nsys, Path::new("a.nsys-rep"), timeout);
+        let (_folder, file) = result.map_err(|error| error.to_string())?;
+        Ok(fs::read(file).unwrap())
+    }
+
+    #[test]
+    fn a_report_is_exported_by_nsys() {
+        // Its arguments: export --type sqlite --force-overwrite true --output TO REPORT.
+        let exports = "printf '%s' \"$1 $8\" > \"$7\"";
+        assert_eq!(exported(exports, TIMEOUT).unwrap(), b"export a.nsys-rep");
+    }
+
+    #[test]
+    fn what_nsys_says_is_said() {
+        let failed = exported("echo first; echo 'it is broken' >&2; exit 3", TIMEOUT);
+        assert_eq!(
+            failed.unwrap_err(),
+            "nsys could not export it: it is broken"
+        );
+        let silent = exported("exit 3", TIMEOUT).unwrap_err();
+        assert_eq!(silent, "nsys could not export it: exit status: 3");
+        let nothing = exported("exit 0", TIMEOUT).unwrap_err();
+        assert_eq!(nothing, "nsys could not export it: exit status: 0");
+    }
+
+    #[test]
+    fn an_export_that_hangs_is_ended() {
+        let hangs = exported("exec sleep 600", Duration::from_secs(0)).unwrap_err();
+        assert_eq!(hangs, "nsys could not export it: it was not done after 0 s");
+    }
+
+    #[test]
+    fn without_nsys_that_is_said() {
+        let none = export_by(Path::new("/no/such/nsys"), Path::new("a"), TIMEOUT);
+        assert!(matches!(none, Err(Error::NoNsys)));
+    }
+}

@@ -1,0 +1,168 @@
+//! Iterations of a process that tllmprof did not count.
+
+use tllmprof_config::Step;
+use tllmprof_foreign::{
+    self as foreign, Finder, Found, Method, NotFound, Source, Span, Trace, Work,
+};
+use tllmprof_record::CopyKind;
+use tllmprof_report::{kernel_name, short_kernel_name};
+
+use crate::database::Database;
+use crate::error::Error;
+use crate::loaded::Events;
+use crate::ranges::{Domains, Range, number, process};
+use crate::rows::{WorkKind, WorkRow};
+use crate::windows::{Window, Windows};
+
+/// Finds the iterations of a process. `names` are nsys's numbers of names.
+///
+/// # Errors
+/// The rule finds none, or the export cannot be read.
+pub fn find(
+    database: &Database,
+    domains: &Domains,
+    step: Option<&Step>,
+    of: i64,
+    events: &Events,
+    names: &[i64],
+) -> Result<Result<Found, NotFound>, Error> {
+    let mut finder = Finder::new(step.cloned());
+    let mut known = std::collections::HashMap::new();
+    Range::each(database, Some(of), |range| {
+        if range.is_open() || range.is_mark {
+            return;
+        }
+        let domain = domains.name(&range);
+        // Most ranges have one of few names.
+        let is_candidate = match range.text.number() {
+            Some(id) => *known.entry((id, range.domain)).or_insert_with(|| {
+                finder.is_candidate(Source::Nvtx, &range.text.get(database), domain)
+            }),
+            None => true,
+        };
+        let name = range.text.get(database);
+        if is_candidate && finder.is_candidate(Source::Nvtx, &name, domain) {
+            finder.range(&foreign::Range {
+                thread: range.thread as u64,
+                source: Source::Nvtx,
+                name: &name,
+                domain,
+                start: range.start,
+                end: range.end,
+            });
+        } else if step.is_some() {
+            finder.other_ranges(&name, 1);
+        }
+    })?;
+    if finder.needs_calls() {
+        calls(&mut finder, database, events, names);
+    }
+    let trace = Trace {
+        span: span(events)
+            .or_else(|| ranges_span(database, of))
+            .unwrap_or_default(),
+        main_thread: Some(main_thread(of)),
+    };
+    let kernel = |place: u32| {
+        let id = names.get(place as usize).copied().unwrap_or(-1);
+        short_kernel_name(&kernel_name(&database.string(id).unwrap_or_default()))
+    };
+    Ok(finder.finish(&trace, &kernel))
+}
+
+/// The main thread of a process, as nsys numbers it.
+const fn main_thread(of: i64) -> u64 {
+    (of as u64) << 24 | number(of) as u64
+}
+
+fn calls(finder: &mut Finder, database: &Database, events: &Events, names: &[i64]) {
+    let text = |id: &i64| database.string(*id).unwrap_or_default();
+    let names: Vec<_> = names.iter().map(text).collect();
+    for (thread, calls) in &events.calls {
+        for call in calls {
+            finder.call(&foreign::Call {
+                thread: *thread as u64,
+                name: &names[call.name as usize],
+                correlation: call.correlation,
+                start: call.start,
+                end: call.end(),
+            });
+        }
+    }
+    for work in &events.work {
+        let what = match work.kind {
+            WorkKind::Kernel => Work::Kernel(work.name),
+            WorkKind::Copy => Work::Copy(copy_kind(work)),
+            WorkKind::Graph | WorkKind::Set => continue,
+        };
+        finder.work(work.correlation, what);
+    }
+}
+
+/// The kind of a copy.
+pub fn copy_kind(work: &WorkRow) -> CopyKind {
+    CopyKind::from_code(u8::try_from(work.name).unwrap_or(0))
+}
+
+/// From the first call or work to the end of the last.
+fn span(events: &Events) -> Option<Span> {
+    let calls = || events.calls.values().flatten();
+    let starts = calls().map(|call| call.start);
+    let ends = calls().map(|call| call.end());
+    let (work_starts, work_ends) = (
+        events.work.iter().map(|work| work.start),
+        events.work.iter().map(|work| work.end()),
+    );
+    Some(Span {
+        start: starts.chain(work_starts).min()?,
+        end: ends.chain(work_ends).max()?,
+    })
+}
+
+/// From the first range to the end of the last.
+fn ranges_span(database: &Database, of: i64) -> Option<Span> {
+    let mut span: Option<Span> = None;
+    // What cannot be read is as good as none.
+    let _ = Range::each(database, Some(of), |range| {
+        if range.is_open() {
+            return;
+        }
+        let span = span.get_or_insert(Span {
+            start: range.start,
+            end: range.end,
+        });
+        span.start = span.start.min(range.start);
+        span.end = span.end.max(range.end);
+    });
+    span
+}
+
+/// The one window that found iterations are in.
+pub fn windows(found: &Found) -> Windows {
+    let (Some(first), Some(last)) = (found.iterations.first(), found.iterations.last()) else {
+        return Windows::default();
+    };
+    Windows {
+        all: vec![Window {
+            start: first.start,
+            // What begins with the last one's end is still in it, as is work that takes no time.
+            end: last
+                .end
+                .saturating_add(i64::from(found.method == Method::Whole)),
+            first: first.number,
+            last: last.number,
+        }],
+        outside: Vec::new(),
+    }
+}
+
+/// Processes with ranges.
+pub fn with_ranges(database: &Database) -> Vec<i64> {
+    let mut all = std::collections::BTreeSet::new();
+    let _ = Range::each(database, None, |range| {
+        if !range.is_open() && all.len() < 1 << 10 {
+            all.insert(process(range.thread));
+        }
+    });
+    all.into_iter().collect()
+}

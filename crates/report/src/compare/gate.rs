@@ -1,0 +1,190 @@
+//! Conditions on a comparison, with which a program decides whether a run is good enough.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::Comparison;
+use crate::numbers::bootstrap::Change;
+
+/// The names that conditions may use, with the measures that they stand for.
+const NAMES: &[(&str, &str)] = &[
+    ("rate", "iterations a second"),
+    ("mean", "iteration, mean"),
+    ("p50", "iteration, p50"),
+    ("p90", "iteration, p90"),
+    ("p99", "iteration, p99"),
+    ("gpu", "GPU time, mean"),
+    ("busy", "busy with kernels, mean"),
+    ("launches", "launches a step"),
+];
+
+/// A condition such as `p50 > +2%`. It is exceeded if the change is beyond the limit.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Condition {
+    /// The condition as typed.
+    text: String,
+    name: String,
+    is_above: bool,
+    /// The limit as a part of 1, with its sign.
+    limit: f64,
+}
+
+/// The result of a condition.
+#[derive(Clone, Debug, Serialize)]
+pub struct Checked {
+    pub condition: String,
+    pub result: Met,
+    /// The change by which it was judged; `None` if the runs do not have it.
+    pub change: Option<Change>,
+    /// The reason why it cannot be judged; empty otherwise.
+    pub why: String,
+}
+
+/// The result of judging a condition.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Met {
+    /// The whole interval lies within the limit.
+    Kept,
+    /// The interval contains the limit, or there is no interval.
+    CannotTell,
+    /// The whole interval lies beyond the limit.
+    Exceeded,
+}
+
+impl Condition {
+    /// Returns the name of its measure.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Parses `NAME > +N%` or `NAME < -N%`.
+    ///
+    /// # Errors
+    /// Returns a description of the expected form if `text` is not a condition.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let wanted = "wanted: NAME > +N% or NAME < -N%, such as p50 > +2%";
+        let at = text.rfind(['<', '>']).ok_or(wanted)?;
+        let (name, limit) = (text[..at].trim(), text[at + 1..].trim());
+        let is_known = NAMES.iter().any(|(known, _)| *known == name);
+        let is_part = ["kernel:", "layer:"]
+            .iter()
+            .any(|kind| name.strip_prefix(kind).is_some_and(|rest| !rest.is_empty()));
+        if !is_known && !is_part {
+            let known: Vec<_> = NAMES.iter().map(|(known, _)| *known).collect();
+            let known = known.join(", ");
+            return Err(format!(
+                "\"{name}\" is no name (wanted: {known}, kernel:NAME or layer:NAME)"
+            ));
+        }
+        let number = limit.strip_suffix('%').ok_or(wanted)?.trim_end();
+        let limit: f64 = number.parse().map_err(|_| wanted)?;
+        if !limit.is_finite() || limit.abs() > 1e6 {
+            return Err(wanted.to_owned());
+        }
+        Ok(Self {
+            text: text.trim().to_owned(),
+            name: name.to_owned(),
+            is_above: text[at..].starts_with('>'),
+            limit: limit / 100.0,
+        })
+    }
+}
+
+impl Comparison {
+    /// Judges a condition.
+    pub(super) fn check(&self, condition: &Condition) -> Checked {
+        let change = self.change_of(&condition.name);
+        let interval = change.and_then(|change| change.interval);
+        let (result, why) = match (change, interval) {
+            (None, _) => (Met::CannotTell, "the runs do not both have it"),
+            (_, None) => (Met::CannotTell, "there are too few iterations"),
+            (_, Some((low, high))) => {
+                let (nearest, furthest) = match condition.is_above {
+                    true => (low - condition.limit, high - condition.limit),
+                    false => (condition.limit - high, condition.limit - low),
+                };
+                match () {
+                    () if nearest > 0.0 => (Met::Exceeded, ""),
+                    () if furthest <= 0.0 => (Met::Kept, ""),
+                    () => (Met::CannotTell, "the interval holds the limit"),
+                }
+            }
+        };
+        Checked {
+            condition: condition.text.clone(),
+            result,
+            change,
+            why: why.to_owned(),
+        }
+    }
+
+    fn change_of(&self, name: &str) -> Option<Change> {
+        let part = |parts: &[crate::numbers::parts::PartChange], name: &str| {
+            let mut parts = parts.iter();
+            parts
+                .find(|part| part.name == name || part.label == name)?
+                .change
+        };
+        if let Some(name) = name.strip_prefix("kernel:") {
+            return part(&self.kernels, name);
+        }
+        if let Some(name) = name.strip_prefix("layer:") {
+            return part(&self.layers, name);
+        }
+        let (_, measure) = NAMES.iter().find(|(known, _)| *known == name)?;
+        let mut measures = self.measures.iter();
+        Some(measures.find(|one| one.name == *measure)?.change)
+    }
+}
+
+impl fmt::Display for Checked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let result = match self.result {
+            Met::Kept => "kept",
+            Met::CannotTell => "cannot tell",
+            Met::Exceeded => "exceeded",
+        };
+        write!(f, "{result}: {}", self.condition)?;
+        if let Some(change) = self.change {
+            write!(f, ": {:+.1} %", change.relative * 100.0)?;
+            if let Some((low, high)) = change.interval {
+                write!(f, " [{:+.1}, {:+.1}]", low * 100.0, high * 100.0)?;
+            }
+        }
+        match &*self.why {
+            "" => Ok(()),
+            why => write!(f, "; {why}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_has_a_name_a_side_and_a_part() {
+        let condition = Condition::parse(" p50 > +2% ").unwrap();
+        assert_eq!((&*condition.name, condition.is_above), ("p50", true));
+        assert!((condition.limit - 0.02).abs() < 1e-12);
+        let kernel = Condition::parse("kernel:gemm<128, 64> < -1.5 %").unwrap();
+        assert_eq!(
+            (&*kernel.name, kernel.is_above),
+            ("kernel:gemm<128, 64>", false)
+        );
+        for wrong in [
+            "",
+            "p50",
+            "p50 > 2",
+            "p50 = 2%",
+            "p51 > 2%",
+            "kernel: > 2%",
+            "p50 > nan%",
+            "p50 > 1e400%",
+        ] {
+            assert!(Condition::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The verdict of a comparison: which run is faster, and how certain that is.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+use super::Side;
+use crate::numbers::bootstrap::{Change, Statistic};
+
+/// Default for the difference up to which two runs are equal, as a part of 1.
+pub const WITHIN: f64 = 0.02;
+/// Minimum difference, as a part of 1. A smaller one does not count, however certain it is.
+pub const MIN_DIFFERENCE: f64 = 0.005;
+
+/// Ratio of the half width of a 99.95 % interval to that of a 95 % interval. The verdict needs more certainty than the
+/// intervals that are shown.
+const VERDICT_WIDTH_RATIO: f64 = 3.5 / 1.96;
+/// Ratio of the smallest change that is detected in 8 of 10 cases at that level to the half width of a 95 % interval.
+const DETECTABLE_RATIO: f64 = (3.5 + 0.842) / 1.96;
+
+/// The verdict on the other run's iterations per second. Changes are parts of 1; intervals contain the true value in 95
+/// of 100 cases.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Outcome {
+    Faster(f64, (f64, f64)),
+    Slower(f64, (f64, f64)),
+    /// The interval lies within the limit for equality on both sides of 0.
+    Equal {
+        change: f64,
+        interval: (f64, f64),
+        within: f64,
+    },
+    /// Neither a difference nor equality is certain enough.
+    CannotTell {
+        change: f64,
+        interval: (f64, f64),
+        effort: Effort,
+    },
+    /// One of the runs has too few iterations. The numbers are those of the two runs.
+    TooFew(usize, usize),
+    /// The runs have different numbers of ranks, so that a step of one rank corresponds to that of several. The numbers
+    /// are those of the two runs.
+    NotComparable(usize, usize),
+    /// No iterations were found in one of them: it is a trace that is shown as one span.
+    NoIterations,
+}
+
+/// The effort needed to detect a change.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Effort {
+    /// The smallest change, as a part of 1, that would have been detected in 8 of 10 cases.
+    pub smallest: f64,
+    /// The number of iterations, or of runs, on each side that would show a change as small as the limit for equality.
+    pub needed: u64,
+    pub of: Unit,
+    /// The limit for equality, as a part of 1.
+    pub within: f64,
+}
+
+/// The unit of the values that a verdict is based on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unit {
+    Iterations,
+    Runs,
+}
+
+impl Outcome {
+    /// Judges the change of the rate. `runs` has the number of runs of each side.
+    pub(super) fn judge(
+        rate: Option<Change>,
+        [base, other]: [&Side; 2],
+        runs: [usize; 2],
+        within: f64,
+    ) -> Self {
+        let Some(Change {
+            relative: change,
+            interval: Some(interval),
+        }) = rate
+        else {
+            return Self::TooFew(base.iterations, other.iterations);
+        };
+        let (low, high) = interval;
+        let sure = |bound: f64| change + (bound - change) * VERDICT_WIDTH_RATIO;
+        let is_sure = sure(low) > 0.0 || sure(high) < 0.0;
+        if is_sure && change.abs() >= MIN_DIFFERENCE {
+            return match change > 0.0 {
+                true => Self::Faster(change, interval),
+                false => Self::Slower(-change, (-high, -low)),
+            };
+        }
+        if low >= -within && high <= within {
+            return Self::Equal {
+                change,
+                interval,
+                within,
+            };
+        }
+        let smallest = (high - low) / 2.0 * DETECTABLE_RATIO;
+        let (of, values) = match runs {
+            [1, 1] => (Unit::Iterations, base.iterations.min(other.iterations)),
+            [base, other] => (Unit::Runs, base.min(other)),
+        };
+        let effort = Effort {
+            smallest,
+            needed: (values as f64 * (smallest / within).powi(2)).ceil() as u64,
+            of,
+            within,
+        };
+        Self::CannotTell {
+            change,
+            interval,
+            effort,
+        }
+    }
+
+    /// Returns the effort needed for a verdict, if there is none.
+    pub(super) const fn effort(&self) -> Option<Effort> {
+        match self {
+            Self::CannotTell { effort, .. } => Some(*effort),
+            _ => None,
+        }
+    }
+
+    /// Returns the verdict as a word, as written to JSON.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Faster(..) => "faster",
+            Self::Slower(..) => "slower",
+            Self::Equal { .. } => "equal",
+            Self::CannotTell { .. } => "cannot tell",
+            Self::TooFew(..) => "too few",
+            Self::NoIterations => "no iterations",
+            Self::NotComparable(..) => "not comparable",
+        }
+    }
+}
+
+impl Serialize for Outcome {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl fmt::Display for Effort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = match self.of {
+            Unit::Iterations => "iterations",
+            Unit::Runs => "runs",
+        };
+        write!(
+            f,
+            "it would show a change of {:.1} %; for {}, record {} {of} of each",
+            self.smallest * 100.0,
+            Percent(self.within),
+            self.needed
+        )
+    }
+}
+
+/// A part of 1 in per cent without its sign, with as many digits as necessary.
+struct Percent(f64);
+
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rounded = (self.0 * 1000.0).round() / 10.0;
+        write!(f, "{rounded} %")
+    }
+}
+
+/// An interval in per cent.
+struct Interval((f64, f64));
+
+impl fmt::Display for Interval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (low, high) = self.0;
+        write!(f, "[{:.1}, {:.1}]", low * 100.0, high * 100.0)
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by = |part: f64| format!("{:.1} %", part * 100.0);
+        match *self {
+            Self::Faster(part, interval) => {
+                write!(f, "faster by {} {}", by(part), Interval(interval))
+            }
+            Self::Slower(part, interval) => {
+                write!(f, "slower by {} {}", by(part), Interval(interval))
+            }
+            Self::Equal {
+                change,
+                interval,
+                within,
+            } => write!(
+                f,
+                "equal within {}: {:+.1} % {}",
+                Percent(within),
+                change * 100.0,
+                Interval(interval)
+            ),
+            Self::CannotTell {
+                change, interval, ..
+            } => write!(
+                f,
+                "cannot tell: {:+.1} % {}",
+                change * 100.0,
+                Interval(interval)
+            ),
+            Self::NoIterations => f.write_str(
+                "no verdict: no iterations were found in these traces (--step names what one is)",
+            ),
+            Self::NotComparable(base, other) => {
+                write!(f, "not comparable: {base} and {other} ranks")
+            }
+            Self::TooFew(base, other) => {
+                let least = Statistic::Mean.least();
+                write!(
+                    f,
+                    "too few iterations to say: {base} and {other} (wanted: {least} or more)"
+                )
+            }
+        }
+    }
+}

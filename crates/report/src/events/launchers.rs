@@ -1,0 +1,69 @@
+//! The threads that launch work.
+
+/// Maximum number of threads to distinguish.
+const MAX_THREADS: usize = 256;
+
+/// Minimum share of all launches for a thread that launches for the others.
+const MIN_LAUNCH_SHARE: f64 = 0.9;
+
+/// Number of launches by each thread.
+#[derive(Debug, Default)]
+pub struct Launchers {
+    threads: Vec<(u32, u64)>,
+    /// Index of the thread that launched last.
+    latest: usize,
+}
+
+impl Launchers {
+    /// Counts a launch of a thread.
+    #[inline]
+    pub fn add(&mut self, thread: u32) {
+        if let Some((known, launches)) = self.threads.get_mut(self.latest)
+            && *known == thread
+        {
+            *launches += 1;
+            return;
+        }
+        match self.threads.iter().position(|(known, _)| *known == thread) {
+            Some(place) => {
+                self.threads[place].1 += 1;
+                self.latest = place;
+            }
+            None if self.threads.len() < MAX_THREADS => {
+                self.latest = self.threads.len();
+                self.threads.push((thread, 1));
+            }
+            None => (),
+        }
+    }
+
+    /// Returns the thread that launches the work of other threads' iterations, if there is one. It makes nearly all
+    /// launches, and `is_own` returns false for it, because it has no iterations of its own.
+    pub fn of_others(&self, is_own: impl Fn(u32) -> bool) -> Option<u32> {
+        let all: u64 = self.threads.iter().map(|(_, launches)| launches).sum();
+        let (thread, launches) = self.threads.iter().max_by_key(|(_, launches)| launches)?;
+        let most = *launches as f64 >= MIN_LAUNCH_SHARE * all as f64;
+        (most && !is_own(*thread)).then_some(*thread)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_launches_for_the_others_if_it_makes_nearly_all_launches() {
+        let of = |launches: &[(u32, u64)], own: u32| {
+            let mut launchers = Launchers::default();
+            for (thread, count) in launches {
+                (0..*count).for_each(|_| launchers.add(*thread));
+            }
+            launchers.of_others(|thread| thread == own)
+        };
+        assert_eq!(of(&[(7, 95), (8, 5)], 8), Some(7));
+        // The cases are: own iterations, launches of two threads, and no launches.
+        assert_eq!(of(&[(7, 95), (8, 5)], 7), None);
+        assert_eq!(of(&[(7, 60), (8, 40)], 9), None);
+        assert_eq!(of(&[], 9), None);
+    }
+}

@@ -1,0 +1,76 @@
+//! The profiler that recorded a process, and the data that it did not record.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::window::Window;
+
+/// Maximum share of the time that recording may take without a caveat on the figures, as a part of 1.
+pub const SMALL_COST: f64 = 0.1;
+
+/// The profiler that recorded a process, if it is not tllmprof.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
+pub struct Origin {
+    /// The profiler and its version, such as `nsys 2026.2.1`; empty for tllmprof.
+    pub tool: String,
+    /// The data that it did not record.
+    pub lacks: Vec<Data>,
+    /// An estimate of the time that recording took on the process's threads; `null` if there is none.
+    #[serde(rename = "cost_ns")]
+    pub cost: Option<u64>,
+}
+
+/// Data that findings need, and that other profilers may not record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Data {
+    /// Calls of CUDA's functions.
+    Calls,
+    /// Work of GPUs.
+    Gpu,
+    /// Iterations. If none was found, the whole trace is shown as one.
+    Iterations,
+}
+
+impl Data {
+    /// Returns the reason why a finding is unknown without this data.
+    pub const fn missing(self) -> &'static str {
+        match self {
+            Self::Calls => "CUDA calls were not recorded",
+            Self::Gpu => "the GPU's work was not recorded",
+            Self::Iterations => "no iterations were found in the trace",
+        }
+    }
+
+    /// Returns advice on how to record this data, as a sentence and in a word or two.
+    pub const fn to_know(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Calls => ("record CUDA calls, too", "CUDA calls"),
+            Self::Gpu => ("record the GPU's work, too", "GPU work"),
+            Self::Iterations => ("name a range or a call by --step", "iterations (--step)"),
+        }
+    }
+}
+
+impl Origin {
+    /// Returns true if tllmprof recorded the process.
+    #[must_use]
+    pub const fn is_own(&self) -> bool {
+        self.tool.is_empty()
+    }
+
+    /// Returns an estimate of the share of recording in the time of windows, as a part of 1; `None` if there is none.
+    #[must_use]
+    pub fn cost_share(&self, windows: &[Window]) -> Option<f64> {
+        let wall = windows.iter().map(Window::wall);
+        let wall = wall.fold(0, u64::saturating_add);
+        let cost = self.cost.filter(|_| wall > 0)?;
+        Some(cost as f64 / wall as f64)
+    }
+
+    /// Returns true if the profiler did not record this data.
+    #[must_use]
+    pub fn lacks(&self, data: Data) -> bool {
+        self.lacks.contains(&data)
+    }
+}

@@ -1,0 +1,27 @@
+//! The location of a function's code.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// A function of the host and the location of its code.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, JsonSchema)]
+pub struct Location {
+    /// The function's name: Python's qualified name, or a demangled symbol.
+    pub function: String,
+    /// The file's path as the interpreter knows it; `null` for native code.
+    pub file: Option<String>,
+    /// The first line of the function; `null` for native code.
+    pub line: Option<u32>,
+}
+
+impl Location {
+    /// Returns the location of a function of which only the name is known.
+    #[must_use]
+    pub fn native(function: &str) -> Self {
+        Self {
+            function: function.to_owned(),
+            file: None,
+            line: None,
+        }
+    }
+}

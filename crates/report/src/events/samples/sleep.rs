@@ -1,0 +1,30 @@
+//! Sleeps of threads, by what they wait for.
+
+use super::location::Location;
+
+/// The kind of a sleep.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum SleepKind {
+    /// The thread waits for a lock that another thread holds.
+    Lock,
+    /// The thread waits for an event, such as new work, without a time limit. This is no fault by itself.
+    Work,
+    /// The thread sleeps for a given time.
+    Sleep,
+    /// The thread waits for a file or a disk.
+    File,
+    /// The thread waits for the GPU, in its driver.
+    Gpu,
+    /// Another wait, or one that may be ended by an event or by its time limit.
+    Other,
+}
+
+/// A sleep of a thread.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Sleep {
+    pub kind: SleepKind,
+    /// The kind in words, with the sleeping function and the function that it called: the cause in the ledger.
+    pub cause: String,
+    /// The program's innermost function that sleeps; `None` if it is not known.
+    pub location: Option<Location>,
+}

@@ -1,0 +1,460 @@
+//! Finds out what a sleeping thread waits for, from its system call and its stacks.
+
+use std::collections::HashMap;
+
+use tllmprof_record::SystemCall;
+
+use super::frames::{Frames, Function, Origin};
+use super::sleep::{Sleep, SleepKind};
+
+/// The data in a sample of a sleeping thread.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Asleep {
+    pub call: Option<SystemCall>,
+    pub has_timeout: bool,
+    /// IDs of the innermost frames of its native stack and of its Python stack; 0 if there is none.
+    pub native: u32,
+    pub python: u32,
+}
+
+/// The sleeps of a record, each only once.
+#[derive(Debug, Default)]
+pub struct Sleeps {
+    known: HashMap<Asleep, u32>,
+    by_sleep: HashMap<Sleep, u32>,
+    all: Vec<Sleep>,
+}
+
+impl Sleeps {
+    /// Returns the index of a sample's sleep in the list that [`Self::finish`] returns.
+    pub fn place(&mut self, asleep: Asleep, frames: &Frames) -> u32 {
+        if let Some(known) = self.known.get(&asleep) {
+            return *known;
+        }
+        let sleep = Stacks::new(&asleep, frames).sleep(&asleep);
+        let next = self.all.len() as u32;
+        let place = *self.by_sleep.entry(sleep).or_insert_with_key(|sleep| {
+            self.all.push(sleep.clone());
+            next
+        });
+        self.known.insert(asleep, place);
+        place
+    }
+
+    pub fn finish(self) -> Vec<Sleep> {
+        self.all
+    }
+}
+
+/// The stacks of a sleeping thread.
+struct Stacks<'a> {
+    /// Native functions between the system call and the program's own function, the innermost first.
+    inner: Vec<&'a Function>,
+    /// The innermost native function of the program.
+    native: Option<&'a Function>,
+    /// Python functions, the innermost first.
+    python: Vec<&'a Function>,
+}
+
+impl<'a> Stacks<'a> {
+    fn new(asleep: &Asleep, frames: &'a Frames) -> Self {
+        let functions = |innermost| {
+            let stack = frames.stack(innermost).into_iter().rev();
+            stack.filter_map(|function| frames.functions.get(function as usize))
+        };
+        Self::from(asleep, functions(asleep.native), functions(asleep.python))
+    }
+
+    /// Creates the stacks. Both iterators yield the innermost function first.
+    fn from(
+        asleep: &Asleep,
+        native: impl Iterator<Item = &'a Function>,
+        python: impl Iterator<Item = &'a Function>,
+    ) -> Self {
+        let mut inner = Vec::new();
+        let mut own = None;
+        for function in native {
+            if function.origin == Origin::Program {
+                own = Some(function);
+                break;
+            }
+            inner.push(function);
+        }
+        // A program function outside the interpreter was not called by the Python function.
+        let is_behind = inner.iter().any(|it| it.origin == Origin::Interpreter);
+        Self {
+            inner,
+            native: own.filter(|_| !is_behind || asleep.python == 0),
+            python: python.collect(),
+        }
+    }
+
+    fn sleep(&self, asleep: &Asleep) -> Sleep {
+        let (kind, what) = self.kind(asleep);
+        let begins = match kind {
+            SleepKind::Lock => "waiting for a lock",
+            SleepKind::Work => "waiting for work",
+            SleepKind::Sleep => "asleep",
+            SleepKind::File => "waiting for a file",
+            SleepKind::Gpu => "waiting for the GPU",
+            SleepKind::Other => "blocked",
+        };
+        let place = self.place();
+        Sleep {
+            kind,
+            cause: format!("{begins} in {place}: {what}"),
+            location: self
+                .native
+                .or_else(|| self.python())
+                .map(Function::location),
+        }
+    }
+
+    /// Returns the label of the sleeping function of the program.
+    fn place(&self) -> String {
+        match (self.native, self.python()) {
+            (Some(native), Some(python)) => format!("{}, called by {}", native.label, python.label),
+            (Some(function), None) => function.label.clone(),
+            (None, Some(function)) => function.label.clone(),
+            (None, None) => "native code".to_owned(),
+        }
+    }
+
+    /// Returns the program's innermost Python function, or else the innermost one of any origin.
+    fn python(&self) -> Option<&'a Function> {
+        let own = |function: &&&Function| function.origin == Origin::Program;
+        let found = self.python.iter().find(own).or(self.python.first());
+        found.copied()
+    }
+
+    /// Returns the kind of a sleep, and the function of the C library that the program called, or else the system call.
+    fn kind(&self, asleep: &Asleep) -> (SleepKind, String) {
+        use SystemCall as Call;
+        let call = asleep.call.unwrap_or(Call::Other);
+        let name = || self.called().unwrap_or(call.name()).to_owned();
+        if self.calls(&GIL_WAITS) {
+            return (SleepKind::Lock, "the GIL".to_owned());
+        }
+        if self.inner.iter().any(|it| it.origin == Origin::Driver) {
+            return (SleepKind::Gpu, call.name().to_owned());
+        }
+        let ends_by_event = match asleep.has_timeout {
+            true => SleepKind::Other,
+            false => SleepKind::Work,
+        };
+        let kind = match call {
+            Call::Nanosleep | Call::ClockNanosleep | Call::PollNothing | Call::SelectNothing => {
+                SleepKind::Sleep
+            }
+            Call::PageFault
+            | Call::Read
+            | Call::Write
+            | Call::Fsync
+            | Call::Fdatasync
+            | Call::Msync
+            | Call::Open
+            | Call::Close
+            | Call::Truncate => SleepKind::File,
+            Call::FileLock | Call::FileControl => SleepKind::Lock,
+            Call::Poll
+            | Call::Select
+            | Call::EpollWait
+            | Call::SignalWait
+            | Call::ReadStream
+            | Call::Receive
+            | Call::Accept => ends_by_event,
+            Call::Futex => return self.futex(asleep, ends_by_event),
+            Call::WriteStream
+            | Call::Send
+            | Call::Connect
+            | Call::WaitProcess
+            | Call::Ioctl
+            | Call::Memory
+            | Call::IoUringEnter
+            | Call::Other => SleepKind::Other,
+        };
+        (kind, name())
+    }
+
+    /// Classifies a wait on a futex by the function that waits for it.
+    fn futex(&self, asleep: &Asleep, ends_by_event: SleepKind) -> (SleepKind, String) {
+        if let Some(waits) = self.python_waits() {
+            return (ends_by_event, waits.to_owned());
+        }
+        if asleep.python != 0 && self.native.is_none() && self.calls(&PYTHON_LOCKS) {
+            return (SleepKind::Lock, "a Python lock".to_owned());
+        }
+        let kind = match () {
+            () if self.calls(&LOCKS) || self.calls_part("absl::", "LockSlow") => SleepKind::Lock,
+            () if self.calls_part("absl::", "Wait") => ends_by_event,
+            () if self.calls(&WAITS) => ends_by_event,
+            () => SleepKind::Other,
+        };
+        let name = self.called().unwrap_or(SystemCall::Futex.name());
+        (kind, name.to_owned())
+    }
+
+    /// Returns the name of the standard library's function that waits for another thread. If there are several, it is
+    /// the one that the program called.
+    fn python_waits(&self) -> Option<&'static str> {
+        let of_library = |function: &&&Function| function.origin == Origin::PythonLibrary;
+        let library = self.python.iter().take_while(of_library);
+        let known = library.filter_map(|function| {
+            let (name, place) = function.label.split_once(" (")?;
+            let (name, file) = (name.rsplit('.').next()?, place.split(':').next()?);
+            let is_it = |(of, method, _): &&(&str, &str, _)| (*of, *method) == (file, name);
+            PYTHON_WAITS.iter().find(is_it).map(|row| row.2)
+        });
+        let is_queue = |function: &&Function| {
+            function.name.contains("SimpleQueue") || function.label.starts_with("_queue.")
+        };
+        known.last().or_else(|| {
+            let is_one = self.inner.iter().any(is_queue);
+            is_one.then_some("queue.SimpleQueue.get")
+        })
+    }
+
+    /// Returns true if any of these functions is on the way to the system call.
+    fn calls(&self, names: &[&str]) -> bool {
+        let mut inner = self.inner.iter();
+        inner.any(|function| names.contains(&plain(&function.name)))
+    }
+
+    /// Returns true if a function of a library with such a part in its name is on the way to the system call.
+    fn calls_part(&self, library: &str, part: &str) -> bool {
+        let is_it = |name: &str| name.starts_with(library) && name.contains(part);
+        self.inner.iter().any(|function| is_it(&function.name))
+    }
+
+    /// Returns the function of the C library that was called from outside it.
+    fn called(&self) -> Option<&str> {
+        let of_library = |function: &&&Function| function.origin == Origin::C;
+        let last = self.inner.iter().take_while(of_library).last()?;
+        let name = plain(&last.name);
+        let is_of_name = |it: char| it.is_ascii_alphanumeric() || it == '_';
+        (!name.is_empty() && name.chars().all(is_of_name)).then_some(name)
+    }
+}
+
+/// Returns a function's name without its version, leading underscores and arguments.
+fn plain(name: &str) -> &str {
+    let name = name.split(['@', '(']).next().unwrap_or_default();
+    name.trim_start_matches('_')
+}
+
+/// Functions that wait for the GIL.
+const GIL_WAITS: [&str; 4] = [
+    "take_gil",
+    "PyEval_RestoreThread",
+    "PyEval_AcquireThread",
+    "PyGILState_Ensure",
+];
+
+const LOCKS: [&str; 15] = [
+    "pthread_mutex_lock",
+    "pthread_mutex_timedlock",
+    "pthread_mutex_clocklock",
+    "pthread_mutex_cond_lock",
+    "pthread_rwlock_rdlock",
+    "pthread_rwlock_wrlock",
+    "pthread_rwlock_timedrdlock",
+    "pthread_rwlock_timedwrlock",
+    "pthread_spin_lock",
+    "sem_wait",
+    "sem_timedwait",
+    "sem_clockwait",
+    "lll_lock_wait",
+    "<std::sys::sync::mutex::futex::Mutex>::lock_contended",
+    "std::sys::sync::mutex::futex::Mutex::lock_contended",
+];
+
+const WAITS: [&str; 8] = [
+    "pthread_cond_wait",
+    "pthread_cond_timedwait",
+    "pthread_cond_clockwait",
+    "<std::sys::sync::condvar::futex::Condvar>::wait",
+    "std::sys::sync::condvar::futex::Condvar::wait",
+    "<std::sys::sync::condvar::futex::Condvar>::wait_timeout",
+    "std::sys::sync::condvar::futex::Condvar::wait_timeout",
+    "std::thread::park",
+];
+
+/// Functions of the interpreter that take a Python lock.
+const PYTHON_LOCKS: [&str; 4] = [
+    "PyThread_acquire_lock",
+    "PyThread_acquire_lock_timed",
+    "acquire_timed",
+    "PyMutex_LockTimed",
+];
+
+/// Functions of Python's standard library that wait for another thread: their file, their name, and their name in the
+/// report.
+const PYTHON_WAITS: [(&str, &str, &str); 7] = [
+    ("thread.py", "_worker", "an executor's queue"),
+    ("queue.py", "get", "queue.get"),
+    ("queue.py", "put", "queue.put"),
+    ("threading.py", "wait", "threading.wait"),
+    ("threading.py", "wait_for", "threading.wait_for"),
+    ("threading.py", "join", "threading.join"),
+    ("_base.py", "result", "concurrent.futures.result"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn function(name: &str, origin: Origin) -> Function {
+        Function {
+            name: name.to_owned(),
+            label: name.to_owned(),
+            origin,
+        }
+    }
+
+    /// Returns the sleep of native functions, the innermost first, that were called by Python functions.
+    fn sleep(
+        call: SystemCall,
+        has_timeout: bool,
+        native: &[(&str, Origin)],
+        python: &[(&str, Origin)],
+    ) -> (SleepKind, String) {
+        let all = |rows: &[(&str, Origin)]| -> Vec<Function> {
+            let rows = rows.iter().copied();
+            rows.map(|(name, origin)| function(name, origin)).collect()
+        };
+        let (native, python) = (all(native), all(python));
+        let asleep = Asleep {
+            call: Some(call),
+            has_timeout,
+            native: 1,
+            python: u32::from(!python.is_empty()),
+        };
+        let stacks = Stacks::from(&asleep, native.iter(), python.iter());
+        let Sleep { kind, cause, .. } = stacks.sleep(&asleep);
+        (kind, cause)
+    }
+
+    const MAIN: (&str, Origin) = ("main", Origin::Program);
+    const STEP: (&str, Origin) = ("step (engine.py:3)", Origin::Program);
+    const EVAL: (&str, Origin) = ("_PyEval_EvalFrameDefault", Origin::Interpreter);
+
+    fn found(kind: SleepKind, cause: &str) -> (SleepKind, String) {
+        (kind, cause.to_owned())
+    }
+
+    #[test]
+    fn a_sleep_is_of_the_programs_function_and_of_what_it_called() {
+        use Origin::{C, Driver, Program, Runtime};
+        let looks = ("look_for_requests", Program);
+        let usleep = [
+            ("clock_nanosleep@@GLIBC_2.17", C),
+            ("__usleep", C),
+            looks,
+            MAIN,
+        ];
+        assert_eq!(
+            sleep(SystemCall::ClockNanosleep, true, &usleep, &[]),
+            found(SleepKind::Sleep, "asleep in look_for_requests: usleep")
+        );
+        let lock = [("libc.so.6+0x88", C), ("___pthread_mutex_lock", C), looks];
+        assert_eq!(
+            sleep(SystemCall::Futex, false, &lock, &[]),
+            found(
+                SleepKind::Lock,
+                "waiting for a lock in look_for_requests: pthread_mutex_lock"
+            )
+        );
+        let wait = [
+            ("pthread_cond_wait@@GLIBC_2.3.2", C),
+            ("std::condition_variable::wait()", Runtime),
+            looks,
+        ];
+        assert_eq!(
+            sleep(SystemCall::Futex, false, &wait, &[]),
+            found(
+                SleepKind::Work,
+                "waiting for work in look_for_requests: pthread_cond_wait"
+            )
+        );
+        let (kind, _) = sleep(SystemCall::Futex, true, &wait, &[]);
+        assert_eq!(kind, SleepKind::Other, "its time limit may end it");
+        let gpu = [("poll", C), ("libcuda.so.1+0x77", Driver), looks];
+        assert_eq!(
+            sleep(SystemCall::Poll, true, &gpu, &[]),
+            found(
+                SleepKind::Gpu,
+                "waiting for the GPU in look_for_requests: poll"
+            )
+        );
+        assert_eq!(
+            sleep(SystemCall::Fsync, false, &[], &[]),
+            found(SleepKind::File, "waiting for a file in native code: fsync")
+        );
+        // Only the futex is known.
+        let (kind, cause) = sleep(SystemCall::Futex, false, &[MAIN], &[]);
+        assert_eq!(
+            (kind, &*cause),
+            (SleepKind::Other, "blocked in main: futex")
+        );
+    }
+
+    #[test]
+    fn a_python_function_is_named_by_what_it_called() {
+        use Origin::{C, Interpreter, Program, PythonLibrary};
+        let lock = [
+            ("sem_wait", C),
+            ("PyThread_acquire_lock_timed", Interpreter),
+            EVAL,
+            MAIN,
+        ];
+        let of_futex = |has_timeout, python: &[(&str, Origin)]| {
+            sleep(SystemCall::Futex, has_timeout, &lock, python)
+        };
+        assert_eq!(
+            of_futex(false, &[STEP]),
+            found(
+                SleepKind::Lock,
+                "waiting for a lock in step (engine.py:3): a Python lock"
+            )
+        );
+        let wait = ("Condition.wait (threading.py:288)", PythonLibrary);
+        let get = ("Queue.get (queue.py:154)", PythonLibrary);
+        assert_eq!(
+            of_futex(false, &[wait, get, STEP]),
+            found(
+                SleepKind::Work,
+                "waiting for work in step (engine.py:3): queue.get"
+            )
+        );
+        // Before 3.11 the names of functions have no class.
+        let old = ("wait (threading.py:288)", PythonLibrary);
+        let (kind, cause) = of_futex(true, &[old, STEP]);
+        assert_eq!(
+            (kind, &*cause),
+            (
+                SleepKind::Other,
+                "blocked in step (engine.py:3): threading.wait"
+            )
+        );
+        let extension = [("nanosleep", C), ("wait_native", Program), EVAL, MAIN];
+        assert_eq!(
+            sleep(SystemCall::Nanosleep, true, &extension, &[STEP]),
+            found(
+                SleepKind::Sleep,
+                "asleep in wait_native, called by step (engine.py:3): nanosleep"
+            )
+        );
+        let gil = [
+            ("pthread_cond_timedwait", C),
+            ("take_gil", Interpreter),
+            EVAL,
+        ];
+        assert_eq!(
+            sleep(SystemCall::Futex, true, &gil, &[STEP]),
+            found(
+                SleepKind::Lock,
+                "waiting for a lock in step (engine.py:3): the GIL"
+            )
+        );
+    }
+}

@@ -1,0 +1,86 @@
+//! The rows of the ledger whose time a finding claims. No row is claimed by two causes.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::evidence::Evidence;
+use crate::ledger::{Claim, IDLE, LedgerKind, LedgerRow, OTHER_IDLE};
+
+/// The choice of the rows that a rule claims.
+pub enum ClaimRule {
+    /// None: the rule is not about the division of time.
+    None,
+    /// The host's rows of these kinds.
+    Host(&'static [LedgerKind]),
+    /// The GPU's rows of idle time in which the host did one of these.
+    Idle(&'static [Claim]),
+    /// All of the GPU's rows of idle time.
+    AllIdle,
+}
+
+/// A row of the ledger of a process.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct ClaimedRow {
+    /// The index of the process in `processes`.
+    pub process: usize,
+    /// The list that contains the row.
+    pub ledger: Side,
+    /// The row's `cause`.
+    pub cause: String,
+    /// The part of the row's time that is claimed.
+    pub ns: u64,
+}
+
+/// A list of the ledger.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "LedgerSide")]
+pub enum Side {
+    /// The time of the iterations' threads.
+    Host,
+    /// The time of the GPU.
+    Gpu,
+}
+
+impl ClaimRule {
+    /// Returns the rows that it claims of a process, the greatest first.
+    pub fn claim(&self, one: &Evidence<'_>) -> Vec<ClaimedRow> {
+        let ledger = &one.process.ledger;
+        let row = |side, row: &LedgerRow, ns: u64| ClaimedRow {
+            process: one.place,
+            ledger: side,
+            cause: row.cause.clone(),
+            ns,
+        };
+        let host = |kinds: &[LedgerKind]| {
+            let rows = ledger.host.iter().filter(|row| kinds.contains(&row.kind));
+            rows.map(|of| row(Side::Host, of, of.ns)).collect()
+        };
+        let idle = || ledger.gpu.iter().filter(|row| row.kind == LedgerKind::Idle);
+        match self {
+            Self::None => Vec::new(),
+            Self::Host(kinds) => host(kinds),
+            Self::AllIdle => idle().map(|of| row(Side::Gpu, of, of.ns)).collect(),
+            Self::Idle(claims) => {
+                let claims = claims.iter().copied();
+                let claimed = claims.flat_map(|claim| ledger.details.claims.rows(claim));
+                let mut small = 0;
+                let mut rows = Vec::new();
+                for (cause, ns) in claimed {
+                    let mut all = idle();
+                    match all.find(|row| row.cause.strip_prefix(IDLE) == Some(cause)) {
+                        Some(of) => rows.push(row(Side::Gpu, of, (*ns).min(of.ns))),
+                        None => small += ns,
+                    }
+                }
+                let other = idle().find(|row| row.cause == OTHER_IDLE);
+                rows.extend(
+                    other
+                        .filter(|_| small > 0)
+                        .map(|of| row(Side::Gpu, of, small.min(of.ns))),
+                );
+                rows
+            }
+        }
+    }
+}

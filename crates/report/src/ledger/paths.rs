@@ -1,0 +1,323 @@
+//! The functions in which code spends its time, by sampled stacks: the innermost function that most samples have in
+//! common.
+
+use std::collections::BTreeMap;
+
+use super::keys::{HostCause, Named};
+use crate::events::samples::{Frames, Function, Origin};
+
+/// Share of samples, as a part of 1, above which they are most of the samples.
+const MAJORITY: f64 = 0.5;
+/// Minimum share of samples for one of several functions to be named, as a part of 1.
+const MIN_NAMED_SHARE: f64 = 0.15;
+/// Minimum number of samples to draw a conclusion.
+const MIN_SAMPLES: u64 = 30;
+/// Maximum number of functions to name if no single one has most of the samples.
+const MAX_NAMED: usize = 2;
+
+/// Functions that only call the function that they are given.
+const WRAPPERS: &[&str] = &[
+    "Module._call_impl",
+    "Module._wrapped_call_impl",
+    "context_decorator.<locals>.decorate_context",
+    "__call__",
+    "wrapper",
+    "wrapped",
+    "inner",
+];
+
+/// Functions with a known purpose: a part of their name or file, and the purpose.
+const KNOWN_PURPOSES: &[(&str, &str)] = &[
+    (
+        "cudnn_frontend::ExecutionPlanBuilder",
+        "cuDNN builds an execution plan",
+    ),
+    ("cudnnBackendFinalize", "cuDNN builds an execution plan"),
+    ("/torch/_inductor/", "torch.compile compiles"),
+    ("/torch/_dynamo/convert_frame.py", "torch.compile compiles"),
+    ("/triton/compiler/", "Triton compiles a kernel"),
+    ("/jax/_src/compiler.py", "XLA compiles"),
+    ("/jax/_src/interpreters/mlir.py", "JAX traces and compiles"),
+    ("nvrtcCompileProgram", "NVRTC compiles"),
+    ("cuModuleLoad", "the driver loads code"),
+];
+
+/// Common functions of the samples in some time, for Python stacks and for native ones.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Paths {
+    pub python: Option<Path>,
+    pub native: Option<Path>,
+}
+
+/// The common function of most samples.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Path {
+    /// The innermost function that most of them have in common, and their share of all samples, as a part of 1.
+    pub function: String,
+    pub share: f64,
+    /// The innermost function around it that belongs to no library, unless it is such a function itself.
+    pub caller: Option<String>,
+    /// The functions that it calls if there are several: those with the most samples, and their shares, as parts of 1.
+    pub into: Vec<(String, f64)>,
+    /// The known purpose of most of them.
+    pub does: Option<&'static str>,
+}
+
+/// Functions with their numbers of samples.
+type Counts = Vec<(u32, u64)>;
+
+/// Samples of one kind, by stack.
+#[derive(Debug, Default)]
+struct Stacks<'a> {
+    /// The functions of each stack, the outermost first, and its number of samples. A stack is empty if a sample is in
+    /// no such function.
+    all: Vec<(Vec<u32>, u64)>,
+    frames: Option<&'a Frames>,
+}
+
+impl Paths {
+    /// Finds the common functions of the samples for which `is_one` is true. Each sample has the activity that it fell
+    /// into, the innermost frame, true if it is native, and a count.
+    pub fn find(
+        samples: impl Iterator<Item = (HostCause, u32, bool, u64)>,
+        is_one: impl Fn(HostCause) -> bool,
+        named: Named<'_>,
+    ) -> Self {
+        let mut by_frame: BTreeMap<(bool, u32), u64> = BTreeMap::new();
+        for (spent, frame, is_native, count) in samples {
+            if is_one(spent) {
+                *by_frame.entry((is_native, frame)).or_default() += count;
+            }
+        }
+        let path = |native: bool| {
+            let some = by_frame
+                .iter()
+                .filter(|((is_native, _), _)| *is_native == native);
+            let all = some.map(|((_, frame), count)| (named.frames.stack(*frame), *count));
+            let frames = Some(named.frames);
+            let all = all.collect();
+            Stacks { all, frames }.path()
+        };
+        let (python, mut native) = (path(false), path(true));
+        // Native stacks explain only the time outside Python functions.
+        let count = |is_one: fn(u32) -> bool| -> u64 {
+            let some = by_frame
+                .iter()
+                .filter(|((is_native, frame), _)| !is_native && is_one(*frame));
+            some.map(|(_, count)| count).sum()
+        };
+        let all = count(|_| true);
+        if let Some(native) = native.as_mut().filter(|_| python.is_none() && all > 0) {
+            let outside = count(|frame| frame == 0) as f64 / all as f64;
+            native.share *= outside;
+            native
+                .into
+                .iter_mut()
+                .for_each(|(_, share)| *share *= outside);
+        }
+        Self { python, native }
+    }
+}
+
+impl Stacks<'_> {
+    fn path(self) -> Option<Path> {
+        let frames = self.frames?;
+        let total: u64 = self.all.iter().map(|(_, count)| count).sum();
+        let outside = self.all.iter().filter(|(stack, _)| stack.is_empty());
+        let outside: u64 = outside.map(|(_, count)| count).sum();
+        if total < MIN_SAMPLES || outside as f64 > MAJORITY * total as f64 {
+            return None;
+        }
+        let share = |count: u64| count as f64 / total as f64;
+        let (way, next) = self.way(total);
+        let does = KNOWN_PURPOSES
+            .iter()
+            .find(|(part, _)| self.mostly(frames, part, total));
+        let does = does.map(|(_, text)| *text);
+        // Skip functions that only call others, and functions of the language's library.
+        let function = |place: u32| frames.functions.get(place as usize);
+        let says = |place: u32| function(place).is_none_or(says);
+        let at = way.iter().rposition(|(place, _)| says(*place));
+        let at = at.or(way.len().checked_sub(1));
+        let into = next
+            .into_iter()
+            .map(|(place, count)| (place, share(count)))
+            .filter(|(place, share)| *share >= MIN_NAMED_SHARE && says(*place))
+            .take(MAX_NAMED)
+            .map(|(place, share)| (frames.label(place).to_owned(), share));
+        let mut into: Vec<_> = into.collect();
+        let Some(at) = at else {
+            // There is no common function: report those with the most samples.
+            let (function, share) = into.first().cloned()?;
+            into.remove(0);
+            return Some(Path {
+                function,
+                share,
+                caller: None,
+                into,
+                does,
+            });
+        };
+        let is_own = |(place, _): &(u32, u64)| function(*place).is_some_and(is_own);
+        let own = way[..=at].iter().rposition(is_own).filter(|own| *own != at);
+        Some(Path {
+            function: frames.label(way[at].0).to_owned(),
+            share: share(way[at].1),
+            caller: own.map(|own| frames.label(way[own].0).to_owned()),
+            into,
+            does,
+        })
+    }
+
+    /// Returns the functions that most samples have in common, the outermost first, with their numbers of samples, and
+    /// the functions that the last of these calls, those with the most samples first.
+    fn way(&self, total: u64) -> (Counts, Counts) {
+        let mut way = Counts::new();
+        let mut rest: Vec<_> = self.all.iter().collect();
+        loop {
+            let mut next: BTreeMap<u32, u64> = BTreeMap::new();
+            for (stack, count) in &rest {
+                if let Some(function) = stack.get(way.len()) {
+                    *next.entry(*function).or_default() += count;
+                }
+            }
+            let mut next: Counts = next.into_iter().collect();
+            next.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+            match next.first() {
+                Some((function, count)) if *count as f64 / total as f64 > MAJORITY => {
+                    rest.retain(|(stack, _)| stack.get(way.len()) == Some(function));
+                    way.push((*function, *count));
+                }
+                _ => return (way, next),
+            }
+        }
+    }
+
+    /// Returns true if most samples contain a function with this part in its name.
+    fn mostly(&self, frames: &Frames, part: &str, total: u64) -> bool {
+        let has = |stack: &[u32]| {
+            stack
+                .iter()
+                .any(|function| frames.name(*function).contains(part))
+        };
+        let having = self.all.iter().filter(|(stack, _)| has(stack));
+        let having: u64 = having.map(|(_, count)| count).sum();
+        having as f64 >= MAJORITY * total as f64
+    }
+}
+
+/// Returns true if a function explains where time is spent: it belongs to the program and does more than call the
+/// function that it is given.
+fn says(function: &Function) -> bool {
+    let is_program = matches!(function.origin, Origin::Program | Origin::PythonLibrary);
+    let name = &function.name;
+    let qualified = name.split(" (").next().unwrap_or(name);
+    let last = qualified.rsplit('.').next().unwrap_or(qualified);
+    is_program && !WRAPPERS.contains(&qualified) && !WRAPPERS.contains(&last)
+}
+
+/// Returns true if a function is the program's own: it does not belong to an installed package, and is not the top
+/// level of a module.
+fn is_own(function: &Function) -> bool {
+    let name = &function.name;
+    let is_installed = ["/site-packages/", "/dist-packages/"]
+        .iter()
+        .any(|part| name.contains(part));
+    let is_named = name.contains(" (") && !name.starts_with("<module>");
+    function.origin == Origin::Program && !is_installed && is_named
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::facts::Facts;
+    use crate::events::samples::RawStacks;
+    use tllmprof_record::{Clock, ClockKind, Event, Strings, What};
+
+    /// Returns the frames of a tree that is given as `(id, parent, name)`.
+    fn frames(tree: &[(u32, u32, &str)]) -> Frames {
+        let mut strings = Strings::default();
+        let mut raw = RawStacks::default();
+        let clock = Clock::new(ClockKind::Monotonic, &[]);
+        for (id, parent, text) in tree {
+            strings.add(*id, text.as_bytes());
+            let (id, parent, name) = (*id, *parent, *id);
+            raw.take(&clock, &Event::new(0, 0, What::Frame { id, parent, name }));
+        }
+        raw.finish(&Facts::default(), &strings).frames
+    }
+
+    fn path(tree: &[(u32, u32, &str)], counts: &[(u32, u64)]) -> Option<Path> {
+        let frames = frames(tree);
+        let all = counts
+            .iter()
+            .map(|(frame, count)| (frames.stack(*frame), *count));
+        Stacks {
+            all: all.collect(),
+            frames: Some(&frames),
+        }
+        .path()
+    }
+
+    const TREE: &[(u32, u32, &str)] = &[
+        (1, 0, "<module> (/srv/serve.py:1)"),
+        (2, 1, "serve (/srv/serve.py:10)"),
+        (3, 2, "apply_penalties (/srv/serve.py:40)"),
+        (4, 3, "dumps (/usr/lib/python3.12/json/__init__.py:183)"),
+        (
+            5,
+            4,
+            "Module._call_impl (/x/site-packages/torch/nn/modules/module.py:1783)",
+        ),
+        (6, 2, "tokenize (/srv/serve.py:50)"),
+        (7, 2, "detokenize (/srv/serve.py:60)"),
+        (8, 3, "pad (/srv/serve.py:70)"),
+    ];
+
+    #[test]
+    fn the_innermost_function_that_most_have_in_common_is_named() {
+        let found = path(TREE, &[(4, 50), (5, 40), (6, 10)]).unwrap();
+        assert_eq!(found.function, "dumps (__init__.py:183)");
+        assert_eq!(
+            found.caller.as_deref(),
+            Some("apply_penalties (serve.py:40)")
+        );
+        assert!(
+            (found.share - 0.9).abs() < 1e-9 && found.into.is_empty(),
+            "{found:?}"
+        );
+        // Two callees have one caller: the caller is the common function.
+        let found = path(TREE, &[(4, 45), (8, 45), (6, 10)]).unwrap();
+        assert_eq!(found.function, "apply_penalties (serve.py:40)");
+        assert_eq!((found.caller, found.into.len()), (None, 2));
+        // The loop itself is not the cause, so its callees are reported, too.
+        let found = path(TREE, &[(4, 35), (6, 33), (7, 32)]).unwrap();
+        assert_eq!(found.function, "serve (serve.py:10)");
+        assert_eq!(found.into.len(), 2);
+        assert!(path(TREE, &[(4, MIN_SAMPLES - 1)]).is_none());
+        // Samples outside these functions count in the total.
+        let found = path(TREE, &[(4, 50), (0, 40), (6, 10)]).unwrap();
+        assert_eq!(
+            (&*found.function, found.share),
+            ("serve (serve.py:10)", 0.6)
+        );
+        assert!(path(TREE, &[(4, 40), (0, 50)]).is_none());
+    }
+
+    #[test]
+    fn what_is_known_of_a_function_is_said() {
+        let tree = [
+            (1, 0, "step (/srv/a.py:1)"),
+            (
+                2,
+                1,
+                "compile (/x/site-packages/torch/_inductor/graph.py:7)",
+            ),
+            (3, 2, "a (/x/b.py:1)"),
+            (4, 2, "b (/x/b.py:2)"),
+        ];
+        let found = path(&tree, &[(3, 40), (4, 40)]).unwrap();
+        assert_eq!(found.does, Some("torch.compile compiles"));
+        assert_eq!(found.caller.as_deref(), Some("step (a.py:1)"));
+    }
+}

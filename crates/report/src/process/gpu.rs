@@ -1,0 +1,166 @@
+//! Shares of the time in which GPUs work. Busy time is known only from kernels or the GPU's metrics.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::events::iteration::GpuFrom;
+use crate::events::origin::SMALL_COST;
+use crate::iterations::sum::Sum;
+use crate::kernels::{KernelSum, Kernels};
+use crate::process::state::State;
+
+/// Maximum ratio of an iteration's time with recorded kernels to that without. It was measured with graphs of tiny
+/// kernels on an H200.
+const MAX_SLOWDOWN: f64 = 1.7;
+
+/// Maximum relative difference between the launches of iterations with kernels and of those without, if both do the
+/// same work.
+pub const MAX_LAUNCH_DIFFERENCE: f64 = 0.1;
+
+/// Maximum share of the time by which busy time may exceed the GPU span, because of inexact measurement.
+const BUSY_TOLERANCE: f64 = 0.01;
+
+/// Shares of the time in which GPUs work.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub struct GpuTime {
+    /// The share of the iterations' time between their first GPU work and their last, by CUDA events, including gaps
+    /// between kernels. `null` if it was not measured.
+    #[serde(rename = "gpu_span_share")]
+    #[schemars(extend("unit" = "part of 1"))]
+    pub span: Option<f64>,
+    /// The share of the time in which at least one kernel or copy ran, for the device where it is largest, by recorded
+    /// kernels. It is based on the time of iterations without recording of kernels, if there are any. `null` if it was
+    /// not measured.
+    #[serde(rename = "gpu_busy_share")]
+    #[schemars(extend("unit" = "part of 1"))]
+    pub share: Option<f64>,
+    /// The GPUs that were used.
+    pub gpus: Vec<GpuSum>,
+    #[serde(skip)]
+    pub busy: Option<Busy>,
+}
+
+/// A GPU, and its time at work in the iterations in which kernels were recorded.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Gpu")]
+pub struct GpuSum {
+    /// Its number in the process.
+    pub device: u32,
+    /// The model name; empty if it is not known.
+    pub name: String,
+    /// The time in which at least one kernel ran; `null` if it was not measured.
+    pub kernel_ns: Option<u64>,
+    /// The time in which at least one kernel or copy ran; `null` if it was not measured.
+    pub busy_ns: Option<u64>,
+}
+
+/// The share of the time in which a GPU is busy.
+#[derive(Clone, Copy, Debug)]
+pub enum Busy {
+    /// By kernels, as a share of the time of iterations that recording them did not slow down.
+    ByKernels(f64),
+    /// Lower and upper bound, if recording slowed down all iterations, or if the others do different work. The lower
+    /// bound is the share in the time as recorded.
+    Between(f64, f64),
+    /// By the GPU's own metrics.
+    Sampled(f64),
+}
+
+impl Busy {
+    /// Returns the upper bound of the share.
+    pub const fn most(self) -> f64 {
+        match self {
+            Self::ByKernels(share) | Self::Between(_, share) | Self::Sampled(share) => share,
+        }
+    }
+
+    /// Returns the share to show.
+    pub const fn share(self) -> f64 {
+        match self {
+            Self::ByKernels(share) | Self::Between(share, _) | Self::Sampled(share) => share,
+        }
+    }
+}
+
+impl GpuTime {
+    /// Computes the GPU time of a process. `names` has the names of its GPUs; `cost` is an estimate of the share of
+    /// time that another profiler took. GPU spans that are shorter than the busy time are removed from `sum`.
+    pub fn new(
+        mut sum: Option<&mut Sum>,
+        kernels: &Kernels,
+        names: &[String],
+        state: State,
+        cost: Option<f64>,
+    ) -> Self {
+        let busy = sum.as_ref().and_then(|sum| busy(sum, kernels, state, cost));
+        if let (Some(sum), Some(busy)) = (&mut sum, busy) {
+            sum.withdraw_shorter(busy.share() - BUSY_TOLERANCE);
+        }
+        let sum = sum.as_deref();
+        let span = sum.filter(|sum| sum.gpu_from != GpuFrom::Kernels);
+        Self {
+            span: span.and_then(|sum| sum.gpu_share),
+            share: busy.map(Busy::share),
+            gpus: gpus(kernels, names),
+            busy,
+        }
+    }
+
+    /// Returns the label of the busy time.
+    pub const fn busy_name(&self) -> &'static str {
+        match self.busy {
+            Some(Busy::Between(..)) => "GPU busy, stretched",
+            _ => "GPU busy",
+        }
+    }
+}
+
+fn gpus(kernels: &Kernels, names: &[String]) -> Vec<GpuSum> {
+    let measured = kernels.devices.iter().map(|sum| u32::from(sum.device));
+    let count = measured.map(|device| device + 1).max().unwrap_or(0);
+    let all = 0..count.max(names.len() as u32);
+    let has_times = kernels.has_times();
+    let all = all.filter_map(|device| {
+        let mut sums = kernels.devices.iter();
+        let sum = sums.find(|sum| u32::from(sum.device) == device);
+        let name = names.get(device as usize).cloned().unwrap_or_default();
+        let is_used = sum.is_some() || !name.is_empty();
+        let sum = sum.filter(|_| has_times);
+        is_used.then(|| GpuSum {
+            device,
+            name,
+            kernel_ns: sum.map(|sum| sum.kernels),
+            busy_ns: sum.map(|sum| sum.busy),
+        })
+    });
+    all.collect()
+}
+
+/// Returns the busy share by kernels, if the record of kernels is complete.
+fn busy(sum: &Sum, kernels: &Kernels, state: State, cost: Option<f64>) -> Option<Busy> {
+    let taken = kernels.window.as_ref()?;
+    // Kernels without known times do not show how long a GPU works.
+    let busy = taken.busy.filter(|busy| *busy > 0)?;
+    // If kernels were missing, the GPU would look idle.
+    if taken.wall == 0 || !is_whole(taken, state) {
+        return None;
+    }
+    let of = |wall: f64| (busy as f64 / wall).min(1.0);
+    let wall = taken.wall as f64;
+    Some(match sum.without_kernels {
+        _ if cost.is_some_and(|cost| cost <= SMALL_COST) => Busy::ByKernels(of(wall)),
+        None if cost.is_some() => {
+            let cost = cost.unwrap_or(0.0).min(1.0);
+            Busy::Between(of(wall), of(wall * (1.0 - cost)))
+        }
+        Some(time) if sum.is_alike(MAX_LAUNCH_DIFFERENCE) => {
+            Busy::ByKernels(of(time.mean as f64 * taken.iterations as f64))
+        }
+        _ => Busy::Between(of(wall), of(wall / MAX_SLOWDOWN)),
+    })
+}
+
+/// Returns true if enough kernels were recorded to compute busy time: at most one in a hundred is missing.
+fn is_whole(taken: &KernelSum, state: State) -> bool {
+    state != State::Damaged && taken.dropped <= taken.kernels / 100
+}

@@ -1,0 +1,51 @@
+//! The last iteration of a record, if the end of the process cut it off and the record does not say so.
+
+use tllmprof_config::Windows;
+use tllmprof_record::{Clock, Ended, Header};
+
+use crate::events::raw::RawIteration;
+use crate::events::window::{Window, WindowEdge, pairs};
+
+/// The time in nanoseconds within which the close of a window and the end of the process are one event.
+const ONE_EVENT: u64 = 10_000_000;
+
+/// Marks the last iteration as cut off if the end of the process closed its window: the window was to contain more
+/// iterations, the record ends with it, and the iteration is the longest of the record. Older versions of the library
+/// recorded such an iteration, which may contain seconds of shutdown, as a whole one. A shorter one may be whole.
+pub fn mark_cut(
+    iterations: &mut [RawIteration],
+    edges: &[WindowEdge],
+    asked: &str,
+    header: &Header,
+    clock: &Clock,
+) {
+    let Some(last) = closed_by_end(edges, asked, header, clock) else {
+        return;
+    };
+    let Some((iteration, others)) = iterations.split_last_mut() else {
+        return;
+    };
+    let longest = others.iter().map(|other| other.duration).max();
+    if iteration.n == last.last && longest < Some(iteration.duration) {
+        iteration.cut = true;
+    }
+}
+
+/// Returns the last window if the end of the process closed it before its last iteration.
+fn closed_by_end(
+    edges: &[WindowEdge],
+    asked: &str,
+    header: &Header,
+    clock: &Clock,
+) -> Option<Window> {
+    if !matches!(header.ended, Some(Ended::InOrder | Ended::AtOnce)) {
+        return None;
+    }
+    let asked = Windows::parse(asked).ok()?;
+    let closed = clock.ns(edges.last()?.ticks);
+    let latest = header.anchors.iter().map(|anchor| anchor.ticks).max()?;
+    let ends_with_it = clock.ns(latest) <= closed.saturating_add(ONE_EVENT);
+    let last = pairs(edges.to_vec()).pop()?;
+    let wants_more = !asked.is_steady() && asked.contains(last.last.saturating_add(1));
+    (last.closed && wants_more && ends_with_it).then_some(last)
+}

@@ -1,0 +1,192 @@
+//! The system call that a thread sleeps in, and its native stack.
+//!
+//! `/proc/self/task/N/syscall` contains the number of the call, its arguments, the stack pointer and the program
+//! counter of a thread that does not run. The stack of such a thread does not change, so it is read in place.
+
+use std::str::SplitAsciiWhitespace;
+
+use tllmprof_recorder::SystemCall;
+
+use super::files::{self, LENGTH, ThreadFile};
+use super::followed::Followed;
+use super::unwind::Registers;
+
+/// The state of a sleeping thread, as the kernel reports it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Asleep {
+    pub call: SystemCall,
+    /// True if the call ends by itself after a time.
+    pub has_timeout: bool,
+    pub registers: Registers,
+    /// The number of the call, and its arguments.
+    number: i64,
+    arguments: [u64; 6],
+}
+
+impl Asleep {
+    /// Returns the system call, where reading or writing something other than a file is a call of its own.
+    pub fn distinguish_streams(self) -> SystemCall {
+        let stream = match self.call {
+            SystemCall::Read => SystemCall::ReadStream,
+            SystemCall::Write => SystemCall::WriteStream,
+            other => return other,
+        };
+        let path = format!("/proc/self/fd/{}", self.arguments[0]);
+        // `pipe:[7]`, `socket:[7]`, `anon_inode:[eventfd]`: only the link's name is read, which waits for no disk.
+        match std::fs::read_link(path) {
+            Ok(file) if !file.is_absolute() => stream,
+            _ => self.call,
+        }
+    }
+}
+
+/// Returns the state of a thread that sleeps; `None` if it runs, or if that is not known.
+pub fn look(thread: Followed) -> Option<Asleep> {
+    let mut text = [0; LENGTH];
+    let text = files::read(thread, ThreadFile::Syscall, &mut text)?;
+    Asleep::parse(str::from_utf8(text).ok()?)
+}
+
+impl Asleep {
+    /// Parses the file as in proc(5): the call's number, six arguments, the stack pointer and the program counter.
+    /// Outside a call it is -1 and the last two; for a thread that runs it is `running`.
+    fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.split_ascii_whitespace();
+        let number: i64 = fields.next()?.parse().ok()?;
+        let mut arguments = [0; 6];
+        if number >= 0 {
+            for argument in &mut arguments {
+                *argument = hexadecimal(&mut fields)?;
+            }
+        }
+        let (call, has_timeout) = call(number, &arguments);
+        Some(Self {
+            call,
+            has_timeout,
+            registers: Registers {
+                stack_pointer: hexadecimal(&mut fields)? as usize,
+                program_counter: hexadecimal(&mut fields)? as usize,
+                frame_pointer: None,
+            },
+            number,
+            arguments,
+        })
+    }
+}
+
+fn hexadecimal(fields: &mut SplitAsciiWhitespace<'_>) -> Option<u64> {
+    u64::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok()
+}
+
+/// Returns a system call by its number, and true if it has a time limit.
+fn call(number: i64, arguments: &[u64; 6]) -> (SystemCall, bool) {
+    use SystemCall as Call;
+    let [first, second, third, fourth, fifth, _] = *arguments;
+    let poll = [Call::Poll, Call::PollNothing][usize::from(second == 0)];
+    let select = [Call::Select, Call::SelectNothing][usize::from(first == 0)];
+    let is_given = |milliseconds: u64| milliseconds as i32 >= 0;
+    match number {
+        -1 => (Call::PageFault, false),
+        libc::SYS_futex => (Call::Futex, fourth != 0),
+        libc::SYS_nanosleep => (Call::Nanosleep, true),
+        libc::SYS_clock_nanosleep => (Call::ClockNanosleep, true),
+        libc::SYS_ppoll => (poll, third != 0),
+        libc::SYS_pselect6 => (select, fifth != 0),
+        libc::SYS_epoll_pwait => (Call::EpollWait, is_given(fourth)),
+        libc::SYS_epoll_pwait2 => (Call::EpollWait, fourth != 0),
+        libc::SYS_rt_sigtimedwait => (Call::SignalWait, third != 0),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_poll => (poll, is_given(third)),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_select => (select, fifth != 0),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_epoll_wait => (Call::EpollWait, is_given(fourth)),
+        _ => (without_timeout(number), false),
+    }
+}
+
+fn without_timeout(number: i64) -> SystemCall {
+    use SystemCall as Call;
+    match number {
+        libc::SYS_read | libc::SYS_readv | libc::SYS_pread64 | libc::SYS_preadv => Call::Read,
+        libc::SYS_write | libc::SYS_writev | libc::SYS_pwrite64 | libc::SYS_pwritev => Call::Write,
+        libc::SYS_fsync | libc::SYS_sync | libc::SYS_syncfs | libc::SYS_sync_file_range => {
+            Call::Fsync
+        }
+        libc::SYS_fdatasync => Call::Fdatasync,
+        libc::SYS_msync => Call::Msync,
+        libc::SYS_openat => Call::Open,
+        libc::SYS_close => Call::Close,
+        libc::SYS_ftruncate => Call::Truncate,
+        libc::SYS_recvfrom | libc::SYS_recvmsg | libc::SYS_recvmmsg => Call::Receive,
+        libc::SYS_sendto | libc::SYS_sendmsg | libc::SYS_sendmmsg => Call::Send,
+        libc::SYS_accept | libc::SYS_accept4 => Call::Accept,
+        libc::SYS_connect => Call::Connect,
+        libc::SYS_wait4 | libc::SYS_waitid => Call::WaitProcess,
+        libc::SYS_ioctl => Call::Ioctl,
+        libc::SYS_flock => Call::FileLock,
+        libc::SYS_fcntl => Call::FileControl,
+        libc::SYS_io_uring_enter => Call::IoUringEnter,
+        libc::SYS_mmap | libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_madvise => Call::Memory,
+        _ => Call::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    fn parse(number: i64, arguments: &str) -> Option<(SystemCall, bool)> {
+        let text = format!("{number} {arguments} 0x7ffd10 0x7f22ad\n");
+        let found = Asleep::parse(&text)?;
+        let Registers {
+            stack_pointer,
+            program_counter,
+            ..
+        } = found.registers;
+        assert_eq!((stack_pointer, program_counter), (0x7f_fd10, 0x7f_22ad));
+        Some((found.call, found.has_timeout))
+    }
+
+    #[test]
+    fn the_call_and_its_time_limit_are_known() {
+        use SystemCall as Call;
+        let none = "0x1 0x2 0x3 0x0 0x0 0x6";
+        let given = "0x1 0x2 0x3 0x4 0x5 0x6";
+        let futex = |arguments| parse(libc::SYS_futex, arguments);
+        assert_eq!(futex(none), Some((Call::Futex, false)));
+        assert_eq!(futex(given), Some((Call::Futex, true)));
+        let epoll = |arguments| parse(libc::SYS_epoll_pwait, arguments);
+        assert_eq!(epoll(given), Some((Call::EpollWait, true)));
+        let endless = "0x1 0x2 0x3 0xffffffff 0x5 0x6";
+        assert_eq!(epoll(endless), Some((Call::EpollWait, false)));
+        let poll = |arguments| parse(libc::SYS_ppoll, arguments);
+        assert_eq!(poll(given), Some((Call::Poll, true)));
+        let of_nothing = "0x0 0x0 0x3 0x4 0x0 0x6";
+        assert_eq!(poll(of_nothing), Some((Call::PollNothing, true)));
+        assert_eq!(parse(libc::SYS_fsync, none), Some((Call::Fsync, false)));
+        assert_eq!(parse(9999, none), Some((Call::Other, false)));
+        assert_eq!(parse(-1, ""), Some((Call::PageFault, false)));
+        assert_eq!(Asleep::parse("running\n"), None);
+        assert_eq!(Asleep::parse("0 0x3\n"), None);
+        assert_eq!(Asleep::parse(""), None);
+    }
+
+    #[test]
+    fn what_is_no_file_is_a_stream() {
+        let read = |file: &dyn AsRawFd| {
+            let text = format!(
+                "{} {:#x} 0x0 0x0 0x0 0x0 0x0 0x1 0x2",
+                libc::SYS_read,
+                file.as_raw_fd()
+            );
+            Asleep::parse(&text).unwrap().distinguish_streams()
+        };
+        let (pipe, _other) = std::io::pipe().unwrap();
+        let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(read(&pipe), SystemCall::ReadStream);
+        assert_eq!(read(&file), SystemCall::Read);
+    }
+}

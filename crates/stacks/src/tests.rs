@@ -1,0 +1,207 @@
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tllmprof_platform::ids;
+use tllmprof_recorder::SystemCall;
+
+use crate::asleep;
+use crate::files;
+use crate::followed::Followed;
+use crate::modules::Modules;
+use crate::native::Ring;
+use crate::skipped::skipped;
+use crate::unwind::Unwinder;
+
+/// Lets only one test run at a time, because each uses a slot among the files.
+static PLACE: Mutex<()> = Mutex::new(());
+static NUMBER: AtomicI32 = AtomicI32::new(0);
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+static LOCK: Mutex<()> = Mutex::new(());
+static WORK: Condvar = Condvar::new();
+
+#[inline(never)]
+extern "C" fn waits_for_work() {
+    let mut guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    while !IS_OVER.load(Ordering::Relaxed) {
+        guard = WORK.wait(guard).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+#[inline(never)]
+extern "C" fn sleeps() {
+    while !IS_OVER.load(Ordering::Relaxed) {
+        // SAFETY: takes only a time.
+        unsafe { libc::usleep(20_000) };
+    }
+}
+
+#[inline(never)]
+extern "C" fn calls(act: extern "C" fn()) {
+    NUMBER.store(ids::thread(), Ordering::Release);
+    act();
+    // This keeps the call from being a tail call.
+    core::hint::black_box(());
+}
+
+/// Returns the functions of a thread that runs `act` until it sleeps in `call`, by their start addresses.
+fn functions_of(act: extern "C" fn(), call: SystemCall) -> Vec<usize> {
+    let _alone = PLACE.lock().unwrap_or_else(PoisonError::into_inner);
+    NUMBER.store(0, Ordering::Release);
+    IS_OVER.store(false, Ordering::Relaxed);
+    files::close(0);
+    let worker = thread::spawn(move || calls(act));
+    let (mut modules, mut unwinder) = (Modules::default(), Unwinder::default());
+    modules.look();
+    let mut frames = Vec::new();
+    loop {
+        let followed = Followed {
+            place: 0,
+            number: NUMBER.load(Ordering::Acquire),
+            target: None,
+        };
+        if followed.number == 0 {
+            thread::yield_now();
+            continue;
+        }
+        let Some(found) = asleep::look(followed).filter(|found| found.call == call) else {
+            thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        frames.clear();
+        unwinder.unwind(&modules, found.registers, &mut frames);
+        if asleep::look(followed) == Some(found) {
+            break;
+        }
+    }
+    IS_OVER.store(true, Ordering::Relaxed);
+    drop(LOCK.lock());
+    WORK.notify_all();
+    worker.join().unwrap();
+    files::close(0);
+    let start = |address: &usize| unwinder.start_of(&modules, *address);
+    frames.iter().filter_map(start).collect()
+}
+
+/// Returns true if a stack has a function, and its caller just outside.
+fn has_pair(functions: &[usize], inner: extern "C" fn()) -> bool {
+    let pair = [inner as usize, calls as extern "C" fn(_) as usize];
+    functions.windows(2).any(|two| two == pair)
+}
+
+#[test]
+fn the_callers_of_a_condition_variable_are_found() {
+    let found = functions_of(waits_for_work, SystemCall::Futex);
+    assert!(has_pair(&found, waits_for_work), "{found:x?}");
+    assert!(found.len() > 4, "to the thread's start: {found:x?}");
+}
+
+#[test]
+fn the_callers_of_a_sleep_are_found() {
+    let found = functions_of(sleeps, SystemCall::ClockNanosleep);
+    assert!(has_pair(&found, sleeps), "{found:x?}");
+    assert_ne!(found.first(), Some(&(sleeps as *const () as usize)));
+}
+
+#[inline(never)]
+extern "C" fn spins() {
+    let until = Instant::now() + Duration::from_millis(20);
+    while Instant::now() < until {
+        core::hint::spin_loop();
+    }
+}
+
+#[test]
+fn copies_of_stacks_that_run_lead_to_the_threads_start() {
+    // `calls` sets the number of the thread that another test reads.
+    let _alone = PLACE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ring = match Ring::open(ids::thread(), 1_000_000) {
+        Ok(ring) => ring,
+        Err(refusal) => return skipped(&refusal.to_string()),
+    };
+    let (mut modules, mut unwinder) = (Modules::default(), Unwinder::default());
+    modules.look();
+    let (mut copies, mut whole, mut named) = (0, 0, 0);
+    while copies < 50 {
+        calls(spins);
+        let mut has_copies = true;
+        ring.each(|sample| {
+            let Some((registers, stack)) = sample.copy else {
+                has_copies = false;
+                return;
+            };
+            copies += 1;
+            let mut frames = Vec::new();
+            whole += u32::from(unwinder.unwind_copy(&modules, registers, stack, &mut frames));
+            let start = |address: &usize| unwinder.start_of(&modules, *address);
+            let found: Vec<_> = frames.iter().filter_map(start).collect();
+            named += u32::from(has_pair(&found, spins));
+        });
+        if !has_copies {
+            return skipped("the kernel has no room for copies of stacks");
+        }
+    }
+    // The other samples are of this test itself.
+    assert!(2 * named >= copies, "{named} of {copies}");
+    assert!(10 * whole >= 9 * copies, "{whole} of {copies}");
+}
+
+#[cfg(target_arch = "x86_64")]
+mod frame_pointers {
+    use core::arch::global_asm;
+
+    use super::*;
+
+    // `sleeps` uses its frame pointer, which is not among the known registers, and the stack above holds words that are
+    // not a return address of it.
+    global_asm!(
+        ".pushsection .text",
+        ".globl tllmprof_sleeps_by_frame_pointer",
+        ".hidden tllmprof_sleeps_by_frame_pointer",
+        ".type tllmprof_sleeps_by_frame_pointer, @function",
+        "tllmprof_sleeps_by_frame_pointer:",
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
+        "sub rsp, 64",
+        "lea rax, [rip + {other}]",
+        "mov [rsp + 32], rax",
+        "mov qword ptr [rsp], 0",
+        "mov qword ptr [rsp + 8], 200000000",
+        "mov eax, 35",
+        "mov rdi, rsp",
+        "xor esi, esi",
+        "syscall",
+        "leave",
+        ".cfi_def_cfa rsp, 8",
+        "ret",
+        ".cfi_endproc",
+        ".size tllmprof_sleeps_by_frame_pointer, . - tllmprof_sleeps_by_frame_pointer",
+        ".popsection",
+        other = sym calls,
+    );
+
+    unsafe extern "C" {
+        fn tllmprof_sleeps_by_frame_pointer();
+    }
+
+    #[inline(never)]
+    extern "C" fn sleeps_deeper() {
+        while !IS_OVER.load(Ordering::Relaxed) {
+            // SAFETY: it sleeps, and preserves the registers that the ABI requires.
+            unsafe { tllmprof_sleeps_by_frame_pointer() };
+        }
+    }
+
+    #[test]
+    fn a_frame_is_found_by_its_return_address() {
+        let found = functions_of(sleeps_deeper, SystemCall::Nanosleep);
+        let innermost = tllmprof_sleeps_by_frame_pointer as unsafe extern "C" fn() as usize;
+        assert_eq!(found.first(), Some(&innermost), "{found:x?}");
+        assert!(has_pair(&found, sleeps_deeper), "{found:x?}");
+    }
+}

@@ -1,0 +1,157 @@
+//! Decodes the call instruction before an address, in the machine's code.
+
+use core::hash::BuildHasherDefault;
+use std::collections::HashMap;
+
+use tllmprof_platform::peek;
+use tllmprof_python::stacks::OfAddress;
+
+/// Largest number of addresses whose calls are kept.
+const MAX_ADDRESSES: usize = 1 << 12;
+
+/// A call instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Call {
+    /// A call of this function: directly, through its entry in a table of the linker's, or through code of the linker's
+    /// that jumps by such an entry.
+    Of(usize),
+    /// A call of the address in a register or in memory.
+    Indirect,
+}
+
+/// The calls before addresses that were looked up.
+#[derive(Default)]
+pub struct Calls(HashMap<usize, Option<Call>, BuildHasherDefault<OfAddress>>);
+
+impl Calls {
+    /// Returns the call instruction that ends at an address, if there is one.
+    pub fn before(&mut self, address: usize) -> Option<Call> {
+        if self.0.len() >= MAX_ADDRESSES {
+            self.0.clear();
+        }
+        *self.0.entry(address).or_insert_with(|| before(address))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn before(address: usize) -> Option<Call> {
+    let code = bytes::<7>(address.wrapping_sub(7))?;
+    match code {
+        // `call *ENTRY(%rip)`
+        [_, 0xff, 0x15, a, b, c, d] => entry([a, b, c, d], address).map(Call::Of),
+        // `call FUNCTION`
+        [_, _, 0xe8, a, b, c, d] => {
+            let target = relative([a, b, c, d], address);
+            Some(Call::Of(jumps_to(target).unwrap_or(target)))
+        }
+        _ => is_indirect(code).then_some(Call::Indirect),
+    }
+}
+
+/// Returns true if the code ends with `ff /2`. Its second byte determines how many bytes follow.
+#[cfg(target_arch = "x86_64")]
+fn is_indirect(code: [u8; 7]) -> bool {
+    (2..=code.len()).any(|length| {
+        let [0xff, operand, ..] = code[code.len() - length..] else {
+            return false;
+        };
+        let (mode, is_call, place) = (operand >> 6, operand >> 3 & 7 == 2, operand & 7);
+        let distance = match (mode, place) {
+            (0, 5) | (2, _) => 4,
+            (1, _) => 1,
+            _ => 0,
+        };
+        let has_index = mode != 3 && place == 4;
+        is_call && length == 2 + usize::from(has_index) + distance
+    })
+}
+
+/// Returns the target of `jmp *ENTRY(%rip)`, which may have an `endbr64` and a `bnd` in front.
+#[cfg(target_arch = "x86_64")]
+fn jumps_to(stub: usize) -> Option<usize> {
+    const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
+    let code = bytes::<11>(stub)?;
+    let rest = code.strip_prefix(ENDBR64).unwrap_or(&code);
+    let rest = rest.strip_prefix(&[0xf2]).unwrap_or(rest);
+    let [0xff, 0x25, a, b, c, d, ..] = *rest else {
+        return None;
+    };
+    let length = code.len() - rest.len() + 6;
+    entry([a, b, c, d], stub.wrapping_add(length))
+}
+
+/// Returns the function in an entry at this distance from an address.
+#[cfg(target_arch = "x86_64")]
+fn entry(distance: [u8; 4], behind: usize) -> Option<usize> {
+    bytes(relative(distance, behind)).map(usize::from_le_bytes)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn relative(distance: [u8; 4], behind: usize) -> usize {
+    behind.wrapping_add_signed(i32::from_le_bytes(distance) as isize)
+}
+
+#[cfg(target_arch = "aarch64")]
+fn before(address: usize) -> Option<Call> {
+    let at = address.wrapping_sub(4);
+    let code = u32::from_le_bytes(bytes(at)?);
+    let words = (code << 6).cast_signed() >> 6;
+    match code {
+        // `bl FUNCTION`
+        _ if code >> 26 == 0b10_0101 => Some(Call::Of(at.wrapping_add_signed(words as isize * 4))),
+        // `blr REGISTER`
+        _ if code & 0xffff_fc1f == 0xd63f_0000 => Some(Call::Indirect),
+        _ => None,
+    }
+}
+
+fn bytes<const N: usize>(address: usize) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    peek::copy(address, &mut bytes)?;
+    Some(bytes)
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indirect_calls_are_known_by_their_instruction() {
+        let code = |tail: &[u8]| {
+            let mut code = [0x90; 7];
+            code[7 - tail.len()..].copy_from_slice(tail);
+            is_indirect(code)
+        };
+        // call *%rax, *%r13, *(%rax), *0x18(%rax), *0x8(%rsp), *0x100(%rbx), *0x100(%rsp), *(%r12)
+        for tail in [
+            &[0xff, 0xd0][..],
+            &[0x41, 0xff, 0xd5],
+            &[0xff, 0x10],
+            &[0xff, 0x50, 0x18],
+            &[0xff, 0x54, 0x24, 0x08],
+            &[0xff, 0x93, 0, 1, 0, 0],
+            &[0xff, 0x94, 0x24, 0, 1, 0, 0],
+            &[0x41, 0xff, 0x14, 0x24],
+        ] {
+            assert!(code(tail), "{tail:x?}");
+        }
+        // jmp *%rax, push (%rax), a call whose distance is cut off
+        for tail in [&[0xff, 0xe0][..], &[0xff, 0x30], &[0xff, 0x50]] {
+            assert!(!code(tail), "{tail:x?}");
+        }
+    }
+
+    #[test]
+    fn calls_by_the_linkers_tables_lead_to_their_function() {
+        // `call 1f; 1: jmp *2f(%rip); 2: FUNCTION`, and `call *2b(%rip)`.
+        let mut code = vec![0xe8, 0, 0, 0, 0, 0xff, 0x25, 0, 0, 0, 0];
+        code.extend(0x1234_usize.to_le_bytes());
+        code.extend([0xff, 0x15]);
+        code.extend((-14_i32).to_le_bytes());
+        let padded = [&[0x90; 2][..], &code].concat();
+        let start = padded.as_ptr().addr();
+        assert_eq!(before(start + 7), Some(Call::Of(0x1234)));
+        assert_eq!(before(start + padded.len()), Some(Call::Of(0x1234)));
+        assert_eq!(before(16), None);
+    }
+}

@@ -1,0 +1,277 @@
+//! Unwinds the native stack of a thread of this process that sleeps, from outside, or a copy of the stack of a thread
+//! that runs.
+//!
+//! Of the registers of a sleeping thread only the stack pointer and the program counter are known. They suffice if a
+//! function finds its caller by the stack pointer, as optimised code does. If a function needs its frame pointer, the
+//! frame is found by the return address on the stack. All memory is read through the kernel, as another thread may
+//! unmap it.
+
+mod calls;
+mod rules;
+
+use tllmprof_platform::ids;
+use tllmprof_platform::peek;
+
+use super::modules::Modules;
+use calls::{Call, Calls};
+use rules::{Caller, Cfa, Function, Rule, Rules, Saved};
+
+/// Largest numbers of frames of a sleeping thread's stack, and of a copy of a stack.
+const MAX_FRAMES: usize = 32;
+const MAX_FRAMES_OF_COPY: usize = 127;
+/// Number of bytes of the stack that are read at a time.
+const CHUNK_BYTES: usize = 8 << 10;
+/// Number of words of the stack in which a return address is searched for.
+const SEARCH_WORDS: usize = 512;
+const WORD: usize = size_of::<usize>();
+
+/// The unwinder, with its knowledge of the modules' code.
+#[derive(Default)]
+pub struct Unwinder {
+    rules: Rules,
+    calls: Calls,
+    stack: Stack,
+}
+
+/// The registers by which callers are found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Registers {
+    pub program_counter: usize,
+    pub stack_pointer: usize,
+    /// `None` if it is not known.
+    pub frame_pointer: Option<usize>,
+}
+
+/// A walk along a stack, from some registers outwards.
+struct Walk<'a> {
+    unwinder: &'a mut Unwinder,
+    modules: &'a Modules,
+    registers: Registers,
+    /// 1 in callers, else 0: a return address may lie after a call that is the last instruction of its function.
+    behind_call: usize,
+}
+
+impl Unwinder {
+    /// Forgets all code, when modules were loaded or unloaded.
+    pub fn forget(&mut self) {
+        (self.rules, self.calls) = (Rules::default(), Calls::default());
+    }
+
+    /// Returns the start of the function that contains an address.
+    #[cfg(test)]
+    pub fn start_of(&mut self, modules: &Modules, address: usize) -> Option<usize> {
+        Some(self.rules.function_at(modules, address)?.start)
+    }
+
+    /// Adds the addresses of a stack's functions, the innermost first, up to the first that cannot be determined. Those
+    /// of callers lie within the call instruction.
+    pub fn unwind(&mut self, modules: &Modules, registers: Registers, frames: &mut Vec<usize>) {
+        self.stack.forget();
+        self.walk(modules, registers, MAX_FRAMES, frames);
+    }
+
+    /// Does the same for a copy of the words from the stack pointer on: the stack may have changed since. Returns true
+    /// if these are all of the stack's functions.
+    pub fn unwind_copy(
+        &mut self,
+        modules: &Modules,
+        registers: Registers,
+        stack: &[u64],
+        frames: &mut Vec<usize>,
+    ) -> bool {
+        self.stack.copy(registers.stack_pointer, stack);
+        self.walk(modules, registers, MAX_FRAMES_OF_COPY, frames)
+    }
+
+    fn walk(
+        &mut self,
+        modules: &Modules,
+        registers: Registers,
+        most: usize,
+        frames: &mut Vec<usize>,
+    ) -> bool {
+        let mut walk = Walk {
+            unwinder: self,
+            modules,
+            registers,
+            behind_call: 0,
+        };
+        frames.push(registers.program_counter);
+        while frames.len() < most {
+            match walk.step() {
+                Step::Caller => frames.push(walk.address()),
+                Step::End => return true,
+                Step::Unknown => return false,
+            }
+        }
+        false
+    }
+}
+
+/// Result of a step from a function to its caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Caller,
+    /// The function has no caller.
+    End,
+    Unknown,
+}
+
+impl Walk<'_> {
+    fn address(&self) -> usize {
+        self.registers.program_counter - self.behind_call
+    }
+
+    /// Steps to the caller.
+    fn step(&mut self) -> Step {
+        let function = self
+            .unwinder
+            .rules
+            .function_at(self.modules, self.address());
+        let (start, rule) = match function {
+            Some(Function {
+                caller: Some(Caller::Nobody),
+                ..
+            }) => return Step::End,
+            Some(Function {
+                start,
+                caller: Some(Caller::By(rule)),
+            }) => (start, rule),
+            _ => return Step::Unknown,
+        };
+        match self.caller(start, rule) {
+            Some(caller) if caller.program_counter > 1 => {
+                (self.registers, self.behind_call) = (caller, 1);
+                Step::Caller
+            }
+            Some(_) => Step::End,
+            None => Step::Unknown,
+        }
+    }
+
+    /// Returns the registers of the caller of a function.
+    fn caller(&mut self, function: usize, rule: Rule) -> Option<Registers> {
+        let Registers {
+            stack_pointer,
+            frame_pointer,
+            ..
+        } = self.registers;
+        let own = match frame_pointer {
+            None if rule.cfa.needs_frame_pointer() => self.find_frame(function, rule),
+            known => known,
+        };
+        let stack = &mut self.unwinder.stack;
+        let cfa = match rule.cfa {
+            Cfa::Stack(offset) => stack_pointer.wrapping_add_signed(offset),
+            Cfa::Frame(offset) => own?.wrapping_add_signed(offset),
+            Cfa::AtFrame(offset) => stack.word(own?.wrapping_add_signed(offset))?,
+        };
+        if cfa <= stack_pointer {
+            return None;
+        }
+        let frame_pointer = match rule.frame_pointer {
+            Saved::Kept => own,
+            Saved::FromCfa(offset) => stack.word(cfa.wrapping_add_signed(offset)),
+            Saved::FromFramePointer(offset) => stack.word(own?.wrapping_add_signed(offset)),
+        };
+        Some(Registers {
+            program_counter: stack.word(cfa.wrapping_add_signed(rule.return_address))?,
+            stack_pointer: cfa,
+            frame_pointer,
+        })
+    }
+
+    /// Finds the frame pointer of the running function by its return address: an address after a call of this very
+    /// function, otherwise the first address after an indirect call from which the rest of the stack can be unwound.
+    fn find_frame(&mut self, function: usize, rule: Rule) -> Option<usize> {
+        let from = self.registers.stack_pointer;
+        let mut indirect = Vec::new();
+        for at in (from..).step_by(WORD).take(SEARCH_WORDS) {
+            let Some(word) = self.unwinder.stack.word(at) else {
+                break;
+            };
+            if self.modules.unwind_table(word).is_none() {
+                continue;
+            }
+            match self.unwinder.calls.before(word) {
+                Some(Call::Of(called)) if called == function => return rule.frame_pointer_of(at),
+                Some(Call::Indirect) => indirect.push(at),
+                _ => {}
+            }
+        }
+        let mut frames = indirect.into_iter().map(|at| rule.frame_pointer_of(at));
+        frames.find_map(|frame| frame.filter(|frame| self.goes_on(function, rule, *frame)))
+    }
+
+    /// Returns true if the stack can be unwound from a function with this frame pointer.
+    fn goes_on(&mut self, function: usize, rule: Rule, frame_pointer: usize) -> bool {
+        let mut walk = Walk {
+            registers: Registers {
+                frame_pointer: Some(frame_pointer),
+                ..self.registers
+            },
+            unwinder: self.unwinder,
+            ..*self
+        };
+        let Some(caller) = walk.caller(function, rule) else {
+            return false;
+        };
+        (walk.registers, walk.behind_call) = (caller, 1);
+        for _ in 0..MAX_FRAMES {
+            match walk.step() {
+                Step::Caller => {}
+                Step::End => return true,
+                Step::Unknown => return false,
+            }
+        }
+        true
+    }
+}
+
+/// A copy of a part of the stack.
+#[derive(Default)]
+struct Stack {
+    start: usize,
+    bytes: Vec<u8>,
+    /// True if no more of the stack can be read than the copy.
+    is_all: bool,
+}
+
+impl Stack {
+    fn forget(&mut self) {
+        self.bytes.clear();
+        self.is_all = false;
+    }
+
+    fn copy(&mut self, start: usize, words: &[u64]) {
+        self.bytes.clear();
+        self.bytes.reserve(size_of_val(words));
+        for word in words {
+            self.bytes.extend_from_slice(&word.to_ne_bytes());
+        }
+        (self.start, self.is_all) = (start, true);
+    }
+
+    /// Returns a word of the stack.
+    fn word(&mut self, address: usize) -> Option<usize> {
+        let known = self.known(address);
+        if known.is_some() || self.is_all {
+            return known;
+        }
+        self.bytes.resize(CHUNK_BYTES, 0);
+        self.start = address;
+        let span = peek::Span {
+            address,
+            length: CHUNK_BYTES,
+        };
+        let read = peek::read(ids::process(), &[span], &mut self.bytes);
+        self.bytes.truncate(read.unwrap_or(0));
+        self.known(address)
+    }
+
+    fn known(&self, address: usize) -> Option<usize> {
+        let from = address.checked_sub(self.start)?;
+        let bytes = self.bytes.get(from..from.checked_add(WORD)?)?;
+        Some(usize::from_ne_bytes(bytes.try_into().ok()?))
+    }
+}

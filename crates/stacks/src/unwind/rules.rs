@@ -1,0 +1,274 @@
+//! Finds the caller of code by its module's table for unwinding (`.eh_frame`).
+
+use core::hash::BuildHasherDefault;
+use std::collections::HashMap;
+
+use gimli::{
+    BaseAddresses, CfaRule, EhFrame, Encoding, EndianSlice, Format, LittleEndian, Operation,
+    RegisterRule, UnwindContext, UnwindExpression, UnwindSection,
+};
+use tllmprof_platform::peek;
+use tllmprof_python::stacks::OfAddress;
+
+use super::Modules;
+
+/// Largest number of addresses whose rules are kept.
+const MAX_ADDRESSES: usize = 1 << 12;
+/// Size in bytes of the longest entry that is read.
+const MAX_ENTRY_BYTES: usize = 1 << 16;
+
+#[cfg(target_arch = "x86_64")]
+mod registers {
+    use gimli::{Register, X86_64};
+
+    pub const STACK_POINTER: Register = X86_64::RSP;
+    pub const FRAME_POINTER: Register = X86_64::RBP;
+    pub const RETURN_ADDRESS: Register = X86_64::RA;
+}
+
+#[cfg(target_arch = "aarch64")]
+mod registers {
+    use gimli::{AArch64, Register};
+
+    pub const STACK_POINTER: Register = AArch64::SP;
+    pub const FRAME_POINTER: Register = AArch64::X29;
+    pub const RETURN_ADDRESS: Register = AArch64::X30;
+}
+
+use registers::{FRAME_POINTER, RETURN_ADDRESS, STACK_POINTER};
+
+type Slice<'a> = EndianSlice<'a, LittleEndian>;
+
+/// A function, and the way to find its caller from one of its addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Function {
+    pub start: usize,
+    /// `None` if the caller cannot be determined.
+    pub caller: Option<Caller>,
+}
+
+/// The caller of a function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Caller {
+    /// There is none: the thread begins here.
+    Nobody,
+    By(Rule),
+}
+
+/// The rules for the caller's registers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rule {
+    /// Rule for the caller's stack pointer.
+    pub cfa: Cfa,
+    pub frame_pointer: Saved,
+    /// Distance of the return address from the caller's stack pointer.
+    pub return_address: isize,
+}
+
+/// Rule for the caller's frame pointer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Saved {
+    /// The function does not change it.
+    Kept,
+    /// It is saved at this distance from the caller's stack pointer.
+    FromCfa(isize),
+    /// It is saved at this distance from the function's own frame pointer.
+    FromFramePointer(isize),
+}
+
+/// Rule for the caller's stack pointer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cfa {
+    /// The stack pointer plus a distance.
+    Stack(isize),
+    /// The frame pointer plus a distance.
+    Frame(isize),
+    /// The word at a distance from the frame pointer, as in functions that align their stack.
+    AtFrame(isize),
+}
+
+impl Cfa {
+    /// Returns true if it is found by the frame pointer that the function sets up, next to which the return address
+    /// lies.
+    pub const fn needs_frame_pointer(self) -> bool {
+        matches!(self, Self::Frame(_))
+    }
+}
+
+impl Rule {
+    /// Returns the function's frame pointer, if its return address lies at `at`.
+    pub const fn frame_pointer_of(self, at: usize) -> Option<usize> {
+        match self.cfa {
+            Cfa::Frame(offset) => Some(
+                at.wrapping_add_signed(-self.return_address)
+                    .wrapping_add_signed(-offset),
+            ),
+            Cfa::Stack(_) | Cfa::AtFrame(_) => None,
+        }
+    }
+}
+
+/// The functions of addresses that were looked up.
+#[derive(Default)]
+pub struct Rules(HashMap<usize, Option<Function>, BuildHasherDefault<OfAddress>>);
+
+impl Rules {
+    /// Returns the function of an address; `None` if it is in no table.
+    pub fn function_at(&mut self, modules: &Modules, address: usize) -> Option<Function> {
+        if let Some(known) = self.0.get(&address) {
+            return *known;
+        }
+        if self.0.len() >= MAX_ADDRESSES {
+            self.0.clear();
+        }
+        let table = modules.unwind_table(address);
+        let found = table.and_then(|table| function(table, address));
+        self.0.insert(address, found);
+        found
+    }
+}
+
+fn function(table: usize, address: usize) -> Option<Function> {
+    let entry = Entry::find(table, address)?;
+    let bases = BaseAddresses::default().set_eh_frame(entry.address as u64);
+    let section = EhFrame::new(&entry.bytes, LittleEndian);
+    let fde = section
+        .fde_from_offset(&bases, entry.fde.into(), EhFrame::cie_from_offset)
+        .ok()?;
+    let mut context = UnwindContext::new();
+    let row = fde
+        .unwind_info_for_address(&section, &bases, &mut context, address as u64)
+        .ok()?;
+    let caller = || {
+        let return_address = match row.register(RETURN_ADDRESS) {
+            Some(RegisterRule::Offset(return_address)) => return_address,
+            Some(RegisterRule::Undefined) => return Some(Caller::Nobody),
+            _ => return None,
+        };
+        let frame_pointer = match row.register(FRAME_POINTER) {
+            None | Some(RegisterRule::SameValue) => Saved::Kept,
+            Some(RegisterRule::Offset(offset)) => Saved::FromCfa(offset as isize),
+            Some(RegisterRule::Expression(at)) => {
+                Saved::FromFramePointer(from_frame_pointer(at, &section, false)?)
+            }
+            Some(_) => return None,
+        };
+        Some(Caller::By(Rule {
+            cfa: cfa(row.cfa(), &section)?,
+            frame_pointer,
+            return_address: return_address as isize,
+        }))
+    };
+    Some(Function {
+        start: fde.initial_address() as usize,
+        // Code that a signal interrupted needs more registers than are known here.
+        caller: caller().filter(|_| !fde.is_signal_trampoline()),
+    })
+}
+
+fn cfa(rule: &CfaRule<usize>, section: &EhFrame<Slice<'_>>) -> Option<Cfa> {
+    match *rule {
+        CfaRule::RegisterAndOffset { register, offset } => match register {
+            STACK_POINTER => Some(Cfa::Stack(offset as isize)),
+            FRAME_POINTER => Some(Cfa::Frame(offset as isize)),
+            _ => None,
+        },
+        CfaRule::Expression(at) => from_frame_pointer(at, section, true).map(Cfa::AtFrame),
+    }
+}
+
+/// Returns the distance from the frame pointer of the address that an expression gives, or, if `lies_there`, of the
+/// word that it gives. Compilers write only such expressions for code that sleeps, in functions that align their stack.
+fn from_frame_pointer(
+    expression: UnwindExpression<usize>,
+    section: &EhFrame<Slice<'_>>,
+    lies_there: bool,
+) -> Option<isize> {
+    const ENCODING: Encoding = Encoding {
+        address_size: 8,
+        format: Format::Dwarf32,
+        version: 4,
+    };
+    let mut operations = expression.get(section).ok()?.operations(ENCODING);
+    let Operation::RegisterOffset {
+        register: FRAME_POINTER,
+        offset,
+        ..
+    } = operations.next().ok()??
+    else {
+        return None;
+    };
+    let is_deref = match operations.next().ok()? {
+        None => false,
+        Some(Operation::Deref { size: 8, .. }) => operations.next().ok()?.is_none(),
+        Some(_) => return None,
+    };
+    (is_deref == lies_there).then_some(offset as isize)
+}
+
+/// The entry of a table for the code at an address, after the data to which it refers, as a section of its own.
+struct Entry {
+    bytes: Vec<u8>,
+    /// Offset of the entry itself in `bytes`.
+    fde: usize,
+    /// The address for which the relative addresses in the entry are right.
+    address: usize,
+}
+
+impl Entry {
+    fn find(header: usize, address: usize) -> Option<Self> {
+        // Version 1; an encoded pointer; a count and a sorted table, whose words are relative to the header.
+        const KNOWN: [u8; 2] = [0x03, 0x3b];
+        let [version, pointer, count, table] = bytes(header)?;
+        if version != 1 || [count, table] != KNOWN || pointer & 0xf != 0xb {
+            return None;
+        }
+        let count = u32::from_le_bytes(bytes(header + 8)?) as usize;
+        let row = |index: usize| -> Option<[usize; 2]> {
+            let [a, b, c, d, e, f, g, h] = bytes(header + 12 + 8 * index)?;
+            let relative = |bytes| header.wrapping_add_signed(i32::from_le_bytes(bytes) as isize);
+            Some([relative([a, b, c, d]), relative([e, f, g, h])])
+        };
+        // The last row whose code does not begin after the address.
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match row(middle)?[0] <= address {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        let [_, at] = row(low.checked_sub(1)?)?;
+        let mut fde = whole(at)?;
+        let back = u32::from_le_bytes(fde.get(4..8)?.try_into().ok()?) as usize;
+        let mut bytes = whole((at + 4).checked_sub(back)?)?;
+        let start = bytes.len();
+        let distance = u32::try_from(start + 4).ok()?;
+        fde.get_mut(4..8)?.copy_from_slice(&distance.to_le_bytes());
+        bytes.append(&mut fde);
+        Some(Self {
+            bytes,
+            fde: start,
+            address: at.wrapping_sub(start),
+        })
+    }
+}
+
+/// Returns the entry at an address, with its length.
+fn whole(at: usize) -> Option<Vec<u8>> {
+    let length = u32::from_le_bytes(bytes(at)?) as usize;
+    let mut entry = vec![
+        0;
+        (8..MAX_ENTRY_BYTES)
+            .contains(&length)
+            .then_some(length + 4)?
+    ];
+    peek::copy(at, &mut entry)?;
+    Some(entry)
+}
+
+fn bytes<const N: usize>(address: usize) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    peek::copy(address, &mut bytes)?;
+    Some(bytes)
+}

@@ -1,0 +1,262 @@
+//! The length of a window that lasts until it has what its figures need.
+//!
+//! The window has two parts without a gap. In the first no kernels are recorded, so that its times are the
+//! program's own: 50 iterations and 2 s, at most 4000 iterations; 3 to 8 iterations if one takes over 0.3 s.
+//! The second, with kernels, has a given number of iterations or a given time.
+//!
+//! An iteration in which the program waited for requests is in the window but does not count towards its
+//! length. The same holds for one in which a stream was captured, or that a condition excludes. Of a pause,
+//! as [`Known::is_pause`] defines it, only a little counts.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use crate::steady::{Known, SHORTEST_PAUSE};
+
+/// The number of iterations of the first part, which also lasts for at least `TIME`.
+const ITERATIONS: u64 = 50;
+const TIME: Duration = Duration::from_secs(2);
+/// The number of iterations after which the first part ends even before that.
+const MOST_ITERATIONS: u64 = 4000;
+/// An iteration that takes longer than this is slow.
+const SLOW: Duration = Duration::from_millis(300);
+/// The smallest and the largest number of slow iterations.
+const SLOW_ITERATIONS: (u64, u64) = (3, 8);
+/// The smallest number of iterations of the second part.
+const LEAST_WITH_KERNELS: u64 = 2;
+/// The time after which the first part ends if it has little but pauses.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// The part of a window in which kernels are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelPart {
+    /// The largest number of iterations.
+    pub iterations: u64,
+    /// The time after which it also ends, once it has two iterations.
+    pub within: Option<Duration>,
+}
+
+/// The effect of an iteration that begins on the open window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It is another iteration of the window.
+    Continues,
+    /// It is the first iteration with kernels.
+    Kernels,
+    /// The window ends before it.
+    Closes,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    First,
+    Kernels {
+        /// The number of iterations that are over.
+        over: u64,
+        /// The time when the second of them began: the first one includes attaching CUPTI.
+        since: Option<Instant>,
+    },
+}
+
+/// The window that is open.
+#[derive(Clone, Copy, Debug)]
+pub struct Measuring {
+    part: Part,
+    kernels: Option<KernelPart>,
+    /// The usual duration of an iteration, if it is known.
+    usual: Option<Duration>,
+    opened: Instant,
+    /// The time when the current iteration began, if it counts.
+    running: Option<Instant>,
+    /// The number of iterations that are over, the number of those that count, and their total time.
+    over: u64,
+    counted: u64,
+    time: Duration,
+}
+
+impl Measuring {
+    /// A window that opens at `now`. `usual`: the usual duration of an iteration.
+    pub const fn new(kernels: Option<KernelPart>, usual: Option<Duration>, now: Instant) -> Self {
+        Self {
+            part: Part::First,
+            kernels,
+            usual,
+            opened: now,
+            running: Some(now),
+            over: 0,
+            counted: 0,
+            time: Duration::ZERO,
+        }
+    }
+
+    /// Returns true if the part with kernels has begun.
+    pub const fn takes_kernels(&self) -> bool {
+        matches!(self.part, Part::Kernels { .. })
+    }
+
+    /// Excludes the current iteration from the count: a stream was captured.
+    pub const fn interrupt(&mut self) {
+        self.running = None;
+    }
+
+    /// Called when an iteration begins, which ends the one before.
+    pub fn begins(&mut self, now: Instant, known: Known) -> Next {
+        let took = self
+            .running
+            .map(|since| now.saturating_duration_since(since));
+        self.running = known.counts.then_some(now);
+        self.over += 1;
+        if let Part::Kernels { over, since } = &mut self.part {
+            *over += 1;
+            let since = *since.get_or_insert(now);
+            let is_over = self.kernels.is_none_or(|kernels| {
+                let lasts = now.saturating_duration_since(since);
+                *over >= kernels.iterations
+                    || *over >= LEAST_WITH_KERNELS
+                        && kernels.within.is_some_and(|within| lasts >= within)
+            });
+            return if is_over {
+                Next::Closes
+            } else {
+                Next::Continues
+            };
+        }
+        if let Some(took) = took.filter(|took| !known.has_waited(*took)) {
+            self.counted += 1;
+            self.time += match self.usual {
+                Some(usual) if known.is_pause(took, usual) => usual.max(SHORTEST_PAUSE),
+                _ => took,
+            };
+        }
+        if !self.has_enough(now) {
+            return Next::Continues;
+        }
+        match self.kernels {
+            None => Next::Closes,
+            Some(_) => {
+                self.part = Part::Kernels {
+                    over: 0,
+                    since: None,
+                };
+                Next::Kernels
+            }
+        }
+    }
+
+    /// Returns true if the first part has what it needs.
+    fn has_enough(&self, now: Instant) -> bool {
+        let (fewest, most) = SLOW_ITERATIONS;
+        let count = u32::try_from(self.counted).unwrap_or(u32::MAX);
+        let is_slow = count > 0 && self.time / count > SLOW;
+        let lasted = self.time >= TIME;
+        let enough = match is_slow {
+            true => self.counted >= most || self.counted >= fewest && lasted,
+            false => self.counted >= ITERATIONS && lasted,
+        };
+        let is_long = now.saturating_duration_since(self.opened) >= LONGEST;
+        enough || self.over >= MOST_ITERATIONS || self.over >= fewest && is_long
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KERNELS: KernelPart = KernelPart {
+        iterations: 20,
+        within: Some(Duration::from_millis(300)),
+    };
+
+    /// An iteration of the program's own work.
+    const OWN: Known = Known {
+        counts: true,
+        idle: Duration::ZERO,
+        gpu_wait: Duration::ZERO,
+    };
+
+    /// Returns the number of iterations without and with kernels, for a window of iterations that take
+    /// `micros` each.
+    fn parts(
+        kernels: Option<KernelPart>,
+        usual: Option<u64>,
+        micros: impl Fn(u64) -> u64,
+    ) -> (u64, u64) {
+        let mut now = Instant::now();
+        let usual = usual.map(Duration::from_micros);
+        let mut measuring = Measuring::new(kernels, usual, now);
+        let mut first = None;
+        for n in 0.. {
+            now += Duration::from_micros(micros(n));
+            match measuring.begins(now, OWN) {
+                Next::Continues => {}
+                Next::Kernels => first = Some(n + 1),
+                Next::Closes => return (first.unwrap_or(n + 1), n + 1 - first.unwrap_or(n + 1)),
+            }
+        }
+        unreachable!()
+    }
+
+    #[test]
+    fn the_first_part_has_50_iterations_and_2_s() {
+        assert_eq!(parts(None, None, |_| 10_000), (200, 0));
+        assert_eq!(parts(None, None, |_| 40_000), (50, 0));
+        assert_eq!(parts(None, None, |_| 100_000), (50, 0));
+        // The same for iterations of 1 ms, but short ones have a bound.
+        assert_eq!(parts(None, None, |_| 1000), (2000, 0));
+        assert_eq!(parts(None, None, |_| 5), (4000, 0));
+    }
+
+    #[test]
+    fn a_few_slow_iterations_are_enough() {
+        assert_eq!(parts(None, None, |_| 310_000), (7, 0));
+        assert_eq!(parts(None, None, |_| 700_000), (3, 0));
+        assert_eq!(parts(None, None, |_| 20_000_000), (3, 0));
+        assert_eq!(parts(Some(KERNELS), None, |_| 700_000), (3, 2));
+    }
+
+    #[test]
+    fn the_second_part_has_20_iterations_or_300_ms() {
+        assert_eq!(parts(Some(KERNELS), None, |_| 1000), (2000, 20));
+        assert_eq!(parts(Some(KERNELS), None, |_| 40_000), (50, 9));
+        assert_eq!(parts(Some(KERNELS), None, |_| 299_000), (50, 3));
+        let all = KernelPart {
+            iterations: 30,
+            within: None,
+        };
+        assert_eq!(parts(Some(all), None, |_| 40_000), (50, 30));
+        let one = KernelPart {
+            iterations: 1,
+            within: None,
+        };
+        assert_eq!(parts(Some(one), None, |_| 40_000), (50, 1));
+    }
+
+    #[test]
+    fn of_pauses_little_counts() {
+        // Each tenth is a pause, which counts for a tenth of a second.
+        let micros = |n| if n % 10 == 9 { 1_000_000 } else { 10_000 };
+        assert_eq!(parts(None, Some(10_000), micros), (110, 0));
+        // It also ends if there are few other iterations.
+        let (first, _) = parts(None, Some(40_000), |_| 5_000_000);
+        assert_eq!(first, 12);
+    }
+
+    #[test]
+    fn what_is_captured_or_left_out_does_not_count() {
+        let mut now = Instant::now();
+        let mut measuring = Measuring::new(None, None, now);
+        let mut closes = None;
+        for n in 1..200 {
+            now += Duration::from_millis(50);
+            let counts = n % 2 == 0;
+            let next = measuring.begins(now, Known { counts, ..OWN });
+            if n == 4 {
+                measuring.interrupt();
+            }
+            if next == Next::Closes {
+                closes = closes.or(Some(n));
+            }
+        }
+        assert_eq!(closes, Some(2 * 50 + 1));
+    }
+}
