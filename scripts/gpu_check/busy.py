@@ -98,6 +98,11 @@ def by_nsys(bench, name, run):
     return median(max(steps, key=len))
 
 
+def under_nsys(bench, base, words, window, rule):
+    """Runs a program under nsys with the library."""
+    return child.run([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", "node"), *words], bench.shimmed(window, rule))
+
+
 def compare(report, what, ours, theirs):
     """Compares medians of runs: [(busy, took)] of each."""
     own, other = (statistics.median(busy for busy, _ in runs) for runs in (ours, theirs))
@@ -121,8 +126,7 @@ def check(bench, report, loop):
         if ended.status != 0:
             report.raw(loop.program, ended)
         ours.append(median(of_record(bench.command, trace)))
-        theirs.append(by_nsys(bench, f"busy {loop.program}", lambda base: child.run(
-            [bench.nsys, "profile", *nsys.profile_arguments(base, "stop", "node"), *words], bench.shimmed(window, loop.rule))))
+        theirs.append(by_nsys(bench, f"busy {loop.program}", lambda base: under_nsys(bench, base, words, window, loop.rule)))
     return compare(report, loop.program, ours, theirs)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from engines.drivers.driver import ROW
 
-from . import arrivals, attach, busy, captures, child, inside, layers, ledger, nsys
+from . import answers, arrivals, attach, busy, captures, child, inside, layers, ledger, nsys
 from .kernels import Report
 from .programs import HERE, ROOT
 from .record_file import process_of
@@ -28,10 +28,12 @@ DRIVERS = os.path.join(ROOT, "scripts", "engines", "drivers")
 MODEL, MODEL_WITH_WEIGHTS, MODEL_OF_EXPERTS = "tiny-llama", "tiny-llama-float16", "tiny-moe"
 # Its steps take as long as the GPU does: 21 GB are read in each.
 WIDE_MODEL = "wide-llama"
+# Of the shape of Llama 3 8B.
+MODEL_8B = "llama-8b"
 # By its layers.
 MODELS_OF = {layers: f"tiny-llama-float16-{layers}" for layers in (4, 8, 32)}
 MODELS = {MODEL: [], MODEL_WITH_WEIGHTS: ["--weights"], MODEL_OF_EXPERTS: ["--moe"],
-          WIDE_MODEL: ["--wide", "--layers", "12"],
+          WIDE_MODEL: ["--wide", "--layers", "12"], MODEL_8B: ["--8b"],
           **{name: ["--weights", "--layers", str(layers)] for layers, name in MODELS_OF.items()}}
 # The first is what nsys captures, too; the others show in one process what a step costs inside windows and outside.
 FIRST = (20, 60)
@@ -52,7 +54,8 @@ class Run:
     something else than the load of a plain run: "router", of a model with experts (engine_router.py), "split", a window that is split
     where the batch is another (`SPLIT`), "busy", how busy the GPU is by our kernels and by nsys (busy.py), "inside", what a step
     costs in windows (inside.py), "layers", whose its kernels are (layers.py), "blocks", the blocks that are found in them against the LAYERS that the model has, "ranks", how long the ranks
-    of TP GPUs wait for each other, "arrivals", TP ranks of which one is late, that reduce by WAY with the engine's all-reduce (arrivals.py), "captures", on demand (captures.py), or "attach", to a server that runs (attach.py).
+    of TP GPUs wait for each other, "arrivals", TP ranks of which one is late, that reduce by WAY with the engine's all-reduce (arrivals.py), "captures", on demand (captures.py), or "attach", to a server that runs (attach.py), or "answer", by
+    `tllmprof run` with no option (answers.py).
     kernel: of an engine that has no count of its steps: what each of them launches once.
     """
 
@@ -137,6 +140,11 @@ ENGINES = {
         *(Run(f"{label}, {layers.NO_GRAPHS}", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers",
               variables=dict(LONG, VLLM_DISABLE_COMPILE_CACHE=1, GRAPHS="NONE", **more))
           for label, more in (("layers", {}), ("layers, runner V1", dict(VLLM_USE_V2_MODEL_RUNNER=0)))),
+        Run("answer 8B", ("serve.py", "vllm", MODEL_8B), r"^py:vllm\.v1\.worker\.gpu", is_server=True, looks_at="answer", variables=dict(
+            CLIENT="-m vllm.entrypoints.cli.main bench serve --backend openai --base-url {url} --model m --tokenizer {model} --dataset-name random "
+                   "--random-input-len 256 --random-output-len 128 --num-prompts 160 --request-rate 8 --ignore-eos",
+            MORE="--gpu-memory-utilization 0.6 --max-num-seqs 64")),
+        Run("answer", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="answer", variables=dict(LONG, ROUNDS=24)),
         Run("captures", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="captures", variables=dict(LONG, ROUNDS=120)),
         Run("attach", ("serve.py", "vllm", WIDE_MODEL), "^auto$", is_server=True, looks_at="attach",
             variables=dict(LONG, MORE="--gpu-memory-utilization 0.6 --max-num-seqs 16")),
@@ -146,6 +154,7 @@ ENGINES = {
     "sglang": Engine("sglang", sglang, (
         Run("server", ("serve.py", "sglang", MODEL), SGLANG_STEP, (0, 0), True, is_server=True, under_nsys=False, variables=LONG),
         Run("busy", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="busy", variables=dict(LONG, ROUNDS=24)),
+        Run("answer", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="answer", variables=dict(LONG, ROUNDS=24)),
         Run("inside", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="inside", variables=dict(LONG, ROUNDS=36)),
         Run("layers", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="layers", variables=LONG),
         Run(f"layers, {layers.NO_GRAPHS}", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="layers",
@@ -157,17 +166,22 @@ ENGINES = {
     "lmdeploy": Engine("lmdeploy", of_cuda_12, (
         Run("offline", ("lmdeploy_offline.py", MODEL_WITH_WEIGHTS), r"^sym:\^turbomind::", kernel="embeddingLookupKernel",
             variables=dict(REQS=16, TOKENS=128, ROUNDS=4)),
+        Run("answer", ("lmdeploy_offline.py", MODEL_WITH_WEIGHTS), r"^sym:\^turbomind::", looks_at="answer",
+            variables=dict(REQS=16, TOKENS=128, ROUNDS=16)),
         *(Run(f"blocks of {layers} layers", ("lmdeploy_offline.py", model), r"^sym:\^turbomind::", looks_at="blocks",
               variables=dict(REQS=16, TOKENS=128, ROUNDS=4, LAYERS=layers)) for layers, model in MODELS_OF.items()))),
-    "onnxruntime": Engine("onnxruntime", plain_site, tuple(
-        Run(mode, ("onnxruntime_run.py", mode), rule, extra, variables=dict(TOKENS=300, ROUNDS=4))
-        for mode, rule, extra in (("run", r"^py:onnxruntime\.", (0, 0)), ("binding", "^auto$", (0, 1)), ("graph", "^auto$", (0, 1))))),
+    "onnxruntime": Engine("onnxruntime", plain_site, (
+        *(Run(mode, ("onnxruntime_run.py", mode), rule, extra, variables=dict(TOKENS=300, ROUNDS=4))
+          for mode, rule, extra in (("run", r"^py:onnxruntime\.", (0, 0)), ("binding", "^auto$", (0, 1)), ("graph", "^auto$", (0, 1)))),
+        Run("answer", ("onnxruntime_run.py", "run"), r"^py:onnxruntime\.", looks_at="answer", variables=dict(TOKENS=1000, ROUNDS=8)))),
     "ctranslate2": Engine("ctranslate2", of_cuda_12, (
         Run("offline", ("ctranslate2_offline.py", MODEL_WITH_WEIGHTS), "^auto$", (0, 2),
             variables=dict(REQS=16, TOKENS=128, ROUNDS=6)),)),
     "transformers": Engine("transformers", plain_site, (
         Run("generate", ("transformers_offline.py", "generate", MODEL_WITH_WEIGHTS), r"^py:transformers\.generation\.utils",
             variables=dict(REQS=8, TOKENS=128, ROUNDS=3)),
+        Run("answer", ("transformers_offline.py", "generate", MODEL_WITH_WEIGHTS), r"^py:transformers\.generation\.utils", looks_at="answer",
+            variables=dict(REQS=8, TOKENS=128, ROUNDS=10)),
         Run("continuous batching", ("transformers_offline.py", "batching", MODEL_WITH_WEIGHTS),
             r"^py:transformers\.generation\.continuous", variables=dict(REQS=8, TOKENS=128, ROUNDS=3, TRUTH_OF="batching")),
         Run("server", ("serve.py", "transformers", MODEL_WITH_WEIGHTS), r"^py:transformers\.generation\.continuous", is_server=True,
@@ -284,15 +298,15 @@ class Bench:
         os.makedirs(folder)
         return folder
 
-    def made(self, run, label, settings=None, wrap=(), **variables):
-        """Runs it; `settings`: variables of the library, in the server's own process where it is one."""
+    def made(self, run, label, settings=None, wrap=(), folder=None, **variables):
+        """Runs it in `folder`; `settings`: variables of the library, in the server's own process where it is one."""
         truth = os.path.join(self.own, f"truth-{self.name}-{run.label}-{label}".replace(" ", "-"))
         more = dict(run.variables, **variables, TRUTH_FILE=truth, LOG=truth + "-log", PORT=free_port())
         if settings and run.is_server:
             more["WRAP"] = " ".join(f"{name}={value}" for name, value in settings.items())
         else:
             more.update(settings or {})
-        ended = child.run([*wrap, *self.words(run)], self.variables(**more), SECONDS, self.own)
+        ended = child.run([*wrap, *self.words(run)], self.variables(**more), SECONDS, folder or self.own)
         return Made(ended, said_in(ended.out), rows_of(truth), read(truth + "-log") if run.is_server else ended.err)
 
     def settings(self, *windows, **more):
@@ -522,7 +536,7 @@ def table(bench, folder, log, names, only, check_router):
     report = Report(NAME, log)
     checks = {"": check_run, "router": check_router, "split": check_split, "busy": busy.check_engine, "captures": captures.check_engine,
               "inside": inside.check_engine, "ranks": arrivals.check_engine, "arrivals": arrivals.check_custom, "layers": layers.check_engine,
-              "attach": attach.check_engine, "blocks": layers.check_engine_blocks}
+              "attach": attach.check_engine, "answer": answers.check_engine, "blocks": layers.check_engine_blocks}
     for name in names:
         own = guarded(report, name, Bench, bench, folder, name)
         for run in own.engine.runs if own else ():

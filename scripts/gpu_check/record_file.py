@@ -5,9 +5,9 @@ from collections import Counter, defaultdict
 from . import child, nsys
 
 
-def output_of(command, *words):
-    """The JSON that `tllmprof WORDS…` prints."""
-    ended = child.run([command, *words], child.variables())
+def output_of(command, *words, folder=None):
+    """The JSON that `tllmprof WORDS…` prints in this folder."""
+    ended = child.run([command, *words], child.variables(), folder=folder)
     if ended.status != 0:
         raise nsys.Failed(f"tllmprof {words[0]}: {ended.why()}")
     return json.loads(ended.out)

@@ -2,7 +2,7 @@
 
 WRAP, with spaces between words, goes before the server's command: the library is not in this program. MORE: more words behind it. PORT:
 the server's; LOG: the file for what it prints. SGLang only: TOGETHER=1: a round's requests come in one, so that each round's batches
-are the same. Status 1: it did not become healthy; its last lines are printed.
+are the same. CLIENT: words of a Python program that sends the requests instead; {url} and {model} are replaced in them. Status 1: it did not become healthy; its last lines are printed.
 """
 import concurrent.futures
 import json
@@ -101,8 +101,11 @@ def main():
         say("UP", seconds=time.time() - began)
         if warm:
             ask("the quick brown fox", warm)
+        client = env("CLIENT", "").format(url=URL, model=MODEL)
+        if client:
+            subprocess.run([sys.executable, *shlex.split(client)], check=True)
         with concurrent.futures.ThreadPoolExecutor(requests) as pool:
-            for number in range(rounds):
+            for number in range(0 if client else rounds):
                 began = time.time()
                 prompts = [f"hello my name is number {i}" for i in range(requests)]
                 if TOGETHER:

@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Comparison, MIN_DIFFERENCE, Outcome, Side, Unit};
 use crate::numbers::bootstrap::Change;
 use crate::numbers::parts::PartChange;
-use crate::numbers::units::{Rate, Time};
+use crate::numbers::units::{Count, Rate, Time};
 use crate::print::lines::{Colour, Lines, Style};
 
 /// Maximum number of lines in each table of parts, and in that of ranks.
@@ -128,7 +128,7 @@ impl Comparison {
         }
         let more = self.ranks.len().saturating_sub(MAX_RANKS);
         if more > 0 {
-            lines.add(format_args!("  and {more} more ranks"));
+            lines.add(format_args!("  and {}", Count(more as u64, "more rank")));
         }
     }
 

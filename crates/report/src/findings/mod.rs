@@ -21,6 +21,7 @@ use std::cmp::Reverse;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::numbers::units::Count;
 use crate::process::Process;
 use crate::ranks::arrivals::Arrivals;
 use crate::ranks::skew::Skew;
@@ -411,7 +412,7 @@ fn combine<'a, 'b: 'a>(
         (Some((one, evidence, loss)), ..) => {
             let more = match more {
                 0 => String::new(),
-                _ => format!(", and {more} more processes"),
+                _ => format!(", and {}", Count(more as u64, "more process")),
             };
             let evidence = of(one, evidence) + &more;
             (Judgement::Yes { evidence, loss }, Some(one.place))

@@ -113,13 +113,24 @@ pub struct Count(pub u64, pub &'static str);
 impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(count, noun) = self;
-        write!(f, "{count} {noun}{}", if *count == 1 { "" } else { "s" })
+        let ending = match *count {
+            1 => "",
+            _ if noun.ends_with('s') => "es",
+            _ => "s",
+        };
+        write!(f, "{count} {noun}{ending}")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_count_has_its_plural() {
+        let shown = [0, 1, 2].map(|count| Count(count, "more process").to_string());
+        assert_eq!(shown, ["0 more processes", "1 more process", "2 more processes"]);
+    }
 
     #[test]
     fn small_shares_are_not_shown_as_nothing() {

@@ -109,7 +109,7 @@ fn head(processes: &[Process], is_one_job: bool, lines: &mut Lines) {
             2,
         );
     } else {
-        lines.add(format_args!("{} processes", processes.len()));
+        lines.add(format_args!("{}", Count(processes.len() as u64, "process")));
     }
     let rule = &first.facts.rule;
     if processes.iter().all(|process| process.facts.rule == *rule) && !rule.is_empty() {
@@ -191,7 +191,7 @@ fn table(
     }
     let more = processes.len().saturating_sub(most);
     if more > 0 {
-        lines.add(format_args!("and {more} more processes"));
+        lines.add(format_args!("and {}", Count(more as u64, "more process")));
     }
     for line in of_which(sums()) {
         lines.add(format_args!("{line}"));

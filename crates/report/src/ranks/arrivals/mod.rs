@@ -251,6 +251,7 @@ fn own_ranks(processes: &[Rank<'_>], with: &[usize], notes: &mut Vec<String>) ->
     if let Some((rank, places)) = twice.first() {
         let more = match twice.len() {
             1 => String::new(),
+            2 => ", and 1 more rank is of several".into(),
             count => format!(", and {} more ranks are of several", count - 1),
         };
         notes.push(format!(
