@@ -129,7 +129,10 @@ mod tests {
     #[test]
     fn a_count_has_its_plural() {
         let shown = [0, 1, 2].map(|count| Count(count, "more process").to_string());
-        assert_eq!(shown, ["0 more processes", "1 more process", "2 more processes"]);
+        assert_eq!(
+            shown,
+            ["0 more processes", "1 more process", "2 more processes"]
+        );
     }
 
     #[test]
