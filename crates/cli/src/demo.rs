@@ -20,8 +20,8 @@ use crate::{library, manners, output, processes};
 const WINDOW: &str = "5-9";
 /// The name of the example's device on machines without a GPU.
 const STAND_IN: &str = "stand-in for CUDA";
-/// Duration of a wait on the stand-in, in microseconds. Its work itself takes no time.
-const STAND_IN_WAIT: &str = "1000";
+/// Duration of the shortest kernel or copy on the stand-in, in nanoseconds. The longest takes five times as long.
+const STAND_IN_WORK: &str = "100000";
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -150,11 +150,10 @@ impl Demo {
         });
         let paths = paths.transpose()?;
         let set = |command: &mut Command| {
-            command.env("STANDIN_WAIT_US", STAND_IN_WAIT);
+            command.env("STANDIN_WORK_NS", STAND_IN_WORK);
             command.envs(paths.map(|paths| ("LD_LIBRARY_PATH", paths)));
         };
-        let times =
-            " (times of the stand-in, not of a GPU: nothing is computed, each wait takes 1 ms)";
+        let times = " (times of the stand-in, not of a GPU: nothing is computed, a kernel or copy takes 0.1 to 0.5 ms)";
         self.record(
             scratch,
             set,

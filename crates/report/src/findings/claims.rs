@@ -1,10 +1,12 @@
 //! The rows of the ledger whose time a finding claims. No row is claimed by two causes.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::evidence::Evidence;
-use crate::ledger::{Claim, IDLE, LedgerKind, LedgerRow, OTHER_IDLE};
+use crate::ledger::{Claim, IDLE, LedgerKind, LedgerRow, other_idle};
 
 /// The choice of the rows that a rule claims.
 pub enum ClaimRule {
@@ -62,23 +64,18 @@ impl ClaimRule {
             Self::Host(kinds) => host(kinds),
             Self::AllIdle => idle().map(|of| row(Side::Gpu, of, of.ns)).collect(),
             Self::Idle(claims) => {
-                let claims = claims.iter().copied();
-                let claimed = claims.flat_map(|claim| ledger.details.claims.rows(claim));
-                let mut small = 0;
+                let claimed = ledger.details.claims.rows(claims);
+                let mut small: BTreeMap<&str, u64> = BTreeMap::new();
                 let mut rows = Vec::new();
-                for (cause, ns) in claimed {
+                for (cause, ns) in &claimed {
                     let mut all = idle();
                     match all.find(|row| row.cause.strip_prefix(IDLE) == Some(cause)) {
                         Some(of) => rows.push(row(Side::Gpu, of, (*ns).min(of.ns))),
-                        None => small += ns,
+                        None => *small.entry(other_idle(cause)).or_default() += ns,
                     }
                 }
-                let other = idle().find(|row| row.cause == OTHER_IDLE);
-                rows.extend(
-                    other
-                        .filter(|_| small > 0)
-                        .map(|of| row(Side::Gpu, of, small.min(of.ns))),
-                );
+                let others = idle().filter_map(|of| Some((of, *small.get(&*of.cause)?)));
+                rows.extend(others.map(|(of, ns)| row(Side::Gpu, of, ns.min(of.ns))));
                 rows
             }
         }

@@ -361,7 +361,7 @@ fn waited_for(
             Share(share),
             one.worked(),
             one.measured_in(one.process.ledger.gpu_iterations),
-            detail(claims.rows(claim)),
+            detail(&claims.rows(&[claim])),
         ),
     };
     // Waits for a processor on a busy machine must not make the share smaller.
@@ -392,9 +392,7 @@ pub fn idle(one: &Evidence<'_>) -> Judgement {
     if claims.gpu == 0 {
         return Judgement::Unknown("GPU time was not measured".to_owned());
     }
-    let rows = claims.idle.values().flat_map(|claimed| &claimed.rows);
-    let mut rows: Vec<_> = rows.cloned().collect();
-    rows.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let rows = claims.rows(&claims.claimed());
     let share = claims.share_of(claims.idle());
     let evidence = format!(
         "the GPU has nothing to do {} of {}{}{}",

@@ -5,3 +5,4 @@ pub mod outside;
 pub mod sum;
 pub mod text;
 pub mod unqualified;
+pub mod work;

@@ -5,7 +5,11 @@ use serde::Serialize;
 
 use crate::events::iteration::{GpuFrom, Iteration};
 use crate::events::window::Window;
+use crate::iterations::work::WorkClasses;
 use crate::numbers::quantiles::Quantiles;
+
+/// Maximum share of the time without kernels in which other work is done than where kernels were recorded.
+const MAX_UNLIKE: f64 = 0.3;
 
 /// Sums of the iterations of one or several windows.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
@@ -75,8 +79,10 @@ pub struct Totals {
     pub idle: u64,
     pub gil_wait: u64,
     pub gc: u64,
-    /// Relative difference between the launches of an iteration with kernels and of one without.
+    /// The share of time without kernels in which another kind of work is done than where kernels were recorded.
     unlike: f64,
+    /// The share of time without kernels in which the GPU is busy, by the kernels of iterations that do the same work.
+    busy_share: Option<f64>,
 }
 
 impl Sum {
@@ -107,11 +113,13 @@ impl Sum {
         };
         let mean = |sum: u64| sum as f64 / iterations as f64;
         let wall = windows.iter().map(wall).fold(0, u64::saturating_add);
+        let work = WorkClasses::new(all());
         let totals = Totals {
             idle: total(|iteration| iteration.idle),
             gil_wait: total(|iteration| iteration.gil_wait),
             gc: total(|iteration| iteration.gc),
-            unlike: unlike(all),
+            unlike: work.unknown_share(),
+            busy_share: work.busy_share(),
         };
         let mut sum = Self {
             iterations,
@@ -169,10 +177,16 @@ impl Sum {
         }
     }
 
-    /// Returns true if iterations with kernels do the same work as those without: the relative difference of their
-    /// launches is at most `limit`.
-    pub fn is_alike(&self, limit: f64) -> bool {
-        self.totals.unlike <= limit
+    /// Returns true if kernels show the work of the iterations without kernels, too: at most `MAX_UNLIKE` of their time is
+    /// of a kind that is not among those with kernels.
+    pub fn is_alike(&self) -> bool {
+        self.totals.unlike <= MAX_UNLIKE
+    }
+
+    /// Returns the share of time without kernels in which the GPU is busy, by the kernels of iterations that do the same
+    /// work; `None` if these are too few.
+    pub fn busy_share(&self) -> Option<f64> {
+        self.totals.busy_share.filter(|_| self.is_alike())
     }
 
     /// Returns the mean number in an iteration.
@@ -185,31 +199,6 @@ impl Sum {
     pub fn share(&self, part: u64) -> f64 {
         let all = self.time.mean as f64 * self.iterations as f64;
         if all > 0.0 { part as f64 / all } else { 0.0 }
-    }
-}
-
-/// One in this number of iterations is ignored at either end: those with the fewest and with the most launches.
-const ODD_ONE_IN: usize = 20;
-
-/// Returns the relative difference between the launches of an iteration with kernels and of one without; 0 if there are
-/// none of either kind.
-fn unlike<'a, I: Iterator<Item = &'a Iteration>>(all: impl Fn() -> I) -> f64 {
-    let mean = |with: bool| {
-        let some = all().filter(|iteration| iteration.gpu_busy.is_some() == with);
-        let mut some: Vec<_> = some
-            .map(|iteration| u64::from(iteration.launches))
-            .collect();
-        some.sort_unstable();
-        // A few iterations in which a graph is captured must not make the two kinds differ.
-        let odd = some.len() / ODD_ONE_IN;
-        let some = &some[odd..some.len() - odd];
-        (!some.is_empty()).then(|| some.iter().sum::<u64>() as f64 / some.len() as f64)
-    };
-    match (mean(true), mean(false)) {
-        (Some(with), Some(without)) => {
-            (with - without).abs() / with.max(without).max(f64::MIN_POSITIVE)
-        }
-        _ => 0.0,
     }
 }
 

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use super::claim::Claim;
 use super::groups::Groups;
 use super::host::Sums;
-use super::keys::Named;
+use super::keys::{HostCause, Named};
+use super::split::Part;
 use super::{LedgerKind, Paths};
 use crate::events::iteration::part;
 
@@ -36,7 +37,7 @@ pub struct Claims {
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Claimed {
     pub ns: u64,
-    /// The rows of the ledger that contain it, with the part in each, the greatest first.
+    /// The rows of the ledger that contain it, with the part in each.
     pub rows: Vec<(String, u64)>,
 }
 
@@ -52,9 +53,19 @@ impl Claims {
         self.idle.get(&claim).map_or(0, |claimed| claimed.ns)
     }
 
-    /// Returns the rows of the ledger that contain that time.
-    pub fn rows(&self, claim: Claim) -> &[(String, u64)] {
-        self.idle.get(&claim).map_or(&[], |claimed| &claimed.rows)
+    /// Returns the rows of the ledger that contain the time of some claims, with the part in each, the greatest first.
+    pub fn rows(&self, claims: &[Claim]) -> Vec<(String, u64)> {
+        let mut all = Claimed::default();
+        for claimed in claims.iter().filter_map(|claim| self.idle.get(claim)) {
+            let rows = claimed.rows.iter().cloned();
+            rows.for_each(|(cause, ns)| all.add(cause, ns));
+        }
+        all.sorted().rows
+    }
+
+    /// Returns the claims that have idle time.
+    pub fn claimed(&self) -> Vec<Claim> {
+        self.idle.keys().copied().collect()
     }
 
     /// Returns the total idle time of the GPU in nanoseconds.
@@ -95,6 +106,21 @@ impl Claimed {
             None => self.rows.push((cause, ns)),
         }
     }
+
+    fn sorted(mut self) -> Self {
+        let rows = &mut self.rows;
+        rows.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        self
+    }
+}
+
+/// Returns the claim on the GPU's idle time during a part of a cause. Short code counts for the calls that surround it,
+/// whatever runs in it.
+fn claim(part: Part, named: Named<'_>) -> Claim {
+    match part.whole {
+        whole @ HostCause::Short(..) => named.claim(whole),
+        _ => named.claim(part.cause),
+    }
 }
 
 impl Groups {
@@ -110,11 +136,12 @@ impl Groups {
             claims.host += times.all;
         }
         let of_gpu = self.of_gpu(None);
-        let is_code = |spent| named.is_code(spent);
-        for (spent, times) in self.spent(&of_gpu, sums, named, is_code) {
-            let claim = named.claim(spent);
+        let is_open = |spent| named.is_open(spent);
+        for part in self.parts(&of_gpu, sums, named, is_open) {
+            let Part { cause, times, .. } = part;
+            let claim = claim(part, named);
             if claim == Claim::Requests {
-                claims.waited.add(named.cause(spent).1, times.all);
+                claims.waited.add(named.cause(cause).1, times.all);
                 continue;
             }
             claims.gpu += times.all;
@@ -125,11 +152,9 @@ impl Groups {
                 continue;
             }
             let claimed = claims.idle.entry(claim).or_default();
-            claimed.add(named.cause(spent).1, times.idle);
+            claimed.add(named.cause(cause).1, times.idle);
         }
-        for Claimed { rows, .. } in claims.idle.values_mut().chain([&mut claims.waited]) {
-            rows.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-        }
+        claims.waited = claims.waited.sorted();
         claims.fit(self.idle_of(&of_gpu, named));
         claims.code_in = sums.paths(&of_gpu, |spent| named.is_code(spent), named);
         claims

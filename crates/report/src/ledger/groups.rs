@@ -9,6 +9,7 @@ use super::difference::Difference;
 use super::differences::{Side, differences};
 use super::host::{GroupedIteration, Sums, Times};
 use super::keys::{HostCause, Named};
+use super::split::Part;
 use super::{Basis, CauseTime, IDLE, Ledger, LedgerDetails, LedgerKind, LedgerRow, kinds, rows};
 use crate::events::busy::DeviceActivity;
 use crate::events::busy::work_name;
@@ -17,6 +18,7 @@ use crate::events::iteration::{Iteration, part};
 use crate::events::samples::SamplePlace;
 use crate::events::spans::{Span, Spans};
 use crate::events::window::Window;
+use crate::iterations::work::WorkClasses;
 
 /// Common properties of the iterations of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -28,6 +30,8 @@ struct Group {
     taken: bool,
     /// True if their GPU time is known.
     counted: bool,
+    /// Their class of work, if they count in figures.
+    work: Option<usize>,
     /// The index of the slow iteration to explain, which then is the only one of the group.
     slow: Option<usize>,
 }
@@ -63,6 +67,7 @@ pub struct Groups {
     /// Work of the device in each group, if GPU time is known from kernels.
     ran: Vec<GroupWork>,
     basis: Basis,
+    work: WorkClasses,
     /// The iterations, in the order of their starts.
     pub placed: Vec<GroupedIteration>,
     sums: Vec<GroupSum>,
@@ -89,11 +94,13 @@ impl Groups {
         });
         let spans = Spans::new(spans.collect());
         let mut known: HashMap<Group, usize> = HashMap::new();
+        let work = WorkClasses::new(windows.iter().flat_map(Window::qualified));
         let mut found = Self {
             groups: Vec::new(),
             by_window: vec![Vec::new(); windows.len()],
             ran: Vec::new(),
             basis: Basis::Span,
+            work,
             placed: Vec::with_capacity(all.len()),
             sums: Vec::new(),
         };
@@ -104,6 +111,7 @@ impl Groups {
                 qualified: one.qualifies(),
                 taken: one.gpu_busy.is_some(),
                 counted: gpu.is_some() && one.qualifies(),
+                work: found.work.class(one).filter(|_| one.qualifies()),
                 slow: slow.iter().position(|known| *known == (one.n, one.start)),
             };
             let index = *known.entry(group).or_insert_with(|| {
@@ -216,23 +224,44 @@ impl Groups {
         match self.basis {
             Basis::Span => self.chosen(window, |group| group.counted),
             Basis::Kernels => self.chosen(window, |group| group.taken),
-            Basis::Projected => self.hosts(window),
+            Basis::Projected => self.known_by_kernels(self.hosts(window)),
         }
     }
 
-    /// Returns the groups in which kernels were recorded.
-    fn taken(&self) -> Vec<usize> {
-        self.chosen(None, |group| group.taken)
-    }
-
-    /// Applies GPU idle time from iterations with recorded kernels to the others. The caller ensures that they do the
-    /// same work.
+    /// Applies GPU idle time from iterations with recorded kernels to the others that do the same work. The caller
+    /// ensures that these are most.
     pub fn project(&mut self, sums: &mut Sums) {
-        let plain = self.chosen(None, |group| !group.taken);
-        if !plain.is_empty() && self.basis == Basis::Kernels {
-            self.basis = Basis::Projected;
-            sums.project(&self.taken(), &plain);
+        let plain = self.known_by_kernels(self.chosen(None, |group| !group.taken));
+        if plain.is_empty() || self.basis != Basis::Kernels {
+            return;
         }
+        self.basis = Basis::Projected;
+        for (measured, alike) in self.by_work(&plain) {
+            sums.project(&measured, &alike);
+        }
+    }
+
+    /// Returns those of some groups whose kind of work kernels show.
+    fn known_by_kernels(&self, mut groups: Vec<usize>) -> Vec<usize> {
+        groups.retain(|at| {
+            let work = self.groups[*at].work;
+            work.is_some_and(|work| self.work.is_known(work))
+        });
+        groups
+    }
+
+    /// Returns some groups by the kind of their work, each kind with the groups in which kernels show it.
+    fn by_work(&self, groups: &[usize]) -> Vec<(Vec<usize>, Vec<usize>)> {
+        let mut by_work: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
+        for group in groups {
+            let work = self.groups[*group].work;
+            by_work.entry(work).or_default().push(*group);
+        }
+        let measured = |work| self.chosen(None, |group| group.taken && group.work == work);
+        let by_work = by_work.into_iter();
+        by_work
+            .map(|(work, groups)| (measured(work), groups))
+            .collect()
     }
 
     /// Returns the time in which the GPU worked in some groups, by kind of work.
@@ -247,11 +276,14 @@ impl Groups {
             }],
             Basis::Kernels => self.by_kernel(groups, named.strings),
             Basis::Projected => {
-                let taken = self.taken();
-                let measured = self.sum(&taken).iterations;
-                let mut rows = self.by_kernel(&taken, named.strings);
-                for row in &mut rows {
-                    row.ns = part(row.ns, sum.iterations, measured);
+                let mut rows = Vec::new();
+                for (taken, alike) in self.by_work(groups) {
+                    let [measured, others] = [&taken, &alike].map(|of| self.sum(of).iterations);
+                    let mut some = self.by_kernel(&taken, named.strings);
+                    for row in &mut some {
+                        row.ns = part(row.ns, others, measured);
+                    }
+                    rows.extend(some);
                 }
                 let all: u64 = rows.iter().map(|row| row.ns).sum();
                 if all > sum.took {
@@ -275,8 +307,7 @@ impl Groups {
         let took = self.sum(groups).took;
         let mut times = self.worked(groups, named);
         let busy: u64 = times.iter().map(|row| row.ns).sum();
-        // Short code counts for the calls that surround it.
-        let is_open = |spent| named.is_code(spent);
+        let is_open = |spent| named.is_open(spent);
         let idle = self.spent(groups, sums, named, is_open).into_iter();
         let idle: Vec<_> = idle.filter(|(_, times)| times.idle > 0).collect();
         let idle = fit(idle, took.saturating_sub(busy));
@@ -341,9 +372,21 @@ impl Groups {
         named: Named<'_>,
         is_open: impl Fn(HostCause) -> bool,
     ) -> Vec<(HostCause, Times)> {
+        Part::sum(self.parts(groups, sums, named, is_open))
+    }
+
+    /// Returns the same with the activities that samples divided.
+    pub fn parts(
+        &self,
+        groups: &[usize],
+        sums: &Sums,
+        named: Named<'_>,
+        is_open: impl Fn(HostCause) -> bool,
+    ) -> Vec<Part> {
         let seen = sums.seen(groups);
         if !seen.enough() {
-            return self.counted_off(groups, sums, named);
+            let spent = self.counted_off(groups, sums, named).into_iter();
+            return spent.map(Part::all).collect();
         }
         let mut spent = sums.times(groups);
         let sum = self.sum(groups);

@@ -13,6 +13,10 @@ use crate::ledger::difference::cause::{self, DELAYED};
 /// The beginning of the names of causes in which the thread was asleep or blocked.
 pub const ASLEEP: &str = cause::BLOCKED;
 
+/// The beginnings of the names of functions.
+pub const PYTHON: &str = "Python: ";
+pub const NATIVE: &str = "native: ";
+
 /// The name of waiting for requests.
 pub const REQUESTS_CAUSE: &str = "waiting for requests";
 
@@ -255,7 +259,7 @@ impl Named<'_> {
         let label = |function| self.frames.label(function);
         match seen {
             SampledState::Python(function) => {
-                let cause = format!("Python: {}", label(function));
+                let cause = format!("{PYTHON}{}", label(function));
                 (LedgerKind::Python, cause)
             }
             SampledState::Asleep(function) => {
@@ -278,7 +282,7 @@ impl Named<'_> {
                 (LedgerKind::Native, cause)
             }
             SampledState::Native(function) => {
-                let cause = format!("native: {}", label(function));
+                let cause = format!("{NATIVE}{}", label(function));
                 (LedgerKind::Native, cause)
             }
         }

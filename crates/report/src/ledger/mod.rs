@@ -24,15 +24,15 @@ pub use claims::{Claims, NAMED};
 pub use groups::Groups;
 pub use host::HostLedger;
 pub use keys::{ASLEEP, Named, REQUESTS_CAUSE};
+use keys::{NATIVE, PYTHON};
 pub use paths::{Path, Paths};
 
 /// Maximum number of rows, and minimum share of a cause with a row of its own.
 const MAX_ROWS: usize = 40;
 const MIN_ROW_SHARE: f64 = 0.001;
 
-/// Prefix of the causes of GPU idle time, followed by the host's activity; and the row of the small ones.
+/// Prefix of the causes of GPU idle time, followed by the host's activity.
 pub const IDLE: &str = "idle: ";
-pub const OTHER_IDLE: &str = "idle: other";
 
 /// The time of iterations by cause. The shares of each list add up to 1.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, JsonSchema)]
@@ -259,7 +259,11 @@ fn rows(times: Vec<CauseTime>) -> Vec<LedgerRow> {
         .count();
     let mut rest: BTreeMap<(LedgerKind, &str), u64> = BTreeMap::new();
     for row in rows.drain(large.min(MAX_ROWS)..) {
-        *rest.entry(folded(row.kind)).or_default() += row.ns;
+        let (kind, cause) = match row.kind {
+            LedgerKind::Idle => (row.kind, other_idle(&row.cause)),
+            kind => folded(kind),
+        };
+        *rest.entry((kind, cause)).or_default() += row.ns;
     }
     rows.extend(rest.into_iter().map(|((kind, cause), ns)| LedgerRow {
         kind,
@@ -271,11 +275,22 @@ fn rows(times: Vec<CauseTime>) -> Vec<LedgerRow> {
     rows
 }
 
+/// Returns the row to which a small cause of idle time is added.
+pub fn other_idle(cause: &str) -> &'static str {
+    let cause = cause.strip_prefix(IDLE).unwrap_or(cause);
+    if cause.starts_with(PYTHON) {
+        "idle: Python: other functions"
+    } else if cause.starts_with(NATIVE) {
+        "idle: native: other functions"
+    } else {
+        "idle: other"
+    }
+}
+
 /// Returns the row to which the small causes of a kind are added.
 const fn folded(kind: LedgerKind) -> (LedgerKind, &'static str) {
     match kind {
         LedgerKind::Busy => (kind, "busy: other work"),
-        LedgerKind::Idle => (kind, OTHER_IDLE),
         LedgerKind::Python => (kind, "Python: other functions"),
         LedgerKind::Native => (kind, "native: other functions"),
         LedgerKind::Blocked => (kind, "asleep or blocked elsewhere"),

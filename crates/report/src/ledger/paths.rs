@@ -8,6 +8,8 @@ use crate::events::samples::{Frames, Function, Origin};
 
 /// Share of samples, as a part of 1, above which they are most of the samples.
 const MAJORITY: f64 = 0.5;
+/// Minimum share of a function's samples in one callee, as a part of 1, for the function only to pass time on.
+const PASSED_ON: f64 = 0.9;
 /// Minimum share of samples for one of several functions to be named, as a part of 1.
 const MIN_NAMED_SHARE: f64 = 0.15;
 /// Minimum number of samples to draw a conclusion.
@@ -139,6 +141,13 @@ impl Stacks<'_> {
         let says = |place: u32| function(place).is_none_or(says);
         let at = way.iter().rposition(|(place, _)| says(*place));
         let at = at.or(way.len().checked_sub(1));
+        // Native stacks in the interpreter show that Python runs, not what.
+        if at
+            .and_then(|at| function(way[at].0))
+            .is_some_and(is_interpreter)
+        {
+            return None;
+        }
         let into = next
             .into_iter()
             .map(|(place, count)| (place, share(count)))
@@ -169,11 +178,16 @@ impl Stacks<'_> {
         })
     }
 
-    /// Returns the functions that most samples have in common, the outermost first, with their numbers of samples, and
-    /// the functions that the last of these calls, those with the most samples first.
+    /// Returns the functions that most samples have in common, and the callees that these pass nearly all of them on to,
+    /// the outermost first, with their numbers of samples; and the functions that the last one calls, those with the
+    /// most samples first.
     fn way(&self, total: u64) -> (Counts, Counts) {
         let mut way = Counts::new();
         let mut rest: Vec<_> = self.all.iter().collect();
+        let is_next = |count: u64, caller: Option<&(u32, u64)>| {
+            let passes_on = |(_, all): &(u32, u64)| count as f64 >= PASSED_ON * *all as f64;
+            count as f64 > MAJORITY * total as f64 || caller.is_some_and(passes_on)
+        };
         loop {
             let mut next: BTreeMap<u32, u64> = BTreeMap::new();
             for (stack, count) in &rest {
@@ -184,7 +198,7 @@ impl Stacks<'_> {
             let mut next: Counts = next.into_iter().collect();
             next.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
             match next.first() {
-                Some((function, count)) if *count as f64 / total as f64 > MAJORITY => {
+                Some((function, count)) if is_next(*count, way.last()) => {
                     rest.retain(|(stack, _)| stack.get(way.len()) == Some(function));
                     way.push((*function, *count));
                 }
@@ -214,6 +228,10 @@ fn says(function: &Function) -> bool {
     let qualified = name.split(" (").next().unwrap_or(name);
     let last = qualified.rsplit('.').next().unwrap_or(qualified);
     is_program && !WRAPPERS.contains(&qualified) && !WRAPPERS.contains(&last)
+}
+
+fn is_interpreter(function: &Function) -> bool {
+    function.origin == Origin::Interpreter
 }
 
 /// Returns true if a function is the program's own: it does not belong to an installed package, and is not the top
@@ -290,6 +308,10 @@ mod tests {
         let found = path(TREE, &[(4, 45), (8, 45), (6, 10)]).unwrap();
         assert_eq!(found.function, "apply_penalties (serve.py:40)");
         assert_eq!((found.caller, found.into.len()), (None, 2));
+        // A function that does little more than call another one is passed over.
+        let found = path(TREE, &[(4, 48), (3, 4), (6, 24), (7, 24)]).unwrap();
+        assert_eq!(found.function, "dumps (__init__.py:183)");
+        assert!((found.share - 0.48).abs() < 1e-9, "{found:?}");
         // The loop itself is not the cause, so its callees are reported, too.
         let found = path(TREE, &[(4, 35), (6, 33), (7, 32)]).unwrap();
         assert_eq!(found.function, "serve (serve.py:10)");

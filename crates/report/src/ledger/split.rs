@@ -159,17 +159,49 @@ impl SamplesByCause {
         spent: Vec<(HostCause, Times)>,
         is_open: impl Fn(HostCause) -> bool,
         weight: f64,
-    ) -> Vec<(HostCause, Times)> {
+    ) -> Vec<Part> {
+        let divided = spent.into_iter().flat_map(|(whole, times)| {
+            let seen = self.0.get(&whole).filter(|_| is_open(whole));
+            let parts = match seen {
+                Some(seen) => parts(whole, &weighted(seen, weight), times),
+                None => vec![(whole, times)],
+            };
+            parts.into_iter().map(move |(cause, times)| Part {
+                whole,
+                cause,
+                times,
+            })
+        });
+        divided.collect()
+    }
+}
+
+/// A part of the time of a cause, as samples divide it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// The cause that was divided.
+    pub whole: HostCause,
+    /// The cause of the part.
+    pub cause: HostCause,
+    pub times: Times,
+}
+
+impl Part {
+    /// Returns all of a cause's time.
+    pub const fn all((cause, times): (HostCause, Times)) -> Self {
+        Self {
+            whole: cause,
+            cause,
+            times,
+        }
+    }
+
+    /// Returns the time of each cause.
+    pub fn sum(parts: Vec<Self>) -> Vec<(HostCause, Times)> {
         let mut found: BTreeMap<HostCause, Times> = BTreeMap::new();
-        for (spent, times) in spent {
-            let seen = self.0.get(&spent).filter(|_| is_open(spent));
-            for (spent, part) in match seen {
-                Some(seen) => parts(spent, &weighted(seen, weight), times),
-                None => vec![(spent, times)],
-            } {
-                let sum = found.entry(spent).or_default();
-                *sum = sum.and(part);
-            }
+        for Self { cause, times, .. } in parts {
+            let sum = found.entry(cause).or_default();
+            *sum = sum.and(times);
         }
         found.into_iter().collect()
     }
@@ -351,7 +383,7 @@ mod tests {
             let rows = [(EDGE, 1000), (call, 100)];
             let weight = seen.asleep_weight(rows.into_iter(), is_open, least..=most);
             let times = Times { all: 1000, idle: 0 };
-            let parts = seen.split(vec![(EDGE, times)], is_open, weight);
+            let parts = Part::sum(seen.split(vec![(EDGE, times)], is_open, weight));
             let sum: u64 = parts.iter().map(|(_, part)| part.all).sum();
             assert_eq!(sum, 1000);
             let is_it =

@@ -13,10 +13,6 @@ use crate::process::state::State;
 /// kernels on an H200.
 const MAX_SLOWDOWN: f64 = 1.7;
 
-/// Maximum relative difference between the launches of iterations with kernels and of those without, if both do the
-/// same work.
-pub const MAX_LAUNCH_DIFFERENCE: f64 = 0.1;
-
 /// Maximum share of the time by which busy time may exceed the GPU span, because of inexact measurement.
 const BUSY_TOLERANCE: f64 = 0.01;
 
@@ -29,8 +25,8 @@ pub struct GpuTime {
     #[schemars(extend("unit" = "part of 1"))]
     pub span: Option<f64>,
     /// The share of the time in which at least one kernel or copy ran, for the device where it is largest, by recorded
-    /// kernels. It is based on the time of iterations without recording of kernels, if there are any. `null` if it was
-    /// not measured.
+    /// kernels. It is based on the time of iterations without recording of kernels that do the same work, if there are
+    /// enough. `null` if it was not measured.
     #[serde(rename = "gpu_busy_share")]
     #[schemars(extend("unit" = "part of 1"))]
     pub share: Option<f64>,
@@ -153,10 +149,10 @@ fn busy(sum: &Sum, kernels: &Kernels, state: State, cost: Option<f64>) -> Option
             let cost = cost.unwrap_or(0.0).min(1.0);
             Busy::Between(of(wall), of(wall * (1.0 - cost)))
         }
-        Some(time) if sum.is_alike(MAX_LAUNCH_DIFFERENCE) => {
-            Busy::ByKernels(of(time.mean as f64 * taken.iterations as f64))
-        }
-        _ => Busy::Between(of(wall), of(wall / MAX_SLOWDOWN)),
+        _ => match sum.busy_share() {
+            Some(share) => Busy::ByKernels(share),
+            None => Busy::Between(of(wall), of(wall / MAX_SLOWDOWN)),
+        },
     })
 }
 

@@ -12,7 +12,6 @@ use crate::events::window::Window;
 use crate::iterations::sum::Sum;
 use crate::ledger::{Groups, HostLedger, Ledger, LedgerDetails, Named};
 use crate::numbers::quantiles::Quantiles;
-use crate::process::gpu::MAX_LAUNCH_DIFFERENCE;
 use crate::stacks::Stacks;
 
 /// Minimum length of code between two calls, in launches and in nanoseconds, that does not count as launching.
@@ -57,7 +56,7 @@ pub fn read(
         })?;
     }
     let mut spent = host.finish();
-    if sum.is_some_and(|sum| sum.is_alike(MAX_LAUNCH_DIFFERENCE)) {
+    if sum.is_some_and(Sum::is_alike) {
         groups.project(&mut spent);
     }
     let names = Named {

@@ -1,0 +1,196 @@
+//! Classes of iterations that do the same work. What kernels show of some iterations of a class holds for its others.
+
+use std::collections::BTreeMap;
+
+use tllmprof_record::Phase;
+
+use crate::events::iteration::Iteration;
+
+/// Maximum difference between two neighbouring numbers of launches in a class: relative, and absolute.
+const MAX_GAP: f64 = 0.25;
+const MAX_GAP_LAUNCHES: u32 = 2;
+
+/// Maximum relative difference between the launches of a class's iterations with kernels and of those without.
+const MAX_LAUNCH_DIFFERENCE: f64 = 0.1;
+
+/// One in this number of iterations is ignored at either end: those with the fewest and with the most launches.
+const ODD_ONE_IN: usize = 20;
+
+/// Classes of iterations: of one phase, if it is known, and with similar numbers of launches.
+#[derive(Clone, Debug, Default)]
+pub struct WorkClasses {
+    /// The smallest number of launches of each class of a phase, in order, and the class.
+    by_phase: BTreeMap<Option<Phase>, Vec<(u32, usize)>>,
+    classes: Vec<WorkClass>,
+}
+
+/// Sums of a class.
+#[derive(Clone, Copy, Debug, Default)]
+struct WorkClass {
+    /// Iterations with kernels, and the time in which the GPU was busy in them.
+    measured: u64,
+    busy: u64,
+    /// Iterations without kernels, and their time.
+    others: u64,
+    took: u64,
+    /// True if the iterations with kernels do the same work as those without.
+    is_known: bool,
+}
+
+impl WorkClasses {
+    /// Finds the classes of some iterations.
+    pub fn new<'a>(iterations: impl Iterator<Item = &'a Iteration>) -> Self {
+        let mut found = Self::default();
+        let mut by_phase: BTreeMap<Option<Phase>, Vec<&Iteration>> = BTreeMap::new();
+        for one in iterations {
+            by_phase.entry(phase(one)).or_default().push(one);
+        }
+        for (phase, mut all) in by_phase {
+            all.sort_by_key(|one| one.launches);
+            let mut starts = Vec::new();
+            let classes = all.chunk_by(|one, next| is_near(one.launches, next.launches));
+            for class in classes {
+                starts.push((class[0].launches, found.classes.len()));
+                found.classes.push(WorkClass::new(class));
+            }
+            found.by_phase.insert(phase, starts);
+        }
+        found
+    }
+
+    /// Returns the class of an iteration; `None` if it is of another phase than any that the classes were found from.
+    pub fn class(&self, iteration: &Iteration) -> Option<usize> {
+        let starts = self.by_phase.get(&phase(iteration))?;
+        let after = starts.partition_point(|(launches, _)| *launches <= iteration.launches);
+        let (_, class) = starts.get(after.saturating_sub(1))?;
+        Some(*class)
+    }
+
+    /// Returns true if kernels show the work of a class.
+    pub fn is_known(&self, class: usize) -> bool {
+        self.classes.get(class).is_some_and(|class| class.is_known)
+    }
+
+    /// Returns the share of time without kernels that is in classes whose work kernels do not show, as a part of 1; 0 if
+    /// there is no such time.
+    pub fn unknown_share(&self) -> f64 {
+        let took = |known: &dyn Fn(&WorkClass) -> bool| -> u64 {
+            let some = self.classes.iter().filter(|class| known(class));
+            some.map(|class| class.took).sum()
+        };
+        took(&|class| !class.is_known) as f64 / took(&|_| true).max(1) as f64
+    }
+
+    /// Returns the share of time without kernels in which the GPU is busy, as a part of 1, in classes whose work kernels
+    /// show; `None` if there are none.
+    pub fn busy_share(&self) -> Option<f64> {
+        let known = self.classes.iter().filter(|class| class.is_known);
+        let (busy, took) = known.fold((0.0, 0.0), |(busy, took), class| {
+            let each = class.busy as f64 / class.measured as f64;
+            (busy + each * class.others as f64, took + class.took as f64)
+        });
+        (took > 0.0).then(|| f64::min(busy / took, 1.0))
+    }
+}
+
+impl WorkClass {
+    /// Sums iterations that are in the order of their numbers of launches.
+    fn new(all: &[&Iteration]) -> Self {
+        let mut sum = Self::default();
+        let mut launches = [Vec::new(), Vec::new()];
+        for one in all {
+            launches[usize::from(one.gpu_busy.is_some())].push(u64::from(one.launches));
+            match one.gpu_busy {
+                Some(busy) => {
+                    sum.measured += 1;
+                    sum.busy = sum.busy.saturating_add(busy);
+                }
+                None => {
+                    sum.others += 1;
+                    sum.took = sum.took.saturating_add(one.busy());
+                }
+            }
+        }
+        let [others, measured] = launches.map(|all| usual(&all));
+        sum.is_known = match (measured, others) {
+            (Some(with), Some(without)) => {
+                let apart = (with - without).abs();
+                apart <= MAX_LAUNCH_DIFFERENCE * with.max(without)
+            }
+            _ => false,
+        };
+        sum
+    }
+}
+
+/// Returns the mean of sorted numbers without the odd ones at either end: a few iterations in which a graph is captured
+/// must not make two kinds differ.
+fn usual(sorted: &[u64]) -> Option<f64> {
+    let odd = sorted.len() / ODD_ONE_IN;
+    let some = &sorted[odd..sorted.len() - odd];
+    (!some.is_empty()).then(|| some.iter().sum::<u64>() as f64 / some.len() as f64)
+}
+
+fn phase(iteration: &Iteration) -> Option<Phase> {
+    iteration.batch.map(|batch| batch.phase())
+}
+
+fn is_near(launches: u32, next: u32) -> bool {
+    let gap = next - launches;
+    gap <= MAX_GAP_LAUNCHES || f64::from(gap) <= MAX_GAP * f64::from(launches)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns iterations of a kind: how many, each one's launches, its time, and the busy time of the GPU if kernels
+    /// were recorded.
+    fn some(
+        count: usize,
+        launches: u32,
+        duration: u64,
+        gpu_busy: Option<u64>,
+    ) -> impl Iterator<Item = Iteration> {
+        let one = Iteration {
+            launches,
+            duration,
+            gpu_busy,
+            ..Iteration::default()
+        };
+        std::iter::repeat_n(one, count)
+    }
+
+    #[test]
+    fn a_kind_of_iteration_counts_as_often_as_it_occurs() {
+        // One in ten of those with kernels has a prompt, which recording makes very long, and one in thirty of the others.
+        let all = some(18, 20, 1100, Some(950)).chain(some(2, 370, 9000, Some(2000)));
+        let all = all.chain(some(290, 19, 1000, None));
+        let all: Vec<_> = all.chain(some(10, 373, 4000, None)).collect();
+        let classes = WorkClasses::new(all.iter());
+        assert!(classes.unknown_share().abs() < 1e-9);
+        let wanted = (290.0 * 950.0 + 10.0 * 2000.0) / (290.0 * 1000.0 + 10.0 * 4000.0);
+        assert!((classes.busy_share().unwrap() - wanted).abs() < 1e-9);
+        let [decode, prompt] = [&all[0], &all[19]].map(|one| classes.class(one).unwrap());
+        assert_ne!(decode, prompt);
+        assert_eq!(classes.class(&all[30]), Some(decode));
+        assert!(classes.is_known(decode) && classes.is_known(prompt));
+    }
+
+    #[test]
+    fn a_kind_without_kernels_is_not_known() {
+        let all = some(20, 20, 1100, Some(950)).chain(some(80, 20, 1000, None));
+        let all: Vec<_> = all.chain(some(5, 373, 4000, None)).collect();
+        let classes = WorkClasses::new(all.iter());
+        assert!((classes.unknown_share() - 0.2).abs() < 1e-9);
+        assert!((classes.busy_share().unwrap() - 0.95).abs() < 1e-9);
+        // Numbers of launches that lead from one to the other in small steps, but differ on average.
+        let with = (100..150).flat_map(|launches| some(1, launches, 1000, Some(10)));
+        let without = (150..250).flat_map(|launches| some(1, launches, 1000, None));
+        let all: Vec<_> = with.chain(without).collect();
+        let classes = WorkClasses::new(all.iter());
+        assert!((classes.unknown_share() - 1.0).abs() < 1e-9);
+        assert_eq!(classes.busy_share(), None);
+        assert_eq!(WorkClasses::default().unknown_share(), 0.0);
+    }
+}
