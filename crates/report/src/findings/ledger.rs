@@ -153,10 +153,11 @@ pub fn long_copies(one: &Evidence<'_>) -> Judgement {
         evidence,
     } = Copies::measure(one);
     // A call that copies little and takes long waits for the GPU's other work first. Only the time in which the GPU is
-    // idle meanwhile is lost.
+    // idle meanwhile is lost, and of that not the code around the calls.
     let (lost, evidence) = match size {
         Some(size) if size < MIN_LONG_COPY => {
             let idle = one.process.ledger.details.claims.share(Claim::Copy);
+            let idle = idle.min(share);
             (
                 idle,
                 format!(
