@@ -6,6 +6,9 @@ mod docs {
     mod comments;
     mod links;
     mod messages;
+    #[path = "../../../../tests/common/skipped.rs"]
+    mod skipped;
     mod source;
     mod words;
+    mod workflows;
 }
