@@ -83,7 +83,11 @@ fn dead(page: &Path) -> Vec<String> {
 
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut pages = vec![root.join("README.md"), root.join("examples/README.md")];
+    let mut pages = vec![
+        root.join("README.md"),
+        root.join("examples/README.md"),
+        root.join("docs/history/measured-history.md"),
+    ];
     for entry in fs::read_dir(root.join("docs")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "md") {
