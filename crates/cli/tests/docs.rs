@@ -4,6 +4,7 @@ mod common;
 mod docs {
     mod commands;
     mod comments;
+    mod figures;
     mod links;
     mod messages;
     #[path = "../../../../tests/common/skipped.rs"]

@@ -22,7 +22,7 @@ fn prose(text: &str) -> String {
 }
 
 /// The anchors of a page's headings, as GitHub and mdBook make them.
-fn anchors(text: &str) -> HashSet<String> {
+pub fn anchors(text: &str) -> HashSet<String> {
     let mut seen = HashMap::<String, usize>::new();
     let mut is_code = false;
     let mut found = HashSet::new();
