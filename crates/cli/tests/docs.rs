@@ -7,6 +7,7 @@ mod docs {
     mod figures;
     mod links;
     mod messages;
+    mod questions;
     #[path = "../../../../tests/common/skipped.rs"]
     mod skipped;
     mod source;

@@ -21,6 +21,13 @@ fn prose(text: &str) -> String {
     out
 }
 
+/// The anchor of a heading, as GitHub and mdBook make it.
+pub fn anchor(heading: &str) -> String {
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
+    let name: String = heading.chars().filter(kept).collect();
+    name.to_lowercase().replace(' ', "-")
+}
+
 /// The anchors of a page's headings, as GitHub and mdBook make them.
 pub fn anchors(text: &str) -> HashSet<String> {
     let mut seen = HashMap::<String, usize>::new();
@@ -35,9 +42,7 @@ pub fn anchors(text: &str) -> HashSet<String> {
         else {
             continue;
         };
-        let kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
-        let name: String = heading.trim().chars().filter(kept).collect();
-        let name = name.to_lowercase().replace(' ', "-");
+        let name = anchor(heading.trim());
         let count = seen.entry(name.clone()).or_default();
         found.insert(match *count {
             0 => name,
