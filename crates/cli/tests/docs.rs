@@ -8,6 +8,7 @@ mod docs {
     mod links;
     mod messages;
     mod questions;
+    mod samples;
     #[path = "../../../../tests/common/skipped.rs"]
     mod skipped;
     mod source;
