@@ -146,7 +146,7 @@ fn record(frame: &Frame, result: usize, until: u64) {
     }
 }
 
-/// Passes to GPU times a call with which work of its stream is over, or which has failed.
+/// Passes a call to the GPU times if it ends work of its stream (see [`Work::is_over`]), or if it has failed.
 #[cold]
 fn work_is_over(frame: &Frame, failed: bool, since: u64, until: u64) {
     if !gpu::is_timing() || session::is_any_capturing() {

@@ -28,11 +28,12 @@ pub enum Action {
     Nothing,
     /// Report to the owner that the window has opened with this iteration.
     SayOpened(u64),
-    /// Close it with the iteration that runs.
+    /// Close the window at the end of the current iteration.
     Stop,
-    /// Close it here, as no iteration ends.
+    /// Close the window at once, as no iteration ends.
     CloseIdle,
-    /// Report to all that wait that it has closed, with these iterations. It is no longer watched.
+    /// Report to all waiting clients that the window has closed, with its first and last iteration. It is no longer
+    /// watched.
     SayClosed(Option<(u64, u64)>),
 }
 

@@ -16,9 +16,9 @@ use crate::surroundings::Surroundings;
 /// Reason why a folder is not used.
 #[derive(Debug)]
 pub enum Refusal {
-    /// It cannot be made, or its status cannot be read.
+    /// The folder cannot be made, or its status cannot be read.
     Failed(PathBuf, io::Error),
-    /// It is unsuitable. The text says why.
+    /// The folder is unsuitable. The text says why.
     Unfit(PathBuf, String),
 }
 

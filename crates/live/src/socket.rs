@@ -40,7 +40,7 @@ const NO_ENTRY: Entry = Entry {
 
 /// State of the socket's file.
 enum Name {
-    /// It is not made yet.
+    /// The socket is not made yet.
     None,
     Made {
         path: CString,

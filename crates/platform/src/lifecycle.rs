@@ -52,7 +52,7 @@ pub enum Stage {
     Sinks,
     /// The threads' records, after all others have handled their parts.
     Last,
-    /// State that depends on the new state of the others.
+    /// State that depends on the new state of the earlier stages.
     Again,
 }
 

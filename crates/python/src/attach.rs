@@ -233,8 +233,8 @@ unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) ->
     0
 }
 
-/// Installs the hooks in the calling thread's interpreter, or removes them, unless that has been done.
-/// Returns false if another thread is busy with that for too long.
+/// Installs the hooks in the calling thread's interpreter, or removes them. Does nothing if they are in the wanted
+/// state already. Returns false if another thread holds the lock for too long.
 fn settle(py: Python<'_>, thread: &Thread, is_wanted: bool) -> bool {
     let number = py.interpreter();
     let Some(mut installed) = INSTALLED.lock_for(LOCK_TIMEOUT) else {

@@ -77,7 +77,7 @@ lifecycle::at_fork! {
     child: in_child,
 }
 
-/// The thread in these values is the parent's.
+/// Drops the values, which are those of a thread of the parent.
 fn in_child(_: &OnlyThread) {
     SINCE.store(0, Ordering::Relaxed);
     window_closes();

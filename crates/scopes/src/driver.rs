@@ -59,7 +59,7 @@ pub struct Stream {
 /// The nodes of a graph.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Shape {
-    /// Their handles, in the order in which they were made (observed on an H200, driver 580, CUDA 13.0:
+    /// The handles of the nodes, in the order in which they were made (observed on an H200, driver 580, CUDA 13.0:
     /// chains and forks of up to 4000).
     pub nodes: Vec<usize>,
     pub kernels: usize,

@@ -399,9 +399,9 @@ fn is_replaced(loaded: &Loaded, maps: &Maps) -> bool {
 /// Reason why the functions of a module are not known.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// Its file was replaced after it was loaded.
+    /// The module's file was replaced after it was loaded.
     Replaced,
-    /// Its file cannot be read, or is damaged.
+    /// The module's file cannot be read, or is damaged.
     Unreadable,
 }
 

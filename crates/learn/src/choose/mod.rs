@@ -20,7 +20,7 @@ use crate::trail::{Threads, Work};
 
 /// Minimum number of periods before a site is chosen.
 const MIN_PERIODS: u32 = 8;
-/// The same for an iteration of so little work that it may be one layer of a model.
+/// The minimum for an iteration of so little work that it may be one layer of a model.
 const MIN_PERIODS_OF_LITTLE: u32 = 20;
 /// Number of launches below which an interval without a graph is little work.
 const LITTLE: u32 = 48;

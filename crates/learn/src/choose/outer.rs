@@ -6,7 +6,7 @@ use crate::history::Entry;
 
 /// The share of the work, in thousandths, that a rarer site must explain to replace a more frequent one.
 const EXPLAINED: u64 = 60;
-/// The same if the intervals are little work.
+/// The threshold for intervals of little work.
 const EXPLAINED_OF_LITTLE: u64 = 10;
 /// An interval has most of an iteration's work if it has this many times the work of the mean interval.
 const LARGE_FACTOR: u32 = 4;
@@ -22,9 +22,9 @@ const MAX_COUNTED_PASSES: usize = 64;
 /// The reason why a rarer site replaces another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Why {
-    /// It explains why the work varies.
+    /// The outer site explains why the work varies.
     Work,
-    /// The other occurs at each layer of a model.
+    /// The inner site occurs at each layer of a model.
     Layers,
 }
 
@@ -37,7 +37,7 @@ struct Pass {
     work: u64,
     /// Sum of the work by which the intervals exceed the shorter ones.
     deviations: u64,
-    /// The same of the interval at which the outer site occurs.
+    /// The work by which the interval at which the outer site occurs exceeds the shorter ones.
     at_outer: u32,
     /// Number of intervals that are far larger than the mean one, and the work by which they exceed the shorter
     /// ones.

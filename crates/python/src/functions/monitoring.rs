@@ -96,7 +96,8 @@ impl<'py> Monitoring<'py> {
         format!("{number}: {}", name.unwrap_or("another"))
     }
 
-    /// Returns true if the number and its events are still ours, as far as the interpreter reports it.
+    /// Returns true if the tool number and its events are still this library's; `None` if the interpreter reports an
+    /// error instead.
     fn has(&self, tool: Tool, codes: &[Object<'py>]) -> Option<bool> {
         let events = |value: Option<Object<'py>>| value?.as_int();
         let name = self.call(c"get_tool", tool.number, &[])?;

@@ -392,7 +392,7 @@ enum Origin {
     This,
     Another,
     Unknown,
-    /// It is read from the file if the program was typed in.
+    /// The module is read from the file if the program was passed with `-c` or on standard input.
     ThisIfTyped,
 }
 
@@ -442,7 +442,7 @@ pub fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Ob
     });
 }
 
-/// Handles the code of a requested function. Returns true if its calls are seen.
+/// Marks the code object of a requested function, so that its calls are seen. Returns true if that succeeded.
 fn is_code(py: Python<'_>, code: &Object<'_>, target: &'static Target, mut found: Found) -> bool {
     // It was marked before its first call.
     if let Some(mark) = marked::find(code.addr()).filter(|mark| mark.is_candidate()) {

@@ -38,7 +38,7 @@ pub struct Target {
     pub function: Function,
     pub by: By,
     found: AtomicU8,
-    /// Similar names among those that are where it should be.
+    /// Names in the module or class that are similar to the name that was not found.
     pub near: OnceBox<Vec<String>>,
     /// True if it was found but its calls cannot be seen.
     pub is_unseen: AtomicBool,
@@ -70,7 +70,7 @@ pub enum Found {
     NotYet,
     /// Late: calls may have been made before.
     Late,
-    /// Before its first call.
+    /// The function was found before its first call.
     InTime,
 }
 

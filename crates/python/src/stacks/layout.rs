@@ -57,7 +57,7 @@ pub struct Frame {
 pub enum Instruction {
     /// An `int`: the index of the instruction. Each has `bytes` bytes.
     Number { at: usize, bytes: usize },
-    /// Its address.
+    /// The address of the instruction.
     Address { at: usize },
 }
 

@@ -190,7 +190,7 @@ lifecycle::global! {
     /// Part of every hash. It differs in the child of a fork, where the parent's texts are not written.
     #[fork(by = in_child)]
     static ERA: AtomicU32 = AtomicU32::new(1);
-    /// The era of texts that stay while others are dropped. Never equal to one of the others.
+    /// The era of texts that stay while others are dropped. It never equals the era of a text that is dropped.
     #[fork(by = in_child)]
     static LASTING: AtomicU32 = AtomicU32::new(u32::MAX);
 }
