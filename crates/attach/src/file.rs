@@ -19,7 +19,7 @@ use crate::stub::{self, MADE};
 
 /// The source of the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
+pub enum LibrarySource {
     /// The path of the library.
     Path,
     /// A file in memory that is made for the library.
@@ -28,7 +28,7 @@ pub enum Source {
     Loaded(u64),
 }
 
-impl Source {
+impl LibrarySource {
     /// Selects the source for a process.
     ///
     /// # Errors

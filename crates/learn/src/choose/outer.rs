@@ -70,7 +70,7 @@ fn is_steadier(outer: &Candidate, inner: &Candidate) -> bool {
 }
 
 /// Evidence by number: how many inner intervals the whole passes have.
-struct Counts {
+struct PassCounts {
     periods: u32,
     fewest: u32,
     most: u32,
@@ -79,7 +79,7 @@ struct Counts {
     sum: u64,
 }
 
-impl Counts {
+impl PassCounts {
     const NONE: Self = Self {
         periods: 0,
         fewest: u32::MAX,
@@ -172,7 +172,7 @@ impl Large {
         }
     }
 
-    fn is_once(&self, counts: &Counts, works: &Works) -> bool {
+    fn is_once(&self, counts: &PassCounts, works: &Works) -> bool {
         self.once * 8 >= counts.periods * 7 && self.excess * 1000 >= works.all * EXPLAINED
     }
 }
@@ -244,7 +244,7 @@ impl Scratch {
         if outer.count * 17 > inner.count * 10 {
             return false;
         }
-        let (mut counts, mut works, mut large) = (Counts::NONE, Works::NONE, Large::NONE);
+        let (mut counts, mut works, mut large) = (PassCounts::NONE, Works::NONE, Large::NONE);
         let mut requests = 0;
         for pass in self.passes_of(outer, inner) {
             counts.add(&pass);
@@ -282,7 +282,7 @@ impl Scratch {
         if outer.count * 17 > inner.count * 10 || outer.count < MIN_PERIODS {
             return false;
         }
-        let (mut counts, mut works, mut large) = (Counts::NONE, Works::NONE, Large::NONE);
+        let (mut counts, mut works, mut large) = (PassCounts::NONE, Works::NONE, Large::NONE);
         for pass in self.passes_of(outer, inner) {
             counts.add(&pass);
             works.add(&pass);

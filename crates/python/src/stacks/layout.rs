@@ -200,7 +200,7 @@ const IN_3_12: Layout = Layout {
 };
 
 /// The indices of the offsets in `_Py_DebugOffsets`, counted in words.
-struct Table {
+struct OffsetIndices {
     frame: usize,
     id: usize,
     chunk: usize,
@@ -217,7 +217,7 @@ struct Table {
     ascii: usize,
 }
 
-const IN_3_13: Table = Table {
+const IN_3_13: OffsetIndices = OffsetIndices {
     frame: 23,
     id: 24,
     chunk: 26,
@@ -234,7 +234,7 @@ const IN_3_13: Table = Table {
     ascii: 70,
 };
 
-const IN_3_14: Table = Table {
+const IN_3_14: OffsetIndices = OffsetIndices {
     frame: 26,
     id: 27,
     chunk: 29,
@@ -251,7 +251,7 @@ const IN_3_14: Table = Table {
     ascii: 80,
 };
 
-const IN_3_15: Table = Table {
+const IN_3_15: OffsetIndices = OffsetIndices {
     frame: 26,
     id: 30,
     chunk: 32,
@@ -274,29 +274,29 @@ const FREE_THREADED: usize = 2;
 /// Number of words of the table that are read.
 const WORDS: usize = 96;
 
-enum Row {
+enum VersionLayout {
     Known(Layout),
-    Described(Table),
+    Described(OffsetIndices),
 }
 
 /// The rows, from 3.8 on.
-const ROWS: [Row; 8] = [
-    Row::Known(UNTIL_3_9),
-    Row::Known(UNTIL_3_9),
-    Row::Known(IN_3_10),
-    Row::Known(IN_3_11),
-    Row::Known(IN_3_12),
-    Row::Described(IN_3_13),
-    Row::Described(IN_3_14),
-    Row::Described(IN_3_15),
+const ROWS: [VersionLayout; 8] = [
+    VersionLayout::Known(UNTIL_3_9),
+    VersionLayout::Known(UNTIL_3_9),
+    VersionLayout::Known(IN_3_10),
+    VersionLayout::Known(IN_3_11),
+    VersionLayout::Known(IN_3_12),
+    VersionLayout::Described(IN_3_13),
+    VersionLayout::Described(IN_3_14),
+    VersionLayout::Described(IN_3_15),
 ];
 
 impl Layout {
     /// Returns the layout of a version, whose `_PyRuntime` has the address `runtime`.
     pub fn for_version(version: Version, runtime: usize) -> Result<Self, Trouble> {
         match version.row(&ROWS) {
-            Row::Known(layout) => Ok(*layout),
-            Row::Described(table) => {
+            VersionLayout::Known(layout) => Ok(*layout),
+            VersionLayout::Described(table) => {
                 let words = words(runtime)?;
                 table.layout(&words).ok_or(Trouble::NotDescribed)
             }
@@ -350,7 +350,7 @@ fn words(runtime: usize) -> Result<[u64; WORDS], Trouble> {
     Ok(words)
 }
 
-impl Table {
+impl OffsetIndices {
     /// Returns `None` if an offset is invalid.
     fn layout(&self, words: &[u64; WORDS]) -> Option<Layout> {
         // No structure is larger.
