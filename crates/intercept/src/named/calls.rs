@@ -128,7 +128,7 @@ fn open(function: &scopes::Function, return_place: &AtomicUsize) {
     }
     match ends::await_scope(return_place) {
         Some(index) => {
-            let call = native::Call {
+            let call = native::NativeCall {
                 mark: index as u32,
                 place,
                 value: return_place.load(Ordering::Relaxed),

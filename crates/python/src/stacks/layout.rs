@@ -13,17 +13,17 @@ use crate::version::Version;
 /// The offsets from which a stack is read, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
-    pub thread: Thread,
-    pub frame: Frame,
-    pub code: Code,
-    pub text: Text,
+    pub thread: ThreadLayout,
+    pub frame: FrameLayout,
+    pub code: CodeLayout,
+    pub text: TextLayout,
     /// The offset of an object's type.
     pub kind: usize,
 }
 
 /// `PyThreadState`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Thread {
+pub struct ThreadLayout {
     /// `thread_id`, which is what `pthread_self` returns.
     pub id: usize,
     pub frame: Top,
@@ -44,7 +44,7 @@ pub enum Top {
 
 /// `PyFrameObject` or `_PyInterpreterFrame`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Frame {
+pub struct FrameLayout {
     /// The caller's frame.
     pub previous: usize,
     pub code: usize,
@@ -80,7 +80,7 @@ pub mod owner {
 
 /// `PyCodeObject`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Code {
+pub struct CodeLayout {
     pub file: usize,
     /// The qualified name; before 3.11, the plain name.
     pub name: usize,
@@ -89,7 +89,7 @@ pub struct Code {
 
 /// `PyASCIIObject` and `PyCompactUnicodeObject`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Text {
+pub struct TextLayout {
     pub length: usize,
     pub state: usize,
     /// The first bit of the kind in the state. It has three bits; `compact` and `ascii` follow.
@@ -110,7 +110,7 @@ pub mod chunk {
 
 const OBJECT: usize = 8;
 
-const TEXT_UNTIL_3_11: Text = Text {
+const TEXT_UNTIL_3_11: TextLayout = TextLayout {
     length: 16,
     state: 32,
     kind: 2,
@@ -119,18 +119,18 @@ const TEXT_UNTIL_3_11: Text = Text {
 };
 
 const UNTIL_3_9: Layout = Layout {
-    thread: Thread {
+    thread: ThreadLayout {
         id: 176,
         frame: Top::Here(24),
         chunk: None,
     },
-    frame: Frame {
+    frame: FrameLayout {
         previous: 24,
         code: 32,
         instruction: Instruction::Number { at: 104, bytes: 1 },
         life: Life::Object { at: 116, runs: 1 },
     },
-    code: Code {
+    code: CodeLayout {
         file: 104,
         name: 112,
         line: 40,
@@ -140,7 +140,7 @@ const UNTIL_3_9: Layout = Layout {
 };
 
 const IN_3_10: Layout = Layout {
-    frame: Frame {
+    frame: FrameLayout {
         instruction: Instruction::Number { at: 96, bytes: 2 },
         life: Life::Object { at: 108, runs: 0 },
         ..UNTIL_3_9.frame
@@ -149,7 +149,7 @@ const IN_3_10: Layout = Layout {
 };
 
 const IN_3_11: Layout = Layout {
-    thread: Thread {
+    thread: ThreadLayout {
         id: 152,
         frame: Top::Behind {
             pointer: 56,
@@ -157,13 +157,13 @@ const IN_3_11: Layout = Layout {
         },
         chunk: Some(296),
     },
-    frame: Frame {
+    frame: FrameLayout {
         previous: 48,
         code: 32,
         instruction: Instruction::Address { at: 56 },
         life: Life::Chunk { owner: 69 },
     },
-    code: Code {
+    code: CodeLayout {
         file: 112,
         name: 128,
         line: 72,
@@ -173,7 +173,7 @@ const IN_3_11: Layout = Layout {
 };
 
 const IN_3_12: Layout = Layout {
-    thread: Thread {
+    thread: ThreadLayout {
         id: 136,
         frame: Top::Behind {
             pointer: 56,
@@ -181,17 +181,17 @@ const IN_3_12: Layout = Layout {
         },
         chunk: Some(232),
     },
-    frame: Frame {
+    frame: FrameLayout {
         previous: 8,
         code: 0,
         instruction: Instruction::Address { at: 56 },
         life: Life::Chunk { owner: 70 },
     },
-    code: Code {
+    code: CodeLayout {
         line: 68,
         ..IN_3_11.code
     },
-    text: Text {
+    text: TextLayout {
         ascii: 40,
         other: 56,
         ..TEXT_UNTIL_3_11
@@ -361,12 +361,12 @@ impl OffsetIndices {
         };
         let ascii = at(self.ascii)?;
         Some(Layout {
-            thread: Thread {
+            thread: ThreadLayout {
                 id: at(self.id)?,
                 frame: Top::Here(at(self.frame)?),
                 chunk: Some(at(self.chunk)?),
             },
-            frame: Frame {
+            frame: FrameLayout {
                 previous: at(self.previous)?,
                 code: at(self.code)?,
                 instruction: Instruction::Address {
@@ -376,12 +376,12 @@ impl OffsetIndices {
                     owner: at(self.owner)?,
                 },
             },
-            code: Code {
+            code: CodeLayout {
                 file: at(self.file)?,
                 name: at(self.name)?,
                 line: at(self.line)?,
             },
-            text: Text {
+            text: TextLayout {
                 length: at(self.length)?,
                 state: at(self.state)?,
                 // In a build without a GIL, the byte before it changes independently.
