@@ -49,7 +49,7 @@ use linkme::distributed_slice;
 use tllmprof_capture::{self as capture, Profilers};
 use tllmprof_intercept::{self as intercept, AllDoors};
 use tllmprof_live::ControlSocket;
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::gate;
 use tllmprof_platform::heap::OwnHeap;
 use tllmprof_platform::panics::contained;
@@ -96,7 +96,7 @@ extern "C" fn destructor() {
 #[ctor::ctor(unsafe)]
 fn constructor() {
     // A program starts with errno 0, and may read it.
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     contained((), || {
         intercept::start();
         libc_hooks::find_real();

@@ -16,7 +16,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve::{self, Scope};
 use tllmprof_platform::{function, lifecycle, log};
@@ -125,7 +125,7 @@ macro_rules! reopens {
                     // SAFETY: libc's function of this name and type, with the caller's arguments.
                     let result = unsafe { redhook::real!($name)(path, mode, stream) };
                     if !result.is_null() {
-                        let _errno = Kept::new();
+                        let _errno = SavedErrno::new();
                         // SAFETY: an open stream, which libc has just returned.
                         let descriptor = unsafe { libc::fileno(result) };
                         redirected(descriptor, descriptor);
@@ -153,7 +153,7 @@ fn redirected(result: c_int, new: c_int) -> c_int {
 /// Handles that a module may have been unloaded.
 fn closed(result: c_int) -> c_int {
     contained((), || {
-        let _errno = Kept::new();
+        let _errno = SavedErrno::new();
         tllmprof_intercept::modules_have_gone();
     });
     result

@@ -36,7 +36,7 @@ pub struct Symbol {
 /// A loaded module.
 pub struct Module {
     pub path: String,
-    /// Its address in memory minus its address in the file.
+    /// The module's address in memory minus its address in the file.
     pub base: u64,
     pub range: Range<u64>,
     headers: Vec<Header>,

@@ -176,8 +176,8 @@ impl<'a> Everyone<'a> {
         stopped
     }
 
-    /// Resumes all threads when the thread that has stopped them ends, which must be now. Returns for how long the
-    /// first one was stopped.
+    /// Resumes all threads. The calling thread has stopped them, and must end right after this. Returns how long the
+    /// first thread was stopped.
     pub fn release(self) -> Duration {
         let threads = self.threads.into_iter();
         let (forking, others): (Vec<_>, Vec<_>) =

@@ -19,16 +19,16 @@ use crate::stub::{self, MADE};
 
 /// The source of the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
-    /// Its path.
+pub enum LibrarySource {
+    /// The path of the library.
     Path,
-    /// A file in memory that is made for it.
+    /// A file in memory that is made for the library.
     File,
-    /// It is already loaded from such a file. This is the address of its `tllmprof_attach`.
+    /// The library is already loaded from such a file. This is the address of its `tllmprof_attach`.
     Loaded(u64),
 }
 
-impl Source {
+impl LibrarySource {
     /// Selects the source for a process.
     ///
     /// # Errors

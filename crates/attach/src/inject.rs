@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::elf::{self, Module};
-use crate::file::{self, Source};
+use crate::file::{self, LibrarySource};
 use crate::filters;
 use crate::library::{Attached, Library};
 use crate::memory::{self, Mapping, Memory};
@@ -30,13 +30,13 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 const RETRY_INTERVAL: Duration = Duration::from_millis(3);
 
 /// The facts about the process that are collected before any of its threads is stopped.
-struct Target {
+struct ProcessFacts {
     pid: i32,
     memory: Memory,
     code: Vec<Mapping>,
     modules: Vec<Module>,
     places: Places,
-    source: Source,
+    source: LibrarySource,
     /// The addresses for the stub and for the texts.
     room: (u64, u64),
     texts: Vec<u8>,
@@ -58,7 +58,7 @@ pub fn inject(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
         _ => return Err(Refusal::NoXsave),
     }
     await_others(pid)?;
-    let target = Target::new(pid, library)?;
+    let target = ProcessFacts::new(pid, library)?;
     let mut attached = Attached {
         stopped: Duration::ZERO,
         tries: 0,
@@ -75,7 +75,7 @@ fn code_of(maps: &[Mapping]) -> Vec<Mapping> {
     code.cloned().collect()
 }
 
-impl Target {
+impl ProcessFacts {
     fn new(pid: i32, library: Library<'_>) -> Result<Self, Refusal> {
         let system = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::PermissionDenied => process::not_permitted(),
@@ -91,9 +91,9 @@ impl Target {
         {
             return Err(Refusal::OldGlibc { has, needs });
         }
-        let source = Source::select(pid, &memory, &modules, library.path)?;
+        let source = LibrarySource::select(pid, &memory, &modules, library.path)?;
         let mut texts = Vec::new();
-        if source == Source::Path {
+        if source == LibrarySource::Path {
             texts.extend(library.path.as_os_str().as_encoded_bytes());
             texts.push(0);
         }
@@ -297,14 +297,14 @@ impl Target {
             dlopen: functions.dlopen,
             dlsym: functions.dlsym,
             dlerror: functions.dlerror,
-            path: if self.source == Source::Path {
+            path: if self.source == LibrarySource::Path {
                 texts
             } else {
                 0
             },
             entry: match self.source {
-                Source::Loaded(entry) => entry,
-                Source::Path | Source::File => 0,
+                LibrarySource::Loaded(entry) => entry,
+                LibrarySource::Path | LibrarySource::File => 0,
             },
             variables: texts + self.variables,
             rax: registers.rax,
@@ -332,7 +332,7 @@ impl Target {
     fn await_answer(&self, region: u64, library: &Path) -> Result<i32, Refusal> {
         let word = |offset| self.memory.word(region + offset);
         let since = Instant::now();
-        let mut is_written = self.source != Source::File;
+        let mut is_written = self.source != LibrarySource::File;
         loop {
             let is_created = word(stub::STUB) == Some(stub::CREATED);
             match word(stub::ERROR) {

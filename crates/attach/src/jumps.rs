@@ -40,7 +40,7 @@ const ASLEEP_TIMEOUT: Duration = Duration::from_secs(10);
 const IS_LATE: Why = "its threads did not stop at the same time";
 
 /// A jump that has not been written yet.
-struct Wanted {
+struct UnwrittenJump {
     at: u64,
     length: u64,
     before: u64,
@@ -135,13 +135,13 @@ impl Entries {
 
     /// Returns the jumps that have not been written yet, without those whose instructions differ from the ones
     /// that the library has seen.
-    fn wanted(&self) -> Option<Vec<Wanted>> {
+    fn wanted(&self) -> Option<Vec<UnwrittenJump>> {
         let count = self.word(offset_of!(Jumps, count))?.min(MAX_JUMPS as u64);
         let mut wanted = Vec::new();
         for index in 0..count as usize {
             let row = offset_of!(Jumps, all) + index * size_of::<Jump>();
             let field = |offset| self.word(row + offset);
-            let jump = Wanted {
+            let jump = UnwrittenJump {
                 at: field(offset_of!(Jump, at))?,
                 length: field(offset_of!(Jump, length))?,
                 before: field(offset_of!(Jump, before))?,
@@ -157,7 +157,7 @@ impl Entries {
 
     /// Stops all threads once and writes the jumps that are possible then. Returns for how long the threads were
     /// stopped.
-    fn round(&self, wanted: &[Wanted]) -> (Result<(), Why>, Duration) {
+    fn round(&self, wanted: &[UnwrittenJump]) -> (Result<(), Why>, Duration) {
         // If many threads wait for a processor, the stopped ones must not wait for this one. This needs root.
         // SAFETY: the arguments are numbers, and only this thread is affected.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
@@ -202,7 +202,7 @@ impl Entries {
     fn write(
         &self,
         everyone: &Everyone<'_>,
-        wanted: &[Wanted],
+        wanted: &[UnwrittenJump],
         is_busy: &[bool],
     ) -> Result<(), Why> {
         let one = everyone.one().ok_or("it has ended")?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The library to load, and its arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Library<'a> {
-    /// Its absolute path outside the process.
+    /// The library's absolute path outside the process.
     pub path: &'a Path,
     /// The newest glibc whose functions it uses, such as (2, 34).
     pub glibc: Option<(u32, u32)>,
@@ -32,9 +32,10 @@ pub struct Hooked {
     pub known: u64,
     /// Number of functions whose calls are seen, whichever module makes them.
     pub seen: u64,
-    /// Number of times that all threads were stopped, and the longest of these times.
+    /// Number of times that all threads were stopped.
     pub rounds: u32,
+    /// Longest duration of such a stop.
     pub stopped: Duration,
-    /// The reason why other functions were not patched that could be.
+    /// The reason why some functions that could be patched were not.
     pub why: Option<&'static str>,
 }

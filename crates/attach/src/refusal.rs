@@ -29,7 +29,7 @@ pub enum Refusal {
     Sanitizer(&'static str),
     /// Another command is attaching to it.
     Busy,
-    /// It has another root, without a mounted `/proc`.
+    /// The process has another root, without a mounted `/proc`.
     NoProc,
     /// No file could be made in it for the library, with this error.
     NoFile(i32),
@@ -40,7 +40,7 @@ pub enum Refusal {
         has: (u32, u32),
         needs: (u32, u32),
     },
-    /// It has more system call filters than this command.
+    /// The process has more system call filters than this command.
     Seccomp,
     /// Another file of the library is loaded.
     AnotherLibrary(String),

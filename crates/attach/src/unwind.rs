@@ -58,7 +58,7 @@ fn step(
     address: u64,
     registers: &Registers,
 ) -> Option<Option<(Registers, bool)>> {
-    let entry = Entry::find(memory, module, address)?;
+    let entry = FrameEntry::find(memory, module, address)?;
     let bases = BaseAddresses::default().set_eh_frame(entry.address);
     let section = EhFrame::new(&entry.bytes, LittleEndian);
     let fde = section
@@ -151,7 +151,7 @@ fn evaluate(
 
 /// The entry of a table for the code at an address, together with the entry before it that it refers to, as a
 /// separate section.
-struct Entry {
+struct FrameEntry {
     bytes: Vec<u8>,
     /// The offset of the entry itself.
     fde: usize,
@@ -159,7 +159,7 @@ struct Entry {
     address: u64,
 }
 
-impl Entry {
+impl FrameEntry {
     fn find(memory: &Memory, module: &Module, address: u64) -> Option<Self> {
         // The supported format: version 1; an encoded pointer; a count and a sorted table, whose words are
         // relative to the header.

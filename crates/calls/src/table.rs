@@ -14,7 +14,7 @@ use crate::kind::{Destroyed, DeviceWork, GraphCall, Kind, Stream, Wait};
 pub struct CallInfo {
     /// The call.
     pub call: Call,
-    /// Its purpose.
+    /// The purpose of the call.
     pub kind: Kind,
     /// Symbols of libcuda. Messages use the first one.
     pub driver: &'static [&'static str],

@@ -16,7 +16,7 @@ use once_cell::race::OnceBox;
 
 use tllmprof_platform::driver::Driver;
 use tllmprof_platform::lifecycle;
-use tllmprof_platform::own_threads::{self, Kind, OwnThread};
+use tllmprof_platform::own_threads::{self, OwnThread, ThreadKind};
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::system::name_thread;
 use tllmprof_platform::thread::uncounted;
@@ -92,7 +92,7 @@ fn wake_all() {
 pub fn ends() {
     let is_idle = WORD.compare_exchange(ASLEEP, ENDING, Ordering::AcqRel, Ordering::Relaxed);
     if is_idle.is_ok() {
-        own_threads::ends(Kind::Worker);
+        own_threads::ends(ThreadKind::Worker);
         wake_all();
     }
 }
@@ -109,7 +109,7 @@ pub fn start(act: fn(Job)) {
     {
         return;
     }
-    if !own_threads::start(Kind::Worker, STACK_BYTES, main) {
+    if !own_threads::start(ThreadKind::Worker, STACK_BYTES, main) {
         WORD.store(NO_THREAD, Ordering::Release);
     }
 }
@@ -218,7 +218,7 @@ fn sleep(code: u32, deadline: Instant) -> bool {
 
 extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
     contained((), || {
-        let _own = OwnThread::new(Kind::Worker, &(wake_all as fn()));
+        let _own = OwnThread::new(ThreadKind::Worker, &(wake_all as fn()));
         name_thread(c"tllmprof");
         uncounted(&mut work);
     });

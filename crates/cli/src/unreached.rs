@@ -181,7 +181,7 @@ fn has_lost_preload(number: u64, library: &[u8]) -> bool {
     !paths.any(|path| path.rsplit(|byte| *byte == b'/').next() == Some(library))
 }
 
-/// The looks, which end with this.
+/// A thread that looks for programs without the library, until this value is dropped.
 pub struct Watch {
     /// What was found so far.
     found: Arc<Mutex<Vec<Unreached>>>,

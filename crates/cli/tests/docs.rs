@@ -4,8 +4,14 @@ mod common;
 mod docs {
     mod commands;
     mod comments;
+    mod figures;
     mod links;
     mod messages;
+    mod questions;
+    mod samples;
+    #[path = "../../../../tests/common/skipped.rs"]
+    mod skipped;
     mod source;
     mod words;
+    mod workflows;
 }

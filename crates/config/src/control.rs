@@ -10,9 +10,9 @@ use crate::flag;
 pub enum Control {
     #[default]
     Off,
-    /// Its socket is in the user's own folder.
+    /// The control socket is in the user's own folder.
     On,
-    /// Its socket is in this folder, which containers can share.
+    /// The control socket is in this folder, which containers can share.
     Folder(PathBuf),
 }
 

@@ -136,7 +136,7 @@ impl Object {
             return Err("the line is too long");
         }
         let text = str::from_utf8(line).map_err(|_| "the line is not UTF-8")?;
-        let mut parser = Parser { rest: text };
+        let mut parser = JsonParser { rest: text };
         parser.skip();
         let object = match parser.value(MAX_DEPTH)? {
             Value::Object(object) => object,
@@ -205,11 +205,11 @@ fn write_text(out: &mut String, text: &str) {
     out.push('"');
 }
 
-struct Parser<'a> {
+struct JsonParser<'a> {
     rest: &'a str,
 }
 
-impl Parser<'_> {
+impl JsonParser<'_> {
     fn skip(&mut self) {
         self.rest = self.rest.trim_start_matches([' ', '\t', '\r', '\n']);
     }

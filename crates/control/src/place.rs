@@ -9,7 +9,7 @@ pub const LONGEST: usize = 107;
 
 /// The extension of sockets.
 const EXTENSION: &str = "sock";
-/// Their extension until the socket listens.
+/// The extension of a socket's name until the socket listens.
 const BIND_EXTENSION: &str = "bind";
 
 /// Returns the folder for sockets below `$XDG_RUNTIME_DIR`, which only the user can access.

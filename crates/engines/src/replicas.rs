@@ -19,12 +19,12 @@ pub enum From {
 
 /// The path to a value in a worker process: each name is an attribute or an entry of the value before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct ValuePath {
     pub from: From,
     pub names: &'static [&'static str],
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ValuePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.from {
             From::Module(module) => write!(f, "{module}.")?,
@@ -39,27 +39,27 @@ impl fmt::Display for Place {
 pub struct Replicas {
     pub engine: &'static str,
     /// The number of the process's replica.
-    pub index: Place,
+    pub index: ValuePath,
     /// The number of replicas with a world of their own.
-    pub count: Option<Place>,
+    pub count: Option<ValuePath>,
     /// The number of ranks in a replica. A larger world holds all replicas.
-    pub size: Option<Place>,
+    pub size: Option<ValuePath>,
     /// True at this location if the replicas share one world.
-    pub share: Option<Place>,
+    pub share: Option<ValuePath>,
     /// The rank in the replica, for a process without a world.
-    pub rank: Option<Place>,
+    pub rank: Option<ValuePath>,
     /// Package, versions and files in which this was read.
     pub source: &'static str,
 }
 
-const fn argument(names: &'static [&'static str]) -> Place {
+const fn argument(names: &'static [&'static str]) -> ValuePath {
     let from = From::Arguments;
-    Place { from, names }
+    ValuePath { from, names }
 }
 
-const fn of_context(names: &'static [&'static str]) -> Place {
+const fn of_context(names: &'static [&'static str]) -> ValuePath {
     let from = From::Module("sglang.srt.runtime_context");
-    Place { from, names }
+    ValuePath { from, names }
 }
 
 /// The engines, in the order in which they are looked for.
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn the_page_shows_the_table() {
         let shown =
-            |place: Option<Place>| place.map_or(String::new(), |place| format!("`{place}`"));
+            |place: Option<ValuePath>| place.map_or(String::new(), |place| format!("`{place}`"));
         let mut table = String::from(
             "| engine | number of the replica | replicas with a world of their own | ranks of a replica | one world for all | rank without a world | source |\n\
              |---|---|---|---|---|---|---|\n",

@@ -17,7 +17,7 @@ use super::frame::{Frame, Work};
 use super::thunk::{Does, Role, Thunk};
 use super::{communicators, scoped, watched};
 use tllmprof_platform::driver;
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::thread::{self, Inside, Outer};
 use tllmprof_recorder as recorder;
@@ -37,7 +37,7 @@ pub extern "C" fn before(frame: &Frame) -> c_int {
 fn comes_back(frame: &Frame) -> bool {
     #[cfg(test)]
     crate::made::panic_if_asked();
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     let inside = Inside::enter();
     let thunk = frame.thunk;
     frame.since.set(0);

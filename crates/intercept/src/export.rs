@@ -122,7 +122,7 @@ extern "C" fn fails() -> core::ffi::c_int {
 ///
 /// The result is for the assembler, which jumps to its handler.
 pub extern "C" fn bind(export: &'static Export, caller: usize) -> *const c_void {
-    let _errno = tllmprof_platform::errno::Kept::new();
+    let _errno = tllmprof_platform::errno::SavedErrno::new();
     let thunk = contained(core::ptr::null(), || bound(export, caller));
     if thunk.is_null() {
         contained((&raw const FAILED).cast(), || straight(export, caller))

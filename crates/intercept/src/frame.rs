@@ -41,7 +41,8 @@ impl Work {
         }
     }
 
-    /// Returns true if work of the stream is expected to be over with this call, for now.
+    /// Returns true if the call is a wait that ends work of its stream, or is expected to be the stream's last work for
+    /// now.
     #[inline]
     pub const fn is_over(self) -> bool {
         self.0 == Self::LAST.0 || self.0 == Self::WAITED_FOR.0

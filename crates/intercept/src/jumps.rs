@@ -55,7 +55,7 @@ lifecycle::global! {
 
 /// A function whose calls arrive here once its jump is written.
 struct Patched {
-    /// Its index in [`JUMPS`].
+    /// The function's index in [`JUMPS`].
     index: usize,
     name: CString,
     role: Role,

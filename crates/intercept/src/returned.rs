@@ -7,7 +7,7 @@ use super::frame::{Frame, Work};
 use super::thunk::Role;
 use super::{communicators, proc_address, scoped, watched};
 use tllmprof_capture::marks;
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::thread::{self, Inside};
 use tllmprof_recorder as recorder;
@@ -25,7 +25,7 @@ pub extern "C" fn after(frame: &Frame, result: usize) {
 fn came_back(frame: &Frame, result: usize) {
     #[cfg(test)]
     crate::made::panic_if_asked();
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     let _inside = Inside::enter();
     let thunk = frame.thunk;
     // The functions return an enumeration, in the lower half of the register.
@@ -146,7 +146,7 @@ fn record(frame: &Frame, result: usize, until: u64) {
     }
 }
 
-/// Passes to GPU times a call with which work of its stream is over, or which has failed.
+/// Passes a call to the GPU times if it ends work of its stream (see [`Work::is_over`]), or if it has failed.
 #[cold]
 fn work_is_over(frame: &Frame, failed: bool, since: u64, until: u64) {
     if !gpu::is_timing() || session::is_any_capturing() {

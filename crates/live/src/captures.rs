@@ -24,15 +24,16 @@ pub struct Watch {
 
 /// The next task of the server for the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum ServerTask {
     Nothing,
     /// Report to the owner that the window has opened with this iteration.
     SayOpened(u64),
-    /// Close it with the iteration that runs.
+    /// Close the window at the end of the current iteration.
     Stop,
-    /// Close it here, as no iteration ends.
+    /// Close the window at once, as no iteration ends.
     CloseIdle,
-    /// Report to all that wait that it has closed, with these iterations. It is no longer watched.
+    /// Report to all waiting clients that the window has closed, with its first and last iteration. It is no longer
+    /// watched.
     SayClosed(Option<(u64, u64)>),
 }
 
@@ -90,16 +91,16 @@ impl Watch {
     }
 
     /// Returns what to do at this progress of the window. Must be called again after an action.
-    pub fn on(&mut self, progress: Progress, now: Instant) -> Action {
+    pub fn on(&mut self, progress: Progress, now: Instant) -> ServerTask {
         match progress {
-            Progress::Waits => Action::Nothing,
+            Progress::Waits => ServerTask::Nothing,
             // It may have opened and closed since the last call.
             Progress::Open(first) | Progress::Closed(Some((first, _))) if !self.has_opened => {
                 self.has_opened = true;
                 self.opened = Some(now);
-                Action::SayOpened(first)
+                ServerTask::SayOpened(first)
             }
-            Progress::Closed(iterations) => Action::SayClosed(iterations),
+            Progress::Closed(iterations) => ServerTask::SayClosed(iterations),
             Progress::Open(_) => {
                 let past = |since: Option<Instant>, limit| {
                     since.is_some_and(|since| now.saturating_duration_since(since) >= limit)
@@ -107,13 +108,13 @@ impl Watch {
                 match self.duration {
                     _ if past(self.stopped, IDLE_TIMEOUT) => {
                         self.stopped = Some(now);
-                        Action::CloseIdle
+                        ServerTask::CloseIdle
                     }
                     Some(duration) if self.stopped.is_none() && past(self.opened, duration) => {
                         self.stopped = Some(now);
-                        Action::Stop
+                        ServerTask::Stop
                     }
-                    _ => Action::Nothing,
+                    _ => ServerTask::Nothing,
                 }
             }
         }
@@ -123,11 +124,11 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Action::{CloseIdle, Nothing, SayClosed, SayOpened, Stop};
     use Progress::{Closed, Open, Waits};
+    use ServerTask::{CloseIdle, Nothing, SayClosed, SayOpened, Stop};
 
     /// Checks the actions at these times, in milliseconds.
-    fn drive(mut watch: Watch, events: &[(u64, Progress, Action)]) {
+    fn drive(mut watch: Watch, events: &[(u64, Progress, ServerTask)]) {
         let start = Instant::now();
         for (at, progress, action) in events {
             let now = start + Duration::from_millis(*at);

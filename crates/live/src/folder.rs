@@ -15,14 +15,14 @@ use crate::surroundings::Surroundings;
 
 /// Reason why a folder is not used.
 #[derive(Debug)]
-pub enum Refusal {
-    /// It cannot be made, or its status cannot be read.
+pub enum FolderRefusal {
+    /// The folder cannot be made, or its status cannot be read.
     Failed(PathBuf, io::Error),
-    /// It is unsuitable. The text says why.
+    /// The folder is unsuitable. The text says why.
     Unfit(PathBuf, String),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for FolderRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Failed(path, error) => write!(f, "{}: {error}", path.display()),
@@ -39,7 +39,7 @@ impl fmt::Display for Refusal {
 ///
 /// # Errors
 /// The reason why there is no such folder.
-pub fn socket(surroundings: &Surroundings, pid: u32, user: u32) -> Result<PathBuf, Refusal> {
+pub fn socket(surroundings: &Surroundings, pid: u32, user: u32) -> Result<PathBuf, FolderRefusal> {
     let Surroundings {
         settings,
         runtime,
@@ -76,9 +76,9 @@ pub fn socket(surroundings: &Surroundings, pid: u32, user: u32) -> Result<PathBu
 /// replace a socket.
 ///
 /// `is_named` is true if the user named the folder. Then it may belong to root, as the volume of a pod does.
-fn prepare(folder: &Path, user: u32, is_named: bool) -> Result<(), Refusal> {
-    let failed = |error| Refusal::Failed(folder.to_owned(), error);
-    let unfit = |why: String| Err(Refusal::Unfit(folder.to_owned(), why));
+fn prepare(folder: &Path, user: u32, is_named: bool) -> Result<(), FolderRefusal> {
+    let failed = |error| FolderRefusal::Failed(folder.to_owned(), error);
+    let unfit = |why: String| Err(FolderRefusal::Unfit(folder.to_owned(), why));
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
         // Its name may be mistyped.

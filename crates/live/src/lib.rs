@@ -24,7 +24,7 @@ use std::path::PathBuf;
 
 use tllmprof_config::{Control, Settings};
 use tllmprof_platform::lifecycle;
-use tllmprof_platform::own_threads::{self, Kind, OwnThread};
+use tllmprof_platform::own_threads::{self, OwnThread, ThreadKind};
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::system::name_thread;
 use tllmprof_platform::thread::uncounted;
@@ -66,7 +66,7 @@ impl Listener for ControlSocket {
             host: tllmprof_recorder::host_name(),
         };
         SURROUNDINGS.set(Some(Box::leak(Box::new(surroundings))));
-        if !own_threads::start(Kind::Live, STACK_BYTES, main) {
+        if !own_threads::start(ThreadKind::Live, STACK_BYTES, main) {
             HAS_THREAD.store(false, Ordering::Release);
         }
     }
@@ -74,7 +74,7 @@ impl Listener for ControlSocket {
     fn ends(&self) {
         end::ask();
         if HAS_THREAD.load(Ordering::Acquire) && socket::hang_up() {
-            own_threads::ends(Kind::Live);
+            own_threads::ends(ThreadKind::Live);
         }
         socket::remove();
     }
@@ -87,7 +87,7 @@ fn wake() {
 
 extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
     contained((), || {
-        let _own = OwnThread::new(Kind::Live, &(wake as fn()));
+        let _own = OwnThread::new(ThreadKind::Live, &(wake as fn()));
         name_thread(c"tllmprof-live");
         if let Some(surroundings) = SURROUNDINGS.get() {
             uncounted(&mut || server::run(surroundings));

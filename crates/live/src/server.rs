@@ -12,7 +12,7 @@ use tllmprof_platform::{ids, injection, log};
 use tllmprof_recorder as recorder;
 use tllmprof_session::live::{self, Wanted};
 
-use crate::captures::{Action, Watch};
+use crate::captures::{ServerTask, Watch};
 use crate::clients::Client;
 use crate::end;
 use crate::folder;
@@ -65,7 +65,7 @@ fn listen(surroundings: &Surroundings) -> Option<Socket> {
     let user = unsafe { libc::geteuid() };
     let path = match folder::socket(surroundings, ids::process().cast_unsigned(), user) {
         Ok(path) => path,
-        Err(refusal @ folder::Refusal::Unfit(..)) => {
+        Err(refusal @ folder::FolderRefusal::Unfit(..)) => {
             log::once!(Warn, "no control socket: {refusal}");
             return None;
         }
@@ -197,14 +197,14 @@ impl Server {
             // The process ends: clients that wait see the connection end.
             let Some(progress) = progress else { return };
             match watch.on(progress, Instant::now()) {
-                Action::Nothing => return,
-                Action::Stop => drop(live::stop()),
-                Action::CloseIdle => live::close_idle(),
-                Action::SayOpened(first) => {
+                ServerTask::Nothing => return,
+                ServerTask::Stop => drop(live::stop()),
+                ServerTask::CloseIdle => live::close_idle(),
+                ServerTask::SayOpened(first) => {
                     let owner = watch.owner();
                     self.say_to(|number| Some(number) == owner, &Event::Opened { first });
                 }
-                Action::SayClosed(steps) => {
+                ServerTask::SayClosed(steps) => {
                     if let Some(watch) = self.watch.take() {
                         let record = record();
                         let closed = Event::Closed(Closed { steps, record });

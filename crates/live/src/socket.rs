@@ -28,19 +28,19 @@ const TABLE_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// A descriptor's number, and the inode that identifies it; -1 for none.
 #[derive(Clone, Copy)]
-struct Entry {
+struct DescriptorEntry {
     number: c_int,
     inode: u64,
 }
 
-const NO_ENTRY: Entry = Entry {
+const NO_ENTRY: DescriptorEntry = DescriptorEntry {
     number: -1,
     inode: 0,
 };
 
 /// State of the socket's file.
-enum Name {
-    /// It is not made yet.
+enum SocketName {
+    /// The socket is not made yet.
     None,
     Made {
         path: CString,
@@ -56,7 +56,7 @@ lifecycle::global! {
     /// The open descriptors, which the child of a fork closes. The lock is held while a descriptor is opened or closed.
     #[fork(by = close_in_child)]
     #[exec = "the descriptors are closed"]
-    static OPEN: Lock<[Entry; MAX_DESCRIPTORS]> = Lock::new([NO_ENTRY; MAX_DESCRIPTORS]);
+    static OPEN: Lock<[DescriptorEntry; MAX_DESCRIPTORS]> = Lock::new([NO_ENTRY; MAX_DESCRIPTORS]);
     /// The number of the listening socket, -1 for none.
     #[fork(reset)]
     static LISTENER: AtomicI32 = AtomicI32::new(-1);
@@ -65,7 +65,7 @@ lifecycle::global! {
     #[fork(reset)]
     #[exit = "the socket's file is removed"]
     #[exec = "the file stays until a command that lists processes or starts one removes it"]
-    static NAME: Lock<Name> = Lock::new(Name::None);
+    static NAME: Lock<SocketName> = Lock::new(SocketName::None);
 }
 
 lifecycle::at_fork! {
@@ -80,7 +80,7 @@ pub fn hang_up() -> bool {
     let Some(open) = OPEN.lock_for(TABLE_LOCK_TIMEOUT) else {
         return false;
     };
-    let listens = |entry: &&Entry| entry.number == listener && is_still(**entry);
+    let listens = |entry: &&DescriptorEntry| entry.number == listener && is_still(**entry);
     let is_there = listener >= 0 && open.iter().any(|entry| listens(&entry));
     // SAFETY: the descriptor is ours, as its inode shows.
     is_there && unsafe { libc::shutdown(listener, libc::SHUT_RDWR) == 0 }
@@ -97,11 +97,11 @@ fn close_in_child(alone: &OnlyThread) {
 }
 
 /// Returns true if the descriptor still refers to the same file.
-fn is_still(entry: Entry) -> bool {
+fn is_still(entry: DescriptorEntry) -> bool {
     kernel::status(entry.number).is_some_and(|status| status.st_ino == entry.inode)
 }
 
-fn close(entry: Entry) {
+fn close(entry: DescriptorEntry) {
     if entry.number >= 0 && is_still(entry) {
         // SAFETY: the descriptor is ours, as its inode shows.
         unsafe { libc::close(entry.number) };
@@ -109,7 +109,7 @@ fn close(entry: Entry) {
 }
 
 /// An open socket, which is in the table.
-pub struct Socket(Entry);
+pub struct Socket(DescriptorEntry);
 
 /// Result of reading or writing.
 pub enum Moved {
@@ -141,7 +141,7 @@ impl Socket {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let inode = kernel::status(number).map_or(0, |status| status.st_ino);
-        *place = Entry { number, inode };
+        *place = DescriptorEntry { number, inode };
         Ok(Self(*place))
     }
 
@@ -170,7 +170,7 @@ impl Socket {
         }
         let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
         let mut name = NAME.lock();
-        if matches!(*name, Name::Over) {
+        if matches!(*name, SocketName::Over) {
             return Ok(None);
         }
         // SAFETY: terminated strings, and an address with the length of its type.
@@ -191,7 +191,7 @@ impl Socket {
             return Err(error);
         }
         let inode = inode_at(&text).unwrap_or(0);
-        *name = Name::Made { path: text, inode };
+        *name = SocketName::Made { path: text, inode };
         LISTENER.store(socket.0.number, Ordering::SeqCst);
         Ok(Some(socket))
     }
@@ -278,8 +278,9 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let mut table = OPEN.lock();
         close(self.0);
-        let mine =
-            |entry: &&mut Entry| entry.number == self.0.number && entry.inode == self.0.inode;
+        let mine = |entry: &&mut DescriptorEntry| {
+            entry.number == self.0.number && entry.inode == self.0.inode
+        };
         if let Some(entry) = table.iter_mut().find(mine) {
             *entry = NO_ENTRY;
         }
@@ -332,8 +333,8 @@ pub fn remove() {
     let Some(mut name) = NAME.lock_for(NAME_LOCK_TIMEOUT) else {
         return;
     };
-    let made = ManuallyDrop::new(core::mem::replace(&mut *name, Name::Over));
-    if let Name::Made { path, inode } = &*made
+    let made = ManuallyDrop::new(core::mem::replace(&mut *name, SocketName::Over));
+    if let SocketName::Made { path, inode } = &*made
         && inode_at(path) == Some(*inode)
     {
         // SAFETY: a terminated string.

@@ -11,14 +11,14 @@ use std::os::unix::fs::MetadataExt;
 const LOWEST: c_int = 64;
 
 /// An open file, whose descriptor is checked before each use.
-pub struct Own {
+pub struct OwnFile {
     /// `None` once it is closed.
     file: Option<File>,
     /// Device and inode, which identify the file.
     identity: (u64, u64),
 }
 
-impl Own {
+impl OwnFile {
     /// Takes over an open file, under a high descriptor.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl Own {
     }
 }
 
-impl Drop for Own {
+impl Drop for OwnFile {
     fn drop(&mut self) {
         self.close();
     }
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_that_the_host_takes_is_the_hosts() {
-        let mut own = Own::new(open("/proc/self/stat")).unwrap();
+        let mut own = OwnFile::new(open("/proc/self/stat")).unwrap();
         let number = own.get().unwrap().as_raw_fd();
         assert!(number >= LOWEST);
         let other = open("/proc/self/maps");

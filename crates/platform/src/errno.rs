@@ -3,12 +3,12 @@
 use core::ffi::c_int;
 
 /// Restores `errno` when dropped. It stays on its thread, and asks the C library for the address once.
-pub struct Kept {
+pub struct SavedErrno {
     place: *mut c_int,
     value: c_int,
 }
 
-impl Kept {
+impl SavedErrno {
     /// Remembers the current `errno`.
     #[inline]
     pub fn new() -> Self {
@@ -21,7 +21,7 @@ impl Kept {
     }
 }
 
-impl Default for Kept {
+impl Default for SavedErrno {
     fn default() -> Self {
         Self::new()
     }
@@ -32,7 +32,7 @@ pub fn now() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-impl Drop for Kept {
+impl Drop for SavedErrno {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: the pointer keeps this on the thread that made it, whose word it is.
@@ -53,7 +53,7 @@ mod tests {
         fails(-1);
         assert_eq!(now(), libc::EBADF);
         {
-            let _kept = Kept::new();
+            let _kept = SavedErrno::new();
             assert!(std::fs::File::open("/no/such/file").is_err());
             assert_eq!(now(), libc::ENOENT);
         }

@@ -36,11 +36,11 @@ const PROFILERS: [&[u8]; 4] = [
 lifecycle::global! {
     #[fork(keep = "what the variables said at the start")]
     #[exec = "`NVTX_INJECTION64_PATH` names this library, and `TLLMPROF_NVTX_CHAIN` the tool: the next copy takes them back or goes on with them"]
-    static FOUND: OnceBox<Found> = OnceBox::new();
+    static FOUND: OnceBox<InitialVariables> = OnceBox::new();
 }
 
 /// The values of the variables when the library was loaded.
-struct Found {
+struct InitialVariables {
     /// This library's file, if it can be found by its name.
     us: Option<PathBuf>,
     /// The library that listens after this one.
@@ -49,11 +49,11 @@ struct Found {
     inherited: bool,
 }
 
-fn found() -> &'static Found {
-    FOUND.get_or_init(|| Box::new(Found::from_variables(own_path())))
+fn found() -> &'static InitialVariables {
+    FOUND.get_or_init(|| Box::new(InitialVariables::from_variables(own_path())))
 }
 
-impl Found {
+impl InitialVariables {
     /// Reads the current variables. `us` is this library's file.
     fn from_variables(us: Option<PathBuf>) -> Self {
         let named = variable(VARIABLE);
@@ -77,7 +77,7 @@ pub fn start(wanted: bool) {
     if !wanted && !has_chain() {
         return;
     }
-    let Found {
+    let InitialVariables {
         us,
         tool,
         inherited,
@@ -176,9 +176,9 @@ mod tests {
     /// Returns what a library loaded from this test's file would find: the tool, and true if a parent has put
     /// the library before it.
     fn seen() -> (Option<String>, bool) {
-        let Found {
+        let InitialVariables {
             tool, inherited, ..
-        } = Found::from_variables(Some(us()));
+        } = InitialVariables::from_variables(Some(us()));
         (tool.map(|tool| tool.into_string().unwrap()), inherited)
     }
 

@@ -28,7 +28,7 @@ pub use tllmprof_sync::OnlyThread;
 use tllmprof_sync::{Lock, Published};
 
 use crate::block::Inside;
-use crate::errno::Kept;
+use crate::errno::SavedErrno;
 use crate::ids;
 use crate::panics::contained;
 
@@ -52,7 +52,7 @@ pub enum Stage {
     Sinks,
     /// The threads' records, after all others have handled their parts.
     Last,
-    /// State that depends on the new state of the others.
+    /// State that depends on the new state of the earlier stages.
     Again,
 }
 
@@ -424,7 +424,7 @@ extern "C" fn before() {
     if is_filtered() {
         return;
     }
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     let us = ids::thread();
     if FORKER
         .compare_exchange(0, us, Ordering::AcqRel, Ordering::Relaxed)
@@ -449,7 +449,7 @@ extern "C" fn in_parent() {
     if is_filtered() {
         return;
     }
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     if FORKER.load(Ordering::Acquire) != ids::thread() {
         return;
     }
@@ -473,7 +473,7 @@ extern "C" fn in_child() {
     if is_filtered() {
         return;
     }
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     // SAFETY: the child of a fork has one thread.
     let alone = unsafe { OnlyThread::new() };
     IS_CHILD.store(true, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use crate::cancel::Uncancelled;
-use crate::errno::Kept;
+use crate::errno::SavedErrno;
 use crate::ids;
 use crate::lifecycle::{self, OnlyThread};
 use once_cell::race::OnceBox;
@@ -65,7 +65,7 @@ pub fn redirected(new: i32) {
     // If no line has been or will be written, no system call is made here either.
     let matters = new == 2 && STARTED.load(Ordering::Relaxed) && !lifecycle::is_filtered();
     if matters && is_own_process() {
-        let _errno = Kept::new();
+        let _errno = SavedErrno::new();
         learn();
     }
 }
@@ -103,7 +103,7 @@ pub fn line(level: Level, message: fmt::Arguments<'_>) {
     if !is_shown && keeper.is_none() {
         return;
     }
-    let text = Text::format(message);
+    let text = LineText::format(message);
     if let Some(keep) = keeper
         && let Ok(line) = str::from_utf8(&text.bytes[PREFIX.len()..text.length])
     {
@@ -119,7 +119,7 @@ pub fn line(level: Level, message: fmt::Arguments<'_>) {
 /// others.
 pub fn line_by_one_call(level: Level, message: fmt::Arguments<'_>) {
     if is_logged(level) {
-        let text = Text::format(message);
+        let text = LineText::format(message);
         let line = text.line();
         // SAFETY: the kernel reads the line.
         unsafe { kernel::call(libc::SYS_write, [2, line.as_ptr().addr(), line.len()]) };
@@ -151,14 +151,14 @@ macro_rules! __once {
 }
 pub use crate::__once as once;
 
-struct Text {
+struct LineText {
     bytes: [u8; LONGEST],
     length: usize,
     /// The middle was left out, after [`BEGINNING`] bytes.
     is_cut: bool,
 }
 
-impl Text {
+impl LineText {
     fn format(message: fmt::Arguments<'_>) -> Self {
         let mut text = Self {
             bytes: [0; LONGEST],
@@ -199,7 +199,7 @@ impl Text {
     }
 }
 
-impl Write for Text {
+impl Write for LineText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let mut text = text.as_bytes();
         // One byte is reserved for the line feed.

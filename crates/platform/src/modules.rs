@@ -29,7 +29,7 @@ const LEFT_ALONE: [&[u8]; 7] = [
 ];
 
 /// A loaded module.
-pub struct Loaded {
+pub struct LoadedModule {
     pub start: usize,
     pub end: usize,
     pub path: PathBuf,
@@ -37,7 +37,7 @@ pub struct Loaded {
     pub is_left_alone: bool,
 }
 
-impl Loaded {
+impl LoadedModule {
     /// Returns true if both are the same module at the same address.
     pub fn is(&self, other: &Self) -> bool {
         self.start == other.start && self.end == other.end && self.path == other.path
@@ -46,7 +46,7 @@ impl Loaded {
 
 /// Returns the modules that are loaded now and have a file, and true if the list is complete: a module that
 /// another thread is still loading is left for the next time.
-pub fn present(maps: &Maps) -> (Vec<Loaded>, bool) {
+pub fn present(maps: &Maps) -> (Vec<LoadedModule>, bool) {
     let (mut present, mut is_complete) = (Vec::new(), true);
     elf::walk(|module| {
         if let Some(path) = maps.file_at(module.start) {
@@ -54,7 +54,7 @@ pub fn present(maps: &Maps) -> (Vec<Loaded>, bool) {
                 is_complete = false;
                 return false;
             }
-            present.push(Loaded {
+            present.push(LoadedModule {
                 start: module.start,
                 end: module.end,
                 path: path.to_owned(),
@@ -230,7 +230,7 @@ pub(crate) mod tests {
             .unwrap();
         assert_eq!(own.path, std::fs::canonicalize("/proc/self/exe").unwrap());
         assert!(own.is_left_alone, "it is this library, here");
-        let libc = |loaded: &&Loaded| loaded.soname.as_deref() == Some(b"libc.so.6");
+        let libc = |loaded: &&LoadedModule| loaded.soname.as_deref() == Some(b"libc.so.6");
         let libc = present.iter().find(libc).unwrap();
         assert!(libc.is_left_alone);
         assert!(libc.is(libc) && !libc.is(own));

@@ -19,7 +19,7 @@ use crate::{ids, system, thread};
 
 /// The kinds of the library's threads. There is at most one thread of each kind at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum ThreadKind {
     /// Does work that must not delay its caller.
     Worker,
     /// Listens on the control socket.
@@ -69,16 +69,16 @@ pub struct OwnThread(());
 impl OwnThread {
     /// Marks a thread that ends by itself.
     pub fn passing() -> Self {
-        Self::begin(Kind::Passing)
+        Self::begin(ThreadKind::Passing)
     }
 
     /// Marks a thread that sleeps until it is woken by `wake`.
-    pub fn new(kind: Kind, wake: &'static fn()) -> Self {
+    pub fn new(kind: ThreadKind, wake: &'static fn()) -> Self {
         WAKE[kind as usize].set(Some(wake));
         Self::begin(kind)
     }
 
-    fn begin(kind: Kind) -> Self {
+    fn begin(kind: ThreadKind) -> Self {
         thread::when_main_thread_leaves(&(main_thread_leaves as fn()));
         COUNT.fetch_add(1, Ordering::AcqRel);
         NUMBERS[kind as usize].store(ids::thread(), Ordering::Release);
@@ -94,7 +94,7 @@ impl Drop for OwnThread {
 
 /// Starts the thread of a kind. Returns true if that succeeded. It runs none of the host's signal handlers.
 pub fn start(
-    kind: Kind,
+    kind: ThreadKind,
     stack: usize,
     main: extern "C-unwind" fn(*mut core::ffi::c_void) -> *mut core::ffi::c_void,
 ) -> bool {
@@ -109,7 +109,7 @@ pub fn start(
 }
 
 /// Called when the thread of the kind is about to end.
-pub fn ends(kind: Kind) {
+pub fn ends(kind: ThreadKind) {
     END[kind as usize].store(true, Ordering::Release);
 }
 
@@ -222,18 +222,18 @@ mod tests {
             tllmprof_sync::wake(&MAY_END, i32::MAX);
         }
         extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
-            let _own = OwnThread::new(Kind::Stacks, &(wake as fn()));
+            let _own = OwnThread::new(ThreadKind::Stacks, &(wake as fn()));
             while MAY_END.load(Ordering::Acquire) == 0 {
                 tllmprof_sync::wait_until_woken(&MAY_END, 0);
             }
             core::ptr::null_mut()
         }
-        assert!(start(Kind::Stacks, 256 << 10, main));
+        assert!(start(ThreadKind::Stacks, 256 << 10, main));
         // It was not asked to end, so nothing is awaited.
         await_end(Duration::from_secs(3600));
-        ends(Kind::Stacks);
+        ends(ThreadKind::Stacks);
         await_end(Duration::from_millis(1));
-        let number = &NUMBERS[Kind::Stacks as usize];
+        let number = &NUMBERS[ThreadKind::Stacks as usize];
         while number.load(Ordering::Acquire) == BEGINS {
             std::thread::yield_now();
         }

@@ -54,7 +54,7 @@ pub fn processor_time(thread: i32) -> Option<u64> {
 
 /// The machine's resources that a thread has used since it began. Times are in nanoseconds.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Used {
+pub struct ThreadUsage {
     /// The time on a processor, and the part of it in the kernel, which is accurate to some milliseconds.
     pub ran: u64,
     pub in_kernel: u64,
@@ -74,10 +74,10 @@ pub fn own_processor_time() -> Option<u64> {
 
 /// Returns what the calling thread has used; `ran` is its processor time. `None` if the process may not ask.
 /// A system call.
-pub fn used(ran: u64) -> Option<Used> {
+pub fn used(ran: u64) -> Option<ThreadUsage> {
     let usage = kernel::thread_usage()?;
     let in_kernel = usage.ru_stime;
-    Some(Used {
+    Some(ThreadUsage {
         ran,
         in_kernel: in_kernel.tv_sec.cast_unsigned() * 1_000_000_000
             + in_kernel.tv_usec.cast_unsigned() * 1_000,

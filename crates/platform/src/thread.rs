@@ -30,7 +30,7 @@ use tllmprof_sync::Published;
 pub enum Kind {
     /// The thread's state in Python.
     Python,
-    /// Its counts of calls.
+    /// The thread's counts of calls.
     Slot,
     /// The thread's open scopes.
     Scopes,

@@ -20,7 +20,7 @@ use super::torch::{compiled, modules};
 use super::wants::wants;
 use super::{entry, functions, gc, gil, interpreter, late, names};
 use tllmprof_platform::elf;
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::got::{self, Redirect, redirect};
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
@@ -178,7 +178,7 @@ unsafe extern "C" fn initialise(
     condition: *mut libc::pthread_cond_t,
     attributes: *const libc::pthread_condattr_t,
 ) -> c_int {
-    let errno = Kept::new();
+    let errno = SavedErrno::new();
     contained((), || {
         if let (Some(api), Some(thread)) = (api(), threads::current())
             && gil::initialised(condition.addr(), thread)
@@ -213,7 +213,7 @@ fn audit(api: &Api) {
 /// # Safety
 /// It is called by the interpreter with the GIL, a zero-terminated text and a live tuple.
 unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) -> c_int {
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     if entry::is_closed() {
         return 0;
     }
@@ -233,8 +233,8 @@ unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) ->
     0
 }
 
-/// Installs the hooks in the calling thread's interpreter, or removes them, unless that has been done.
-/// Returns false if another thread is busy with that for too long.
+/// Installs the hooks in the calling thread's interpreter, or removes them. Does nothing if they are in the wanted
+/// state already. Returns false if another thread holds the lock for too long.
 fn settle(py: Python<'_>, thread: &Thread, is_wanted: bool) -> bool {
     let number = py.interpreter();
     let Some(mut installed) = INSTALLED.lock_for(LOCK_TIMEOUT) else {
@@ -293,7 +293,7 @@ pub fn switch(py: Python<'_>, thread: &Thread, is_wanted: bool) {
 
 /// A change of the set of interpreters, as an audited event reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Change {
+enum InterpreterChange {
     /// Another interpreter begins besides that of the calling thread.
     Begins,
     /// The calling thread's interpreter ends, or its memory is cleared.
@@ -301,7 +301,7 @@ enum Change {
     Other,
 }
 
-impl Change {
+impl InterpreterChange {
     /// Returns `None` if the event does not concern interpreters.
     fn parse(event: &[u8]) -> Option<Self> {
         let what = event.strip_prefix(b"cpython.PyInterpreterState_")?;
@@ -322,13 +322,13 @@ fn met<'py>(
 ) {
     let interpreter = py.interpreter_address();
     let event = event.to_bytes();
-    if let Some(change) = Change::parse(event) {
+    if let Some(change) = InterpreterChange::parse(event) {
         // A later interpreter may have the address of one that ends.
         LAST.store(0, Ordering::Relaxed);
         match change {
-            Change::Begins => attached::sub_interpreter_begins(),
-            Change::Ends if py.interpreter() != 0 => interpreter::another_ends(py),
-            Change::Ends | Change::Other => {}
+            InterpreterChange::Begins => attached::sub_interpreter_begins(),
+            InterpreterChange::Ends if py.interpreter() != 0 => interpreter::another_ends(py),
+            InterpreterChange::Ends | InterpreterChange::Other => {}
         }
         return;
     }
@@ -371,10 +371,19 @@ mod tests {
 
     #[test]
     fn interpreters_that_begin_and_end_are_audited() {
-        let of = |event: &str| Change::parse(event.as_bytes());
-        assert_eq!(of("cpython.PyInterpreterState_New"), Some(Change::Begins));
-        assert_eq!(of("cpython.PyInterpreterState_Clear"), Some(Change::Ends));
-        assert_eq!(of("cpython.PyInterpreterState_Other"), Some(Change::Other));
+        let of = |event: &str| InterpreterChange::parse(event.as_bytes());
+        assert_eq!(
+            of("cpython.PyInterpreterState_New"),
+            Some(InterpreterChange::Begins)
+        );
+        assert_eq!(
+            of("cpython.PyInterpreterState_Clear"),
+            Some(InterpreterChange::Ends)
+        );
+        assert_eq!(
+            of("cpython.PyInterpreterState_Other"),
+            Some(InterpreterChange::Other)
+        );
         assert_eq!(of("cpython._PySys_ClearAuditHooks"), None);
         assert_eq!(of("import"), None);
     }

@@ -107,8 +107,8 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         );
         return None;
     }
-    struct Taken<'a>(&'a Api, c_int);
-    impl Drop for Taken<'_> {
+    struct EnsuredGil<'a>(&'a Api, c_int);
+    impl Drop for EnsuredGil<'_> {
         fn drop(&mut self) {
             // SAFETY: the result of `gil_ensure`, on the same thread; `act` has returned.
             unsafe { (self.0.gil_release)(self.1) };
@@ -118,7 +118,7 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         // With the GIL, the state is left unchanged: 3.12 and later would take the thread's state in the main
         // interpreter, and deadlock if that is not its current one.
         // SAFETY: the interpreter is loaded, and stays so while this thread is inside.
-        let _taken = (!has_gil).then(|| Taken(api, unsafe { (api.gil_ensure)() }));
+        let _taken = (!has_gil).then(|| EnsuredGil(api, unsafe { (api.gil_ensure)() }));
         // SAFETY: the thread has the GIL until it is released.
         unsafe { Python::assume(api) }.quietly(act)
     }))

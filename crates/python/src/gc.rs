@@ -29,10 +29,10 @@ lifecycle::global! {
     /// Collections by generation, and their results, since the first interpreter was attached to.
     #[fork(in_child)]
     #[restart(keep)]
-    pub static TOTALS: Totals = Totals::new();
+    pub static TOTALS: CollectionTotals = CollectionTotals::new();
 }
 
-pub struct Totals {
+pub struct CollectionTotals {
     collections: [AtomicU64; GENERATIONS],
     /// Number of freed objects.
     collected: AtomicU64,
@@ -41,7 +41,7 @@ pub struct Totals {
     nanoseconds: AtomicU64,
 }
 
-impl Totals {
+impl CollectionTotals {
     const fn new() -> Self {
         Self {
             collections: [const { AtomicU64::new(0) }; GENERATIONS],
@@ -75,7 +75,7 @@ impl Totals {
     }
 }
 
-impl fmt::Display for Totals {
+impl fmt::Display for CollectionTotals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut before = "";
         for (generation, count) in self.collections.iter().enumerate() {
@@ -93,7 +93,7 @@ impl fmt::Display for Totals {
     }
 }
 
-struct Names {
+struct CollectionNames {
     range: [Name; GENERATIONS],
     collected: [Name; GENERATIONS],
     uncollectable: [Name; GENERATIONS],
@@ -102,7 +102,7 @@ struct Names {
 lifecycle::global! {
     #[fork(keep = "a name is registered anew in a child")]
     #[restart(keep)]
-    static NAMES: OnceBox<Option<Names>> = OnceBox::new();
+    static NAMES: OnceBox<Option<CollectionNames>> = OnceBox::new();
 }
 
 lifecycle::global! {
@@ -144,7 +144,7 @@ static CALLBACK: MethodDef = MethodDef::with_tuple(c"tllmprof_gc", callback);
 
 /// Makes the interpreter report its collections. Returns `None` if it has no `gc` module.
 pub fn install(py: Python<'_>) -> Option<()> {
-    NAMES.get_or_init(|| Box::new(Names::new()));
+    NAMES.get_or_init(|| Box::new(CollectionNames::new()));
     let callbacks = py.import_unseen(c"gc")?.attr(c"callbacks")?;
     let function = py.function(&CALLBACK)?;
     callbacks.append(&function).then_some(())?;
@@ -228,7 +228,7 @@ pub fn uninstall<'py>(py: Python<'py>) -> Option<()> {
     callbacks.attr(c"pop")?.call(&[&place]).map(|_| ())
 }
 
-impl Names {
+impl CollectionNames {
     fn new() -> Option<Self> {
         let name =
             |generation: usize, what: &str| Name::new(&format!("Python GC gen{generation}{what}"));
@@ -284,7 +284,7 @@ impl Report {
     }
 
     /// Begins or ends the collection on the thread that owns `collecting`.
-    fn count(&self, collecting: &Cell<Option<Collecting>>, totals: &Totals) {
+    fn count(&self, collecting: &Cell<Option<Collecting>>, totals: &CollectionTotals) {
         let generation = self.generation;
         let names = NAMES.get().and_then(Option::as_ref);
         if self.starts {
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn collections_within_another_are_counted_and_not_timed() {
-        let (totals, place) = (Totals::new(), Cell::new(None));
+        let (totals, place) = (CollectionTotals::new(), Cell::new(None));
         let of = |total: &AtomicU64| total.load(Ordering::Relaxed);
         report("start", 2, 0).count(&place, &totals);
         std::thread::sleep(core::time::Duration::from_millis(2));
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn totals_are_written_by_generation() {
-        let totals = Totals::new();
+        let totals = CollectionTotals::new();
         let report = Report {
             starts: false,
             generation: 2,

@@ -20,7 +20,7 @@ use super::holds;
 use super::object::Python;
 use super::threads::{self, Thread};
 use super::time::now;
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::log;
 use tllmprof_platform::panics::contained;
 
@@ -145,7 +145,7 @@ fn second_of_pair(last: &Cell<usize>, condition: usize) -> Option<usize> {
 
 /// The role of a condition variable in a GIL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Part {
+enum ConditionRole {
     Dropped,
     Taken,
 }
@@ -198,12 +198,12 @@ impl Gils {
 
     /// Returns the role of a condition variable, and the index of its GIL.
     #[inline]
-    fn part(&self, condition: usize) -> Option<(Part, u64)> {
+    fn part(&self, condition: usize) -> Option<(ConditionRole, u64)> {
         self.used().iter().zip(0..).find_map(|(place, gil)| {
             let known = place.load(Ordering::Relaxed);
             match condition.wrapping_sub(known) {
-                0 => Some((Part::Dropped, gil)),
-                SWITCH_COND_OFFSET if known != 0 => Some((Part::Taken, gil)),
+                0 => Some((ConditionRole::Dropped, gil)),
+                SWITCH_COND_OFFSET if known != 0 => Some((ConditionRole::Taken, gil)),
                 _ => None,
             }
         })
@@ -250,8 +250,8 @@ pub unsafe extern "C" fn signal(condition: *mut libc::pthread_cond_t) -> c_int {
     // No panic: `noted` contains it.
     match FOLLOWED.part(condition.addr()) {
         Some((part, gil)) => noted(|thread| match part {
-            Part::Taken => thread.holds.takes(gil),
-            Part::Dropped => thread.holds.drops(),
+            ConditionRole::Taken => thread.holds.takes(gil),
+            ConditionRole::Dropped => thread.holds.drops(),
         }),
         None if IS_LATE.load(Ordering::Relaxed) => learn(condition.addr()),
         None => {}
@@ -266,7 +266,7 @@ fn learn(condition: usize) {
     noted(|thread| {
         if let Some(gil) = second_of_pair(&thread.last_condition, condition) {
             follow(gil);
-            if let Some((Part::Taken, gil)) = FOLLOWED.part(condition) {
+            if let Some((ConditionRole::Taken, gil)) = FOLLOWED.part(condition) {
                 thread.holds.takes(gil);
             }
         }
@@ -276,7 +276,7 @@ fn learn(condition: usize) {
 /// Runs `note` for the calling thread, if it has a slot. The interpreter's call continues in any case.
 #[inline]
 fn noted(note: impl FnOnce(&Thread)) {
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     contained((), || {
         if let Some(thread) = threads::current() {
             thread.catch_up();
@@ -295,7 +295,7 @@ pub unsafe extern "C-unwind" fn timed_wait(
     until: *const libc::timespec,
 ) -> c_int {
     // No panic: `noted` contains it.
-    if let Some((Part::Dropped, gil)) = FOLLOWED.part(condition.addr()) {
+    if let Some((ConditionRole::Dropped, gil)) = FOLLOWED.part(condition.addr()) {
         noted(|thread| thread.holds.begins_to_wait(gil));
     }
     // SAFETY: this is the interpreter's own call with its own arguments, passed on to its target.
@@ -311,7 +311,10 @@ pub unsafe extern "C-unwind" fn wait(
     mutex: *mut libc::pthread_mutex_t,
 ) -> c_int {
     // No panic: `noted` contains it.
-    let is_forced = matches!(FOLLOWED.part(condition.addr()), Some((Part::Taken, _)));
+    let is_forced = matches!(
+        FOLLOWED.part(condition.addr()),
+        Some((ConditionRole::Taken, _))
+    );
     let since = if is_forced { now() } else { 0 };
     let ticks = if is_forced { holds::ticks() } else { 0 };
     // SAFETY: this is the interpreter's own call with its own arguments, passed on to its target.
@@ -366,10 +369,13 @@ mod tests {
         gils.follow(0x9000);
         gils.follow(COND);
         gils.follow(COND);
-        assert_eq!(gils.part(COND), Some((Part::Dropped, 1)));
-        assert_eq!(gils.part(COND + SWITCH_COND_OFFSET), Some((Part::Taken, 1)));
+        assert_eq!(gils.part(COND), Some((ConditionRole::Dropped, 1)));
+        assert_eq!(
+            gils.part(COND + SWITCH_COND_OFFSET),
+            Some((ConditionRole::Taken, 1))
+        );
         assert_eq!(gils.part(COND + 8), None);
-        assert_eq!(gils.part(0x9000), Some((Part::Dropped, 0)));
+        assert_eq!(gils.part(0x9000), Some((ConditionRole::Dropped, 0)));
     }
 
     #[test]
@@ -381,7 +387,7 @@ mod tests {
         assert!(!gils.forget(COND));
         assert_eq!(gils.part(COND), None);
         gils.follow(0x5000);
-        assert_eq!(gils.part(0x5000), Some((Part::Dropped, 0)));
+        assert_eq!(gils.part(0x5000), Some((ConditionRole::Dropped, 0)));
         gils.forget_all();
         assert_eq!(gils.part(0x9000), None);
         assert_eq!(gils.part(SWITCH_COND_OFFSET), None);
@@ -396,7 +402,7 @@ mod tests {
         assert_eq!(gils.missed.load(Ordering::Relaxed), 2);
         assert_eq!(
             gils.part(MAX_GILS * COND),
-            Some((Part::Dropped, MAX_GILS as u64 - 1))
+            Some((ConditionRole::Dropped, MAX_GILS as u64 - 1))
         );
         assert_eq!(gils.part((MAX_GILS + 1) * COND), None);
     }

@@ -15,7 +15,7 @@ use tllmprof_recorder::What;
 use tllmprof_recorder::watch::{self, Cause};
 
 /// The names of the ranges.
-struct Names {
+struct GilRangeNames {
     wait: Name,
     hold: Name,
 }
@@ -23,7 +23,7 @@ struct Names {
 lifecycle::global! {
     #[fork(keep = "a name is registered anew in a child")]
     #[restart(keep)]
-    static NAMES: OnceBox<Option<Names>> = OnceBox::new();
+    static NAMES: OnceBox<Option<GilRangeNames>> = OnceBox::new();
     /// Minimum duration of a wait or a hold for the record, in nanoseconds.
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
@@ -41,7 +41,7 @@ pub fn begin() {
         Box::new(
             Name::new("GIL wait")
                 .zip(Name::new("GIL hold"))
-                .map(|(wait, hold)| Names { wait, hold }),
+                .map(|(wait, hold)| GilRangeNames { wait, hold }),
         )
     });
     if let Some(settings) = tllmprof_session::activity::settings() {
@@ -50,7 +50,7 @@ pub fn begin() {
 }
 
 /// Returns the names, if ranges are wanted.
-fn names() -> Option<&'static Names> {
+fn names() -> Option<&'static GilRangeNames> {
     NAMES.get().and_then(Option::as_ref)
 }
 

@@ -24,7 +24,7 @@ use super::object::{Object, Python};
 use super::threads::Thread;
 use super::{attached, entry, threads};
 use once_cell::race::OnceBox;
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::own_threads::OwnThread;
 use tllmprof_platform::panics::contained;
@@ -283,7 +283,7 @@ fn await_entering(api: &'static Api) {
 /// # Safety
 /// It is called with that function's arguments.
 pub unsafe extern "C" fn interpreter_goes(key: libc::pthread_key_t) -> c_int {
-    let errno = Kept::new();
+    let errno = SavedErrno::new();
     contained((), || {
         if let Some(api) = attached::api().filter(|api| !api.runs()) {
             await_entering(api);

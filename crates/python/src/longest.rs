@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::thread_name::Text;
+use super::thread_name::NameCopy;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
@@ -19,7 +19,7 @@ lifecycle::global! {
 /// The duration of a wait, in nanoseconds, and the thread's name.
 pub struct Longest {
     pub time: u64,
-    pub name: Text,
+    pub name: NameCopy,
 }
 
 /// Notes the longest wait of a thread that has ended.

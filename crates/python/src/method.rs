@@ -8,7 +8,7 @@ use core::ffi::{CStr, c_int, c_void};
 use super::api::{Api, Method, Raw};
 use super::attached;
 use super::object::{Object, Python};
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::panics::contained;
 
 pub use super::api::MethodDef;
@@ -115,7 +115,7 @@ impl MethodDef {
         where
             F: for<'py> Fn(Python<'py>, &Object<'py>) -> Option<Object<'py>> + Copy + 'static,
         {
-            let _errno = Kept::new();
+            let _errno = SavedErrno::new();
             let Some(api) = attached::api() else {
                 return core::ptr::null_mut();
             };
@@ -167,7 +167,7 @@ const unsafe fn the<F: Copy>() -> F {
 /// # Safety
 /// The thread has the GIL.
 unsafe fn reply(act: impl FnOnce(Python<'_>)) -> Raw {
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     let Some(api) = attached::api() else {
         return core::ptr::null_mut();
     };
@@ -199,7 +199,7 @@ pub fn call_on_main_thread<F: FnOnce(Python<'_>) + Send + 'static>(
     act: F,
 ) -> Result<(), F> {
     unsafe extern "C" fn called<F: FnOnce(Python<'_>)>(act: *mut c_void) -> c_int {
-        let _errno = Kept::new();
+        let _errno = SavedErrno::new();
         // SAFETY: it was made below, for one call of this function.
         let act = unsafe { Box::from_raw(act.cast::<F>()) };
         let Some(api) = attached::api() else { return 0 };

@@ -9,7 +9,7 @@ use tllmprof_platform::log;
 use crate::attached::{self, Presence};
 use crate::stacks;
 
-/// Reports them. It allocates nothing.
+/// Logs one line that names the requests, unless Python is followed. It allocates nothing.
 pub fn report() {
     let Some(settings) = tllmprof_session::activity::settings() else {
         return;

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::ffi::CString;
 
 use tllmprof_config::{RankSource, Ranked, Settings};
-use tllmprof_engines::{From, Place, REPLICAS, Replicas};
+use tllmprof_engines::{From, REPLICAS, Replicas, ValuePath};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_session::Rank;
 use tllmprof_sync::Published;
@@ -155,7 +155,7 @@ pub fn replica(py: Python<'_>) -> Option<(&'static Replicas, u64)> {
 
 /// Returns true if a world of `size` ranks is that of one replica of several, and not of all.
 pub fn has_own_world(py: Python<'_>, row: &Replicas, replica: u64, size: u64) -> bool {
-    let is = |place: Option<Place>, is: &dyn Fn(u64) -> bool| {
+    let is = |place: Option<ValuePath>, is: &dyn Fn(u64) -> bool| {
         place.is_none_or(|place| number_at(py, place).is_some_and(is))
     };
     (replica > 0 || row.count.is_some())
@@ -180,12 +180,12 @@ pub fn number(object: &Object<'_>) -> Option<u64> {
     u64::try_from(object.as_int()?).ok()
 }
 
-pub fn number_at(py: Python<'_>, place: Place) -> Option<u64> {
+pub fn number_at(py: Python<'_>, place: ValuePath) -> Option<u64> {
     number(&at(py, place)?)
 }
 
 /// Returns the object at a location in the table.
-fn at<'py>(py: Python<'py>, place: Place) -> Option<Object<'py>> {
+fn at<'py>(py: Python<'py>, place: ValuePath) -> Option<Object<'py>> {
     let mut names = place.names.iter();
     let mut object = match place.from {
         From::Module(module) => py.imported(&CString::new(module).ok()?)?,

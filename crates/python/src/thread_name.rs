@@ -26,7 +26,7 @@ pub struct ThreadName {
 
 /// A copy of a name, for a message.
 #[derive(Clone, Copy)]
-pub struct Text {
+pub struct NameCopy {
     bytes: [u8; WORDS * 8],
     /// The thread's id, if only the kernel has named it: most threads then have their process's name.
     number: Option<i32>,
@@ -99,19 +99,19 @@ impl ThreadName {
     }
 
     /// Returns the name of thread `number`, which owns this.
-    pub fn get(&self, number: i32) -> Text {
+    pub fn get(&self, number: i32) -> NameCopy {
         let mut bytes = [0; WORDS * 8];
         for (word, bytes) in self.words.iter().zip(bytes.as_chunks_mut().0) {
             *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
         }
-        Text {
+        NameCopy {
             bytes,
             number: (!self.is_pythons()).then_some(number),
         }
     }
 }
 
-impl fmt::Display for Text {
+impl fmt::Display for NameCopy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let length = self.bytes.iter().position(|byte| *byte == 0);
         let name = &self.bytes[..length.unwrap_or(self.bytes.len())];

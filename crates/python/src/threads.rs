@@ -10,7 +10,7 @@ use super::collecting::Collecting;
 use super::holds::Holds;
 use super::longest::{self, Longest};
 use super::spans::Spans;
-use super::thread_name::{Text, ThreadName};
+use super::thread_name::{NameCopy, ThreadName};
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_platform::pages::{self, Chained, Spare};
@@ -116,19 +116,19 @@ impl Thread {
 
     /// Runs `act`, which is our own code in Python.
     pub fn busily<R>(&self, act: impl FnOnce() -> R) -> R {
-        struct Busy<'a>(&'a Cell<bool>);
-        impl Drop for Busy<'_> {
+        struct BusyMark<'a>(&'a Cell<bool>);
+        impl Drop for BusyMark<'_> {
             fn drop(&mut self) {
                 self.0.set(false);
             }
         }
         self.is_busy.set(true);
-        let _busy = Busy(&self.is_busy);
+        let _busy = BusyMark(&self.is_busy);
         act()
     }
 
     /// Returns the thread's name.
-    pub fn name(&self) -> Text {
+    pub fn name(&self) -> NameCopy {
         self.name.get(self.number.load(Ordering::Relaxed))
     }
 

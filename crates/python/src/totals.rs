@@ -53,12 +53,12 @@ pub fn gil_handoffs() -> Option<u64> {
 
 /// The total of one kind over all threads.
 #[derive(Clone, Copy, Default)]
-struct Sum {
+struct KindTotal {
     count: u64,
     time: u64,
 }
 
-impl Sum {
+impl KindTotal {
     fn add(&mut self, total: &Total) {
         self.count += total.count();
         self.time += total.time();
@@ -66,9 +66,9 @@ impl Sum {
 }
 
 struct Gil {
-    holds: Sum,
-    waits: Sum,
-    forced: Sum,
+    holds: KindTotal,
+    waits: KindTotal,
+    forced: KindTotal,
     longest: Option<Longest>,
     /// Number of GILs that could not be followed.
     missed: u32,
@@ -84,9 +84,9 @@ impl Gil {
         missed: u32,
     ) -> Self {
         let mut gil = Self {
-            holds: Sum::default(),
-            waits: Sum::default(),
-            forced: Sum::default(),
+            holds: KindTotal::default(),
+            waits: KindTotal::default(),
+            forced: KindTotal::default(),
             longest,
             missed,
         };
@@ -137,11 +137,11 @@ impl fmt::Display for Gil {
 }
 
 /// A count with its name and total duration.
-struct Many(&'static str, Sum);
+struct Many(&'static str, KindTotal);
 
 impl fmt::Display for Many {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(what, Sum { count, time }) = self;
+        let Self(what, KindTotal { count, time }) = self;
         let end = match (*count, what.ends_with("ch")) {
             (1, _) => "",
             (_, true) => "es",
@@ -165,8 +165,8 @@ mod tests {
     use super::*;
     use crate::thread_name::ThreadName;
 
-    fn sum(count: u64, time: u64) -> Sum {
-        Sum { count, time }
+    fn sum(count: u64, time: u64) -> KindTotal {
+        KindTotal { count, time }
     }
 
     #[test]

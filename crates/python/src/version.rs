@@ -15,11 +15,11 @@ pub struct Version {
 /// The type of the function that evaluates a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Evaluation {
-    /// It has no argument for the thread's state.
+    /// The evaluator has no argument for the thread's state.
     In3_8,
-    /// It has the thread's state; a call from Python to Python uses the C stack.
+    /// The evaluator gets the thread's state; a call from Python to Python uses the C stack.
     In3_9,
-    /// It is the same as in 3.9, but a call from Python to Python uses the C stack only if an evaluator is
+    /// The evaluator is the same as in 3.9, but a call from Python to Python uses the C stack only if an evaluator is
     /// set.
     In3_11,
 }
@@ -27,7 +27,7 @@ pub enum Evaluation {
 /// The location of the cells in a call's frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cells {
-    /// After the locals.
+    /// The cells come after the locals.
     BehindLocals,
     /// In the arguments' own variables. The call makes them itself; that of a generator function has made
     /// them before the generator runs.

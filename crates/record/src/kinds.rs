@@ -127,11 +127,11 @@ coded! {
 coded! {
     /// A thread's state in the kernel's scheduler.
     pub enum ThreadState {
-        /// It runs on a processor.
+        /// The thread runs on a processor.
         Running = 1,
-        /// It is ready and waits for a processor.
+        /// The thread is ready and waits for a processor.
         Runnable = 2,
-        /// It waits for something other than a processor.
+        /// The thread waits for something other than a processor.
         Sleeping = 3,
     }
 }

@@ -21,7 +21,7 @@ use tllmprof_record::{CHUNK_BYTES, HEADER_BYTES, MAGIC, keep_earlier, with_suffi
 
 use super::failure::Failure;
 use super::quiet::Quiet;
-use tllmprof_platform::descriptor::Own;
+use tllmprof_platform::descriptor::OwnFile;
 
 const MODE: u32 = 0o600;
 const CREATED: &str = "it could not be created";
@@ -31,7 +31,7 @@ const MAX_NAMES: u32 = 10_000;
 
 /// The file of a record.
 pub struct File {
-    file: Own,
+    file: OwnFile,
     name: Name,
     /// The number of bytes that are reserved.
     size: u64,
@@ -74,7 +74,8 @@ impl File {
             Err(error) => return Err(failure(CREATED, &error)),
         };
         write_in_place(&file);
-        let file = Own::new(file).map_err(|error| failure("it could not be looked at", &error))?;
+        let file =
+            OwnFile::new(file).map_err(|error| failure("it could not be looked at", &error))?;
         Ok(Self {
             file,
             name,

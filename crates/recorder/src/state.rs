@@ -42,7 +42,7 @@ pub enum Missing {
     NotAskedFor,
     /// The process runs with rights that its user does not have, so it writes no files.
     Forbidden,
-    /// Its file could not be created. That has been reported.
+    /// The record's file could not be created. That has been reported.
     Failed,
 }
 
@@ -80,9 +80,9 @@ impl fmt::Display for Missing {
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub enum Keeps {
-    /// Those of the open window.
+    /// Events of the open window are kept.
     Window = 1,
-    /// The latest ones outside windows.
+    /// Events of the latest iterations outside windows are kept.
     Latest = 2,
 }
 

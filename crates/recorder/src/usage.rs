@@ -9,10 +9,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use tllmprof_platform::descriptor::Own;
+use tllmprof_platform::descriptor::OwnFile;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
-use tllmprof_platform::system::{self, Clock, Used as Usage};
+use tllmprof_platform::system::{self, Clock, ThreadUsage};
 use tllmprof_platform::thread::{self, Record};
 use tllmprof_record::{Event, Used, What};
 use tllmprof_sync::Lock;
@@ -48,7 +48,7 @@ lifecycle::global! {
     /// A thread, and its `/proc/self/task/N/schedstat`. The file stays open while that thread makes the
     /// steps: opening it each time would take descriptor numbers that the host may expect to get.
     #[fork(hold)]
-    static FILE: Lock<Option<(u64, Own)>> = Lock::new(None);
+    static FILE: Lock<Option<(u64, OwnFile)>> = Lock::new(None);
 
     /// For the wait that is being measured: the thread's processor time and the time when it began; 0: none.
     #[fork(keep = "stored where a window opens")]
@@ -77,7 +77,7 @@ lifecycle::at_fork! {
     child: in_child,
 }
 
-/// The thread in these values is the parent's.
+/// Drops the values, which are those of a thread of the parent.
 fn in_child(_: &OnlyThread) {
     SINCE.store(0, Ordering::Relaxed);
     window_closes();
@@ -124,7 +124,7 @@ fn delayed() -> Option<u64> {
     let thread = this_thread();
     if file.as_ref().is_none_or(|(of, _)| *of != thread) {
         let path = format!("/proc/self/task/{thread}/schedstat");
-        let opened = File::open(path).and_then(Own::new);
+        let opened = File::open(path).and_then(OwnFile::new);
         *file = opened.ok().map(|opened| (thread, opened));
     }
     let mut room = [0; 64];
@@ -251,7 +251,7 @@ const fn is_alike(ran: u64, took: u64, since: u64, usual: u64) -> bool {
 }
 
 /// Returns what the calling thread has used since it was last measured, by part: nanoseconds, and a count.
-fn taken(now: Usage) -> [(Used, u64, u64); 4] {
+fn taken(now: ThreadUsage) -> [(Used, u64, u64); 4] {
     let [ran, in_kernel, left, preempted, faults, disk, delayed] =
         SO_FAR.each_ref().map(|part| part.load(Ordering::Relaxed));
     // A thread that was not preempted has hardly waited for a processor, so it is not measured.
@@ -297,7 +297,7 @@ fn write(n: u64, used: &[(Used, u64, u64)]) {
 }
 
 /// Remembers what the calling thread has used.
-fn take(used: Usage, delayed: u64) {
+fn take(used: ThreadUsage, delayed: u64) {
     THREAD.store(this_thread(), Ordering::Relaxed);
     SINCE.store(0, Ordering::Relaxed);
     let parts = [

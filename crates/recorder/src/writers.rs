@@ -19,7 +19,7 @@ use tllmprof_record::{
 use super::clock::ticks;
 use super::reuse::{self, Free};
 use super::{keep, space};
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::pages::{self, Chained, Spare, Zeroed};
 use tllmprof_platform::system;
 use tllmprof_platform::thread::{self, Part};
@@ -297,7 +297,7 @@ impl Writer {
 
     #[cold]
     fn push_into_next(&self, row: Row) -> bool {
-        let _errno = Kept::new();
+        let _errno = SavedErrno::new();
         self.begin_chunk() && self.in_chunk(|events| events.push_row(row))
     }
 
@@ -408,7 +408,7 @@ impl Writer {
 
 #[cold]
 fn room_for_ranges() -> Option<&'static mut Ranges> {
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     pages::batch_wiped_on_fork(1)?.first_mut()
 }
 
@@ -453,7 +453,7 @@ fn all() -> impl Iterator<Item = &'static Writer> {
 #[cold]
 fn begin() -> Option<&'static Writer> {
     space::header()?;
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     let writer = thread::begin_part(|record, left| {
         let writer: &Writer = left.or_else(spare)?;
         writer.begin_thread(record.number().cast_unsigned());

@@ -163,9 +163,9 @@ fn begins() {
 /// The progress of torch's import.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Torch {
-    /// It has not progressed far enough to be hooked.
+    /// PyTorch's import has not progressed far enough to be hooked.
     IsNotThere,
-    /// It has no hook for modules that are registered in other modules.
+    /// PyTorch has no hook for modules that are registered in other modules.
     IsTooOld,
     CanBeHooked,
 }

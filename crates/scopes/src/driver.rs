@@ -50,7 +50,7 @@ const DEEPEST: usize = 8;
 
 /// A stream, in the form in which a call names it.
 #[derive(Clone, Copy)]
-pub struct Stream {
+pub struct CallStream {
     pub handle: usize,
     /// True if handle 0 is the calling thread's own stream.
     pub per_thread: bool,
@@ -59,7 +59,7 @@ pub struct Stream {
 /// The nodes of a graph.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Shape {
-    /// Their handles, in the order in which they were made (observed on an H200, driver 580, CUDA 13.0:
+    /// The handles of the nodes, in the order in which they were made (observed on an H200, driver 580, CUDA 13.0:
     /// chains and forks of up to 4000).
     pub nodes: Vec<usize>,
     pub kernels: usize,
@@ -92,7 +92,7 @@ struct KernelParams {
 
 /// The graph that a stream is captured into, and the node that the stream's next work will follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Captured {
+pub struct CapturePoint {
     pub graph: usize,
     /// 0: there is none, or there are several.
     pub node: usize,
@@ -112,7 +112,7 @@ impl Functions {
 }
 
 /// Returns the graph into which `stream` is captured, if it is.
-pub fn captured(stream: Stream) -> Option<Captured> {
+pub fn captured(stream: CallStream) -> Option<CapturePoint> {
     let stream = match stream.handle {
         0 if stream.per_thread => PER_THREAD,
         // This stream cannot be captured, and asking is an error while another one is captured.
@@ -153,7 +153,7 @@ pub fn captured(stream: Stream) -> Option<Captured> {
     } else {
         0
     };
-    Some(Captured {
+    Some(CapturePoint {
         graph: graph.expose_provenance(),
         node,
     })

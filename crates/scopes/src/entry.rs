@@ -69,7 +69,7 @@ impl OpenScope {
 }
 
 /// The state that a thread keeps for native calls, besides the open scopes.
-pub struct Calls {
+pub struct NativeCalls {
     /// The number of open scopes that are native calls.
     pub open: Cell<usize>,
     /// True if a call was entered for which there was no room, and nothing has ended since.
@@ -85,7 +85,7 @@ pub struct Calls {
     pub left_below: Cell<usize>,
 }
 
-impl Calls {
+impl NativeCalls {
     /// Prepares for the next thread. Marks that an earlier thread has left are kept.
     pub fn begin(&self) {
         self.open.set(0);

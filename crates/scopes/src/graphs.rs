@@ -11,7 +11,7 @@ use tllmprof_record::GraphState;
 use tllmprof_sync::{Guard, Lock};
 
 use crate::driver::{self, Inner, Shape};
-use crate::nodes::{Captured, Node, Seen};
+use crate::nodes::{CapturedGraph, Node, Seen};
 use crate::paths;
 
 /// The largest number of nodes that are kept of all graphs together, 32 bytes each and up to 60 while they
@@ -35,7 +35,7 @@ lifecycle::global! {
 
 /// A graph of the program.
 #[derive(Debug)]
-struct Graph {
+struct ProgramGraph {
     nodes: Nodes,
     /// The nodes that contain graphs, and these graphs.
     inner: Vec<(usize, Vec<usize>)>,
@@ -51,7 +51,7 @@ enum Nodes {
     /// made of the graph: asking for the number of nodes during the capture takes time that grows with it,
     /// 1.7 µs for 1000.
     Seen(Seen),
-    InOrder(Arc<Captured>),
+    InOrder(Arc<CapturedGraph>),
 }
 
 impl Nodes {
@@ -69,24 +69,24 @@ impl Nodes {
 pub struct Exec {
     /// CUPTI's number of the graph.
     pub id: Option<u32>,
-    pub of: Origin,
+    pub of: GraphOrigin,
 }
 
 /// The graph that an executable graph was made of.
 #[derive(Clone, Debug)]
-pub enum Origin {
-    Captured(Arc<Captured>),
+pub enum GraphOrigin {
+    Captured(Arc<CapturedGraph>),
     /// The reason why that is not known.
     Not(GraphState),
 }
 
 #[derive(Debug, Default)]
 pub struct Graphs {
-    graphs: HashMap<usize, Graph>,
+    graphs: HashMap<usize, ProgramGraph>,
     pub execs: BTreeMap<usize, Exec>,
     /// The executable graphs that have a number by CUPTI, by that number. One that is destroyed stays here
     /// until the end of the window of kernels.
-    pub named: BTreeMap<u32, Origin>,
+    pub named: BTreeMap<u32, GraphOrigin>,
     nodes: usize,
     last: u32,
 }
@@ -135,7 +135,10 @@ pub fn made(graph: usize, handle: usize, node: Node) {
 /// Notes that a node of a graph contains other graphs.
 pub fn encloses(graph: usize, node: usize, inner: Vec<usize>) {
     with(|graphs| {
-        let graph = graphs.graphs.entry(graph).or_insert_with(Graph::begun);
+        let graph = graphs
+            .graphs
+            .entry(graph)
+            .or_insert_with(ProgramGraph::begun);
         graph.inner.retain(|(known, _)| *known != node);
         graph.inner.push((node, inner));
     });
@@ -145,7 +148,7 @@ pub fn encloses(graph: usize, node: usize, inner: Vec<usize>) {
 pub fn is_changed(exec: usize) {
     with(|graphs| {
         if let Some(known) = graphs.execs.get_mut(&exec) {
-            known.of = Origin::Not(GraphState::Changed);
+            known.of = GraphOrigin::Not(GraphState::Changed);
             if let Some(id) = known.id {
                 graphs.named.insert(id, known.of.clone());
             }
@@ -192,11 +195,11 @@ pub fn updated(exec: usize, graph: usize) {
         };
         let id = known.id;
         let of = match (&known.of, new) {
-            (Origin::Captured(old), Origin::Captured(new)) => match merged(old, &new) {
+            (GraphOrigin::Captured(old), GraphOrigin::Captured(new)) => match merged(old, &new) {
                 Some(nodes) => graphs.number(nodes, new.total, &[]),
-                None => Origin::Not(GraphState::Changed),
+                None => GraphOrigin::Not(GraphState::Changed),
             },
-            _ => Origin::Not(GraphState::Changed),
+            _ => GraphOrigin::Not(GraphState::Changed),
         };
         if let Some(id) = id {
             graphs.named.insert(id, of.clone());
@@ -207,7 +210,7 @@ pub fn updated(exec: usize, graph: usize) {
 
 /// Returns the nodes of an executable graph that was made of one graph and updated by another: the kernels of
 /// the second, with the scope if both have the same. `None`: the graphs do not match.
-pub fn merged(old: &Captured, new: &Captured) -> Option<Vec<Node>> {
+pub fn merged(old: &CapturedGraph, new: &CapturedGraph) -> Option<Vec<Node>> {
     if old.nodes.len() != new.nodes.len() || old.total != new.total {
         return None;
     }
@@ -267,7 +270,7 @@ impl Graphs {
     fn forget(&mut self) {
         self.drop_graphs(|_| true);
         for exec in self.execs.values_mut() {
-            exec.of = Origin::Not(GraphState::NotCaptured);
+            exec.of = GraphOrigin::Not(GraphState::NotCaptured);
         }
         self.named.clear();
     }
@@ -291,7 +294,7 @@ impl Graphs {
         known.map_or_else(Vec::new, |(_, bodies)| bodies.clone())
     }
 
-    fn drop_graphs(&mut self, which: impl Fn(&Graph) -> bool) {
+    fn drop_graphs(&mut self, which: impl Fn(&ProgramGraph) -> bool) {
         self.graphs.retain(|_, graph| !which(graph));
     }
 
@@ -310,8 +313,8 @@ impl Graphs {
             Nodes::InOrder(captured) => Some(captured),
         });
         let execs = self.execs.values().filter_map(|exec| match &exec.of {
-            Origin::Captured(captured) => Some(captured),
-            Origin::Not(_) => None,
+            GraphOrigin::Captured(captured) => Some(captured),
+            GraphOrigin::Not(_) => None,
         });
         let mut shared: Vec<_> = in_order
             .chain(execs)
@@ -327,7 +330,7 @@ impl Graphs {
         if self.nodes >= MOST_NODES && self.graphs.get(&graph).is_none_or(|known| !known.is_full) {
             self.count(); // some may have been freed
         }
-        let graph = self.graphs.entry(graph).or_insert_with(Graph::begun);
+        let graph = self.graphs.entry(graph).or_insert_with(ProgramGraph::begun);
         let Nodes::Seen(seen) = &mut graph.nodes else {
             return false;
         };
@@ -365,10 +368,10 @@ impl Graphs {
         };
         self.graphs.insert(
             handle,
-            Graph {
+            ProgramGraph {
                 nodes: Nodes::Seen(seen),
                 inner,
-                ..Graph::begun()
+                ..ProgramGraph::begun()
             },
         );
     }
@@ -380,11 +383,11 @@ impl Graphs {
         let Some(graph) = self.graphs.get(&original) else {
             return;
         };
-        let copy = Graph {
+        let copy = ProgramGraph {
             // If the nodes of the original are not known, those of the clone are not either.
             nodes: match of {
-                Origin::Captured(captured) => Nodes::InOrder(captured),
-                Origin::Not(_) => Nodes::Seen(Seen::default()),
+                GraphOrigin::Captured(captured) => Nodes::InOrder(captured),
+                GraphOrigin::Not(_) => Nodes::Seen(Seen::default()),
             },
             inner: Vec::new(),
             is_open: false,
@@ -404,7 +407,7 @@ impl Graphs {
 
     /// Marks the kernels of a graph as no longer known.
     pub fn withdraw(&mut self, id: u32) {
-        let of = Origin::Not(GraphState::Differs);
+        let of = GraphOrigin::Not(GraphState::Differs);
         for exec in self.execs.values_mut().filter(|exec| exec.id == Some(id)) {
             exec.of = of.clone();
         }
@@ -418,15 +421,15 @@ impl Graphs {
     }
 
     /// Returns what is made of a graph with these nodes.
-    pub fn instantiate(&mut self, handle: usize, shape: Option<&Shape>) -> Origin {
+    pub fn instantiate(&mut self, handle: usize, shape: Option<&Shape>) -> GraphOrigin {
         let Some(graph) = self.graphs.get_mut(&handle) else {
-            return Origin::Not(GraphState::NotCaptured);
+            return GraphOrigin::Not(GraphState::NotCaptured);
         };
         graph.nodes.settled();
         let nodes = match (shape, &graph.nodes) {
-            _ if graph.is_full => return Origin::Not(GraphState::TooMany),
-            (None, _) => return Origin::Not(GraphState::NotCaptured),
-            (Some(shape), _) if shape.is_nested => return Origin::Not(GraphState::Nested),
+            _ if graph.is_full => return GraphOrigin::Not(GraphState::TooMany),
+            (None, _) => return GraphOrigin::Not(GraphState::NotCaptured),
+            (Some(shape), _) if shape.is_nested => return GraphOrigin::Not(GraphState::Nested),
             (Some(shape), Nodes::InOrder(captured)) => {
                 let own = captured.own_nodes();
                 (shape.nodes.len() >= captured.own).then_some(Cow::Borrowed(own))
@@ -439,20 +442,21 @@ impl Graphs {
             .zip(nodes)
             .filter(|(shape, nodes)| shape.kernels >= kernels(nodes))
         else {
-            return Origin::Not(GraphState::Changed);
+            return GraphOrigin::Not(GraphState::Changed);
         };
         if let Nodes::InOrder(captured) = &graph.nodes
             && captured.own == shape.nodes.len()
         {
-            return Origin::Captured(captured.clone());
+            return GraphOrigin::Captured(captured.clone());
         }
         let nodes = nodes.into_owned();
         let inner: Result<Vec<_>, _> = shape.inner.iter().map(|inner| self.within(inner)).collect();
         let of = match inner {
             Ok(inner) => self.number(nodes, shape.nodes.len(), &inner),
-            Err(why) => return Origin::Not(why),
+            Err(why) => return GraphOrigin::Not(why),
         };
-        if let (Origin::Captured(captured), Some(graph)) = (&of, self.graphs.get_mut(&handle)) {
+        if let (GraphOrigin::Captured(captured), Some(graph)) = (&of, self.graphs.get_mut(&handle))
+        {
             graph.nodes = Nodes::InOrder(captured.clone());
             graph.is_open = false;
         }
@@ -460,11 +464,11 @@ impl Graphs {
     }
 
     /// Returns the nodes of a graph within another.
-    fn within(&mut self, inner: &Inner) -> Result<Arc<Captured>, GraphState> {
+    fn within(&mut self, inner: &Inner) -> Result<Arc<CapturedGraph>, GraphState> {
         match self.instantiate(inner.graph, Some(&inner.shape)) {
-            Origin::Captured(captured) => Ok(captured),
+            GraphOrigin::Captured(captured) => Ok(captured),
             // None of its nodes was seen, but those around it were.
-            Origin::Not(GraphState::NotCaptured) => {
+            GraphOrigin::Not(GraphState::NotCaptured) => {
                 let inner_of: Result<Vec<_>, _> = inner
                     .shape
                     .inner
@@ -472,25 +476,30 @@ impl Graphs {
                     .map(|inner| self.within(inner))
                     .collect();
                 let own = inner.shape.nodes.len();
-                Ok(Arc::new(Captured::new(0, Vec::new(), own, &inner_of?)))
+                Ok(Arc::new(CapturedGraph::new(0, Vec::new(), own, &inner_of?)))
             }
-            Origin::Not(why) => Err(why),
+            GraphOrigin::Not(why) => Err(why),
         }
     }
 
     /// Returns a captured graph of these nodes, with a number of its own.
-    fn number(&mut self, nodes: Vec<Node>, own: usize, inner: &[Arc<Captured>]) -> Origin {
+    fn number(
+        &mut self,
+        nodes: Vec<Node>,
+        own: usize,
+        inner: &[Arc<CapturedGraph>],
+    ) -> GraphOrigin {
         if self.last >= MOST_GRAPHS {
-            return Origin::Not(GraphState::TooMany);
+            return GraphOrigin::Not(GraphState::TooMany);
         }
         self.last += 1;
-        let mut captured = Captured::new(self.last, nodes, own, inner);
+        let mut captured = CapturedGraph::new(self.last, nodes, own, inner);
         captured.learn_names();
-        Origin::Captured(Arc::new(captured))
+        GraphOrigin::Captured(Arc::new(captured))
     }
 }
 
-impl Graph {
+impl ProgramGraph {
     fn begun() -> Self {
         Self {
             nodes: Nodes::Seen(Seen::default()),

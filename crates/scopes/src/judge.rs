@@ -8,8 +8,8 @@ use tllmprof_platform::log;
 use tllmprof_record::{Event, GraphState, What};
 use tllmprof_recorder as recorder;
 
-use crate::graphs::{self, Origin};
-use crate::nodes::{Captured, Node};
+use crate::graphs::{self, GraphOrigin};
+use crate::nodes::{CapturedGraph, Node};
 use crate::paths;
 
 /// The largest number of nodes for which a kernel is kept: as many as are kept of captures.
@@ -65,11 +65,11 @@ pub fn judge(replayed: &Replayed) {
     for (exec, mut kernels) in by_exec {
         kernels.sort_unstable_by_key(|(node, _)| *node);
         let known = graphs::with_all(|graphs| graphs.named.get(&exec).cloned()).flatten();
-        let of = known.unwrap_or(Origin::Not(GraphState::Unnamed));
+        let of = known.unwrap_or(GraphOrigin::Not(GraphState::Unnamed));
         let (state, graph) = match of {
             _ if replayed.is_full => (GraphState::TooMany, 0),
-            Origin::Not(why) => (why, 0),
-            Origin::Captured(captured) => match difference(&captured, &kernels) {
+            GraphOrigin::Not(why) => (why, 0),
+            GraphOrigin::Captured(captured) => match difference(&captured, &kernels) {
                 None => {
                     write_nodes(&captured);
                     (GraphState::Known, captured.number)
@@ -97,7 +97,7 @@ pub fn judge(replayed: &Replayed) {
 ///
 /// In a replay a kernel is known by its name, in a capture by the handle of its function. Drivers since 12.3
 /// return the function's name; with older ones all kernels of one function must at least have the same name.
-pub fn difference(captured: &Captured, kernels: &[(u32, Option<Kernel>)]) -> Option<u32> {
+pub fn difference(captured: &CapturedGraph, kernels: &[(u32, Option<Kernel>)]) -> Option<u32> {
     let mut names = HashMap::new();
     let differs = |(node, kernel): &&(u32, Option<Kernel>)| {
         let (Some(made), Some(kernel)) = (captured.nodes.get(*node as usize), kernel) else {
@@ -127,7 +127,7 @@ fn report(node: u32) {
 }
 
 /// Writes the scopes in which the nodes of a graph were made, once for as long as the record keeps them.
-fn write_nodes(captured: &Arc<Captured>) {
+fn write_nodes(captured: &Arc<CapturedGraph>) {
     let stamp = paths::stamp();
     if captured.written.swap(stamp, Ordering::Relaxed) == stamp {
         return;

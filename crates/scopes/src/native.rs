@@ -14,7 +14,7 @@ use crate::stack::{self, Open};
 
 /// A call that was entered.
 #[derive(Clone, Copy)]
-pub struct Call {
+pub struct NativeCall {
     /// The mark that identifies the call when it ends.
     pub mark: u32,
     /// The address of its return address, and the value there as long as it has not returned.
@@ -45,7 +45,7 @@ impl Open {
         }
     }
 
-    fn enter(&self, name: &[u8], call: Call) {
+    fn enter(&self, name: &[u8], call: NativeCall) {
         // Functions that end with jumps to each other form a loop.
         let open = self.open_entries();
         let again = open.iter().rposition(|entry| {
@@ -84,7 +84,7 @@ pub fn has_room(place: usize) -> bool {
 }
 
 /// Opens the call of `name` on the calling thread, after [`has_room`] returned true.
-pub fn enters(name: &[u8], call: Call) {
+pub fn enters(name: &[u8], call: NativeCall) {
     stack::with(|open| open.enter(name, call));
 }
 

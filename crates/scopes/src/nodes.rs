@@ -76,13 +76,13 @@ impl Node {
 /// A graph that was captured, and its nodes as CUPTI numbers them: in the order of capture, followed by those
 /// of each graph in its nodes, including its nested graphs (observed on an H200, driver 580, CUDA 13.0).
 #[derive(Debug)]
-pub struct Captured {
-    /// Its number in the record; 0 before it has one.
+pub struct CapturedGraph {
+    /// The graph's number in the record; 0 before it has one.
     pub number: u32,
     pub nodes: Vec<Node>,
-    /// The number of its nodes in all. Those after the last one that was seen are not in `nodes`.
+    /// The total number of nodes. Nodes after the last one that was seen are not in `nodes`.
     pub total: usize,
-    /// The number of these that are its own.
+    /// The number of nodes of the graph itself, without those of its inner graphs.
     pub own: usize,
     /// The hashes of the names of its kernels' functions, by their handles, as far as the driver returns the
     /// names.
@@ -91,7 +91,7 @@ pub struct Captured {
     pub written: AtomicU64,
 }
 
-impl Captured {
+impl CapturedGraph {
     /// A graph with `own` nodes, of which `nodes` are known, and the graphs in them.
     pub fn new(number: u32, mut nodes: Vec<Node>, own: usize, inner: &[Arc<Self>]) -> Self {
         if !inner.is_empty() {

@@ -116,7 +116,7 @@ pub fn stamp() -> u64 {
     u64::from(ids::process().cast_unsigned()) << 32 | u64::from(recorder::era())
 }
 
-/// Writes a path and those around it to the record. Returns the path.
+/// Writes a path and the paths that contain it to the record. Returns the path.
 pub fn write(path: u32) -> u32 {
     let stamp = stamp();
     let mut next = path;

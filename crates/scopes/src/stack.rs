@@ -8,8 +8,8 @@ use tllmprof_platform::thread::{self, Part};
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::What;
 
-use crate::driver::Captured;
-use crate::entry::{Calls, DEEPEST, NATIVE, OpenScope, Within};
+use crate::driver::CapturePoint;
+use crate::entry::{DEEPEST, NATIVE, NativeCalls, OpenScope, Within};
 use crate::paths;
 
 /// The domain of the scopes that the library opens itself: functions and modules.
@@ -24,7 +24,7 @@ pub struct Open {
     /// One more than the thread's scope in the record, and its window; 0: none.
     written: Cell<u64>,
     pub pending: Pending,
-    pub calls: Calls,
+    pub calls: NativeCalls,
 }
 
 /// A call in progress on a thread.
@@ -36,15 +36,15 @@ pub struct Pending {
 }
 
 impl Pending {
-    pub fn set(&self, frame: usize, captured: Captured) {
+    pub fn set(&self, frame: usize, captured: CapturePoint) {
         self.frame.set(frame);
         self.graph.set(captured.graph);
         self.node.set(captured.node);
     }
 
     /// Removes and returns the frame of the call in progress, and the graph.
-    pub fn take(&self) -> (usize, Captured) {
-        let captured = Captured {
+    pub fn take(&self) -> (usize, CapturePoint) {
+        let captured = CapturePoint {
             graph: self.graph.take(),
             node: self.node.take(),
         };

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tllmprof_record::GraphState;
 
 use crate::driver::{Inner, Shape};
-use crate::graphs::{self, Graphs, Origin};
+use crate::graphs::{self, GraphOrigin, Graphs};
 use crate::judge::{Kernel, difference};
-use crate::nodes::{Captured, Launch, Made, Node};
+use crate::nodes::{CapturedGraph, Launch, Made, Node};
 use crate::{OWN, Within, capture_ends, native, node, paths, pop, push, push_within, stack};
 
 /// The known graphs belong to the process: only one test at a time uses them.
@@ -215,8 +215,8 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
         let of = graphs::with_all(|graphs| graphs.instantiate(0x10, Some(&shape))).unwrap();
         crate::graph_is_destroyed(0x10);
         match of {
-            Origin::Captured(captured) => Ok((captured.nodes.clone(), captured.total)),
-            Origin::Not(why) => Err(why),
+            GraphOrigin::Captured(captured) => Ok((captured.nodes.clone(), captured.total)),
+            GraphOrigin::Not(why) => Err(why),
         }
     };
     let pair = vec![kernel(1, 1), kernel(2, 2)];
@@ -234,7 +234,7 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
             ..shape(&[0xa0])
         };
         let of = graphs::with_all(|graphs| graphs.instantiate(0x10, Some(&shape))).unwrap();
-        matches!(of, Origin::Captured(_))
+        matches!(of, GraphOrigin::Captured(_))
     };
     assert_eq!([state(1), state(1), state(0)], [true, true, false]);
     crate::graph_is_destroyed(0x10);
@@ -267,13 +267,13 @@ fn graphs_in_a_graph_come_behind_its_own_nodes() {
         let third = outer(&[0x6, 0x8], vec![(0x50, shape(&[0x9]))]);
         outer(&[0x1, 0x2, 0x3], vec![(0x20, second), (0x30, third)])
     };
-    let numbered = |of: Origin| match of {
-        Origin::Captured(captured) => {
+    let numbered = |of: GraphOrigin| match of {
+        GraphOrigin::Captured(captured) => {
             let scope = |node: &Node| node.launch().map(|launch| launch.function);
             let scopes: Vec<_> = captured.nodes.iter().map(scope).collect();
             (captured.total, scopes)
         }
-        Origin::Not(why) => panic!("{why:?}"),
+        GraphOrigin::Not(why) => panic!("{why:?}"),
     };
     let expected = [
         Some(1),
@@ -328,8 +328,8 @@ fn there_is_room_for_so_many_nodes() {
 }
 
 /// Returns a graph of these nodes and one more. Its functions with even numbers have names.
-fn captured(nodes: &[Node]) -> Captured {
-    let mut captured = Captured::new(1, nodes.to_vec(), nodes.len() + 1, &[]);
+fn captured(nodes: &[Node]) -> CapturedGraph {
+    let mut captured = CapturedGraph::new(1, nodes.to_vec(), nodes.len() + 1, &[]);
     captured.names = HashMap::from([(2, 200), (4, 400)]);
     captured
 }
@@ -402,7 +402,7 @@ fn cupti_names_each_executable_graph_once() {
     });
     assert_eq!(asked, [0x100, 0x200]);
     let state = |graphs: &mut Graphs| match graphs.named.get(&31) {
-        Some(Origin::Not(why)) => Some(*why),
+        Some(GraphOrigin::Not(why)) => Some(*why),
         _ => None,
     };
     // It was not captured.
@@ -430,7 +430,7 @@ fn called(name: &str, mark: u32, place: &usize) -> bool {
     let place = core::ptr::from_ref(place).expose_provenance();
     let has_room = native::has_room(place);
     if has_room {
-        native::enters(name.as_bytes(), native::Call { mark, place, value });
+        native::enters(name.as_bytes(), native::NativeCall { mark, place, value });
     }
     has_room
 }

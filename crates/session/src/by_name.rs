@@ -5,7 +5,7 @@ use super::calls::enter_with;
 use super::{STATE, count as add};
 use super::{ending, new_thread, slot, trigger, turn};
 use tllmprof_config::condition::Facts;
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::thread::Inside;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::window::Point;
@@ -21,7 +21,7 @@ pub fn count(what: Counted) -> bool {
 
 #[cold]
 fn begin_thread() {
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     // The library's own code may also trigger it: an allocator that it uses may open ranges.
     if let Some(_inside) = Inside::enter() {
         new_thread(false);
@@ -38,7 +38,7 @@ pub fn ask(what: Counted) -> Option<u64> {
 /// Like [`ask`], with facts about the batch of the iteration that may begin.
 #[cold]
 pub fn ask_with(what: Counted, facts: Facts) -> Option<u64> {
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     let _inside = Inside::enter()?;
     enter_with(what, facts)
 }
@@ -46,7 +46,7 @@ pub fn ask_with(what: Counted, facts: Facts) -> Option<u64> {
 /// Called when it has ended, and `iteration` with it.
 #[cold]
 pub fn has_ended(iteration: u64) {
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     if let Some(_inside) = Inside::enter() {
         ends(iteration);
     }

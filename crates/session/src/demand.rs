@@ -39,11 +39,11 @@ pub struct Demand {
 /// The progress of a window on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Its first iteration has not begun.
+    /// The window's first iteration has not begun.
     Waits,
-    /// It has been open since this iteration.
+    /// The window has been open since this iteration.
     Open(u64),
-    /// It has closed with these iterations; `None` if it never opened, or has no iterations.
+    /// The window has closed with this first and last iteration; `None` if it never opened, or has no iterations.
     Closed(Option<(u64, u64)>),
 }
 

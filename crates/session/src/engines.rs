@@ -164,8 +164,8 @@ struct Sought {
 }
 
 impl Loaded {
-    /// Looks for all of them in one walk. No file is read during the walk: other threads may wait for the
-    /// loader.
+    /// Looks for all modules and symbols in one walk. No file is read during the walk: other threads may wait for
+    /// the loader.
     fn look_for(what: impl Iterator<Item = Seen>) -> Self {
         let sought = |what| Sought {
             what,

@@ -8,7 +8,7 @@
 use core::sync::atomic::Ordering;
 
 use tllmprof_config::Settings;
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 use tllmprof_platform::modules::ARE_WATCHED;
@@ -19,7 +19,7 @@ use super::{STATE, activity, ending};
 
 /// Called when the program is about to install a filter, on its thread, outside the library's code.
 pub fn filter_comes() {
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     // The child of a vfork installs it for itself, in its parent's memory.
     if lifecycle::is_filtered() || !activity::is_asked() || !log::is_own_process() {
         return;

@@ -33,7 +33,7 @@ const STATE_TIMEOUT: Duration = Duration::from_secs(1);
 /// A window that is asked for.
 #[derive(Debug, Default)]
 pub struct Wanted {
-    /// Its first iteration, which must not have been reached; the next one by default.
+    /// The window's first iteration, which must not have begun; the next one by default.
     pub first: Option<u64>,
     /// The number of iterations to let pass before it begins.
     pub delay: u64,

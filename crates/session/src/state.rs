@@ -114,12 +114,12 @@ pub struct State {
 /// The state of the process's record.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub enum Recording {
-    /// It was not asked for, or it could not be created.
+    /// No record was asked for, or it could not be created.
     #[default]
     No,
-    /// It begins with the first window on demand.
+    /// The record begins with the first window on demand.
     OnDemand,
-    /// It begins with the first iteration.
+    /// The record begins with the first iteration.
     ToBegin,
     Yes,
 }
@@ -390,7 +390,7 @@ impl State {
         }
     }
 
-    /// Called after a switch that closed and opened windows: `over` iterations were over.
+    /// Called after a switch that closed and opened windows, when `over` iterations had ended.
     pub fn note_demand(&mut self, edge: &Edge, over: u64) {
         if let Some(closed) = edge.close {
             let first = closed.window.first;

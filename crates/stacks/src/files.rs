@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use tllmprof_platform::descriptor::Own;
+use tllmprof_platform::descriptor::OwnFile;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_sync::Lock;
 
@@ -30,7 +30,7 @@ lifecycle::global! {
 
     /// The files of the followed threads, by slot.
     #[fork(hold)]
-    static FILES: Lock<[[Option<Own>; NAMES.len()]; MAX_THREADS]> = Lock::new([const { [const { None }; NAMES.len()] }; MAX_THREADS]);
+    static FILES: Lock<[[Option<OwnFile>; NAMES.len()]; MAX_THREADS]> = Lock::new([const { [const { None }; NAMES.len()] }; MAX_THREADS]);
 }
 
 lifecycle::at_fork! {
@@ -61,7 +61,7 @@ pub fn read(thread: Followed, of: ThreadFile, text: &mut [u8; LENGTH]) -> Option
     let file = files.get_mut(thread.place)?.get_mut(of as usize)?;
     if file.is_none() {
         let path = format!("/proc/self/task/{}/{}", thread.number, NAMES[of as usize]);
-        *file = Own::new(File::open(path).ok()?).ok();
+        *file = OwnFile::new(File::open(path).ok()?).ok();
     }
     let length = file.as_ref()?.get()?.read_at(text, 0).ok()?;
     text.get(..length)

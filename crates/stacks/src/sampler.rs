@@ -9,7 +9,7 @@ use tllmprof_config::variable;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
-use tllmprof_platform::own_threads::{self, Kind, OwnThread};
+use tllmprof_platform::own_threads::{self, OwnThread, ThreadKind};
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::system::{name_thread, processor_time};
 use tllmprof_platform::thread::uncounted;
@@ -194,7 +194,7 @@ pub fn iteration_begins() {
     let is_new = WORD
         .compare_exchange(NO_THREAD, SAMPLES, Ordering::AcqRel, Ordering::Relaxed)
         .is_ok();
-    if is_new && !own_threads::start(Kind::Stacks, STACK_BYTES, main) {
+    if is_new && !own_threads::start(ThreadKind::Stacks, STACK_BYTES, main) {
         IS_OPEN.store(false, Ordering::Release);
         WORD.store(NO_THREAD, Ordering::Release);
         log::once!(
@@ -223,7 +223,7 @@ pub fn process_ends() {
     IS_OPEN.store(false, Ordering::Release);
     let told = WORD.compare_exchange(SAMPLES, ENDS, Ordering::AcqRel, Ordering::Relaxed);
     if told.is_ok() {
-        own_threads::ends(Kind::Stacks);
+        own_threads::ends(ThreadKind::Stacks);
         wake_all();
     }
 }
@@ -234,7 +234,7 @@ fn wake_all() {
 
 extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
     contained((), || {
-        let _own = OwnThread::new(Kind::Stacks, &(wake_all as fn()));
+        let _own = OwnThread::new(ThreadKind::Stacks, &(wake_all as fn()));
         name_thread(c"tllmprof-stacks");
         uncounted(&mut || contained((), run));
         files::close_all();

@@ -39,11 +39,11 @@ pub struct KernelPart {
 /// The effect of an iteration that begins on the open window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It is another iteration of the window.
+    /// The iteration is another one of the window.
     Continues,
-    /// It is the first iteration with kernels.
+    /// The iteration is the first one with kernels.
     Kernels,
-    /// The window ends before it.
+    /// The window ends before the iteration.
     Closes,
 }
 
@@ -51,9 +51,9 @@ pub enum Next {
 enum Part {
     First,
     Kernels {
-        /// The number of iterations that are over.
+        /// The number of iterations that have ended.
         over: u64,
-        /// The time when the second of them began: the first one includes attaching CUPTI.
+        /// The time when the second iteration began: the first one includes attaching CUPTI.
         since: Option<Instant>,
     },
 }
@@ -68,8 +68,9 @@ pub struct Measuring {
     opened: Instant,
     /// The time when the current iteration began, if it counts.
     running: Option<Instant>,
-    /// The number of iterations that are over, the number of those that count, and their total time.
+    /// The number of iterations that have ended.
     over: u64,
+    /// The number of ended iterations that count, and their total time.
     counted: u64,
     time: Duration,
 }

@@ -21,14 +21,14 @@ const BLOCK: usize = 8;
 const BLOCKS: usize = 3;
 /// The percentage of the shortest block by which blocks that agree may differ.
 const WITHIN: u32 = 10;
-/// The number of steps that are needed to detect it.
+/// The number of steps that are needed to detect that the time has settled.
 pub const NEEDED: u64 = BLOCK as u64 * BLOCKS as u64;
-/// The number of steps after which they are accepted as they are.
+/// The number of steps after which a window opens although the time has not settled.
 pub const ENOUGH: u64 = 128;
-/// The same after twice as many steps as are needed, if these lasted this long.
+/// The duration of twice [`NEEDED`] steps from which on a window opens although the time has not settled.
 pub const LONG_ENOUGH: Duration = Duration::from_secs(4);
 /// A step that takes longer than this is slow: single steps are compared then, and after `ENOUGH_SLOW` of
-/// them they are accepted as they are.
+/// them a window opens in any case.
 const SLOW: Duration = Duration::from_millis(300);
 const SLOW_NEEDED: usize = 3;
 const ENOUGH_SLOW: usize = LATEST;

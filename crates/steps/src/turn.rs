@@ -63,9 +63,9 @@ pub enum Event {
     Claims(Instant),
     /// The thread that has the turn asks what it has to do.
     GoesOn,
-    /// It is about to switch. `closes`: it closes a window.
+    /// The thread is about to switch. `closes`: it closes a window.
     Switches { closes: bool, now: Instant },
-    /// It has switched to this point.
+    /// The thread has switched to this point.
     Switched(Point),
     /// The process ends.
     Ends,

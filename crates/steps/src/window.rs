@@ -33,7 +33,7 @@ impl Point {
         }
     }
 
-    /// Returns the number of iterations that are over.
+    /// Returns the number of iterations that have ended.
     pub const fn over(self) -> u64 {
         match self {
             Self::Start => 0,
@@ -59,7 +59,7 @@ pub struct Edge {
 pub struct Taken {
     /// The window that was asked for.
     pub asked: Window,
-    /// Its iterations: later ones than asked for, if it opened late.
+    /// The window's iterations: later ones than asked for, if it opened late.
     pub window: Window,
     /// True if it was closed in between and has opened again.
     pub is_again: bool,
@@ -88,14 +88,15 @@ impl Taken {
         Self::new(window, window)
     }
 
-    /// Returns the iteration after its last one, if `over` iterations are over.
+    /// Returns the number of the first iteration after the window. It is at most `over`, the number of iterations that
+    /// have ended.
     pub fn over(&self, over: u64) -> u64 {
         let end = self.window.last.and_then(|last| last.checked_add(1));
         end.map_or(over, |end| end.min(over))
     }
 
-    /// Returns the part that it has, if the process ends before the last of its iterations, after `over` of
-    /// them.
+    /// Returns the iterations that the window has if the process ends within it, after `over` iterations. `None` if the
+    /// window has all of its iterations.
     pub fn cut(self, over: u64) -> Option<Cut> {
         let is_cut = match self.window.last {
             Some(last) => over <= last,

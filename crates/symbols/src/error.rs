@@ -8,7 +8,7 @@ pub enum Error {
     NotElf,
     /// The ELF file is of a kind that rules do not support.
     Unsupported(String),
-    /// Its headers contradict themselves or its length. The text says what is wrong.
+    /// The file's headers contradict themselves or its length. The text says what is wrong.
     Malformed(&'static str),
 }
 

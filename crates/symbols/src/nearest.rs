@@ -15,12 +15,12 @@ const MAX_WORDS: usize = 4;
 /// Collects the names that are most similar to a pattern's words.
 pub struct Nearest {
     words: Vec<Vec<u8>>,
-    best: Vec<Candidate>,
+    best: Vec<RankedName>,
 }
 
 /// A name with its distance. Candidates are ordered by distance, then by length.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Candidate {
+struct RankedName {
     distance: usize,
     length: usize,
     name: Vec<u8>,
@@ -95,7 +95,7 @@ impl Nearest {
         {
             return;
         }
-        let candidate = Candidate {
+        let candidate = RankedName {
             distance,
             length,
             name: name.to_vec(),

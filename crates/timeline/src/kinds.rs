@@ -83,12 +83,12 @@ pub enum End {
 /// A row of the table of kinds.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Its category in trace formats. `None` if they have no span or moment for it.
+    /// The kind's category in trace formats. `None` if they have no span or moment for it.
     pub category: Option<Category>,
     /// The Parquet table of these items, and the word in its column `kind`. If the word is empty, it is the
     /// name's.
     pub table: Option<(&'static str, &'static str)>,
-    /// Its name on the page, and its colour there: a variable of `page.css`. `None` if the page's timeline
+    /// The kind's name on the page, and its colour there: a variable of `page.css`. `None` if the page's timeline
     /// does not show it.
     pub page: Option<(&'static str, &'static str)>,
     /// The key of [`Item::value`].

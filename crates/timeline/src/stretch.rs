@@ -14,13 +14,13 @@ const MAX_EDGES: usize = 1 << 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stretch {
     pub kernels: bool,
-    /// Its first and last iteration. The last is not known if the window was not closed.
+    /// The first iteration, and the last one, which is not known if the window was not closed.
     pub first: u64,
     pub last: Option<u64>,
     pub start: u64,
-    /// Its end. If it was not closed, the end of the last iteration.
+    /// The time at which the window closed. If it was not closed, the end of the last iteration.
     pub end: u64,
-    /// True if something other than its last iteration closed it.
+    /// True if something other than the end of its last iteration closed the window.
     pub cut: bool,
 }
 

@@ -9,7 +9,7 @@ use super::activity::{Activity, Work};
 use super::buffers;
 use super::clock::Reading;
 use super::library::Cupti;
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::panics::contained;
 use tllmprof_recorder as recorder;
@@ -123,7 +123,7 @@ pub fn totals() -> Totals {
 
 /// Gives CUPTI a buffer. CUPTI calls this on a thread of the program's.
 pub extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most: *mut usize) {
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     let taken = contained(None, buffers::take);
     // SAFETY: CUPTI calls this with places for its three results, which are on its stack.
     unsafe {
@@ -141,7 +141,7 @@ pub extern "C" fn completed(
     _: usize,
     valid: usize,
 ) {
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     contained((), || take_down(context, stream, buffer, valid));
     if !buffer.is_null() {
         contained((), || buffers::give_back(buffer));

@@ -135,7 +135,7 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// Returns the processes that are wanted, with their places.
+/// Returns the requested process, or all processes, each with its index in the report.
 fn chosen(
     report: &Report,
     process: Option<usize>,

@@ -21,8 +21,15 @@ fn prose(text: &str) -> String {
     out
 }
 
+/// The anchor of a heading, as GitHub and mdBook make it.
+pub fn anchor(heading: &str) -> String {
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
+    let name: String = heading.chars().filter(kept).collect();
+    name.to_lowercase().replace(' ', "-")
+}
+
 /// The anchors of a page's headings, as GitHub and mdBook make them.
-fn anchors(text: &str) -> HashSet<String> {
+pub fn anchors(text: &str) -> HashSet<String> {
     let mut seen = HashMap::<String, usize>::new();
     let mut is_code = false;
     let mut found = HashSet::new();
@@ -35,9 +42,7 @@ fn anchors(text: &str) -> HashSet<String> {
         else {
             continue;
         };
-        let kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
-        let name: String = heading.trim().chars().filter(kept).collect();
-        let name = name.to_lowercase().replace(' ', "-");
+        let name = anchor(heading.trim());
         let count = seen.entry(name.clone()).or_default();
         found.insert(match *count {
             0 => name,
@@ -83,7 +88,11 @@ fn dead(page: &Path) -> Vec<String> {
 
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut pages = vec![root.join("README.md"), root.join("examples/README.md")];
+    let mut pages = vec![
+        root.join("README.md"),
+        root.join("examples/README.md"),
+        root.join("docs/history/measured-history.md"),
+    ];
     for entry in fs::read_dir(root.join("docs")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "md") {

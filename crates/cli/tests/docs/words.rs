@@ -48,7 +48,7 @@ pub fn root() -> PathBuf {
 }
 
 /// Files below a folder with that extension, without tests.
-fn files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
+pub fn files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy();
@@ -63,7 +63,7 @@ fn files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
 }
 
 /// The string literals of a source, with their lines; those of its tests module are left out.
-fn literals(source: &str) -> Vec<(usize, String)> {
+pub fn literals(source: &str) -> Vec<(usize, String)> {
     let source = source
         .split("#[cfg(test)]\nmod tests {")
         .next()

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{ends, may_await_end, scopes};
 use tllmprof_platform::elf;
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::stack;
@@ -71,7 +71,7 @@ fn entered(return_place: &AtomicUsize, from: usize) {
     let Some(_inside) = Inside::enter() else {
         return;
     };
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     if !tllmprof_session::activity::is_active() || is_on_small_signal_stack(return_place) {
         return;
     }
@@ -104,7 +104,7 @@ pub extern "C" fn scope_begins(return_place: &AtomicUsize, from: usize) {
             return;
         };
         if let Some(_inside) = Inside::enter() {
-            let _errno = Kept::new();
+            let _errno = SavedErrno::new();
             open(function, return_place);
         }
         // The work of a trampoline for the rule of steps.
@@ -128,7 +128,7 @@ fn open(function: &scopes::Function, return_place: &AtomicUsize) {
     }
     match ends::await_scope(return_place) {
         Some(index) => {
-            let call = native::Call {
+            let call = native::NativeCall {
                 mark: index as u32,
                 place,
                 value: return_place.load(Ordering::Relaxed),
@@ -145,7 +145,7 @@ fn open(function: &scopes::Function, return_place: &AtomicUsize) {
 /// Handles the return of a call whose end was awaited at `index` in `AWAITED`.
 pub extern "C" fn after(index: usize) {
     contained((), || {
-        let _errno = Kept::new();
+        let _errno = SavedErrno::new();
         let iteration = ends::ended(index);
         let inside = Inside::enter();
         native::returns(index as u32);

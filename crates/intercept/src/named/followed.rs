@@ -8,7 +8,7 @@ use tllmprof_platform::elf::{self, Found, Module};
 use tllmprof_platform::entry::{self, Entry, Refusal};
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::maps::{Maps, Unreadable};
-use tllmprof_platform::modules::{self, Loaded};
+use tllmprof_platform::modules::{self, LoadedModule};
 use tllmprof_symbols::{Image, LIMIT, Nearest, Pattern};
 
 use super::patch::{Candidate, Means, Named, is_quiet, prepare};
@@ -30,7 +30,7 @@ impl Rule {
         }
     }
 
-    pub fn is_for(&self, loaded: &Loaded) -> bool {
+    pub fn is_for(&self, loaded: &LoadedModule) -> bool {
         !loaded.is_left_alone
             && self.library.as_ref().is_none_or(|library| {
                 let path = loaded.path.as_os_str().as_bytes();
@@ -52,7 +52,7 @@ pub struct Followed {
     step_is_new: bool,
     /// Rules for functions whose calls are scopes.
     pub scopes: Vec<Rule>,
-    pub loaded: Vec<Loaded>,
+    pub loaded: Vec<LoadedModule>,
     pub functions: Vec<Named>,
     pub by_name: Vec<ByName>,
     pub regions: Vec<Region>,
@@ -141,12 +141,12 @@ impl Followed {
     }
 
     /// Returns true if any rule applies to the module.
-    fn is_for(&self, loaded: &Loaded) -> bool {
+    fn is_for(&self, loaded: &LoadedModule) -> bool {
         let mut rules = self.step.iter().chain(&self.scopes);
         rules.any(|rule| rule.is_for(loaded))
     }
 
-    fn search(&mut self, loaded: &Loaded, candidates: &mut Vec<Candidate>) {
+    fn search(&mut self, loaded: &LoadedModule, candidates: &mut Vec<Candidate>) {
         let Some(rule) = &self.step else { return };
         if self.too_many || !rule.is_for(loaded) {
             return;
@@ -166,7 +166,7 @@ impl Followed {
         }));
     }
 
-    fn search_for_scopes(&mut self, loaded: &Loaded, candidates: &mut Vec<Candidate>) {
+    fn search_for_scopes(&mut self, loaded: &LoadedModule, candidates: &mut Vec<Candidate>) {
         for rule in &self.scopes {
             if self.too_many_scopes.is_some() || !rule.is_for(loaded) {
                 continue;
@@ -228,7 +228,7 @@ impl Followed {
     }
 
     /// Forgets everything in modules that are gone.
-    pub fn forget(&mut self, present: &[Loaded]) {
+    pub fn forget(&mut self, present: &[LoadedModule]) {
         let mut gone = Vec::new();
         self.loaded.retain(|known| {
             let stays = present.iter().any(|loaded| loaded.is(known))
@@ -391,7 +391,7 @@ impl Followed {
 }
 
 /// Returns true if the module's file was replaced after it was loaded.
-fn is_replaced(loaded: &Loaded, maps: &Maps) -> bool {
+fn is_replaced(loaded: &LoadedModule, maps: &Maps) -> bool {
     let module = elf::containing(loaded.start);
     module.is_some_and(|module| modules::is_replaced(&module, maps, &loaded.path))
 }
@@ -399,9 +399,9 @@ fn is_replaced(loaded: &Loaded, maps: &Maps) -> bool {
 /// Reason why the functions of a module are not known.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// Its file was replaced after it was loaded.
+    /// The module's file was replaced after it was loaded.
     Replaced,
-    /// Its file cannot be read, or is damaged.
+    /// The module's file cannot be read, or is damaged.
     Unreadable,
 }
 
@@ -410,7 +410,7 @@ pub enum Why {
 pub struct Unsearched(Vec<(String, Why)>);
 
 impl Unsearched {
-    fn add(&mut self, loaded: &Loaded, why: Why) {
+    fn add(&mut self, loaded: &LoadedModule, why: Why) {
         let name = loaded.path.file_name().unwrap_or_default();
         let name = name.to_string_lossy();
         let name = name.strip_suffix(" (deleted)").unwrap_or(&name);

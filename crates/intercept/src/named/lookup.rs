@@ -2,7 +2,7 @@
 
 use core::ffi::{CStr, c_char, c_void};
 
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::thread::LookingUp;
 use tllmprof_platform::{elf, got, resolve};
@@ -26,7 +26,7 @@ pub unsafe extern "C" fn lookup(
         return core::ptr::null_mut();
     };
     contained(core::ptr::null_mut(), || {
-        let _errno = Kept::new();
+        let _errno = SavedErrno::new();
         look();
         // SAFETY: the program passed both to `dlsym` or `dlvsym`, which read them as terminated strings.
         let (name, version) = unsafe {

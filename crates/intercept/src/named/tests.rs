@@ -7,7 +7,7 @@ use regex::bytes::Regex;
 use tllmprof_platform::elf::Module;
 use tllmprof_platform::entry::Refusal;
 use tllmprof_platform::maps::Maps;
-use tllmprof_platform::modules::Loaded;
+use tllmprof_platform::modules::LoadedModule;
 use tllmprof_session as session;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_symbols::Pattern;
@@ -160,7 +160,7 @@ fn a_patched_function_counts_and_its_end_closes_the_window() {
             assert_eq!(ends.address.load(Ordering::Relaxed), 0);
         }
         with_followed(|followed| {
-            followed.loaded.push(Loaded {
+            followed.loaded.push(LoadedModule {
                 start: us.start,
                 end: us.end,
                 path: candidate().path,
@@ -321,7 +321,7 @@ fn a_rule_that_matches_too_much_follows_nothing() {
 
 #[test]
 fn a_rules_library_is_a_path_or_a_soname() {
-    let loaded = |path: &str, soname: Option<&str>, is_left_alone| Loaded {
+    let loaded = |path: &str, soname: Option<&str>, is_left_alone| LoadedModule {
         start: 0,
         end: 1,
         path: path.into(),

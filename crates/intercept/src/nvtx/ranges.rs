@@ -35,7 +35,7 @@ lifecycle::global! {
     #[fork(keep = "what was given out stays valid")]
     static NEXT_OWN: AtomicU64 = AtomicU64::new(1);
 }
-/// Its address is the handle of every registered string that matches, if no tool has handles.
+/// The address of this byte is the handle of every registered string that matches, if no tool has handles.
 static MATCHING_STRING: u8 = 0;
 
 /// The rule for the ranges that the process counts.

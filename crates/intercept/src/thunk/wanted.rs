@@ -11,13 +11,13 @@ use crate::watched;
 /// The ways in which the driver's calls are used in this process.
 #[derive(Clone, Copy)]
 pub struct Wanted {
-    /// True if NVTX ranges are emitted for them.
+    /// True if NVTX ranges are emitted for calls.
     ranges: bool,
-    /// True if they are recorded.
+    /// True if calls are recorded.
     recorded: bool,
     /// True if calls that wait are timed outside windows, too.
     timed: bool,
-    /// True if the learner finds iterations from them.
+    /// True if the learner finds iterations from calls.
     learnt: bool,
     /// True if the calls that copy, instantiate or destroy graphs are needed.
     graphs: bool,

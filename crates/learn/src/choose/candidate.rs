@@ -4,7 +4,7 @@ use super::{BUSY, LITTLE, LITTLE_TO_EXPLAIN, MIN_OUTER, PERIODS_BEYOND_LAYERS};
 
 /// Number of periods after which a choice can be relied on.
 const SURE_AFTER: u32 = 32;
-/// The same for an iteration of little work.
+/// The number of periods for an iteration of little work.
 const SURE_OF_LITTLE_AFTER: u32 = PERIODS_BEYOND_LAYERS + 1;
 /// Number of launches, without graphs, in a few iterations of a model with many layers.
 const WORK_OF_A_FEW: u32 = 4096;
@@ -27,8 +27,9 @@ pub(super) struct Candidate {
     pub signature: u32,
     /// Mean number of waits and copies in an interval.
     pub calls: usize,
-    /// Median work of an interval, and mean number of its graphs.
+    /// Median work of an interval.
     pub median: u32,
+    /// Mean number of graphs in an interval.
     pub graphs: u32,
     /// Lower quartile of the intervals' work.
     pub least: u32,
@@ -36,10 +37,11 @@ pub(super) struct Candidate {
     pub longest: u32,
     /// Number of intervals unlike the median one.
     pub odd: u32,
-    /// Number of them that are shorter: something else came between.
+    /// Number of these odd intervals that are shorter than the median one: something else came between.
     pub short: u32,
-    /// Number of them that are longer, and number of intervals since the last of these.
+    /// Number of the odd intervals that are longer than the median one.
     pub long: u32,
+    /// Number of intervals since the last of these longer ones.
     pub since_long: u32,
     /// Number of intervals since the last one that may include a model's first and last kernels besides a
     /// layer.

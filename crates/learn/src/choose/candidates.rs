@@ -2,8 +2,8 @@
 
 use super::kind::preference;
 use super::{
-    CONTENDER, Candidate, END, ENDS, LITTLE, Listed, MAX_CANDIDATES, MAX_SLOTS, Scratch, Slot,
-    may_hold_ends,
+    CONTENDER, Candidate, END, ENDS, LITTLE, ListContents, MAX_CANDIDATES, MAX_SLOTS, Scratch,
+    SiteSlot, may_hold_ends,
 };
 use crate::engine::Engine;
 use crate::history::{Entry, History, MAX_ENTRIES};
@@ -16,13 +16,13 @@ impl Scratch {
     /// Earlier results for the same entries and threads are kept.
     pub(super) fn list(&mut self, history: &History, engine: &Engine) {
         let entries = history.entries();
-        let all = Listed {
+        let all = ListContents {
             entries: entries.len(),
             drops: history.drops(),
             threads: engine.threads,
             others: engine.others,
         };
-        let before = Listed {
+        let before = ListContents {
             entries: self.listed.entries,
             ..all
         };
@@ -56,7 +56,7 @@ impl Scratch {
                 } else {
                     self.taken[self.takes] = place as u16;
                     self.takes += 1;
-                    *slot = Slot {
+                    *slot = SiteSlot {
                         key,
                         level: level as u8,
                         used: true,
@@ -134,7 +134,7 @@ impl Scratch {
         least: u32,
     ) -> Option<usize> {
         let mut found = 0;
-        let mut known = Known::new();
+        let mut known = CandidateTable::new();
         for &place in &self.taken[..self.takes] {
             let slot = &self.slots[usize::from(place)];
             let followed =
@@ -225,9 +225,9 @@ impl Scratch {
 }
 
 /// A hash table that finds candidates by their occurrences.
-struct Known([u8; Self::PLACES]);
+struct CandidateTable([u8; Self::PLACES]);
 
-impl Known {
+impl CandidateTable {
     /// Number of places: more than twice the number of candidates, so that there is always a free one.
     const PLACES: usize = 512;
     const FREE: u8 = u8::MAX;
@@ -265,7 +265,7 @@ impl Known {
     }
 }
 
-fn find(slots: &mut [Slot; MAX_SLOTS], key: u32, level: u8) -> Option<(usize, &mut Slot)> {
+fn find(slots: &mut [SiteSlot; MAX_SLOTS], key: u32, level: u8) -> Option<(usize, &mut SiteSlot)> {
     let start = key as usize ^ (level as usize) << 7;
     let place = (0..16)
         .map(|step| (start + step) % MAX_SLOTS)

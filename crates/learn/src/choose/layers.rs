@@ -42,7 +42,8 @@ impl Scratch {
         let (mut periods, mut passes, mut same) = (0, 0usize, 0);
         let amiss = outer.count.saturating_sub(1) / 6;
         let mut outers = Occurrences::new(&self.next, outer).peekable();
-        let (mut ending, mut beginning, mut others) = (Sum::NONE, Sum::NONE, Sum::NONE);
+        let (mut ending, mut beginning, mut others) =
+            (IntervalSum::NONE, IntervalSum::NONE, IntervalSum::NONE);
         let mut begins = false;
         for (from, to) in Occurrences::new(&self.next, inner).pairs() {
             let (mut holds, mut next_begins) = (false, false);
@@ -115,13 +116,13 @@ impl Scratch {
 type Mean = (i64, i64);
 
 /// Sums of the work and calls of intervals.
-struct Sum {
+struct IntervalSum {
     work: u64,
     calls: u64,
     intervals: u64,
 }
 
-impl Sum {
+impl IntervalSum {
     const NONE: Self = Self {
         work: 0,
         calls: 0,

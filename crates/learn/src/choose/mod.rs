@@ -20,7 +20,7 @@ use crate::trail::{Threads, Work};
 
 /// Minimum number of periods before a site is chosen.
 const MIN_PERIODS: u32 = 8;
-/// The same for an iteration of so little work that it may be one layer of a model.
+/// The minimum for an iteration of so little work that it may be one layer of a model.
 const MIN_PERIODS_OF_LITTLE: u32 = 20;
 /// Number of launches below which an interval without a graph is little work.
 const LITTLE: u32 = 48;
@@ -56,7 +56,7 @@ const END: u16 = u16::MAX;
 /// The working memory of a choice.
 #[derive(Debug)]
 pub(crate) struct Scratch {
-    listed: Listed,
+    listed: ListContents,
     /// For each entry, the next one with the same key, by level.
     next: [[u16; MAX_ENTRIES]; LEVELS],
     /// The followed threads' work up to and including each entry.
@@ -64,7 +64,7 @@ pub(crate) struct Scratch {
     /// The graphs in that work.
     graphs: [u32; MAX_ENTRIES],
     sorted: [u32; MAX_ENTRIES],
-    slots: [Slot; MAX_SLOTS],
+    slots: [SiteSlot; MAX_SLOTS],
     /// The indices of the slots in use.
     taken: [u16; MAX_SLOTS],
     takes: usize,
@@ -74,7 +74,7 @@ pub(crate) struct Scratch {
 /// The contents of the lists: the number of entries of the history, and the threads whose work and sites they
 /// have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Listed {
+struct ListContents {
     entries: usize,
     drops: u32,
     threads: Threads,
@@ -82,7 +82,7 @@ struct Listed {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct SiteSlot {
     key: u32,
     level: u8,
     used: bool,
@@ -142,7 +142,7 @@ pub(crate) struct Followed<'a> {
 impl Scratch {
     pub const fn new() -> Self {
         Self {
-            listed: Listed {
+            listed: ListContents {
                 entries: 0,
                 drops: 0,
                 threads: 0,
@@ -152,7 +152,7 @@ impl Scratch {
             work: [0; MAX_ENTRIES],
             graphs: [0; MAX_ENTRIES],
             sorted: [0; MAX_ENTRIES],
-            slots: [Slot {
+            slots: [SiteSlot {
                 key: 0,
                 level: 0,
                 used: false,
@@ -168,7 +168,7 @@ impl Scratch {
         }
     }
 
-    fn sites(&self) -> impl Iterator<Item = &Slot> {
+    fn sites(&self) -> impl Iterator<Item = &SiteSlot> {
         let taken = self.taken.iter().take(self.takes);
         taken.filter_map(|&place| self.slots.get(usize::from(place)))
     }

@@ -6,7 +6,7 @@ use crate::history::Entry;
 
 /// The share of the work, in thousandths, that a rarer site must explain to replace a more frequent one.
 const EXPLAINED: u64 = 60;
-/// The same if the intervals are little work.
+/// The threshold for intervals of little work.
 const EXPLAINED_OF_LITTLE: u64 = 10;
 /// An interval has most of an iteration's work if it has this many times the work of the mean interval.
 const LARGE_FACTOR: u32 = 4;
@@ -22,9 +22,9 @@ const MAX_COUNTED_PASSES: usize = 64;
 /// The reason why a rarer site replaces another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Why {
-    /// It explains why the work varies.
+    /// The outer site explains why the work varies.
     Work,
-    /// The other occurs at each layer of a model.
+    /// The inner site occurs at each layer of a model.
     Layers,
 }
 
@@ -37,7 +37,7 @@ struct Pass {
     work: u64,
     /// Sum of the work by which the intervals exceed the shorter ones.
     deviations: u64,
-    /// The same of the interval at which the outer site occurs.
+    /// The work by which the interval at which the outer site occurs exceeds the shorter ones.
     at_outer: u32,
     /// Number of intervals that are far larger than the mean one, and the work by which they exceed the shorter
     /// ones.
@@ -70,7 +70,7 @@ fn is_steadier(outer: &Candidate, inner: &Candidate) -> bool {
 }
 
 /// Evidence by number: how many inner intervals the whole passes have.
-struct Counts {
+struct PassCounts {
     periods: u32,
     fewest: u32,
     most: u32,
@@ -79,7 +79,7 @@ struct Counts {
     sum: u64,
 }
 
-impl Counts {
+impl PassCounts {
     const NONE: Self = Self {
         periods: 0,
         fewest: u32::MAX,
@@ -172,7 +172,7 @@ impl Large {
         }
     }
 
-    fn is_once(&self, counts: &Counts, works: &Works) -> bool {
+    fn is_once(&self, counts: &PassCounts, works: &Works) -> bool {
         self.once * 8 >= counts.periods * 7 && self.excess * 1000 >= works.all * EXPLAINED
     }
 }
@@ -244,7 +244,7 @@ impl Scratch {
         if outer.count * 17 > inner.count * 10 {
             return false;
         }
-        let (mut counts, mut works, mut large) = (Counts::NONE, Works::NONE, Large::NONE);
+        let (mut counts, mut works, mut large) = (PassCounts::NONE, Works::NONE, Large::NONE);
         let mut requests = 0;
         for pass in self.passes_of(outer, inner) {
             counts.add(&pass);
@@ -282,7 +282,7 @@ impl Scratch {
         if outer.count * 17 > inner.count * 10 || outer.count < MIN_PERIODS {
             return false;
         }
-        let (mut counts, mut works, mut large) = (Counts::NONE, Works::NONE, Large::NONE);
+        let (mut counts, mut works, mut large) = (PassCounts::NONE, Works::NONE, Large::NONE);
         for pass in self.passes_of(outer, inner) {
             counts.add(&pass);
             works.add(&pass);

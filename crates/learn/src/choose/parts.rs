@@ -37,11 +37,11 @@ const MAX_SUSPECTED_OCCURRENCES: u32 = 192;
 /// The knowledge about a site's occurrences as parts of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Parts {
-    /// Each is a step.
+    /// Each occurrence is a step.
     Whole,
     /// Few steps were seen, and their pauses may distinguish parts.
     Suspected,
-    /// A step has `each` of them.
+    /// A step has `each` occurrences.
     Of {
         each: u32,
         /// Number of occurrences since the last one that ended a step.
@@ -50,7 +50,7 @@ pub(crate) enum Parts {
 }
 
 impl Scratch {
-    /// Returns if the occurrences of `site` are parts of a step, and how many parts a step has.
+    /// Returns whether the occurrences of `site` are parts of a step, and how many parts a step has.
     pub(super) fn parts(&mut self, entries: &[Entry], site: &Candidate) -> Parts {
         if let Some(parts) = self.parts_by_work(site) {
             return parts;

@@ -25,7 +25,7 @@ const UNAWAITED: u32 = 4;
 pub enum State {
     /// Nothing is known yet, and no iteration opens.
     Learning,
-    /// It is known what an iteration is.
+    /// The learner knows what an iteration is.
     Settled,
     /// The pattern has ended. No iteration opens until there is a new one.
     Lost,
@@ -95,8 +95,9 @@ pub struct Learner {
     misses: u32,
     /// Number of entries kept since the last occurrence.
     entries_since: usize,
-    /// Number of the latest periods, and of the unusual ones among them.
+    /// Number of the latest periods that are judged.
     judged: u32,
+    /// Number of unusual periods among the judged ones.
     unusual: u32,
     /// Number of times that the rule was doubted without need.
     doubts: u32,
@@ -106,7 +107,7 @@ pub struct Learner {
     relied_on: bool,
     /// True if iterations may turn out to be parts of larger ones.
     suspects_parts: bool,
-    /// Number of occurrences since the last one that ended an iteration of several parts.
+    /// Number of parts of the current iteration that have ended, where an iteration has several parts.
     part: u32,
     pauses: Pauses,
     /// Another thread that reached the site, with its work and the followed threads' work at that time.
@@ -120,8 +121,9 @@ pub struct Learner {
     /// The launches at the begin of a pass, the latest first, and the key that identifies them.
     pass_context: [u64; DEPTH],
     pass_key: u32,
-    /// Number of passes when the last iteration ended, and number of passes in that iteration.
+    /// Number of passes when the last iteration ended.
     passes_at_end: u64,
+    /// Number of passes in that iteration.
     held: u32,
 }
 

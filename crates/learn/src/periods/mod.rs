@@ -35,21 +35,21 @@ const LONGEST_SEARCH: u32 = 1 << 17;
 /// Length of the first such pause, in launches. Each pause is four times as long as the one before.
 const FIRST_PAUSE: u32 = 1 << 20;
 const MAX_PAUSES: u32 = 5;
-/// Number of periods without a wait after which they are counted as iterations …
+/// Number of periods without a wait after which periods are counted as iterations.
 pub(crate) const UNWAITED: u16 = 24;
-/// … and after which windows are opened by them. It is more passes than most images have.
+/// Number of periods without a wait after which periods open windows. Most images have fewer passes.
 pub(crate) const UNWAITED_FOR_LONG: u16 = 120;
 
 /// The launches that have to be reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Launches {
-    /// None of them.
+    /// No launch.
     None,
-    /// All of them.
+    /// All launches.
     All,
-    /// Those of this thread, which launches the anchor.
+    /// The launches of this thread, which launches the anchor.
     Of(u32),
-    /// The first after this number of launches of a thread. The search then begins again.
+    /// The first launch after this number of launches of a thread. The search then begins again.
     After(u32),
 }
 

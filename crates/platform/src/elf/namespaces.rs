@@ -9,7 +9,7 @@ use super::{Description, Module, walk};
 use crate::peek;
 
 const DT_DEBUG: i64 = 21;
-/// From this version on, the loader's description leads to those of further namespaces.
+/// The version of the loader's description from which on it has a pointer to the next namespace's description.
 const HAS_NEXT: c_int = 2;
 
 /// The structure `r_debug_extended` of the loader's `link.h`.

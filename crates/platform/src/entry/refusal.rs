@@ -59,11 +59,11 @@ pub enum Refusal {
     UnknownSize,
     Ifunc,
     Go,
-    /// Its file cannot be read, with this error.
+    /// The function's file cannot be read, with this error.
     Unreadable(i32),
     /// The mapped file is not the file that has its name now.
     Replaced,
-    /// Its code does not lie in one mapping of its file that is executable and not writable.
+    /// The function's code does not lie in one mapping of its file that is executable and not writable.
     NotMapped,
     Changed,
     TooShort,

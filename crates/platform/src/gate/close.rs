@@ -51,9 +51,9 @@ pub fn open() {
 }
 
 /// Makes calls wait at the gate, for a bounded time. They continue when this is dropped.
-pub struct Held(());
+pub struct HeldCalls(());
 
-impl Drop for Held {
+impl Drop for HeldCalls {
     fn drop(&mut self) {
         release();
     }
@@ -62,12 +62,12 @@ impl Drop for Held {
 /// Makes calls wait, if there are gates, while the calling thread is in the driver. The driver's lock goes to
 /// whichever thread asks first, so with several threads that launch without a pause, the calling thread might
 /// not get it for seconds. Threads that are in the driver already continue.
-pub fn hold() -> Option<Held> {
+pub fn hold() -> Option<HeldCalls> {
     (super::is_wanted()
         && CLOSED
             .compare_exchange(OPEN, HELD, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok())
-    .then(|| Held(()))
+    .then(|| HeldCalls(()))
 }
 
 /// Ends a [`hold`], if there is one.

@@ -23,7 +23,7 @@ use std::time::Instant;
 
 use tllmprof_calls::{Call, is_called_in_context, may_give_work};
 
-use crate::errno::Kept;
+use crate::errno::SavedErrno;
 use crate::lifecycle;
 use crate::panics::contained;
 use crate::{barrier, elf, resolve, thread};
@@ -239,7 +239,7 @@ fn find(real: *mut c_void) -> Option<usize> {
 ///
 /// `frame` is the address of its frame, as the assembler notes it.
 pub extern "C" fn enter(gate: &Gate, frame: usize) -> usize {
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     // The call continues into the driver, unnoted: a profiler that is being detached does not wait for it.
     contained(0, || noted(gate, frame))
 }

@@ -13,14 +13,14 @@ use crate::lifecycle;
 const WORDS: usize = 1 << 13;
 
 /// A buffer that is never read.
-struct Words(UnsafeCell<[MaybeUninit<usize>; WORDS]>);
+struct AtticWords(UnsafeCell<[MaybeUninit<usize>; WORDS]>);
 
 // SAFETY: each word is written once, by the thread that `USED` gave it to, and is never read.
-unsafe impl Sync for Words {}
+unsafe impl Sync for AtticWords {}
 
 lifecycle::global! {
     #[fork(keep = "what the parent has put away is leaked in the child, too")]
-    static ROOM: Words = Words(UnsafeCell::new([MaybeUninit::uninit(); WORDS]));
+    static ROOM: AtticWords = AtticWords(UnsafeCell::new([MaybeUninit::uninit(); WORDS]));
     #[fork(keep = "as the words")]
     static USED: AtomicUsize = AtomicUsize::new(0);
 }

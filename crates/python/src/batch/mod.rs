@@ -53,12 +53,12 @@ pub struct Way {
 }
 
 /// The reason why a batch was not read, and the last attribute that was looked up.
-struct Failure<'a> {
+struct ReadFailure<'a> {
     refused: Refused,
     at: Option<&'a str>,
 }
 
-impl fmt::Display for Failure<'_> {
+impl fmt::Display for ReadFailure<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.refused.text())?;
         match self.at {
@@ -198,7 +198,7 @@ impl Way {
         &self,
         py: Python<'py>,
         arguments: Arguments<'_, 'py>,
-    ) -> Result<Batch, Failure<'_>> {
+    ) -> Result<Batch, ReadFailure<'_>> {
         let mut found = [const { None }; ARGUMENTS];
         for (value, place) in found.iter_mut().zip(&self.arguments) {
             *value = arguments(place);
@@ -206,13 +206,13 @@ impl Way {
         let mut reading = Reading::new(py, self, found);
         let mut values = [0; 3];
         for (value, node) in values.iter_mut().zip(&self.formulas.nodes) {
-            *value = reading.number(node).map_err(|refused| Failure {
+            *value = reading.number(node).map_err(|refused| ReadFailure {
                 refused,
                 at: reading.at(),
             })?;
         }
         let [requests, tokens, prefill_tokens] = values;
-        Batch::new(requests, tokens, prefill_tokens).ok_or(Failure {
+        Batch::new(requests, tokens, prefill_tokens).ok_or(ReadFailure {
             refused: Refused::NoBatch,
             at: None,
         })

@@ -87,10 +87,10 @@ fn has_modes(object: &Object<'_>) -> bool {
 /// A list or tuple whose type was checked once.
 pub struct Elements<'py> {
     object: Object<'py>,
-    kind: Kind,
+    kind: ContainerKind,
 }
 
-enum Kind {
+enum ContainerKind {
     List,
     Tuple,
     Other,
@@ -100,11 +100,11 @@ impl<'py> Elements<'py> {
     #[inline(never)]
     pub fn new(object: Object<'py>) -> Self {
         let kind = if object.kind() == object.py().api.types.list {
-            Kind::List
+            ContainerKind::List
         } else if object.is_tuple() {
-            Kind::Tuple
+            ContainerKind::Tuple
         } else {
-            Kind::Other
+            ContainerKind::Other
         };
         Self { object, kind }
     }
@@ -112,9 +112,9 @@ impl<'py> Elements<'py> {
     /// Returns `object[index]` of a list or tuple.
     pub fn at(&self, index: isize) -> Result<Object<'py>, Refused> {
         let found = match self.kind {
-            Kind::List => self.object.at(index),
-            Kind::Tuple => self.object.py().c().tuple_get(&self.object, index),
-            Kind::Other => return Err(Refused::NoList),
+            ContainerKind::List => self.object.at(index),
+            ContainerKind::Tuple => self.object.py().c().tuple_get(&self.object, index),
+            ContainerKind::Other => return Err(Refused::NoList),
         };
         found.ok_or(Refused::NoItem)
     }
@@ -122,10 +122,10 @@ impl<'py> Elements<'py> {
     /// Returns the first index from `from` on that may hold a 0, or `to` if there is none before it.
     pub fn skip_others(&self, from: isize, to: isize, ints: &Ints) -> isize {
         match self.kind {
-            Kind::List => ints
+            ContainerKind::List => ints
                 .skip_others(&self.object, from.cast_unsigned(), to.cast_unsigned())
                 .cast_signed(),
-            Kind::Tuple | Kind::Other => from,
+            ContainerKind::Tuple | ContainerKind::Other => from,
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::threads::{self, Thread};
 use crate::trouble::Trouble;
 use crate::version::{Evaluation, Version};
 use tllmprof_platform::elf;
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::got;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::panics::contained;
@@ -189,7 +189,7 @@ unsafe extern "C" fn sets(interpreter: *mut c_void, evaluator: *mut c_void) {
     let Some((get, set)) = api.evaluator.zip(api.set_evaluator) else {
         return;
     };
-    let errno = Kept::new();
+    let errno = SavedErrno::new();
     let evaluator = contained(evaluator, || {
         // SAFETY: the caller has the GIL and an interpreter.
         let there = unsafe { get(interpreter) };
@@ -516,7 +516,7 @@ unsafe extern "C-unwind" fn evaluate_without_us(
     // SAFETY: 3.11 has passed these arguments to ours instead of its own evaluator.
     let result = unsafe { own()(state, frame, throws) };
     if let Some(py) = py {
-        let _errno = Kept::new();
+        let _errno = SavedErrno::new();
         contained(None, || put(py));
     }
     result
@@ -575,7 +575,7 @@ unsafe fn follow(
 /// # Safety
 /// The interpreter has passed `frame` to be evaluated.
 unsafe fn with_frame(frame: Raw, act: impl FnOnce(&Thread, &Frame<'_>) -> bool) -> bool {
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     contained(false, || {
         let (Some(api), Some(thread)) = (api(), threads::current()) else {
             return false;

@@ -14,7 +14,7 @@ use tllmprof_platform::lifecycle::attic;
 use tllmprof_sync::hash::spread;
 use tllmprof_sync::{Lock, Published};
 
-struct Slot {
+struct MarkSlot {
     /// The address of a code object, `FREE` or `GONE`.
     code: AtomicUsize,
     mark: Published<Mark>,
@@ -24,7 +24,7 @@ const FREE: usize = 0;
 /// A removed code object; entries that were inserted later may follow it.
 const GONE: usize = 1;
 
-impl Slot {
+impl MarkSlot {
     /// Removes the mark of its code object.
     fn go(&self) {
         self.code.store(GONE, Ordering::Release);
@@ -32,7 +32,7 @@ impl Slot {
 }
 
 /// A hash table. Its size is a power of two.
-struct Table(Box<[Slot]>);
+struct MarkTable(Box<[MarkSlot]>);
 
 lifecycle::global! {
     stage: Sinks;
@@ -41,7 +41,7 @@ lifecycle::global! {
     /// them. Together they are smaller than the current one.
     #[fork(keep = "code objects are copied as they are")]
     #[restart(by = clear)]
-    static TABLE: Published<Table> = Published::none();
+    static TABLE: Published<MarkTable> = Published::none();
     /// Held while the table is changed. No function of Python is called under it.
     #[fork(free)]
     #[restart(keep)]
@@ -50,9 +50,9 @@ lifecycle::global! {
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 const MIN_SLOTS: usize = 64;
 
-impl Table {
+impl MarkTable {
     fn new(size: usize) -> Self {
-        let slot = || Slot {
+        let slot = || MarkSlot {
             code: AtomicUsize::new(FREE),
             mark: Published::none(),
         };
@@ -61,14 +61,14 @@ impl Table {
 
     /// Returns the slots that may hold `code`, in the order in which they are filled.
     #[inline]
-    fn places(&self, code: usize) -> impl Iterator<Item = &Slot> {
+    fn places(&self, code: usize) -> impl Iterator<Item = &MarkSlot> {
         let first = spread(code as u64);
         let mask = self.0.len() - 1;
         (0..self.0.len()).filter_map(move |step| self.0.get((first + step) & mask))
     }
 
     #[inline]
-    fn find(&self, code: usize) -> Option<&Slot> {
+    fn find(&self, code: usize) -> Option<&MarkSlot> {
         for slot in self.places(code) {
             let there = slot.code.load(Ordering::Acquire);
             if there == code {
@@ -90,7 +90,7 @@ impl Table {
         }
     }
 
-    fn marks(&self) -> impl Iterator<Item = (&Slot, &'static Mark)> {
+    fn marks(&self) -> impl Iterator<Item = (&MarkSlot, &'static Mark)> {
         self.0.iter().filter_map(|slot| {
             let is_there = slot.code.load(Ordering::Acquire) > GONE;
             is_there.then(|| Some((slot, slot.mark.get()?)))?
@@ -108,7 +108,7 @@ impl Table {
     }
 
     fn is_crowded(&self) -> bool {
-        let used = |slot: &&Slot| slot.code.load(Ordering::Relaxed) != FREE;
+        let used = |slot: &&MarkSlot| slot.code.load(Ordering::Relaxed) != FREE;
         (self.0.iter().filter(used).count() + 1) * 2 > self.0.len()
     }
 }
@@ -144,8 +144,8 @@ pub fn add(py: Python<'_>, mark: Mark) -> bool {
     true
 }
 
-fn grow(old: Option<&'static Table>) -> &'static Table {
-    let new: &'static Table = Box::leak(Box::new(Table::grown(old)));
+fn grow(old: Option<&'static MarkTable>) -> &'static MarkTable {
+    let new: &'static MarkTable = Box::leak(Box::new(MarkTable::grown(old)));
     TABLE.set(Some(new));
     // Other threads may be reading it.
     attic::put(old);
@@ -155,7 +155,7 @@ fn grow(old: Option<&'static Table>) -> &'static Table {
 /// Returns the marked code objects of the calling thread's interpreter.
 pub fn codes<'py>(py: Python<'py>) -> Vec<Object<'py>> {
     let number = py.interpreter();
-    let marks = TABLE.get().into_iter().flat_map(Table::marks);
+    let marks = TABLE.get().into_iter().flat_map(MarkTable::marks);
     let own = marks.filter(|(_, mark)| mark.interpreter == number);
     own.filter_map(|(_, mark)| mark.code_object(py)).collect()
 }
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_code_object_is_found_by_its_address() {
-        let (table, one, two) = (Table::new(8), mark(), mark());
+        let (table, one, two) = (MarkTable::new(8), mark(), mark());
         table.insert(0x1000, one);
         table.insert(0x2000, two);
         let found = |code| table.find(code).and_then(|slot| slot.mark.get());
@@ -222,7 +222,7 @@ mod tests {
     fn what_lies_behind_one_that_has_gone_is_found() {
         // For some of these addresses the codes share a first slot, so not all of them are in it.
         for first in (0..64).map(|n| 0x1000 + n * 16) {
-            let (table, mark) = (Table::new(4), mark());
+            let (table, mark) = (MarkTable::new(4), mark());
             let codes = [first, first + 0x10_0000, first + 0x20_0000];
             for code in codes {
                 table.insert(code, mark);
@@ -236,12 +236,12 @@ mod tests {
 
     #[test]
     fn a_crowded_table_grows_and_drops_what_has_gone() {
-        let mut table = Table::grown(None);
+        let mut table = MarkTable::grown(None);
         assert_eq!(table.0.len(), MIN_SLOTS);
         let codes = || (1..=100).map(|n| n * 0x40);
         for code in codes() {
             if table.is_crowded() {
-                table = Table::grown(Some(&table));
+                table = MarkTable::grown(Some(&table));
             }
             table.insert(code, mark());
         }
@@ -250,13 +250,13 @@ mod tests {
         for code in codes().skip(5) {
             table.find(code).unwrap().go();
         }
-        let table = Table::grown(Some(&table));
+        let table = MarkTable::grown(Some(&table));
         assert_eq!((table.0.len(), table.marks().count()), (MIN_SLOTS, 5));
     }
 
     #[test]
     fn a_full_table_takes_no_more() {
-        let table = Table::new(2);
+        let table = MarkTable::new(2);
         for code in [0x10, 0x20, 0x30] {
             table.insert(code, mark());
         }

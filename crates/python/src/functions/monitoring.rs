@@ -15,7 +15,7 @@ use crate::place::Place;
 use crate::spans::{Mark, Spans};
 use crate::threads;
 use crate::trouble::{self, Trouble};
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
@@ -39,7 +39,7 @@ const ALWAYS_LOCAL: usize = 4;
 
 /// The tool that an interpreter has assigned to us.
 #[derive(Clone, Copy)]
-struct Tool {
+struct AssignedTool {
     interpreter: i64,
     number: i64,
     /// All events, as a bit set.
@@ -53,7 +53,7 @@ lifecycle::global! {
 
     #[fork(free)]
     #[restart(reset)]
-    static OURS: Lock<Vec<Tool>> = Lock::new(Vec::new());
+    static OURS: Lock<Vec<AssignedTool>> = Lock::new(Vec::new());
     /// The interpreters in which functions are searched for, each with the search's tool number.
     #[fork(free)]
     #[restart(reset)]
@@ -96,8 +96,9 @@ impl<'py> Monitoring<'py> {
         format!("{number}: {}", name.unwrap_or("another"))
     }
 
-    /// Returns true if the number and its events are still ours, as far as the interpreter reports it.
-    fn has(&self, tool: Tool, codes: &[Object<'py>]) -> Option<bool> {
+    /// Returns true if the tool number and its events are still this library's; `None` if the interpreter reports an
+    /// error instead.
+    fn has(&self, tool: AssignedTool, codes: &[Object<'py>]) -> Option<bool> {
         let events = |value: Option<Object<'py>>| value?.as_int();
         let name = self.call(c"get_tool", tool.number, &[])?;
         if name.as_text() != Some("tllmprof")
@@ -138,13 +139,13 @@ impl<'py> Monitoring<'py> {
     }
 
     /// Claims a tool number and registers the callbacks under it.
-    fn claim(&self) -> Option<Tool> {
+    fn claim(&self) -> Option<AssignedTool> {
         let Some(number) = TOOLS.into_iter().find(|&number| self.is_free(number)) else {
             trouble::tools_are_taken(&TOOLS.map(|number| self.holder(number)).join(", "));
             return None;
         };
         self.call(c"use_tool_id", number, &[&self.py.text("tllmprof")?])?;
-        let mut tool = Tool {
+        let mut tool = AssignedTool {
             interpreter: self.py.interpreter(),
             number,
             all: 0,
@@ -168,7 +169,7 @@ impl<'py> Monitoring<'py> {
     }
 
     /// Releases a tool number, with the events of `codes`.
-    fn give_back(&self, tool: Tool, codes: &[Object<'py>]) -> Option<()> {
+    fn give_back(&self, tool: AssignedTool, codes: &[Object<'py>]) -> Option<()> {
         let none = self.py.nothing();
         for code in codes {
             self.set_local(tool, code, 0);
@@ -182,7 +183,7 @@ impl<'py> Monitoring<'py> {
         self.call(c"free_tool_id", tool.number, &[]).map(|_| ())
     }
 
-    fn set_local(&self, tool: Tool, code: &Object<'py>, events: i64) -> bool {
+    fn set_local(&self, tool: AssignedTool, code: &Object<'py>, events: i64) -> bool {
         self.py.int(events).is_some_and(|events| {
             self.call(c"set_local_events", tool.number, &[code, &events])
                 .is_some()
@@ -204,7 +205,7 @@ pub fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
                 monitoring.call(c"set_events", tool.number, &[&others])?;
             }
             let mut ours = OURS.lock_for(LOCK_TIMEOUT)?;
-            let is_its = |known: &&Tool| known.interpreter == tool.interpreter;
+            let is_its = |known: &&AssignedTool| known.interpreter == tool.interpreter;
             let first = ours.iter().find(is_its).copied().unwrap_or(tool);
             if first.number == tool.number {
                 ours.push(tool);
@@ -237,7 +238,7 @@ pub fn try_again(py: Python<'_>) -> bool {
 
 /// Returns the tool of the calling thread's interpreter, if it has one; the outer `None` if another thread
 /// holds the lock for too long.
-fn known(py: Python<'_>) -> Option<Option<Tool>> {
+fn known(py: Python<'_>) -> Option<Option<AssignedTool>> {
     let number = py.interpreter();
     let ours = OURS.lock_for(LOCK_TIMEOUT)?;
     Some(ours.iter().find(|tool| tool.interpreter == number).copied())
@@ -319,7 +320,7 @@ fn first_call<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
 #[inline]
 fn with_mark(code: usize, act: impl FnOnce(&Spans, &'static Mark)) {
     if let Some(mark) = marked::find(code) {
-        let _errno = Kept::new();
+        let _errno = SavedErrno::new();
         if let Some(thread) = threads::current() {
             thread.catch_up();
             act(&thread.spans, mark);

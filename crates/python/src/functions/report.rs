@@ -26,7 +26,7 @@ pub fn report() {
                 api += 1;
                 found += usize::from(target.found() != Found::NotYet);
             }
-            if let Some(line) = Line::new(module, target, has_windows) {
+            if let Some(line) = ReportedFact::new(module, target, has_windows) {
                 log::line(line.level(), format_args!("{line}"));
             }
             if let Some(replaced) = replaced(target) {
@@ -52,7 +52,7 @@ fn replaced(target: &Target) -> Option<&Replaced> {
 }
 
 /// A reported fact about a requested function.
-enum Line<'a> {
+enum ReportedFact<'a> {
     StepIsLate(&'a Target),
     RangesAreLate(&'a Target),
     NotFound(&'a Module, &'a Target),
@@ -60,7 +60,7 @@ enum Line<'a> {
     NotThere(&'a Target),
 }
 
-impl<'a> Line<'a> {
+impl<'a> ReportedFact<'a> {
     fn new(module: &'a Module, target: &'a Target, has_windows: bool) -> Option<Self> {
         match (target.by, target.found()) {
             (By::Rule, Found::Late) if has_windows => Some(Self::StepIsLate(target)),
@@ -83,7 +83,7 @@ impl<'a> Line<'a> {
     }
 }
 
-impl fmt::Display for Line<'_> {
+impl fmt::Display for ReportedFact<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::StepIsLate(target) => {
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     fn line(module: &Module, target: &Target) -> Option<String> {
-        Line::new(module, target, true).map(|line| line.to_string())
+        ReportedFact::new(module, target, true).map(|line| line.to_string())
     }
 
     #[test]
@@ -254,7 +254,7 @@ mod tests {
             line(&module, &target).unwrap(),
             "py:m:f was found late: calls before that do not count"
         );
-        assert!(Line::new(&module, &target, false).is_none());
+        assert!(ReportedFact::new(&module, &target, false).is_none());
         let (module, target) = asked("m:f", By::Ranges);
         target.set_found(Found::Late);
         assert_eq!(
@@ -277,9 +277,9 @@ mod tests {
     #[test]
     fn an_engines_own_functions_are_reported_where_it_was_imported() {
         let (module, target) = asked("m:f", By::Api);
-        assert!(Line::new(&module, &target, true).is_none());
+        assert!(ReportedFact::new(&module, &target, true).is_none());
         module.imported();
-        let line = Line::new(&module, &target, true).unwrap();
+        let line = ReportedFact::new(&module, &target, true).unwrap();
         assert_eq!(
             line.to_string(),
             "TLLM_LLMAPI_ENABLE_NVTX: m:f is not there"
@@ -287,7 +287,7 @@ mod tests {
         assert!(line.level() == Level::Debug);
         let (module, target) = asked("m:f", By::Engine);
         module.imported();
-        assert!(Line::new(&module, &target, true).is_none());
+        assert!(ReportedFact::new(&module, &target, true).is_none());
     }
 
     #[test]

@@ -375,11 +375,11 @@ fn is_run_as(py: Python<'_>, module: &Module, file: &str) -> bool {
 fn is_file_of(py: Python<'_>, name: &str, file: &str, otherwise: bool) -> bool {
     let attrs = imported(py, name).and_then(|module| module.own_attrs());
     let said = attrs.and_then(|attrs| attrs.item(c"__file__"));
-    match Origin::classify(name, said.as_ref().and_then(Object::as_text), file) {
-        Origin::This => true,
-        Origin::Another => false,
-        Origin::Unknown => otherwise,
-        Origin::ThisIfTyped => {
+    match FileRelation::classify(name, said.as_ref().and_then(Object::as_text), file) {
+        FileRelation::This => true,
+        FileRelation::Another => false,
+        FileRelation::Unknown => otherwise,
+        FileRelation::ThisIfTyped => {
             let first = py.sys(c"argv").and_then(|words| words.at(0));
             otherwise && is_typed(file, first.as_ref().and_then(Object::as_text))
         }
@@ -388,15 +388,15 @@ fn is_file_of(py: Python<'_>, name: &str, file: &str, otherwise: bool) -> bool {
 
 /// The relation of a module to a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Origin {
+enum FileRelation {
     This,
     Another,
     Unknown,
-    /// It is read from the file if the program was typed in.
+    /// The module is read from the file if the program was passed with `-c` or on standard input.
     ThisIfTyped,
 }
 
-impl Origin {
+impl FileRelation {
     /// Decides by the `__file__` of the module `name`, which may be missing.
     fn classify(name: &str, said: Option<&str>, file: &str) -> Self {
         let is_main = name == "__main__";
@@ -442,7 +442,7 @@ pub fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Ob
     });
 }
 
-/// Handles the code of a requested function. Returns true if its calls are seen.
+/// Marks the code object of a requested function, so that its calls are seen. Returns true if that succeeded.
 fn is_code(py: Python<'_>, code: &Object<'_>, target: &'static Target, mut found: Found) -> bool {
     // It was marked before its first call.
     if let Some(mark) = marked::find(code.addr()).filter(|mark| mark.is_candidate()) {
@@ -643,15 +643,27 @@ mod tests {
 
     #[test]
     fn code_is_a_modules_by_its_file() {
-        let of = Origin::classify;
-        assert_eq!(of("m", Some("/a/m.py"), "/a/m.py"), Origin::This);
-        assert_eq!(of("m", Some("/b/m.py"), "/a/m.py"), Origin::Another);
-        assert_eq!(of("m", Some("/a/m.pyc"), "/src/m.py"), Origin::Unknown);
-        assert_eq!(of("m", Some("/a/m.py"), "<frozen m>"), Origin::Unknown);
-        assert_eq!(of("m", None, "/a/m.py"), Origin::Unknown);
-        assert_eq!(of("__main__", None, "<string>"), Origin::ThisIfTyped);
-        assert_eq!(of("__main__", Some("/a/m.py"), "<string>"), Origin::Another);
-        assert_eq!(of("__main__", Some("/a/m.pyc"), "m.py"), Origin::Another);
+        let of = FileRelation::classify;
+        assert_eq!(of("m", Some("/a/m.py"), "/a/m.py"), FileRelation::This);
+        assert_eq!(of("m", Some("/b/m.py"), "/a/m.py"), FileRelation::Another);
+        assert_eq!(
+            of("m", Some("/a/m.pyc"), "/src/m.py"),
+            FileRelation::Unknown
+        );
+        assert_eq!(
+            of("m", Some("/a/m.py"), "<frozen m>"),
+            FileRelation::Unknown
+        );
+        assert_eq!(of("m", None, "/a/m.py"), FileRelation::Unknown);
+        assert_eq!(of("__main__", None, "<string>"), FileRelation::ThisIfTyped);
+        assert_eq!(
+            of("__main__", Some("/a/m.py"), "<string>"),
+            FileRelation::Another
+        );
+        assert_eq!(
+            of("__main__", Some("/a/m.pyc"), "m.py"),
+            FileRelation::Another
+        );
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub struct Target {
     pub function: Function,
     pub by: By,
     found: AtomicU8,
-    /// Similar names among those that are where it should be.
+    /// Names in the module or class that are similar to the name that was not found.
     pub near: OnceBox<Vec<String>>,
     /// True if it was found but its calls cannot be seen.
     pub is_unseen: AtomicBool,
@@ -70,7 +70,7 @@ pub enum Found {
     NotYet,
     /// Late: calls may have been made before.
     Late,
-    /// Before its first call.
+    /// The function was found before its first call.
     InTime,
 }
 
@@ -103,7 +103,7 @@ pub fn all() -> &'static [Module] {
 
 /// The kind of data that is kept about a function's calls, besides their number.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kept {
+enum KeptData {
     Nothing,
     /// Each call, as a range.
     Calls,
@@ -118,25 +118,25 @@ enum Kept {
 /// Collects the requested functions. `listens`: ranges are wanted.
 fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
     let mut modules = Vec::new();
-    let mut add = |asked: &PyFunction, by, step, kept: Kept| {
+    let mut add = |asked: &PyFunction, by, step, kept: KeptData| {
         let name = || Name::of_function(asked.qualname.as_str());
         let target = target(&mut modules, asked, by);
-        let has_ranges = matches!(kept, Kept::Calls | Kept::Waits);
+        let has_ranges = matches!(kept, KeptData::Calls | KeptData::Waits);
         let name = has_ranges.then(name).flatten();
         target.function.means(name, step);
         match kept {
-            Kept::Polls => target.function.polls(),
-            Kept::Drafts => target.function.drafts(),
-            Kept::Nothing | Kept::Calls | Kept::Waits => {}
+            KeptData::Polls => target.function.polls(),
+            KeptData::Drafts => target.function.drafts(),
+            KeptData::Nothing | KeptData::Calls | KeptData::Waits => {}
         }
-        if matches!(kept, Kept::Polls | Kept::Waits) {
+        if matches!(kept, KeptData::Polls | KeptData::Waits) {
             target.function.idles();
         }
     };
     if counts(settings) {
         match &settings.step {
             Step::Python { function, .. } => {
-                add(function, By::Rule, Some(StepOf::Rule), Kept::Nothing)
+                add(function, By::Rule, Some(StepOf::Rule), KeptData::Nothing)
             }
             _ => {
                 for (index, function) in engines::in_python().enumerate() {
@@ -144,7 +144,7 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
                         function,
                         By::Engine,
                         Some(StepOf::Engine(index)),
-                        Kept::Nothing,
+                        KeptData::Nothing,
                     );
                 }
                 for (index, dummy) in DUMMY_STEPS.iter().enumerate() {
@@ -153,7 +153,7 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
                             &function,
                             By::Engine,
                             Some(StepOf::Dummy(index)),
-                            Kept::Nothing,
+                            KeptData::Nothing,
                         );
                     }
                 }
@@ -163,34 +163,38 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
     if counts(settings) && matches!(settings.step, Step::Auto) {
         for draft in DRAFTS {
             if let Ok(function) = PyFunction::parse(draft.function) {
-                add(&function, By::Engine, None, Kept::Drafts);
+                add(&function, By::Engine, None, KeptData::Drafts);
             }
         }
     }
     if listens && counts(settings) {
         for wait in IDLE_WAITS {
             if let Ok(function) = PyFunction::parse(&wait.function()) {
-                let kept = if wait.polls { Kept::Polls } else { Kept::Waits };
+                let kept = if wait.polls {
+                    KeptData::Polls
+                } else {
+                    KeptData::Waits
+                };
                 add(&function, By::Engine, None, kept);
             }
         }
     }
     if let Some(batch) = settings.batch.as_ref().filter(|_| has_work(settings)) {
-        add(&batch.function, By::Batch, None, Kept::Nothing);
+        add(&batch.function, By::Batch, None, KeptData::Nothing);
     }
     if listens {
         for function in &settings.py_ranges {
-            add(function, By::Ranges, None, Kept::Calls);
+            add(function, By::Ranges, None, KeptData::Calls);
         }
         // Scopes of the launches of known engines outside the model.
         for function in SCOPES.iter().flat_map(Scopes::functions) {
             if let (true, Ok(function)) = (settings.layers, PyFunction::parse(&function)) {
-                add(&function, By::Engine, None, Kept::Calls);
+                add(&function, By::Engine, None, KeptData::Calls);
             }
         }
         for marked in api_functions().filter(|_| settings.llmapi) {
             if let Ok(function) = PyFunction::parse(&marked.to_string()) {
-                add(&function, By::Api, None, Kept::Calls);
+                add(&function, By::Api, None, KeptData::Calls);
             }
         }
     }

@@ -37,8 +37,8 @@ def run():
 ";
 
 /// The events that [`SOURCE`]'s `run` must cause.
-const WANTED: &[Seen] = {
-    use Seen::{Begins, Ends, GoesOn, Yields};
+const WANTED: &[SeenEvent] = {
+    use SeenEvent::{Begins, Ends, GoesOn, Yields};
     &[
         Begins, Ends, // call
         Begins, Ends, // closed
@@ -49,7 +49,7 @@ const WANTED: &[Seen] = {
 
 #[derive(Clone, Copy)]
 #[repr(u8)]
-enum Seen {
+enum SeenEvent {
     Begins = 1,
     GoesOn,
     Yields,
@@ -81,7 +81,7 @@ impl Trial {
     }
 
     /// Returns true if exactly these events were seen.
-    fn has_seen(&self, wanted: &[Seen]) -> bool {
+    fn has_seen(&self, wanted: &[SeenEvent]) -> bool {
         self.next.load(Ordering::Relaxed) == wanted.len()
             && wanted
                 .iter()
@@ -90,15 +90,15 @@ impl Trial {
     }
 
     /// Classifies the beginning of a call whose first argument is at `first`.
-    fn beginning(&self, first: usize, goes_on: bool) -> Seen {
+    fn beginning(&self, first: usize, goes_on: bool) -> SeenEvent {
         match goes_on {
-            true => Seen::GoesOn,
-            false if first == self.token.load(Ordering::Relaxed) => Seen::Begins,
-            false => Seen::Wrong,
+            true => SeenEvent::GoesOn,
+            false if first == self.token.load(Ordering::Relaxed) => SeenEvent::Begins,
+            false => SeenEvent::Wrong,
         }
     }
 
-    fn note(&self, seen: Seen) {
+    fn note(&self, seen: SeenEvent) {
         if let Some(place) = self.seen.get(self.next.fetch_add(1, Ordering::Relaxed)) {
             place.store(seen as u8, Ordering::Relaxed);
         }
@@ -113,7 +113,11 @@ impl Calls for Trial {
     }
 
     fn leaves(&self, _: Python<'_>, _: Entered, has_ended: bool) {
-        self.note(if has_ended { Seen::Ends } else { Seen::Yields });
+        self.note(if has_ended {
+            SeenEvent::Ends
+        } else {
+            SeenEvent::Yields
+        });
     }
 }
 
@@ -166,7 +170,7 @@ mod tests {
             trial.note(*seen);
         }
         assert!(trial.has_seen(WANTED));
-        trial.note(Seen::Ends);
+        trial.note(SeenEvent::Ends);
         assert!(!trial.has_seen(WANTED));
     }
 
@@ -176,17 +180,17 @@ mod tests {
         trial.token.store(0x1000, Ordering::Relaxed);
         trial.note(trial.beginning(0x1000, false));
         trial.note(trial.beginning(0, true));
-        assert!(trial.has_seen(&[Seen::Begins, Seen::GoesOn]));
+        assert!(trial.has_seen(&[SeenEvent::Begins, SeenEvent::GoesOn]));
         trial.note(trial.beginning(0x2000, false));
-        assert!(trial.has_seen(&[Seen::Begins, Seen::GoesOn, Seen::Wrong]));
+        assert!(trial.has_seen(&[SeenEvent::Begins, SeenEvent::GoesOn, SeenEvent::Wrong]));
     }
 
     #[test]
     fn more_than_there_is_room_for_is_not_what_was_wanted() {
         let trial = Trial::new();
         for _ in 0..40 {
-            trial.note(Seen::Begins);
+            trial.note(SeenEvent::Begins);
         }
-        assert!(!trial.has_seen(&[Seen::Begins; 32]));
+        assert!(!trial.has_seen(&[SeenEvent::Begins; 32]));
     }
 }

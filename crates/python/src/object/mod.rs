@@ -74,14 +74,14 @@ impl<'py> Python<'py> {
     /// Runs `act` with no exception set, and restores the exception that was set before, whatever `act`
     /// raised, and also if it panics.
     pub fn quietly<R>(self, act: impl FnOnce(Self) -> R) -> R {
-        struct Kept<'py>(Python<'py>, [Raw; 3]);
-        impl Drop for Kept<'_> {
+        struct RestoredException<'py>(Python<'py>, [Raw; 3]);
+        impl Drop for RestoredException<'_> {
             fn drop(&mut self) {
                 self.0.clear_exception();
                 self.0.raise(Exception(self.1));
             }
         }
-        let _kept = Kept(self, self.take_exception().0);
+        let _kept = RestoredException(self, self.take_exception().0);
         act(self)
     }
 

@@ -41,7 +41,7 @@ pub fn yields(code: &Object<'_>) -> Option<bool> {
 
 /// The calls that a thread is in.
 pub trait Within {
-    /// Returns true if a step within them is a pass of a draft model.
+    /// Returns true if a step within these calls is a pass of a draft model.
     fn is_draft(&self) -> bool;
     /// Returns true if a call on the thread has ended before one that was entered later.
     fn has_overlaps(&self) -> bool;

@@ -23,14 +23,14 @@ use tllmprof_platform::pages;
 const MAX_OPEN: usize = 256;
 
 /// A slot for an open call.
-struct Entry {
+struct OpenCallSlot {
     /// The address of the call's frame; 0 if it is not known.
     frame: Cell<usize>,
     mark: Cell<Option<&'static Mark>>,
     entered: Cell<Option<Entered>>,
 }
 
-impl Entry {
+impl OpenCallSlot {
     /// Changes the state of the call.
     fn change(&self, change: impl FnOnce(&mut Entered)) {
         if let Some(mut entered) = self.entered.take() {
@@ -46,7 +46,7 @@ impl Entry {
 /// identified by its frame, which no other open call has.
 pub struct Spans {
     /// `MAX_OPEN` slots, which are never freed; empty before the first call.
-    entries: Cell<&'static [Entry]>,
+    entries: Cell<&'static [OpenCallSlot]>,
     used: Cell<usize>,
     /// Number of calls that were entered when there was no free slot.
     beyond: Cell<usize>,
@@ -76,7 +76,7 @@ impl Spans {
     }
 
     /// Returns the stored calls.
-    fn open(&self) -> &'static [Entry] {
+    fn open(&self) -> &'static [OpenCallSlot] {
         self.entries.get().get(..self.used.get()).unwrap_or(&[])
     }
 
@@ -166,7 +166,7 @@ impl Spans {
     /// was one.
     #[cold]
     fn drop_stale(&self, frame: usize) -> bool {
-        let is_its = |entry: &Entry| frame != 0 && entry.frame.get() == frame;
+        let is_its = |entry: &OpenCallSlot| frame != 0 && entry.frame.get() == frame;
         let stale = self.open().iter().rposition(is_its);
         stale.is_some_and(|place| {
             self.end_at(place, Mark::abandons);
@@ -269,8 +269,8 @@ impl Within for Spans {
 }
 
 #[cold]
-fn room() -> Option<&'static [Entry]> {
-    let entries = pages::batch_with(MAX_OPEN, || Entry {
+fn room() -> Option<&'static [OpenCallSlot]> {
+    let entries = pages::batch_with(MAX_OPEN, || OpenCallSlot {
         frame: Cell::new(0),
         mark: Cell::new(None),
         entered: Cell::new(None),

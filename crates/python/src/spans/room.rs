@@ -6,7 +6,7 @@
 use core::ops::Range;
 
 use super::Spans;
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::stack;
 
 /// The part of a thread's stack that is left to the program.
@@ -37,7 +37,7 @@ impl Spans {
     pub fn is_short(&self) -> bool {
         let mut room = self.room.get();
         if room.end == usize::MAX {
-            let _errno = Kept::new();
+            let _errno = SavedErrno::new();
             let half = |stack: Range<usize>| Room {
                 start: stack.start,
                 end: stack.start.midpoint(stack.end),

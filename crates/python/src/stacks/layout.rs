@@ -13,17 +13,17 @@ use crate::version::Version;
 /// The offsets from which a stack is read, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
-    pub thread: Thread,
-    pub frame: Frame,
-    pub code: Code,
-    pub text: Text,
+    pub thread: ThreadLayout,
+    pub frame: FrameLayout,
+    pub code: CodeLayout,
+    pub text: TextLayout,
     /// The offset of an object's type.
     pub kind: usize,
 }
 
 /// `PyThreadState`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Thread {
+pub struct ThreadLayout {
     /// `thread_id`, which is what `pthread_self` returns.
     pub id: usize,
     pub frame: Top,
@@ -44,7 +44,7 @@ pub enum Top {
 
 /// `PyFrameObject` or `_PyInterpreterFrame`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Frame {
+pub struct FrameLayout {
     /// The caller's frame.
     pub previous: usize,
     pub code: usize,
@@ -57,7 +57,7 @@ pub struct Frame {
 pub enum Instruction {
     /// An `int`: the index of the instruction. Each has `bytes` bytes.
     Number { at: usize, bytes: usize },
-    /// Its address.
+    /// The address of the instruction.
     Address { at: usize },
 }
 
@@ -80,7 +80,7 @@ pub mod owner {
 
 /// `PyCodeObject`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Code {
+pub struct CodeLayout {
     pub file: usize,
     /// The qualified name; before 3.11, the plain name.
     pub name: usize,
@@ -89,7 +89,7 @@ pub struct Code {
 
 /// `PyASCIIObject` and `PyCompactUnicodeObject`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Text {
+pub struct TextLayout {
     pub length: usize,
     pub state: usize,
     /// The first bit of the kind in the state. It has three bits; `compact` and `ascii` follow.
@@ -110,7 +110,7 @@ pub mod chunk {
 
 const OBJECT: usize = 8;
 
-const TEXT_UNTIL_3_11: Text = Text {
+const TEXT_UNTIL_3_11: TextLayout = TextLayout {
     length: 16,
     state: 32,
     kind: 2,
@@ -119,18 +119,18 @@ const TEXT_UNTIL_3_11: Text = Text {
 };
 
 const UNTIL_3_9: Layout = Layout {
-    thread: Thread {
+    thread: ThreadLayout {
         id: 176,
         frame: Top::Here(24),
         chunk: None,
     },
-    frame: Frame {
+    frame: FrameLayout {
         previous: 24,
         code: 32,
         instruction: Instruction::Number { at: 104, bytes: 1 },
         life: Life::Object { at: 116, runs: 1 },
     },
-    code: Code {
+    code: CodeLayout {
         file: 104,
         name: 112,
         line: 40,
@@ -140,7 +140,7 @@ const UNTIL_3_9: Layout = Layout {
 };
 
 const IN_3_10: Layout = Layout {
-    frame: Frame {
+    frame: FrameLayout {
         instruction: Instruction::Number { at: 96, bytes: 2 },
         life: Life::Object { at: 108, runs: 0 },
         ..UNTIL_3_9.frame
@@ -149,7 +149,7 @@ const IN_3_10: Layout = Layout {
 };
 
 const IN_3_11: Layout = Layout {
-    thread: Thread {
+    thread: ThreadLayout {
         id: 152,
         frame: Top::Behind {
             pointer: 56,
@@ -157,13 +157,13 @@ const IN_3_11: Layout = Layout {
         },
         chunk: Some(296),
     },
-    frame: Frame {
+    frame: FrameLayout {
         previous: 48,
         code: 32,
         instruction: Instruction::Address { at: 56 },
         life: Life::Chunk { owner: 69 },
     },
-    code: Code {
+    code: CodeLayout {
         file: 112,
         name: 128,
         line: 72,
@@ -173,7 +173,7 @@ const IN_3_11: Layout = Layout {
 };
 
 const IN_3_12: Layout = Layout {
-    thread: Thread {
+    thread: ThreadLayout {
         id: 136,
         frame: Top::Behind {
             pointer: 56,
@@ -181,17 +181,17 @@ const IN_3_12: Layout = Layout {
         },
         chunk: Some(232),
     },
-    frame: Frame {
+    frame: FrameLayout {
         previous: 8,
         code: 0,
         instruction: Instruction::Address { at: 56 },
         life: Life::Chunk { owner: 70 },
     },
-    code: Code {
+    code: CodeLayout {
         line: 68,
         ..IN_3_11.code
     },
-    text: Text {
+    text: TextLayout {
         ascii: 40,
         other: 56,
         ..TEXT_UNTIL_3_11
@@ -200,7 +200,7 @@ const IN_3_12: Layout = Layout {
 };
 
 /// The indices of the offsets in `_Py_DebugOffsets`, counted in words.
-struct Table {
+struct OffsetIndices {
     frame: usize,
     id: usize,
     chunk: usize,
@@ -217,7 +217,7 @@ struct Table {
     ascii: usize,
 }
 
-const IN_3_13: Table = Table {
+const IN_3_13: OffsetIndices = OffsetIndices {
     frame: 23,
     id: 24,
     chunk: 26,
@@ -234,7 +234,7 @@ const IN_3_13: Table = Table {
     ascii: 70,
 };
 
-const IN_3_14: Table = Table {
+const IN_3_14: OffsetIndices = OffsetIndices {
     frame: 26,
     id: 27,
     chunk: 29,
@@ -251,7 +251,7 @@ const IN_3_14: Table = Table {
     ascii: 80,
 };
 
-const IN_3_15: Table = Table {
+const IN_3_15: OffsetIndices = OffsetIndices {
     frame: 26,
     id: 30,
     chunk: 32,
@@ -274,29 +274,29 @@ const FREE_THREADED: usize = 2;
 /// Number of words of the table that are read.
 const WORDS: usize = 96;
 
-enum Row {
+enum VersionLayout {
     Known(Layout),
-    Described(Table),
+    Described(OffsetIndices),
 }
 
 /// The rows, from 3.8 on.
-const ROWS: [Row; 8] = [
-    Row::Known(UNTIL_3_9),
-    Row::Known(UNTIL_3_9),
-    Row::Known(IN_3_10),
-    Row::Known(IN_3_11),
-    Row::Known(IN_3_12),
-    Row::Described(IN_3_13),
-    Row::Described(IN_3_14),
-    Row::Described(IN_3_15),
+const ROWS: [VersionLayout; 8] = [
+    VersionLayout::Known(UNTIL_3_9),
+    VersionLayout::Known(UNTIL_3_9),
+    VersionLayout::Known(IN_3_10),
+    VersionLayout::Known(IN_3_11),
+    VersionLayout::Known(IN_3_12),
+    VersionLayout::Described(IN_3_13),
+    VersionLayout::Described(IN_3_14),
+    VersionLayout::Described(IN_3_15),
 ];
 
 impl Layout {
     /// Returns the layout of a version, whose `_PyRuntime` has the address `runtime`.
     pub fn for_version(version: Version, runtime: usize) -> Result<Self, Trouble> {
         match version.row(&ROWS) {
-            Row::Known(layout) => Ok(*layout),
-            Row::Described(table) => {
+            VersionLayout::Known(layout) => Ok(*layout),
+            VersionLayout::Described(table) => {
                 let words = words(runtime)?;
                 table.layout(&words).ok_or(Trouble::NotDescribed)
             }
@@ -350,7 +350,7 @@ fn words(runtime: usize) -> Result<[u64; WORDS], Trouble> {
     Ok(words)
 }
 
-impl Table {
+impl OffsetIndices {
     /// Returns `None` if an offset is invalid.
     fn layout(&self, words: &[u64; WORDS]) -> Option<Layout> {
         // No structure is larger.
@@ -361,12 +361,12 @@ impl Table {
         };
         let ascii = at(self.ascii)?;
         Some(Layout {
-            thread: Thread {
+            thread: ThreadLayout {
                 id: at(self.id)?,
                 frame: Top::Here(at(self.frame)?),
                 chunk: Some(at(self.chunk)?),
             },
-            frame: Frame {
+            frame: FrameLayout {
                 previous: at(self.previous)?,
                 code: at(self.code)?,
                 instruction: Instruction::Address {
@@ -376,12 +376,12 @@ impl Table {
                     owner: at(self.owner)?,
                 },
             },
-            code: Code {
+            code: CodeLayout {
                 file: at(self.file)?,
                 name: at(self.name)?,
                 line: at(self.line)?,
             },
-            text: Text {
+            text: TextLayout {
                 length: at(self.length)?,
                 state: at(self.state)?,
                 // In a build without a GIL, the byte before it changes independently.

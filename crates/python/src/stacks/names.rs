@@ -22,13 +22,13 @@ const MAX_FILE_BYTES: usize = LONGEST - MAX_NAME_BYTES - 20;
 
 /// The fields of a code object when its name was read. Another object may have the address later.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Code {
+struct CodeFields {
     file: usize,
     name: usize,
     line: u32,
 }
 
-impl Code {
+impl CodeFields {
     /// Returns true if it is not a function's: the interpreter makes such code, with one text for its name
     /// and its file, for its work after an `__init__`.
     const fn is_between(self) -> bool {
@@ -36,8 +36,8 @@ impl Code {
     }
 }
 
-struct Known {
-    code: Code,
+struct NamedCode {
+    code: CodeFields,
     /// `None` for the interpreter's code between functions.
     id: Option<StringId>,
     /// The last sample that has seen it unchanged.
@@ -47,7 +47,7 @@ struct Known {
 /// The names of code objects. Each is read once.
 #[derive(Default)]
 pub struct Names {
-    known: HashMap<usize, Known, BuildHasherDefault<OfAddress>>,
+    known: HashMap<usize, NamedCode, BuildHasherDefault<OfAddress>>,
     snapshot: Snapshot,
     asked: Vec<usize>,
     samples: u64,
@@ -89,8 +89,8 @@ impl Names {
         let now = self.samples;
         self.asked.clear();
         for code in codes {
-            let known = self.known.entry(*code).or_insert(Known {
-                code: Code {
+            let known = self.known.entry(*code).or_insert(NamedCode {
+                code: CodeFields {
                     file: 0,
                     name: 0,
                     line: 0,
@@ -113,7 +113,7 @@ impl Names {
     /// Reads the name of a code object, unless it is known. Returns false if it is not a code object.
     fn look(&mut self, ready: &Ready, address: usize) -> bool {
         let code = read(&mut self.snapshot, ready, address);
-        let is_known = |known: &Known| Some(known.code) == code && known.id != Some(NO_STRING);
+        let is_known = |known: &NamedCode| Some(known.code) == code && known.id != Some(NO_STRING);
         if self.known.get(&address).is_some_and(is_known) {
             return true;
         }
@@ -136,11 +136,11 @@ impl Names {
 }
 
 /// Reads a code object, or returns `None` if it is not one.
-fn read(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<Code> {
+fn read(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<CodeFields> {
     let layout = &ready.layout;
     let bytes = snapshot.get(address, layout.code_bytes())?;
     let is_code = word(bytes, layout.kind) == ready.code_type;
-    is_code.then(|| Code {
+    is_code.then(|| CodeFields {
         file: word(bytes, layout.code.file),
         name: word(bytes, layout.code.name),
         line: word(bytes, layout.code.line) as u32,
@@ -149,7 +149,7 @@ fn read(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<Code> 
 
 /// Returns `QUALNAME (MAX_FILE_BYTES:FIRST LINE)`. If it is too long, the name is cut at its end, and the path at its
 /// beginning.
-fn text_of(snapshot: &mut Snapshot, ready: &Ready, code: Code) -> Option<String> {
+fn text_of(snapshot: &mut Snapshot, ready: &Ready, code: CodeFields) -> Option<String> {
     let mut name = text(snapshot, ready, code.name)?;
     name.truncate(name.floor_char_boundary(MAX_NAME_BYTES));
     let file = text(snapshot, ready, code.file)?;

@@ -17,7 +17,7 @@ const MAX_FRAMES: usize = 4096;
 /// Limits for the chunks of a thread, and for the bytes of one.
 const MAX_CHUNKS: usize = 64;
 const MAX_CHUNK_BYTES: usize = 1 << 20;
-/// Limit for the frames outside the chunks that are copied with them.
+/// Maximum number of frames outside the chunks that are copied together with the chunks.
 const MAX_OUTSIDE: usize = 900;
 /// The bits that tag a reference. The alignment of objects keeps them zero.
 pub const TAGS: usize = 0b111;

@@ -38,7 +38,7 @@ const MAX_CODES: usize = 4096;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A compiled graph.
-struct Graph {
+struct CompiledGraph {
     /// The module of each of its operations.
     modules: Held,
     /// A weak reference, which calls [`goes`] when the graph is freed.
@@ -46,13 +46,13 @@ struct Graph {
     /// The possible prefixes of its modules' names ([`known::around`]).
     starts: Vec<String>,
     /// The code that it runs, by the prefix of the names, from the first call on.
-    codes: Vec<(String, &'static Code)>,
+    codes: Vec<(String, &'static GraphCode)>,
 }
 
 /// The functions that a compiled graph runs.
-struct Code(&'static [Function]);
+struct GraphCode(&'static [ScopedFunction]);
 
-struct Function {
+struct ScopedFunction {
     /// The address of the code object, which is never freed.
     code: usize,
     scopes: Vec<At<Scope>>,
@@ -65,7 +65,7 @@ type Scope = Option<&'static [u8]>;
 /// The modules that a launch belongs to.
 type Paths = Vec<String>;
 /// A function's code object, and its launches.
-type Launches<'py> = (Object<'py>, Vec<At<Paths>>);
+type CodeLaunches<'py> = (Object<'py>, Vec<At<Paths>>);
 
 lifecycle::global! {
     stage: Sinks;
@@ -78,38 +78,38 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static NAMES: Held = Held::none();
-    /// Number of [`Code`]s.
+    /// Number of [`GraphCode`]s.
     #[fork(keep = "they are inherited")]
     #[restart(keep)]
     static CODES: AtomicUsize = AtomicUsize::new(0);
     /// Graphs by address. No function of Python is called under the lock.
     #[fork(reset)]
     #[restart(reset)]
-    static GRAPHS: Lock<BTreeMap<usize, Graph>> = Lock::new(BTreeMap::new());
+    static GRAPHS: Lock<BTreeMap<usize, CompiledGraph>> = Lock::new(BTreeMap::new());
 }
 
 /// A function of torch's compiler.
-struct Followed {
+struct CompilerFunction {
     module: &'static CStr,
     file: &'static str,
     name: &'static [&'static str],
     calls: &'static dyn Calls,
 }
 
-const FOLLOWED: [Followed; 3] = [
-    Followed {
+const FOLLOWED: [CompilerFunction; 3] = [
+    CompilerFunction {
         module: c"torch._inductor.compile_fx",
         file: "torch/_inductor/compile_fx.py",
         name: &["compile_fx"],
         calls: &Compiles,
     },
-    Followed {
+    CompilerFunction {
         module: MADE_IN,
         file: MADE_IN_FILE,
         name: &["CompiledFxGraph", "post_compile"],
         calls: &IsMade,
     },
-    Followed {
+    CompilerFunction {
         module: MADE_IN,
         file: MADE_IN_FILE,
         name: &["CompiledFxGraph", "__call__"],
@@ -212,7 +212,7 @@ fn keep(py: Python<'_>, graph: &Object<'_>) -> Option<()> {
     static GOES: MethodDef = MethodDef::bound(c"tllmprof_graph_goes", goes);
     let modules = call(py, c"modules", &[]).filter(|modules| !modules.is_none())?;
     let address = graph.addr();
-    let made = Graph {
+    let made = CompiledGraph {
         modules: Held::new(modules),
         reference: gone::reference(graph, &GOES)?,
         starts: Vec::new(),
@@ -235,7 +235,7 @@ fn goes(py: Python<'_>, address: &Object<'_>) {
     drop_graph(py, gone::address(address).and_then(remove));
 }
 
-fn drop_graph(py: Python<'_>, graph: Option<Graph>) {
+fn drop_graph(py: Python<'_>, graph: Option<CompiledGraph>) {
     if let Some(graph) = graph {
         drop(graph.reference.take(py));
         drop(graph.modules.take(py));
@@ -247,7 +247,7 @@ struct Runs;
 
 impl Calls for Runs {
     fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, _: bool) -> Entered {
-        const NOTHING: &Code = &Code(&[]);
+        const NOTHING: &GraphCode = &GraphCode(&[]);
         let code = first.and_then(|graph| code(py, graph));
         scopes::push_within(code.unwrap_or(NOTHING));
         Entered::with(None)
@@ -264,7 +264,7 @@ impl Calls for Runs {
 
 /// Returns the code that a graph runs in the thread's current scope, if its compilation was seen. If layers
 /// are compiled one by one, one graph may serve all of them.
-fn code(py: Python<'_>, graph: &Object<'_>) -> Option<&'static Code> {
+fn code(py: Python<'_>, graph: &Object<'_>) -> Option<&'static GraphCode> {
     let address = graph.addr();
     let caller = scopes::innermost();
     let modules = {
@@ -286,7 +286,7 @@ fn code(py: Python<'_>, graph: &Object<'_>) -> Option<&'static Code> {
     let paths = lines.flat_map(|(_, paths)| paths.iter().map(String::as_str));
     let starts = known::around(&paths.filter(|path| !path.is_empty()).collect());
     let start = start(&starts, caller).to_owned();
-    let code: &'static Code = Box::leak(Box::new(Code::new(functions, &start)));
+    let code: &'static GraphCode = Box::leak(Box::new(GraphCode::new(functions, &start)));
     let mut graphs = GRAPHS.lock_for(LOCK_TIMEOUT)?;
     let known = graphs.get_mut(&address)?;
     known.starts = starts;
@@ -311,7 +311,7 @@ pub fn name_of_graph(py: Python<'_>, module: &Object<'_>) -> Option<String> {
 }
 
 /// Reads the result of `lines_of`: the functions that launch work of modules.
-fn read<'py>(functions: &Object<'py>) -> Vec<Launches<'py>> {
+fn read<'py>(functions: &Object<'py>) -> Vec<CodeLaunches<'py>> {
     let function = |pair: Object<'py>| {
         let lines: Vec<_> = pair
             .at(1)?
@@ -324,9 +324,9 @@ fn read<'py>(functions: &Object<'py>) -> Vec<Launches<'py>> {
     functions.elements().filter_map(function).collect()
 }
 
-impl Code {
-    fn new(functions: Vec<Launches<'_>>, around: &str) -> Self {
-        let mut names = Names::default();
+impl GraphCode {
+    fn new(functions: Vec<CodeLaunches<'_>>, around: &str) -> Self {
+        let mut names = ScopeNames::default();
         let functions = functions.into_iter().map(|(code, lines)| {
             let mut scopes: Vec<At<Scope>> = Vec::new();
             for (at, mut paths) in lines {
@@ -338,12 +338,12 @@ impl Code {
                     scopes.push((at, name));
                 }
             }
-            Function {
+            ScopedFunction {
                 code: code.release().addr(),
                 scopes,
             }
         });
-        let functions: Box<[Function]> = functions.collect();
+        let functions: Box<[ScopedFunction]> = functions.collect();
         Self(Box::leak(functions))
     }
 }
@@ -360,9 +360,9 @@ fn place(line: &Object<'_>) -> Option<At<Paths>> {
 
 /// Names that are stored once.
 #[derive(Default)]
-struct Names(BTreeMap<String, Scope>);
+struct ScopeNames(BTreeMap<String, Scope>);
 
-impl Names {
+impl ScopeNames {
     fn keep(&mut self, name: String) -> Scope {
         *self.0.entry(name).or_insert_with_key(|name| {
             let label = Label::keep(|| name.bytes());
@@ -371,7 +371,7 @@ impl Names {
     }
 }
 
-impl scopes::Within for Code {
+impl scopes::Within for GraphCode {
     fn now(&self) -> Option<&'static [u8]> {
         let Self(functions) = *self;
         if functions.is_empty() {

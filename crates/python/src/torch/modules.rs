@@ -100,7 +100,7 @@ pub fn look(py: Python<'_>) {
     let Some(code) = called(py) else { return };
     WAITS.store(false, Ordering::Relaxed);
     if marks::are_wanted() || recorder::is_wanted() {
-        follow(py, &code, &Modules);
+        follow(py, &code, &ModuleCalls);
     }
 }
 
@@ -111,9 +111,9 @@ fn called(py: Python<'_>) -> Option<Object<'_>> {
     call.attr(c"__code__")
 }
 
-struct Modules;
+struct ModuleCalls;
 
-impl Calls for Modules {
+impl Calls for ModuleCalls {
     fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, _: bool) -> Entered {
         let Some(thread) = threads::current() else {
             return Entered::with(None);

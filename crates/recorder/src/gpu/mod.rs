@@ -48,7 +48,7 @@ use span::Why;
 use spans::{begin, end_locked, end_span, give_last};
 use streams::Stream;
 pub use streams::Target;
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::gate;
 use tllmprof_platform::log;
 use tllmprof_sync::{Lock, Machine};
@@ -434,7 +434,7 @@ pub fn before_destroy(doomed: Doomed, capturing: bool) {
     }
     let Some(driver) = Driver::get() else { return };
     let is_of_context = !matches!(doomed, Doomed::Stream(_));
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     if is_of_context {
         MAKING.on(making::Event::Dooms);
         until(USERS_TIMEOUT, || !MAKING.state().is_under_way());
@@ -554,7 +554,7 @@ pub fn users() -> u32 {
 /// Runs `act`, which uses events, except while the last times are read, after timing has stopped, or while no
 /// thread may be in the driver. Returns true if it ran. Its time counts as the library's own.
 fn timed(act: impl FnOnce()) -> bool {
-    let _errno = Kept::new();
+    let _errno = SavedErrno::new();
     let since = clock::ticks();
     let (users, own) =
         writers::current().map_or((&USERS, &OWN), |writer| (&writer.timing, &writer.timed));

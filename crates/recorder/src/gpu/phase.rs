@@ -38,7 +38,7 @@ pub enum Event {
     Opens,
     /// The window has closed.
     Closes,
-    /// Its last times are read, as far as possible.
+    /// The window's last times are read, as far as possible.
     AllRead,
     /// A thread takes too long in the driver: it is not known what it still uses.
     GivesUp,

@@ -52,7 +52,7 @@ pub struct Span {
     pub pair: Index,
     /// The stream's number.
     pub stream: u16,
-    /// True if its end was recorded when more than its own work was over.
+    /// True if the event at its end was recorded late, so that other work may lie before that event, too.
     pub cut: bool,
     pub iteration: u64,
     /// The time when the first event had been recorded, in ticks.

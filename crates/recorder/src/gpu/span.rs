@@ -104,16 +104,16 @@ pub struct Ending {
 /// The result of ending a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It stays open: it has no launch yet, but another thread is making one.
+    /// The span stays open: it has no launch yet, but another thread is making one.
     Stays,
-    /// It has no work, so its events are free.
+    /// The span has no work, so its events are free.
     Empty,
-    /// Its last event is after all of its work.
+    /// The span's last event is after all of its work.
     Whole,
-    /// It is whole if its last event can be recorded now, and lost otherwise. `cut`: when the event happens,
+    /// The span is whole if its last event can be recorded now, and lost otherwise. `cut`: when the event happens,
     /// more than its work may be over.
     GiveLast { cut: bool },
-    /// Its end cannot be determined any more.
+    /// The span's end can no longer be determined.
     Lost,
 }
 

@@ -16,7 +16,7 @@ use tllmprof_record::{Counter, LAST_LASTING, NO_STRING, StringId};
 
 use super::{Writer, lasting};
 use crate::{arena, keep, reuse, space, writers};
-use tllmprof_platform::errno::Kept;
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_sync::hash::MIX;
 
 /// The number of texts that can be remembered.
@@ -98,7 +98,7 @@ impl Label {
 
     /// Like [`Label::new`], but may be called from anywhere. `None` if there is no more room for texts.
     pub fn keep<T: Iterator<Item = u8>>(text: impl Fn() -> T) -> Option<&'static Self> {
-        let _errno = Kept::new();
+        let _errno = SavedErrno::new();
         let length = text().take(LONGEST).count();
         let place = arena::take(size_of::<Self>() + length)?.cast::<Self>();
         // SAFETY: `arena::take` gives that many bytes, aligned to 8 and all zeros, only to this caller and for good:
@@ -190,7 +190,7 @@ lifecycle::global! {
     /// Part of every hash. It differs in the child of a fork, where the parent's texts are not written.
     #[fork(by = in_child)]
     static ERA: AtomicU32 = AtomicU32::new(1);
-    /// The era of texts that stay while others are dropped. Never equal to one of the others.
+    /// The era of texts that stay while others are dropped. It never equals the era of a text that is dropped.
     #[fork(by = in_child)]
     static LASTING: AtomicU32 = AtomicU32::new(u32::MAX);
 }

@@ -70,9 +70,9 @@ pub struct Rule {
 pub enum Saved {
     /// The function does not change it.
     Kept,
-    /// It is saved at this distance from the caller's stack pointer.
+    /// The register is saved at this distance from the caller's stack pointer.
     FromCfa(isize),
-    /// It is saved at this distance from the function's own frame pointer.
+    /// The register is saved at this distance from the function's own frame pointer.
     FromFramePointer(isize),
 }
 

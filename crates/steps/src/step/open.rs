@@ -73,7 +73,7 @@ impl OpenRanges {
         }
     }
 
-    /// Drops all of them.
+    /// Drops all open ranges.
     pub fn clear(&self) {
         self.count.store(0, Relaxed);
     }

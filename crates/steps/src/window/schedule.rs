@@ -30,7 +30,7 @@ pub struct Schedule {
     next: usize,
     /// The window at `next`, if it is open.
     open: Option<Taken>,
-    /// Its remaining iterations, if it was closed in between.
+    /// The window's remaining iterations, if it was closed in between.
     rest: Option<Rest>,
     captured: Vec<Taken>,
     /// The number of parts that are not kept because there were too many.

@@ -8,11 +8,11 @@ use crate::window::Cut;
 /// The reason why a window cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conflict {
-    /// This one is open.
+    /// This window is open.
     Open(Window),
-    /// This one was already asked for.
+    /// This window was already asked for.
     Demanded(Window),
-    /// This one was planned from the start, and shares an iteration with the new one.
+    /// This window was planned from the start, and shares an iteration with the new one.
     Planned(Window),
     /// A window of steady iterations will open, which does not give way.
     ToCome,

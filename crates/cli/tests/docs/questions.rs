@@ -1,0 +1,102 @@
+//! Questions of a new user (`questions.csv`): each is answered in a section that one step leads to, from an index or by the
+//! search.
+
+use std::fs;
+
+use super::links::anchor;
+use super::words::root;
+
+/// Pages whose lines lead to others: the book's contents, and tables of what a user wants or sees.
+const INDEXES: [&str; 3] = ["SUMMARY.md", "introduction.md", "symptoms.md"];
+/// A user looks no further down the results of the search, which shows 30.
+const MAX_RESULTS: usize = 12;
+
+/// A section of a page: what the book's search finds.
+struct Section {
+    /// `page.md#anchor`.
+    target: String,
+    /// The page's title and the section's text.
+    text: String,
+}
+
+/// The sections of the book's pages.
+fn sections() -> Vec<Section> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root().join("docs")).unwrap() {
+        let path = entry.unwrap().path();
+        let page = path.file_name().unwrap().to_string_lossy().into_owned();
+        if !page.ends_with(".md") || page == "SUMMARY.md" {
+            continue;
+        }
+        let mut title = String::new();
+        let mut is_code = false;
+        for line in fs::read_to_string(&path).unwrap().lines() {
+            is_code ^= line.trim_start().starts_with("```");
+            let level = line.bytes().take_while(|byte| *byte == b'#').count();
+            if (1..=3).contains(&level) && !is_code {
+                let heading = line[level..].trim();
+                if level == 1 {
+                    heading.clone_into(&mut title);
+                }
+                found.push(Section {
+                    target: format!("{page}#{}", anchor(heading)),
+                    text: format!("{title}\n{heading}\n"),
+                });
+            } else if let Some(section) = found.last_mut() {
+                section.text.push_str(line);
+                section.text.push('\n');
+            }
+        }
+    }
+    found
+}
+
+/// Whether each of the words, or one that begins with it, is in the text.
+fn has_words(text: &str, words: &str) -> bool {
+    let text = text.to_lowercase();
+    let in_text: Vec<_> = text.split(|c: char| !c.is_alphanumeric()).collect();
+    let mut words = words.split(' ').map(str::to_lowercase);
+    words.all(|word| in_text.iter().any(|other| other.starts_with(&word)))
+}
+
+/// Whether a line of an index has the words and a link to the page, or is on the page itself.
+fn is_in_index(words: &str, target: &str) -> bool {
+    let page = target.split('#').next().unwrap();
+    INDEXES.iter().any(|index| {
+        let text = fs::read_to_string(root().join("docs").join(index)).unwrap();
+        let links = |line: &&str| *index == page || line.contains(&format!("]({page}"));
+        text.lines()
+            .filter(links)
+            .any(|line| has_words(line, words))
+    })
+}
+
+/// Whether the search for these words shows the section among its first results.
+fn is_found(sections: &[Section], words: &str, target: &str) -> bool {
+    let results = sections.iter().filter(|one| has_words(&one.text, words));
+    let results: Vec<_> = results.collect();
+    results.len() <= MAX_RESULTS && results.iter().any(|one| one.target == target)
+}
+
+#[test]
+fn questions_of_a_new_user_are_answered_in_one_step() {
+    let sections = sections();
+    let mut file =
+        csv::Reader::from_path(root().join("crates/cli/tests/docs/questions.csv")).unwrap();
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for row in file.records() {
+        let row = row.unwrap();
+        let [question, words, target, answer] = [0, 1, 2, 3].map(|column| &row[column]);
+        count += 1;
+        let section = sections.iter().find(|one| one.target == target);
+        if !section.is_some_and(|one| one.text.contains(answer)) {
+            wrong.push(format!("{question} {target} does not say {answer:?}"));
+        }
+        if !is_in_index(words, target) && !is_found(&sections, words, target) {
+            wrong.push(format!("{question} {words:?} does not lead to {target}"));
+        }
+    }
+    assert_eq!(count, 25);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
