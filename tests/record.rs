@@ -38,7 +38,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 
-use common::{Fixture, Switch};
+use common::{Fixture, INEXACT, Switch};
 use counts::Counts;
 use read::Read;
 use tllmprof_record::{CallKind, Counter, Ended, Info, What};
@@ -90,6 +90,38 @@ fn iterations_windows_and_calls_are_those_of_the_driver() {
         }));
         record.assert_calls_lie_in_their_windows();
     }
+}
+
+/// One thread launches, another waits and reads up to two steps later.
+#[test]
+fn windows_by_auto_hold_each_iteration_of_two_threads() {
+    let edges: Vec<_> = (0..20).map(|n| (400 + 75 * n, 449 + 75 * n)).collect();
+    let windows: Vec<_> = edges.iter().map(|(a, b)| format!("{a}-{b}")).collect();
+    let expected: Vec<u64> = edges.iter().flat_map(|(a, b)| *a..=*b).collect();
+    let mut exact = 0;
+    for _ in 0..4 {
+        let fixture = Fixture::new("engines")
+            .window(&windows.join(","), "auto")
+            .args("ahead")
+            .env("TLLMPROF_TRACE", "%p.tllmprof")
+            .env("TLLMPROF_WARMUP", "0");
+        let folder = fixture.folder().to_owned();
+        let (ran, records) = fixture.run_and(|| Read::all(&folder));
+        let said = ran.output.err();
+        assert_eq!(ran.output.status.code(), Some(0), "{said}");
+        if said.contains(INEXACT) {
+            continue;
+        }
+        exact += 1;
+        let [record] = &records[..] else {
+            panic!("{} records\n{said}", records.len());
+        };
+        assert_eq!(record.windows(), edges, "{said}");
+        let dropped = record.header.counter(Counter::EventsDropped);
+        assert_eq!(record.iterations(), expected, "{dropped} dropped: {said}");
+        assert!(!said.contains("asked for"), "{said}");
+    }
+    assert!(exact > 0, "the machine is too busy");
 }
 
 /// Returns the number of calls of a kind that the driver saw while the profiler was on.

@@ -137,6 +137,15 @@ static void empty_data(void)
     unlimit(RLIMIT_DATA);
 }
 
+/* No memory, not even in the allocator's own pages: a thread's first call of the driver ends the process then. */
+static void take_all_data(void)
+{
+    limit(RLIMIT_DATA, status_bytes("VmData"));
+    for (size_t size = 1 << 20; size >= 16; size /= 2)
+        while (malloc(size) != NULL)
+            ;
+}
+
 /* Before there are other threads, which have capabilities of their own. */
 static void lock_no_more_than_allowed(void)
 {
@@ -563,6 +572,7 @@ static const struct situation {
     {"nothing", nothing, nothing, nothing, step_here},
     {"addresses", nothing, fill_addresses, empty_addresses, step_here},
     {"data", nothing, fill_data, empty_data, step_here},
+    {"all_data", nothing, take_all_data, empty_data, step_here},
     {"locked", lock_no_more_than_allowed, lock_memory, unlock_memory, step_here},
     {"memory", nothing, use_up_memory, nothing, step_here},
     {"stopped", nothing, be_stopped, nothing, step_here},

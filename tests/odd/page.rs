@@ -78,7 +78,7 @@ const TRIED: [(&str, &str); 9] = [
     ),
     (
         "limits",
-        "`ulimit` `-n` 4 to 16, `-u`, `-v`, `-s` 100 KiB (with 64 KiB the command itself overflows its stack, and the program does not start) and unlimited, `-c`, `-f`, `-t`, `-i`, \
+        "`ulimit` `-n` 4 to 16, `-u`, `-v`, `-s` 64 KiB and unlimited, `-c`, `-f`, `-t`, `-i`, \
          `-l`; all descriptors taken before the first CUDA call; `mlockall`; `PR_SET_TSC`",
     ),
     (

@@ -98,6 +98,24 @@ situations! {
         "`RLIMIT_DATA` is reached within the window",
         "the record is whole: it is no data of the process's",
         || drop(is_whole(&Case { arguments: "data 20000 20", ..Case::NEW }, 20_000));
+    no_memory_is_left_to_call_the_driver: "memory limits",
+        "https://github.com/StephanGocht/VeriPB/issues/30",
+        "`RLIMIT_DATA` is reached, and the C library has no memory left, before the library's own thread calls the driver",
+        "a line says that the device is not waited for",
+        || {
+            let case = Case {
+                arguments: "all_data 200 20",
+                variables: &[("TLLM_PROFILE_START_STOP", "0-29"), ("TLLMPROF_TRACE", "")],
+                ..Case::NEW
+            };
+            let Some(ran) = case.compare() else { return };
+            ran.says(&[
+                "window 0-29 opened at iteration 0",
+                "tllmprof's thread does not call the driver: there is no memory for thread-local variables",
+                "window 0-29 closed: 30 iterations",
+                "window 0-29 captured: ",
+            ]);
+        };
     all_memory_is_locked: "memory limits",
         "https://github.com/GrapheneOS/hardened_malloc/issues/128",
         "`mlockall(MCL_FUTURE)` with a small `RLIMIT_MEMLOCK`, within the window",

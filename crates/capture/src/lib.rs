@@ -174,13 +174,12 @@ fn finish(iterations: u64, drain: bool, here: bool) {
     for lost in add_ons().filter_map(|add_on| add_on.loses()) {
         log::say!(Warn, "{lost}");
     }
+    let is_done = worker::is_there() && worker::run(Job::Close { iterations, drain }, EXIT_TIMEOUT);
     if !worker::is_there() {
-        if here {
+        if !is_done && here {
             close_all(iterations, false);
         }
-    } else if !worker::run(Job::Close { iterations, drain }, EXIT_TIMEOUT)
-        && STATE.try_lock().is_none_or(|state| state.open.is_some())
-    {
+    } else if !is_done && STATE.try_lock().is_none_or(|state| state.open.is_some()) {
         log::say!(
             Warn,
             "the window could not be closed within {EXIT_TIMEOUT:?} at the end"

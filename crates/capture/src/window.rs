@@ -164,7 +164,7 @@ impl Capture {
                     Warn,
                     "window {window}: waiting for the device took over {DRAIN_TIMEOUT:?}: its last work may be missing"
                 );
-            } else {
+            } else if !worker::lacks_memory() {
                 log::say!(
                     Warn,
                     "window {window}: no thread could be started to wait for the device: its last work may be missing"

@@ -8,14 +8,16 @@
 //! The worker must not keep the process from ending ([`own_threads`]).
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
 use once_cell::race::OnceBox;
 
 use tllmprof_platform::driver::Driver;
+use tllmprof_platform::elf;
 use tllmprof_platform::lifecycle;
+use tllmprof_platform::log;
 use tllmprof_platform::own_threads::{self, OwnThread, ThreadKind};
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::system::name_thread;
@@ -72,6 +74,9 @@ lifecycle::global! {
     static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
     #[fork(keep = "stored with each job")]
     static ITERATIONS: AtomicU64 = AtomicU64::new(0);
+    /// True if the worker has ended because there was no memory to call the driver.
+    #[fork(reset)]
+    static LACKS_MEMORY: AtomicBool = AtomicBool::new(false);
 }
 
 lifecycle::global! {
@@ -109,6 +114,7 @@ pub fn start(act: fn(Job)) {
     {
         return;
     }
+    LACKS_MEMORY.store(false, Ordering::Relaxed);
     if !own_threads::start(ThreadKind::Worker, STACK_BYTES, main) {
         WORD.store(NO_THREAD, Ordering::Release);
     }
@@ -117,6 +123,11 @@ pub fn start(act: fn(Job)) {
 /// Returns true if the worker runs.
 pub fn is_there() -> bool {
     !matches!(WORD.load(Ordering::Acquire), NO_THREAD | ENDING)
+}
+
+/// Returns true if the worker has ended because there was no memory to call the driver.
+pub fn lacks_memory() -> bool {
+    LACKS_MEMORY.load(Ordering::Acquire)
 }
 
 impl Job {
@@ -180,7 +191,7 @@ pub fn run(job: Job, patience: Duration) -> bool {
             return false;
         }
     }
-    true
+    !lacks_memory()
 }
 
 /// Waits until the worker has nothing to do. Returns false if that takes longer than `patience`, or there is no worker.
@@ -226,6 +237,8 @@ extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
 }
 
 fn work() {
+    // State of the loaded modules when there was memory for the driver's thread-local variables.
+    let mut checked = None;
     loop {
         let code = WORD.load(Ordering::Acquire);
         if code == ENDING {
@@ -243,6 +256,20 @@ fn work() {
                 return;
             }
             continue;
+        }
+        if code != MAKING_ROOM && checked != Some(elf::changes()) {
+            if !own_threads::has_memory_for_thread_locals() {
+                log::once!(
+                    Warn,
+                    "tllmprof's thread does not call the driver: there is no memory for thread-local variables \
+                     (RLIMIT_DATA, RLIMIT_AS): the device is not waited for, and GPU times may be missing"
+                );
+                LACKS_MEMORY.store(true, Ordering::Release);
+                WORD.store(NO_THREAD, Ordering::Release);
+                wake_all();
+                return;
+            }
+            checked = Some(elf::changes());
         }
         if code != MAKING_ROOM
             && let Some(driver) = Driver::get()

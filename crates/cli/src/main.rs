@@ -35,6 +35,7 @@ mod records;
 mod report;
 mod run;
 mod runs;
+mod small_stack;
 mod streams;
 mod supervised;
 mod symbols;
@@ -116,6 +117,10 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
+    small_stack::run_with_enough(run_command)
+}
+
+fn run_command() -> ExitCode {
     output::survive_size_limits();
     let command = Arguments::command().color(manners::help_colour(std::env::args_os()));
     let mut command = mistyped::prepare(command);

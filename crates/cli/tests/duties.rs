@@ -186,6 +186,19 @@ const INHERITED: &[Inherited] = &[
         "limit 7 77 99",
     ),
     (
+        "a small stack",
+        || {
+            let limit = libc::rlimit {
+                rlim_cur: 64 << 10,
+                rlim_max: 64 << 10,
+            };
+            // SAFETY: the call reads the local.
+            unsafe { libc::setrlimit(libc::RLIMIT_STACK, &raw const limit) };
+        },
+        "limits",
+        "limit 3 65536 65536",
+    ),
+    (
         "no descriptor is left but for the dynamic linker",
         || few_descriptors(),
         "limits",

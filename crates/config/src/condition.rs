@@ -285,6 +285,13 @@ impl Condition {
         self.parts.iter().any(|part| part.name < FIRST_TIME)
     }
 
+    /// Whether it asks if a step is a pass of a draft model.
+    #[must_use]
+    pub fn names_drafts(&self) -> bool {
+        let mut parts = self.parts.iter();
+        parts.any(|part| part.name == PHASE && matches!(part.with, With::Number(DRAFT)))
+    }
+
     fn value(&self, node: &Node, holds: &impl Fn(Part) -> Option<bool>) -> Option<bool> {
         match node {
             Node::Part(place) => holds(self.parts[*place]),

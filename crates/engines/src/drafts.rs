@@ -1,8 +1,8 @@
 //! Functions in which an engine's steps are passes of a draft model.
 //!
 //! This file holds only data. In speculative decoding, a small draft model proposes tokens, and the main model
-//! checks them in one pass. If the passes of both are steps by the engine's row, those that are made within a call
-//! of one of these functions are the draft model's.
+//! checks them in one pass. If the passes of both go through the function of the engine's row, those that are made
+//! within a call of one of these functions are the draft model's, and no steps.
 //!
 //! `docs/engines.md` shows this table to users; a test keeps the two the same.
 

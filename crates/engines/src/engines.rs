@@ -327,8 +327,8 @@ pub const ENGINES: &[Engine] = &[
         name: "transformers generate",
         seen_by: Seen::Python("transformers.generation.utils"),
         step: "py:transformers.generation.utils:GenerationMixin.prepare_inputs_for_generation",
-        note: "entered before each forward pass; with an assistant model its passes count too, as \
-               drafts, and with chunked prefill each chunk does",
+        note: "entered before each forward pass; an assistant model's passes are no steps, and with \
+               chunked prefill each chunk counts",
         source: "transformers 4.52.4, 4.57.1, 5.0.0, 5.10.4, 5.23.0: \
                  transformers/generation/utils.py, transformers/models/*/modeling_*.py (in 4.40.0 \
                  every model overrides it)",
@@ -339,7 +339,7 @@ pub const ENGINES: &[Engine] = &[
         name: "transformers generate, inputs prepared by the model",
         seen_by: Seen::Python("transformers.generation.utils"),
         step: "py:transformers.generation.utils:GenerationMixin._update_model_kwargs_for_generation",
-        note: "entered after each forward pass; with an assistant model its passes count too",
+        note: "entered after each forward pass; an assistant model's passes are no steps",
         source: "transformers 4.40.0, 4.52.4, 4.57.1, 5.0.0, 5.10.4, 5.23.0: \
                  transformers/generation/utils.py (up to 4.57 Mamba overrides it)",
         tried: "",

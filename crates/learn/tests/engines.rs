@@ -112,6 +112,30 @@ fn another_thread_waits_and_nobody_copies() {
     process.assert_each_once(32);
 }
 
+/// A thread that is not scheduled in time waits for several steps in a row, and launches continue meanwhile.
+#[test]
+fn another_thread_waits_for_several_steps_at_a_time() {
+    for steps_at_a_time in [[1, 1, 2, 3, 1], [1, 3, 2, 1, 2], [3, 1, 3, 1, 3]] {
+        let mut process = Process::new();
+        let mut pending = 0;
+        let mut turns = steps_at_a_time.iter().cycle();
+        let mut turn = turns.next().copied().unwrap_or_default();
+        for _ in 0..1000 {
+            process.iteration();
+            process.launch(1, 0, 1);
+            process.call(1, Call::GraphLaunch);
+            process.launch(1, 10, 3);
+            pending += 1;
+            if pending == turn {
+                (0..pending).for_each(|_| process.call(2, Call::Returned(Wait::Event)));
+                pending = 0;
+                turn = turns.next().copied().unwrap_or_default();
+            }
+        }
+        process.assert_each_once(400);
+    }
+}
+
 #[test]
 fn two_waits_a_step() {
     let mut process = Process::new();

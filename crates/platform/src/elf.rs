@@ -19,7 +19,7 @@ mod slots;
 mod walk;
 mod walker;
 
-pub use changes::{changes, with_modules};
+pub use changes::{changes, unallocated_thread_locals, with_modules};
 use memory::{Memory, double_word};
 pub use namespaces::each_elsewhere;
 pub use slots::{Found, Slot};

@@ -15,7 +15,7 @@ use std::time::Instant;
 use tllmprof_sync::{Published, kernel};
 
 use crate::lifecycle::{self, OnlyThread};
-use crate::{ids, system, thread};
+use crate::{elf, ids, pages, system, thread};
 
 /// The kinds of the library's threads. There is at most one thread of each kind at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -160,6 +160,18 @@ fn main_thread_leaves() {
     WAKE.iter()
         .filter_map(Published::get)
         .for_each(|wake| wake());
+}
+
+/// Returns true if there is memory for the thread-local variables of modules that the calling thread has not
+/// called yet. Without it, the first call of such a module ends the process: "cannot allocate memory for
+/// thread-local data: ABORT".
+pub fn has_memory_for_thread_locals() -> bool {
+    /// The memory that an allocator takes at a time: glibc's 1 MiB, jemalloc's 2 MiB.
+    const ALLOCATOR_BYTES: usize = 2 << 20;
+    match elf::unallocated_thread_locals() {
+        0 => true,
+        bytes => pages::can_map(bytes + ALLOCATOR_BYTES),
+    }
 }
 
 /// Returns the time an idle thread may sleep until it calls [`are_alone`]: no limit while the main thread

@@ -135,6 +135,16 @@ fn chained<T: Chained>(batch: &'static [T]) -> Option<&'static T> {
     batch.first()
 }
 
+/// Returns true if the process may have that number of bytes more.
+pub(crate) fn can_map(bytes: usize) -> bool {
+    let place = map(bytes);
+    if let Some(place) = place {
+        // SAFETY: the mapping was made above, and nothing uses it.
+        unsafe { libc::munmap(place.cast(), bytes) };
+    }
+    place.is_some()
+}
+
 /// Returns a new anonymous mapping.
 fn map(bytes: usize) -> Option<*mut u8> {
     // SAFETY: the kernel chooses where the mapping lies, so that it replaces none.

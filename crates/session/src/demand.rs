@@ -25,6 +25,15 @@ pub fn wants_facts() -> bool {
             .is_some_and(|settings| settings.condition.is_some() || settings.when.is_some())
 }
 
+/// Returns true if passes of draft models are steps, since the variables ask for them.
+pub fn counts_drafts() -> bool {
+    crate::activity::settings().is_some_and(|settings| {
+        let when = settings.when.as_ref().map(|when| &when.condition);
+        let mut conditions = settings.condition.iter().chain(when);
+        conditions.any(Condition::names_drafts)
+    })
+}
+
 /// A window on demand, from its acceptance on.
 pub struct Demand {
     pub condition: Option<Condition>,

@@ -35,7 +35,7 @@ mod wiring;
 
 pub use activity::uses_cuda;
 pub use calls::{closes_after, entered, goes_on, named_entered, returned};
-pub use demand::wants_facts;
+pub use demand::{counts_drafts, wants_facts};
 pub use end::End;
 pub use ending::{finish, finish_at_once, has_begun};
 pub use filtered::filter_comes;

@@ -20,6 +20,7 @@ use tllmprof_platform::gate;
 use tllmprof_platform::gate::Links;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
+use tllmprof_platform::own_threads;
 use tllmprof_platform::panics::contained;
 use tllmprof_scopes as scopes;
 use tllmprof_sync::{Lock, Machine};
@@ -164,6 +165,9 @@ fn attach() -> Result<(), Refusal> {
     let begun = Instant::now();
     let cupti = Cupti::load(driver.version().unwrap_or(0))?;
     let loaded = begun.elapsed();
+    if !own_threads::has_memory_for_thread_locals() {
+        return Err(Refusal::ThreadLocals);
+    }
     mind_exit();
     buffers::prepare();
     gate::prepare();

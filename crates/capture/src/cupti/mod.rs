@@ -327,7 +327,11 @@ impl Plan {
             jobs::refused()
         } else {
             jobs::forget_attach();
-            Some(Refusal::Slow)
+            Some(if worker::lacks_memory() {
+                Refusal::ThreadLocals
+            } else {
+                Refusal::Slow
+            })
         };
         if let Some(refusal) = refusal {
             say_refusal(&refusal);

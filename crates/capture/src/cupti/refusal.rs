@@ -33,6 +33,8 @@ pub enum Refusal {
         status: i32,
     },
     Slow,
+    /// The process has no memory for the thread-local variables of CUPTI or the driver.
+    ThreadLocals,
 }
 
 impl Refusal {
@@ -40,7 +42,7 @@ impl Refusal {
     pub const fn may_pass(&self) -> bool {
         matches!(
             self,
-            Self::Memory { .. } | Self::Taken | Self::Failed { .. }
+            Self::Memory { .. } | Self::Taken | Self::Failed { .. } | Self::ThreadLocals
         )
     }
 
@@ -60,6 +62,7 @@ impl Refusal {
             Self::Failed { .. } => 10,
             Self::Slow => 11,
             Self::Mig => 12,
+            Self::ThreadLocals => 13,
         }
     }
 }
@@ -101,6 +104,9 @@ impl fmt::Display for Refusal {
                  has run)",
             ),
             Self::Failed { function, status } => write!(f, "{function} failed with error {status}"),
+            Self::ThreadLocals => f.write_str(
+                "the process has no memory for CUPTI's thread-local variables (RLIMIT_DATA, RLIMIT_AS)",
+            ),
             Self::Slow => f.write_str("CUPTI took too long to load, or no thread could be started to load it"),
         }
     }

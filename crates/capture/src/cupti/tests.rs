@@ -333,9 +333,11 @@ fn each_refusal_has_a_number_and_a_reason_of_its_own() {
             status: 15,
         },
         Refusal::Slow,
+        Refusal::Mig,
+        Refusal::ThreadLocals,
     ];
     let numbers: Vec<_> = refusals.iter().map(Refusal::number).collect();
-    assert_eq!(numbers, (0..12).collect::<Vec<_>>());
+    assert_eq!(numbers, (0..14).collect::<Vec<_>>());
     let texts: std::collections::HashSet<_> = refusals.iter().map(Refusal::to_string).collect();
     assert_eq!(texts.len(), refusals.len());
     assert!(refusals[8].to_string().contains("5 MiB of memory free"));
@@ -345,5 +347,8 @@ fn each_refusal_has_a_number_and_a_reason_of_its_own() {
             .contains("cuptiSubscribe failed with error 15")
     );
     let passing = refusals.iter().filter(|refusal| refusal.may_pass());
-    assert_eq!(passing.map(Refusal::number).collect::<Vec<_>>(), [8, 9, 10]);
+    assert_eq!(
+        passing.map(Refusal::number).collect::<Vec<_>>(),
+        [8, 9, 10, 13]
+    );
 }

@@ -101,6 +101,8 @@ struct SiteSlot {
 pub(crate) struct Choice {
     pub rule: Rule,
     pub occurrences: u32,
+    /// Lower quartile of the work between occurrences, in launches.
+    pub least: u32,
     pub since: Work,
     /// Number of occurrences of the site that was followed until now.
     pub replaced: u32,
@@ -191,6 +193,7 @@ impl Scratch {
             rule,
             parts,
             occurrences,
+            least: chosen.least,
             since,
             replaced: current.map_or(0, |current| self::occurrences(history, current.rule).0),
             earlier: current.map_or(0, |current| earlier(history, current.rule, &rule)),

@@ -117,7 +117,7 @@ impl Learner {
     }
 
     /// Returns true if the launches recur more steadily than the reads of another thread, which may come
-    /// late.
+    /// late. Reads that come several at a time, after several passes, come after one pass at other times.
     pub(super) fn passes_are_steadier(&self, choice: &Choice) -> bool {
         let rule = &choice.rule;
         self.periods.found().is_some_and(|anchor| {
@@ -125,8 +125,9 @@ impl Learner {
                 && anchor.run >= EVEN_RUN
                 && rule.threads & 1 << anchor.thread != 0
                 && anchor.is_even()
-                && anchor.weight() * 13 >= rule.median * 10
-                && anchor.weight() * 10 <= rule.median * 13
+                && [rule.median, choice.least].iter().any(|work| {
+                    anchor.weight() * 13 >= work * 10 && anchor.weight() * 10 <= work * 13
+                })
         })
     }
 

@@ -1,7 +1,7 @@
-//! Detects modules that were loaded or unloaded.
+//! Detects modules that were loaded or unloaded, and memory that they need later.
 
 use super::walk::{Description, Walking, each_described, iterate};
-use super::{Module, walk};
+use super::{Memory, Module, walk};
 
 /// Returns the number of modules that have been loaded plus the number unloaded so far.
 pub fn changes() -> u64 {
@@ -13,6 +13,24 @@ pub fn changes() -> u64 {
         true
     });
     changes
+}
+
+/// Returns the bytes of thread-local variables that the C library has yet to allocate for the calling thread, when the
+/// thread first uses them.
+pub fn unallocated_thread_locals() -> usize {
+    let mut bytes = 0;
+    let _walking = Walking::begin();
+    each_described(&mut |Description(info)| {
+        if info.dlpi_tls_data.is_null() {
+            // SAFETY: the loader has given the description, of a module that is loaded.
+            let memory = unsafe { Memory::described_by(info) };
+            let mut headers = memory.headers().iter();
+            let own = headers.find(|header| header.p_type == libc::PT_TLS);
+            bytes += own.map_or(0, |header| (header.p_memsz + header.p_align) as usize);
+        }
+        false
+    });
+    bytes
 }
 
 /// Runs `act` on all loaded modules. None is unloaded during the call: the loader's lock is held. Functions

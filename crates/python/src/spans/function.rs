@@ -178,15 +178,16 @@ impl Function {
 
     /// Notes that a thread enters the function: a call begins, or a generator or coroutine resumes.
     /// `overlaps`: it may end before calls that begin later. `facts` reads the batch, if that decides whether
-    /// a window opens.
+    /// a window opens. `counts` is false if the call is no step, although the function is one.
     pub fn enters(
         &'static self,
         py: Python<'_>,
         goes_on: bool,
         overlaps: bool,
+        counts: bool,
         facts: &mut dyn FnMut() -> Facts,
     ) -> Entered {
-        let iteration = self.begins(py, goes_on, facts);
+        let iteration = self.begins(py, goes_on, counts, facts);
         let begin = if overlaps {
             Name::push_apart
         } else {
@@ -205,19 +206,23 @@ impl Function {
     /// range, and is left with [`Entered::unkept`]. An iteration that begins here stays open until the next
     /// one.
     pub fn enters_unkept(&'static self, py: Python<'_>, goes_on: bool) {
-        self.begins(py, goes_on, &mut Facts::default);
+        self.begins(py, goes_on, true, &mut Facts::default);
     }
 
     fn begins(
         &self,
         py: Python<'_>,
         goes_on: bool,
+        counts: bool,
         facts: &mut dyn FnMut() -> Facts,
     ) -> Option<u64> {
         if goes_on {
             return None;
         }
         self.calls.fetch_add(1, Ordering::Relaxed);
+        if !counts {
+            return None;
+        }
         if self.is_step() {
             polled::step_begins();
         }

@@ -145,7 +145,9 @@ impl Mark {
                 };
                 let mut before = None;
                 let overlaps = within.has_overlaps();
-                let entered = function.enters(py, goes_on, overlaps, &mut || {
+                let counts =
+                    !function.is_step() || !within.is_draft() || tllmprof_session::counts_drafts();
+                let entered = function.enters(py, goes_on, overlaps, counts, &mut || {
                     let batch = *before.insert(read());
                     let of = |fact: fn(Batch) -> u32| {
                         let is_known = |batch: &Batch| !batch.is_draft;

@@ -1,0 +1,41 @@
+//! A stack that is large enough where the limit is low (`ulimit -s 64`).
+
+use std::panic::resume_unwind;
+use std::process::ExitCode;
+use std::thread;
+
+use crate::supervised::Held;
+
+/// The smallest limit with which the main thread's stack is enough: the parser of the command line takes over 64 KiB.
+const ENOUGH: libc::rlim_t = 1 << 20;
+const STACK_BYTES: usize = 8 << 20;
+
+/// Runs `act`, on another thread if the main thread's stack is too small. That thread gets all signals. If it cannot be
+/// started, `act` runs here.
+pub fn run_with_enough(act: fn() -> ExitCode) -> ExitCode {
+    if limit() >= ENOUGH {
+        return act();
+    }
+    let held = Held::now();
+    let on_thread = move || {
+        drop(held);
+        act()
+    };
+    match thread::Builder::new()
+        .stack_size(STACK_BYTES)
+        .spawn(on_thread)
+    {
+        Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+        Err(_) => act(),
+    }
+}
+
+fn limit() -> libc::rlim_t {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: the call writes only the local.
+    unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) };
+    limit.rlim_cur
+}
