@@ -40,7 +40,7 @@ pub struct Wanted {
     /// The number of iterations; `None`: until it is stopped.
     pub iterations: Option<u64>,
     pub condition: Option<Condition>,
-    /// The number of iterations in which GPU kernels are taken; `None`: as the process was started.
+    /// The number of iterations in which GPU kernels are recorded; `None` for the number that the process was started with.
     pub kernels: Option<u64>,
     /// True if it is for a profiler: no record is begun for it.
     pub for_profiler: bool,

@@ -69,7 +69,7 @@ fn is_steadier(outer: &Candidate, inner: &Candidate) -> bool {
         && inner.short * 4 >= inner.count
 }
 
-/// Evidence by number: how many inner intervals the whole passes have.
+/// The numbers of inner intervals that whole passes have, as evidence for or against an outer loop.
 struct PassCounts {
     periods: u32,
     fewest: u32,
