@@ -131,7 +131,20 @@ fn what_cannot_be_read_is_one_line_and_status_1() {
     scratch.write("cut.json", &whole[..whole.len() / 2]);
     scratch.write("two.json", &format!("{whole}{whole}"));
     scratch.write("config.json", r#"{"model": "tiny"}"#);
-    for name in ["cut.json", "two.json", "config.json"] {
+    scratch.write(
+        "nan.json",
+        &whole.replacen("\"dur\":", "\"dur\":NaN,\"dur\":", 1),
+    );
+    let utf16 = std::iter::once(0xfeff).chain(whole.encode_utf16());
+    let utf16: Vec<_> = utf16.flat_map(u16::to_le_bytes).collect();
+    std::fs::write(scratch.path("utf16.json"), utf16).unwrap();
+    for name in [
+        "cut.json",
+        "two.json",
+        "config.json",
+        "nan.json",
+        "utf16.json",
+    ] {
         let ended = run(&scratch, &["report", name]);
         assert_eq!((ended.code(), &*ended.stdout), (Some(1), ""), "{name}");
         let begins = ended.stderr.starts_with(&format!("tllmprof: {name}: "));

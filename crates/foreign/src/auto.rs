@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use tllmprof_learn::{Learner, Trails};
+use tllmprof_record::CopyKind;
 
 use crate::calls::{Meaning, kernel_of};
 use crate::{Call, Iteration, Moment, Work};
@@ -11,11 +12,17 @@ use crate::{Call, Iteration, Moment, Work};
 const MAX_CALLS: usize = 1 << 24;
 const MAX_NAMES: usize = u16::MAX as usize;
 
+/// Kinds of copies as numbers of work, above those of kernels.
+const COPIES: u32 = UNKNOWN - 0x100;
+/// The number of work that is not known.
+const UNKNOWN: u32 = u32::MAX;
+
 /// A call that the learner has use for.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     moment: Moment,
-    correlation: u32,
+    /// The correlation of its work, and once all work is there the number of the work.
+    work: u32,
     /// Place in the list of threads.
     thread: u16,
     /// Place in the list of meanings.
@@ -26,7 +33,8 @@ struct Held {
 #[derive(Debug, Default)]
 pub struct Calls {
     held: Vec<Held>,
-    works: Vec<(u32, Work)>,
+    /// Correlations, and numbers of work.
+    works: Vec<(u32, u32)>,
     threads: Vec<u64>,
     meanings: Vec<Meaning>,
     by_name: HashMap<String, Option<u16>>,
@@ -74,7 +82,7 @@ impl Calls {
         }
         self.held.push(Held {
             moment: meaning.moment(call.start, call.end),
-            correlation: call.correlation,
+            work: call.correlation,
             thread,
             meaning: place,
         });
@@ -85,14 +93,13 @@ impl Calls {
         // All that one graph launched has the same number.
         let is_known = self.works.last().is_some_and(|last| last.0 == correlation);
         if self.works.len() < MAX_CALLS && !is_known {
-            self.works.push((correlation, work));
+            self.works.push((correlation, number_of(work)));
         }
     }
 
     /// Learns what an iteration is, and finds the iterations; `None`: nothing recurs that can be relied on.
     pub fn learn(mut self, inner: bool, kernel_name: &dyn Fn(u32) -> String) -> Option<Learned> {
-        self.works
-            .sort_unstable_by_key(|(correlation, _)| *correlation);
+        self.find_work();
         self.held.sort_by_key(|held| held.moment);
         let trails = Trails::new();
         let mut learner = Box::new(Learner::new());
@@ -144,7 +151,7 @@ impl Calls {
         let first = self.held.first().map_or(0, |held| held.moment);
         for held in &self.held {
             let meaning = &self.meanings[usize::from(held.meaning)];
-            let Some(call) = meaning.learned(self.work(held.correlation)) else {
+            let Some(call) = meaning.learned(work_of(held.work)) else {
                 continue;
             };
             let now = held.moment.abs_diff(first).saturating_add(later);
@@ -155,10 +162,42 @@ impl Calls {
         }
     }
 
-    fn work(&self, correlation: u32) -> Option<Work> {
-        let works = &self.works;
-        let at = works.partition_point(|(number, _)| *number < correlation);
-        let (number, work) = works.get(at)?;
-        (*number == correlation && correlation != 0).then_some(*work)
+    /// Finds the work of each call.
+    fn find_work(&mut self) {
+        let mut works = std::mem::take(&mut self.works);
+        works.sort_by_key(|(correlation, _)| *correlation);
+        // The next call mostly launched the next work.
+        let mut next = 0;
+        for held in &mut self.held {
+            let correlation = held.work;
+            let is_it = |(number, _): &&(u32, u32)| *number == correlation && correlation != 0;
+            let mut work = works.get(next).filter(is_it);
+            if work.is_none() {
+                next = works.partition_point(|(number, _)| *number < correlation);
+                work = works.get(next).filter(is_it);
+            }
+            held.work = work.map_or(UNKNOWN, |(_, work)| *work);
+            next += usize::from(work.is_some());
+        }
+    }
+}
+
+/// Work as a number.
+const fn number_of(work: Work) -> u32 {
+    match work {
+        Work::Kernel(number) if number < COPIES => number,
+        Work::Kernel(_) => UNKNOWN,
+        Work::Copy(kind) => COPIES + kind as u32,
+    }
+}
+
+/// The work that a number stands for.
+fn work_of(number: u32) -> Option<Work> {
+    match number.checked_sub(COPIES) {
+        None => Some(Work::Kernel(number)),
+        Some(kind) => {
+            let kind = u8::try_from(kind).ok()?;
+            Some(Work::Copy(CopyKind::from_code(kind)))
+        }
     }
 }

@@ -12,6 +12,17 @@ pub const LONGEST: u64 = 16 << 20;
 /// The first bytes of a file that gzip made.
 const GZIP: &[u8] = &[0x1f, 0x8b];
 
+/// The mark of UTF-8 that some editors write first.
+const UTF8: &[u8] = b"\xef\xbb\xbf";
+
+/// The first bytes of JSON in UTF-16.
+const UTF16: [&[u8]; 4] = [
+    b"\xff\xfe{\0",
+    b"\xff\xfe[\0",
+    b"\xfe\xff\0{",
+    b"\xfe\xff\0[",
+];
+
 /// Number of bytes that are read to recognize a file by its content.
 const PROBE: u64 = 1 << 20;
 
@@ -66,7 +77,7 @@ pub type Text<'a> = BufReader<Metered<Box<dyn Read + 'a>>>;
 /// The text of a file, and the budget of its values.
 ///
 /// # Errors
-/// The file cannot be read.
+/// The file cannot be read, or its text is encoded in a way that JSON is not.
 pub fn text<'a>(file: impl Read + 'a) -> io::Result<(Text<'a>, Budget)> {
     let budget = Budget::new();
     let from = plain(file)?;
@@ -74,7 +85,20 @@ pub fn text<'a>(file: impl Read + 'a) -> io::Result<(Text<'a>, Budget)> {
         from,
         budget: budget.clone(),
     };
-    Ok((BufReader::with_capacity(BUFFER, metered), budget))
+    let mut text = BufReader::with_capacity(BUFFER, metered);
+    let beginning = text.fill_buf()?;
+    if beginning.starts_with(GZIP) {
+        return Err(io::Error::other(
+            "gzip inside gzip (wanted: JSON that was compressed once)",
+        ));
+    }
+    if is_utf16(beginning) {
+        return Err(io::Error::other("JSON in UTF-16 (wanted: UTF-8)"));
+    }
+    if beginning.starts_with(UTF8) {
+        text.consume(UTF8.len());
+    }
+    Ok((text, budget))
 }
 
 /// The file's content, decompressed where it is compressed.
@@ -88,7 +112,13 @@ fn plain<'a>(file: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
 
 /// Returns true if a file that begins like this is JSON, or may be compressed JSON.
 pub fn may_be_json(beginning: &[u8]) -> bool {
-    beginning.starts_with(GZIP) || first(beginning).is_some_and(|byte| b"{[".contains(&byte))
+    beginning.starts_with(GZIP)
+        || is_utf16(beginning)
+        || first(beginning).is_some_and(|byte| b"{[".contains(&byte))
+}
+
+fn is_utf16(beginning: &[u8]) -> bool {
+    UTF16.iter().any(|known| beginning.starts_with(known))
 }
 
 /// Returns true if a file's content is JSON of any kind, maybe compressed.
@@ -99,7 +129,7 @@ pub fn is_json(file: impl Read) -> io::Result<bool> {
     let mut beginning = Vec::new();
     // Damaged compression is for the one who reads the file to report.
     let _ = plain(file)?.take(64).read_to_end(&mut beginning);
-    Ok(first(&beginning).is_some_and(|byte| b"{[".contains(&byte)))
+    Ok(may_be_json(&beginning))
 }
 
 /// Returns true if a file is JSON that has the words of a trace near its beginning.
@@ -115,7 +145,7 @@ pub fn looks_like_trace(file: impl Read) -> io::Result<bool> {
 }
 
 fn first(text: &[u8]) -> Option<u8> {
-    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    let text = text.strip_prefix(UTF8).unwrap_or(text);
     text.iter()
         .copied()
         .find(|byte| !byte.is_ascii_whitespace())

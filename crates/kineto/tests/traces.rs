@@ -430,11 +430,13 @@ fn what_is_no_trace_is_one_clear_line() {
     let cut = &whole.as_bytes()[..whole.len() / 2];
     let zipped = compressed(whole.as_bytes());
     let damaged = [&zipped[..20], &[0xff; 64], &zipped[84..]].concat();
+    let utf16 = std::iter::once(0xfeff).chain(whole.encode_utf16());
+    let utf16 = utf16.flat_map(u16::to_le_bytes).collect();
     let long = format!(
         r#"{{"traceEvents":[{{"name":"{}"}}]}}"#,
         "x".repeat(17 << 20)
     );
-    let cases: [(&str, Vec<u8>, &str); 10] = [
+    let cases: [(&str, Vec<u8>, &str); 14] = [
         ("cut", cut.to_vec(), "the trace is truncated"),
         (
             "cut gzip",
@@ -449,6 +451,18 @@ fn what_is_no_trace_is_one_clear_line() {
         ),
         ("no JSON", b"{traceEvents}".to_vec(), "not valid JSON"),
         ("damaged gzip", damaged, ""),
+        ("gzip twice", compressed(&zipped), "gzip inside gzip"),
+        ("UTF-16", utf16, "JSON in UTF-16 (wanted: UTF-8)"),
+        (
+            "not a number",
+            br#"{"traceEvents":[{"ph":"X","cat":"kernel","ts":NaN,"dur":2}]}"#.to_vec(),
+            "not valid JSON",
+        ),
+        (
+            "an empty list",
+            b"[]".to_vec(),
+            "a trace of another program",
+        ),
         (
             "no events",
             br#"{"version": 3}"#.to_vec(),
@@ -475,6 +489,14 @@ fn what_is_no_trace_is_one_clear_line() {
             said.contains(expected) && !said.contains('\n'),
             "{what}: {said}"
         );
+    }
+}
+
+#[test]
+fn a_byte_order_mark_of_utf_8_is_skipped() {
+    let text = format!("\u{feff}{}", two_steps());
+    for text in [compressed(text.as_bytes()), text.into_bytes()] {
+        assert_eq!(iterations(&read(&text).unwrap()).len(), 2);
     }
 }
 

@@ -9,12 +9,12 @@ use tllmprof_report::{kernel_name, short_kernel_name};
 
 use crate::database::Database;
 use crate::error::Error;
-use crate::loaded::Events;
+use crate::loaded::{Events, Loaded};
 use crate::ranges::{Domains, Range, number, process};
 use crate::rows::{WorkKind, WorkRow};
 use crate::windows::{Window, Windows};
 
-/// Finds the iterations of a process. `names` are nsys's numbers of names.
+/// Finds the iterations of a process. `loaded` has the names of its events.
 ///
 /// # Errors
 /// The rule finds none, or the export cannot be read.
@@ -24,7 +24,7 @@ pub fn find(
     step: Option<&Step>,
     of: i64,
     events: &Events,
-    names: &[i64],
+    loaded: &Loaded,
 ) -> Result<Result<Found, NotFound>, Error> {
     let mut finder = Finder::new(step.cloned());
     let mut known = std::collections::HashMap::new();
@@ -55,17 +55,18 @@ pub fn find(
         }
     })?;
     if finder.needs_calls() {
-        calls(&mut finder, database, events, names);
+        calls(&mut finder, database, events, loaded);
     }
     let trace = Trace {
-        span: span(events)
+        span: events
+            .span
             .or_else(|| ranges_span(database, of))
             .unwrap_or_default(),
         main_thread: Some(main_thread(of)),
     };
     let kernel = |place: u32| {
-        let id = names.get(place as usize).copied().unwrap_or(-1);
-        short_kernel_name(&kernel_name(&database.string(id).unwrap_or_default()))
+        let name = database.string(loaded.kernels.number(place));
+        short_kernel_name(&kernel_name(&name.unwrap_or_default()))
     };
     Ok(finder.finish(&trace, &kernel))
 }
@@ -75,9 +76,8 @@ const fn main_thread(of: i64) -> u64 {
     (of as u64) << 24 | number(of) as u64
 }
 
-fn calls(finder: &mut Finder, database: &Database, events: &Events, names: &[i64]) {
-    let text = |id: &i64| database.string(*id).unwrap_or_default();
-    let names: Vec<_> = names.iter().map(text).collect();
+fn calls(finder: &mut Finder, database: &Database, events: &Events, loaded: &Loaded) {
+    let names = loaded.calls.texts(database);
     for (thread, calls) in &events.calls {
         for call in calls {
             finder.call(&foreign::Call {
@@ -92,7 +92,7 @@ fn calls(finder: &mut Finder, database: &Database, events: &Events, names: &[i64
     for work in &events.work {
         let what = match work.kind {
             WorkKind::Kernel => Work::Kernel(work.name),
-            WorkKind::Copy => Work::Copy(copy_kind(work)),
+            WorkKind::Copy => Work::Copy(copy_kind(&work)),
             WorkKind::Graph | WorkKind::Set => continue,
         };
         finder.work(work.correlation, what);
@@ -102,21 +102,6 @@ fn calls(finder: &mut Finder, database: &Database, events: &Events, names: &[i64
 /// The kind of a copy.
 pub fn copy_kind(work: &WorkRow) -> CopyKind {
     CopyKind::from_code(u8::try_from(work.name).unwrap_or(0))
-}
-
-/// From the first call or work to the end of the last.
-fn span(events: &Events) -> Option<Span> {
-    let calls = || events.calls.values().flatten();
-    let starts = calls().map(|call| call.start);
-    let ends = calls().map(|call| call.end());
-    let (work_starts, work_ends) = (
-        events.work.iter().map(|work| work.start),
-        events.work.iter().map(|work| work.end()),
-    );
-    Some(Span {
-        start: starts.chain(work_starts).min()?,
-        end: ends.chain(work_ends).max()?,
-    })
 }
 
 /// From the first range to the end of the last.

@@ -2,7 +2,7 @@
 //!
 //! [`open`] gives the processes that used CUDA, each a [`Recording`](tllmprof_report::Recording): windows and iterations from
 //! the ranges of our NVTX domain, or else as `tllmprof_foreign` finds them; calls, kernels and copies from what nsys traced of
-//! CUDA. Calls and GPU work are kept in memory, some 30 bytes each. Tables and columns that an export lacks are left out, and
+//! CUDA. Calls and GPU work are kept in memory, some ten bytes each. Tables and columns that an export lacks are left out, and
 //! rows that make no sense are counted. Known exports: nsys 2023.4 to 2026.2.
 //!
 //! Moments are nanoseconds since nsys began, and no `CLOCK_MONOTONIC`: they cannot be held against those
@@ -16,6 +16,7 @@ mod export;
 mod facts;
 mod found;
 mod loaded;
+mod pieces;
 mod process;
 mod ranges;
 mod rows;
@@ -34,7 +35,7 @@ use tllmprof_report::Data;
 
 use database::Database;
 use facts::Facts;
-use loaded::{Events, Loaded};
+use loaded::{Events, Loaded, NOBODY};
 use process::{Shared, Steps};
 use ranges::Domains;
 use windows::Windows;
@@ -89,7 +90,8 @@ pub fn open(path: &Path, step: Option<&Step>) -> Result<Vec<Process>, Error> {
         }
         false => (None, None),
     };
-    let database = Database::open(export.as_deref().unwrap_or(path))?;
+    let file = export.as_deref().unwrap_or(path);
+    let database = Database::open(file)?;
     if !TABLES.iter().any(|table| database.columns(table).is_some()) {
         return Err(Error::NotAnExport);
     }
@@ -101,10 +103,14 @@ pub fn open(path: &Path, step: Option<&Step>) -> Result<Vec<Process>, Error> {
         .copied()
         .filter(|_| windows.len() == 1);
     let is_wanted = |process: i64, start: i64| {
-        let of = windows.get(&process);
-        windows.is_empty() || of.is_some_and(|windows| windows.at(start).is_some())
+        let is_in = |windows: &Windows| windows.at(start).is_some();
+        match process {
+            _ if windows.is_empty() => true,
+            NOBODY => windows.values().any(is_in),
+            process => windows.get(&process).is_some_and(is_in),
+        }
     };
-    let loaded = Loaded::read(&database, only, &is_wanted);
+    let loaded = Loaded::read(file, &database, only, &is_wanted)?;
     let opening = Opening {
         facts: Facts::read(&database)?,
         database,
@@ -164,8 +170,8 @@ impl Opening<'_> {
         let mut all: Vec<_> = events.into_iter().collect();
         // Ranks are on one GPU each, in their order.
         all.sort_by_key(|(process, events)| {
-            let devices = events.work.iter().map(|work| work.device);
-            (devices.min(), *process)
+            let is_used = events.devices != 0;
+            (is_used.then(|| events.devices.trailing_zeros()), *process)
         });
         let mut steps = Vec::new();
         let mut not_found = None;
@@ -176,7 +182,7 @@ impl Opening<'_> {
                 self.step,
                 process,
                 &events,
-                &self.loaded.names,
+                &self.loaded,
             )?;
             match found {
                 Ok(found) => steps.push((process, Steps::Found(found), events)),
@@ -205,7 +211,8 @@ impl Opening<'_> {
             database: self.database,
             domains: self.domains,
             facts: self.facts,
-            names: self.loaded.names,
+            calls: self.loaded.calls,
+            kernels: self.loaded.kernels,
             is_one,
             lacks: lacks
                 .filter(|(_, has)| !has)

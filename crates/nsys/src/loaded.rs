@@ -1,38 +1,59 @@
 //! Calls and GPU work of an export, read once and put in order: newer versions do not write them in the order of time.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::thread;
+
+use tllmprof_foreign::Span;
 
 use crate::database::{Database, Row};
 use crate::error::Error;
+use crate::pieces::Pieces;
 use crate::ranges::process;
-use crate::rows::{CallRow, Duration, WorkKind, WorkRow};
+use crate::rows::{CallRow, WorkKind, WorkRow};
 
 /// Tables of calls.
 pub const CALLS: [&str; 2] = ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"];
 
-/// Rows that are kept, about 1 GB; more are counted.
+/// Maximum number of calls, and of pieces of GPU work, to keep: about 500 MB. More are counted.
 const MAX_ROWS: usize = 1 << 25;
 
+/// Maximum number of a name whose place is looked up in a list.
+const MAX_LISTED: usize = 1 << 20;
+
 /// The process of GPU work of which the export does not say whose it is.
-const NOBODY: i64 = 0;
+pub const NOBODY: i64 = 0;
 
 /// The calls and the GPU work of a process.
 #[derive(Debug, Default)]
 pub struct Events {
-    /// Calls by thread, in the order of their starts.
-    pub calls: BTreeMap<i64, Vec<CallRow>>,
-    /// Work in the order of its starts.
-    pub work: Vec<WorkRow>,
+    /// Calls by thread.
+    pub calls: BTreeMap<i64, Pieces<CallRow>>,
+    pub work: Pieces<WorkRow>,
+    /// The devices of its work, a bit for each.
+    pub devices: u16,
+    /// From the first start to the last end.
+    pub span: Option<Span>,
     /// Rows without a start or an end, or that end before they start.
     pub bad: u64,
+}
+
+/// Names, each in its place.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// nsys's number of each name.
+    numbers: Vec<i64>,
+    /// Places of names with small numbers, and 1 more: 0 has none.
+    listed: Vec<u32>,
+    others: HashMap<i64, u32>,
 }
 
 /// The calls and the GPU work of all processes.
 #[derive(Debug, Default)]
 pub struct Loaded {
     pub processes: BTreeMap<i64, Events>,
-    /// nsys's numbers of the names of calls and kernels.
-    pub names: Vec<i64>,
+    pub calls: Names,
+    pub kernels: Names,
     pub has_calls: bool,
     pub has_gpu: bool,
     /// A table could not be read to its end.
@@ -41,79 +62,162 @@ pub struct Loaded {
     pub left_out: u64,
 }
 
-/// Takes the rows in.
+/// Takes the rows of some tables in.
 struct Loading<'a, K> {
-    loaded: Loaded,
-    places: HashMap<i64, u32>,
+    processes: BTreeMap<i64, Events>,
+    names: Names,
+    /// There was a row.
+    has_rows: bool,
+    is_damaged: bool,
     rows: usize,
+    left_out: u64,
     /// Returns true if an event of a process at a moment is wanted.
     is_wanted: &'a K,
 }
 
 impl Loaded {
-    /// Reads what is wanted. GPU work without a process is that of `only`, else of the one process that made calls.
-    pub fn read<K: Fn(i64, i64) -> bool>(
+    /// Reads what is wanted. GPU work without a process is that of `only`, else of the one process that made calls. Calls and
+    /// work are read at the same time, work by a second connection.
+    ///
+    /// # Errors
+    /// The export cannot be opened a second time.
+    pub fn read<K: Fn(i64, i64) -> bool + Sync>(
+        path: &Path,
         database: &Database,
         only: Option<i64>,
         is_wanted: &K,
-    ) -> Self {
-        let mut loading = Loading {
-            loaded: Self::default(),
-            places: HashMap::new(),
-            rows: 0,
-            is_wanted,
+    ) -> Result<Self, Error> {
+        let (calls, work) = thread::scope(|scope| {
+            let work = scope.spawn(|| {
+                let database = Database::open(path)?;
+                let nobody = only.unwrap_or(NOBODY);
+                let mut kinds = WorkKind::ALL.iter();
+                let mut loading = Loading::new(is_wanted);
+                let read = kinds.try_for_each(|kind| loading.work(&database, *kind, nobody));
+                Ok::<_, Error>(loading.finish(read))
+            });
+            let mut loading = Loading::new(is_wanted);
+            let read = CALLS
+                .iter()
+                .try_for_each(|table| loading.calls(database, table));
+            let work = work.join();
+            (loading.finish(read), work)
+        });
+        let mut work = work.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let mut processes = calls.processes;
+        let one = match (processes.len(), processes.keys().next()) {
+            (1, Some(one)) => *one,
+            _ => NOBODY,
         };
-        let calls = CALLS
-            .iter()
-            .try_for_each(|table| loading.calls(database, table));
-        let one = || {
-            let mut processes = loading.loaded.processes.keys();
-            let first = processes.next().copied();
-            first.filter(|_| processes.next().is_none())
-        };
-        let nobody = only.or_else(one).unwrap_or(NOBODY);
-        let work = WorkKind::ALL
-            .iter()
-            .try_for_each(|kind| loading.work(database, *kind, nobody));
-        // What was read before the damage stands.
-        loading.loaded.is_damaged = calls.and(work).is_err();
-        loading.loaded.sort();
-        loading.loaded
-    }
-
-    fn sort(&mut self) {
-        for events in self.processes.values_mut() {
-            for calls in events.calls.values_mut() {
-                if !calls.is_sorted_by_key(|call| call.start) {
-                    calls.sort_by_key(|call| call.start);
-                }
-                calls.shrink_to_fit();
-            }
-            if !events.work.is_sorted_by_key(|work| work.start) {
-                events.work.sort_by_key(|work| work.start);
-            }
-            events.work.shrink_to_fit();
+        if let Some(nobody) = work.processes.remove(&NOBODY) {
+            work.processes.entry(one).or_default().add(nobody);
         }
+        for (process, events) in work.processes {
+            processes.entry(process).or_default().add(events);
+        }
+        Ok(Self {
+            processes,
+            calls: calls.names,
+            kernels: work.names,
+            has_calls: calls.has_rows,
+            has_gpu: work.has_rows,
+            is_damaged: calls.is_damaged || work.is_damaged,
+            left_out: calls.left_out + work.left_out,
+        })
     }
 }
 
-impl<K: Fn(i64, i64) -> bool> Loading<'_, K> {
+impl Events {
+    /// Adds work.
+    fn add(&mut self, other: Self) {
+        self.work.append(other.work);
+        self.devices |= other.devices;
+        self.bad += other.bad;
+        self.span = match (self.span, other.span) {
+            (Some(one), Some(other)) => Some(Span {
+                start: one.start.min(other.start),
+                end: one.end.max(other.end),
+            }),
+            (one, other) => one.or(other),
+        };
+    }
+
+    fn reach(&mut self, start: i64, end: i64) {
+        let span = self.span.get_or_insert(Span { start, end });
+        span.start = span.start.min(start);
+        span.end = span.end.max(end);
+    }
+
+    fn finish(&mut self) {
+        self.calls.values_mut().for_each(Pieces::finish);
+        self.work.finish();
+    }
+}
+
+impl Names {
+    /// The place of a name, which is a new one the first time.
+    fn place(&mut self, number: i64) -> u32 {
+        let next = self.numbers.len() as u32 + 1;
+        let at = usize::try_from(number).unwrap_or(usize::MAX);
+        let place = match at < MAX_LISTED {
+            true => {
+                if at >= self.listed.len() {
+                    self.listed.resize(at + 1, 0);
+                }
+                let place = &mut self.listed[at];
+                if *place == 0 {
+                    *place = next;
+                }
+                *place
+            }
+            false => *self.others.entry(number).or_insert(next),
+        };
+        if place == next {
+            self.numbers.push(number);
+        }
+        place - 1
+    }
+
+    /// nsys's number of the name in a place.
+    pub fn number(&self, place: u32) -> i64 {
+        self.numbers.get(place as usize).copied().unwrap_or(-1)
+    }
+
+    /// The names in the order of their places.
+    pub fn texts(&self, database: &Database) -> Vec<String> {
+        let text = |number: &i64| database.string(*number).unwrap_or_default();
+        self.numbers.iter().map(text).collect()
+    }
+}
+
+impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
+    fn new(is_wanted: &'a K) -> Self {
+        Self {
+            processes: BTreeMap::new(),
+            names: Names::default(),
+            has_rows: false,
+            is_damaged: false,
+            rows: 0,
+            left_out: 0,
+            is_wanted,
+        }
+    }
+
+    /// Ends taking rows. What was read before the damage stands.
+    fn finish(mut self, read: Result<(), Error>) -> Self {
+        self.is_damaged = read.is_err();
+        self.processes.values_mut().for_each(Events::finish);
+        self
+    }
+
     /// Returns true if there is room for a row.
-    fn has_room(&mut self) -> bool {
+    const fn has_room(&mut self) -> bool {
         let has_room = self.rows < MAX_ROWS;
         match has_room {
             true => self.rows += 1,
-            false => self.loaded.left_out += 1,
+            false => self.left_out += 1,
         }
         has_room
-    }
-
-    /// The place of a name in the list of names.
-    fn name(&mut self, id: i64) -> u32 {
-        *self.places.entry(id).or_insert_with(|| {
-            self.loaded.names.push(id);
-            (self.loaded.names.len() - 1) as u32
-        })
     }
 
     fn calls(&mut self, database: &Database, table: &str) -> Result<(), Error> {
@@ -126,7 +230,7 @@ impl<K: Fn(i64, i64) -> bool> Loading<'_, K> {
             "correlationId",
         ];
         database.rows(table, &columns, None, |row| {
-            self.loaded.has_calls = true;
+            self.has_rows = true;
             let thread = row.number(2).unwrap_or(0);
             let Some((start, took)) = self.span(row, process(thread)) else {
                 return;
@@ -138,10 +242,11 @@ impl<K: Fn(i64, i64) -> bool> Loading<'_, K> {
                 start,
                 took,
                 correlation: row.number(5).unwrap_or(0) as u32,
-                name: self.name(row.number(3).unwrap_or(-1)),
+                name: self.names.place(row.number(3).unwrap_or(-1)),
                 failed: row.number(4).is_some_and(|result| result != 0),
             };
-            let events = self.loaded.processes.entry(process(thread)).or_default();
+            let events = self.processes.entry(process(thread)).or_default();
+            events.reach(start, call.end());
             events.calls.entry(thread).or_default().push(call);
         })
     }
@@ -159,7 +264,7 @@ impl<K: Fn(i64, i64) -> bool> Loading<'_, K> {
             name,
         ];
         database.rows(kind.table(), &columns, None, |row| {
-            self.loaded.has_gpu = true;
+            self.has_rows = true;
             let of = row.number(5).map_or(nobody, process);
             let Some((start, took)) = self.span(row, of) else {
                 return;
@@ -168,7 +273,7 @@ impl<K: Fn(i64, i64) -> bool> Loading<'_, K> {
                 return;
             }
             let name = match kind {
-                WorkKind::Kernel => self.name(row.number(7).unwrap_or(-1)),
+                WorkKind::Kernel => self.names.place(row.number(7).unwrap_or(-1)),
                 _ => row.number(7).unwrap_or(0) as u32,
             };
             let work = WorkRow {
@@ -181,18 +286,20 @@ impl<K: Fn(i64, i64) -> bool> Loading<'_, K> {
                 device: (row.number(2).unwrap_or(0) & 0xf) as u8,
                 kind,
             };
-            self.loaded.processes.entry(of).or_default().work.push(work);
+            let events = self.processes.entry(of).or_default();
+            events.devices |= 1 << work.device;
+            events.reach(start, work.end());
+            events.work.push(work);
         })
     }
 
     /// Returns the start and the duration of a wanted row.
-    fn span(&mut self, row: &Row<'_>, process: i64) -> Option<(i64, Duration)> {
+    fn span(&mut self, row: &Row<'_>, process: i64) -> Option<(i64, u64)> {
         let times = row.number(0).zip(row.number(1));
         let Some((start, end)) = times.filter(|(start, end)| end >= start) else {
-            let events = self.loaded.processes.entry(process).or_default();
-            events.bad += 1;
+            self.processes.entry(process).or_default().bad += 1;
             return None;
         };
-        (self.is_wanted)(process, start).then(|| (start, Duration::new(end.abs_diff(start))))
+        (self.is_wanted)(process, start).then(|| (start, end.abs_diff(start)))
     }
 }

@@ -17,7 +17,8 @@ use crate::database::Database;
 use crate::error::Error;
 use crate::facts::Facts;
 use crate::found::{self, copy_kind};
-use crate::loaded::Events;
+use crate::loaded::{Events, Names};
+use crate::pieces::Pieces;
 use crate::ranges::{self, Domains, Own, Range, Text, number, rows_of};
 use crate::rows::{CallRow, WorkKind, WorkRow};
 use crate::scopes::{Kernels, Scopes};
@@ -38,8 +39,10 @@ pub struct Shared {
     pub database: Database,
     pub domains: Domains,
     pub facts: Facts,
-    /// nsys's numbers of the names of calls and kernels.
-    pub names: Vec<i64>,
+    /// Names of calls.
+    pub calls: Names,
+    /// Names of kernels.
+    pub kernels: Names,
     /// There is only one process: rows without a process belong to it.
     pub is_one: bool,
     /// Data that the whole export lacks.
@@ -87,8 +90,10 @@ struct Reading<'a, F> {
 
 impl Process {
     pub fn new(shared: Rc<Shared>, process: i64, steps: Steps, events: Events, rank: u64) -> Self {
-        let devices = events.work.iter().map(|work| usize::from(work.device) + 1);
-        let gpus = devices.max().unwrap_or(usize::MAX);
+        let gpus = match events.devices {
+            0 => usize::MAX,
+            devices => devices.ilog2() as usize + 1,
+        };
         let mut infos = shared.facts.infos(process, gpus);
         let (windows, found) = match steps {
             Steps::Own(windows, asked) => {
@@ -184,7 +189,7 @@ impl Process {
     /// About how many rows are read each time.
     #[must_use]
     pub fn rows(&self) -> u64 {
-        let calls = self.events.calls.values().map(Vec::len).sum::<usize>();
+        let calls = self.events.calls.values().map(Pieces::len).sum::<usize>();
         let rows = (calls + self.events.work.len()) as u64;
         rows.saturating_add(self.shared.database.count("NVTX_EVENTS"))
     }
@@ -473,7 +478,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
     /// Calls, without those nested in another one.
     fn calls(&mut self) {
         let process = self.process;
-        let mut known: HashMap<u32, u8> = HashMap::new();
+        let mut known: Vec<Option<u8>> = Vec::new();
         for (thread, calls) in &process.events.calls {
             let mut until = i64::MIN;
             for call in calls {
@@ -482,20 +487,13 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
                     continue;
                 }
                 until = end;
-                let row = match known.get(&call.name) {
-                    Some(row) => *row,
-                    None => {
-                        let row = self.row(call);
-                        known.insert(call.name, row);
-                        row
-                    }
-                };
+                let row = *known_of(&mut known, call.name).get_or_insert_with(|| self.row(&call));
                 let what = What::Call {
                     row,
                     capturing: false,
                     stream: 0,
                 };
-                let mut event = Event::new(process.ticks(call.start), call.took.ns(), what);
+                let mut event = Event::new(process.ticks(call.start), call.took, what);
                 event.failed = call.failed;
                 self.event(number(*thread), event);
             }
@@ -504,7 +502,9 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
 
     /// The row of a call.
     fn row(&mut self, call: &CallRow) -> u8 {
-        let name = self.process.text(call.name);
+        let shared = &self.process.shared;
+        let number = shared.calls.number(call.name);
+        let name = shared.database.string(number).unwrap_or_default();
         let row = self.process.rows.borrow_mut().row(&name);
         if self.written.row(row.number) {
             let what = What::CallName {
@@ -520,13 +520,14 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
     /// Passes on the GPU work that began inside windows.
     fn work(&mut self) {
         let process = self.process;
+        let mut names: Vec<Option<StringId>> = Vec::new();
         for work in &process.events.work {
             if process.windows.at(work.start).is_none() {
                 continue;
             }
-            let what = self.what(work);
+            let what = self.what(&work, &mut names);
             let start = process.ticks(work.start);
-            self.event(0, Event::new(start, work.took.ns(), what));
+            self.event(0, Event::new(start, work.took, what));
             if work.kind == WorkKind::Kernel
                 && process.scopes.is_some()
                 && let Some((exec, node)) = node_of(work.value)
@@ -542,7 +543,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    fn what(&mut self, work: &WorkRow) -> What {
+    /// The meaning of work. `names` has the ids of kernels' names that were passed on.
+    fn what(&mut self, work: &WorkRow, names: &mut Vec<Option<StringId>>) -> What {
         let WorkRow {
             device,
             stream,
@@ -554,7 +556,9 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
             WorkKind::Kernel => What::GpuKernel {
                 device,
                 stream,
-                name: self.number(self.process.number_of(work.name)),
+                name: *known_of(names, work.name).get_or_insert_with(|| {
+                    self.number(self.process.shared.kernels.number(work.name))
+                }),
                 correlation,
             },
             WorkKind::Graph => What::GpuKernel {
@@ -578,17 +582,13 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
     }
 }
 
-impl Process {
-    /// nsys's number of a name.
-    fn number_of(&self, name: u32) -> i64 {
-        self.shared.names.get(name as usize).copied().unwrap_or(-1)
+/// What is known of a place in a list, which grows to it.
+fn known_of<T: Clone>(known: &mut Vec<Option<T>>, place: u32) -> &mut Option<T> {
+    let place = place as usize;
+    if place >= known.len() {
+        known.resize(place + 1, None);
     }
-
-    /// A name.
-    fn text(&self, name: u32) -> String {
-        let number = self.number_of(name);
-        self.shared.database.string(number).unwrap_or_default()
-    }
+    &mut known[place]
 }
 
 /// The executable graph and the node that nsys's number of a node has; `None`: the kernel is of no graph.

@@ -1,66 +1,42 @@
-//! Rows of calls and of GPU work, as they are kept: small, as there may be ten million.
+//! Rows of calls and of GPU work, as they are kept.
 
-/// A duration in 31 bits: in nanoseconds up to 2 s, else in units of 16 µs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Duration(u32);
-
-const COARSE: u32 = 1 << 31;
-const UNIT: u32 = 14;
-
-impl Duration {
-    pub const fn new(ns: u64) -> Self {
-        if ns < COARSE as u64 {
-            return Self(ns as u32);
-        }
-        let units = ns >> UNIT;
-        let most = (COARSE - 1) as u64;
-        Self(COARSE | if units < most { units } else { most } as u32)
-    }
-
-    pub const fn ns(self) -> u64 {
-        match self.0 & COARSE {
-            0 => self.0 as u64,
-            _ => ((self.0 & !COARSE) as u64) << UNIT,
-        }
-    }
-}
+use crate::pieces::{Packed, put, put_step, take, take_step};
 
 /// A call of CUDA's runtime or driver.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CallRow {
     pub start: i64,
-    pub took: Duration,
+    /// Its duration in nanoseconds.
+    pub took: u64,
     pub correlation: u32,
     /// Its name's place in the list of names.
     pub name: u32,
     pub failed: bool,
 }
 
-impl CallRow {
-    pub const fn end(&self) -> i64 {
-        self.start.saturating_add_unsigned(self.took.ns())
-    }
-}
-
 /// A piece of GPU work.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WorkRow {
     pub start: i64,
     /// The node of a kernel in its graph, the number of a graph, or the bytes of a copy and of memory that was set.
     pub value: u64,
-    pub took: Duration,
+    /// Its duration in nanoseconds.
+    pub took: u64,
     /// The index of a kernel's name in the list of names, or the kind of a copy.
     pub name: u32,
     pub correlation: u32,
+    /// Its stream, below 2^12.
     pub stream: u16,
+    /// Its device, below 16.
     pub device: u8,
     pub kind: WorkKind,
 }
 
 /// Kinds of work, each a table of an export.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(u8)]
 pub enum WorkKind {
+    #[default]
     Kernel,
     /// A whole graph: what nsys records without `--cuda-graph-trace=node`.
     Graph,
@@ -91,25 +67,137 @@ impl WorkKind {
     }
 }
 
-impl WorkRow {
+impl CallRow {
     pub const fn end(&self) -> i64 {
-        self.start.saturating_add_unsigned(self.took.ns())
+        self.start.saturating_add_unsigned(self.took)
     }
 }
 
-const _: () = assert!(size_of::<CallRow>() <= 24 && size_of::<WorkRow>() <= 40);
+impl WorkRow {
+    pub const fn end(&self) -> i64 {
+        self.start.saturating_add_unsigned(self.took)
+    }
+}
+
+impl Packed for CallRow {
+    fn start(&self) -> i64 {
+        self.start
+    }
+
+    fn pack(&self, before: &Self, bytes: &mut Vec<u8>) {
+        put(self.start.wrapping_sub(before.start) as u64, bytes);
+        put(self.took, bytes);
+        put_step(self.correlation.into(), before.correlation.into(), bytes);
+        put(u64::from(self.name) << 1 | u64::from(self.failed), bytes);
+    }
+
+    fn unpack(bytes: &mut &[u8], before: &Self) -> Self {
+        let start = before.start.wrapping_add(take(bytes) as i64);
+        let took = take(bytes);
+        let correlation = take_step(bytes, before.correlation.into()) as u32;
+        let name = take(bytes);
+        Self {
+            start,
+            took,
+            correlation,
+            name: (name >> 1) as u32,
+            failed: name & 1 == 1,
+        }
+    }
+}
+
+impl Packed for WorkRow {
+    fn start(&self) -> i64 {
+        self.start
+    }
+
+    fn pack(&self, before: &Self, bytes: &mut Vec<u8>) {
+        put(self.start.wrapping_sub(before.start) as u64, bytes);
+        put(self.took, bytes);
+        put_step(self.correlation.into(), before.correlation.into(), bytes);
+        put(self.name.into(), bytes);
+        put_step(self.value, before.value, bytes);
+        let place = u64::from(self.stream) << 6 | u64::from(self.device) << 2;
+        put(place | self.kind as u64, bytes);
+    }
+
+    fn unpack(bytes: &mut &[u8], before: &Self) -> Self {
+        let start = before.start.wrapping_add(take(bytes) as i64);
+        let took = take(bytes);
+        let correlation = take_step(bytes, before.correlation.into()) as u32;
+        let name = take(bytes) as u32;
+        let value = take_step(bytes, before.value);
+        let place = take(bytes);
+        Self {
+            start,
+            value,
+            took,
+            name,
+            correlation,
+            stream: (place >> 6) as u16,
+            device: (place >> 2 & 0xf) as u8,
+            kind: WorkKind::ALL[(place & 3) as usize],
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pieces::{PIECE, Pieces};
+
+    /// Pseudo-random numbers.
+    fn next(state: &mut u64) -> u64 {
+        *state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        *state >> 33
+    }
+
+    fn check<R: Packed + PartialEq + std::fmt::Debug>(rows: &[R]) {
+        let mut pieces = Pieces::default();
+        rows.iter().for_each(|row| pieces.push(*row));
+        pieces.finish();
+        let mut sorted = rows.to_vec();
+        sorted.sort_by_key(R::start);
+        assert_eq!(pieces.len(), rows.len());
+        assert!(pieces.iter().eq(sorted.iter().copied()));
+        assert!(pieces.iter().eq(sorted), "the second time, too");
+    }
 
     #[test]
-    fn durations_are_exact_where_that_matters() {
-        for exact in [0, 1, 999_999_999, 2_147_483_647] {
-            assert_eq!(Duration::new(exact).ns(), exact);
+    fn rows_come_back_as_they_were_in_the_order_of_their_starts() {
+        let state = &mut 1;
+        for spread in [1, 100, 1 << 20] {
+            let calls: Vec<_> = (0..3 * PIECE as i64 + 5)
+                .map(|n| CallRow {
+                    start: n + (next(state) % spread) as i64,
+                    took: next(state) << (next(state) % 40),
+                    correlation: next(state) as u32,
+                    name: next(state) as u32 % 300,
+                    failed: next(state).is_multiple_of(2),
+                })
+                .collect();
+            check(&calls);
         }
-        let hour = 3_600_000_000_001;
-        assert!(hour - Duration::new(hour).ns() < 1 << UNIT);
-        assert_eq!(Duration::new(u64::MAX).ns(), ((1_u64 << 31) - 1) << UNIT);
+        check::<CallRow>(&[]);
+    }
+
+    #[test]
+    fn the_greatest_values_come_back() {
+        let kinds = WorkKind::ALL.into_iter();
+        let work = kinds.flat_map(|kind| {
+            [i64::MAX, 0, -1, i64::MIN].map(|start| WorkRow {
+                start,
+                value: start as u64,
+                took: !start as u64,
+                name: start as u32,
+                correlation: !start as u32,
+                stream: 0xfff & start as u16,
+                device: 0xf & start as u8,
+                kind,
+            })
+        });
+        check(&work.collect::<Vec<_>>());
     }
 }

@@ -34,10 +34,7 @@ pub fn find(
         notes.push(format!("not the same iterations: {base}, and {other}"));
     }
     notes.extend(unlike(&base.command, &other.command));
-    if !runs[0].keys().eq(runs[1].keys()) {
-        let [base, other] = runs.each_ref().map(numbers);
-        notes.push(format!("not the same ranks: {base} and {other}"));
-    }
+    notes.extend(unlike_ranks(runs));
     let all = || runs.iter().flat_map(BTreeMap::values);
     let have_kernels = all().any(|process| process.kernels.window.is_some());
     for process in all() {
@@ -101,12 +98,31 @@ fn unlike(base: &str, other: &str) -> Option<String> {
     Some(format!("the commands differ: {a} and {b}"))
 }
 
-/// Returns the ranks of a run, at most 8 of them.
+/// Returns a note on ranks that only one run has, or on a run without iterations.
+fn unlike_ranks(runs: &[Ranks<'_>; 2]) -> Option<String> {
+    let empty = match runs.each_ref().map(BTreeMap::is_empty) {
+        [true, true] => "BASE and OTHER have",
+        [true, false] => "BASE has",
+        [false, true] => "OTHER has",
+        [false, false] if runs[0].keys().eq(runs[1].keys()) => return None,
+        [false, false] => {
+            let [base, other] = runs.each_ref().map(numbers);
+            return Some(format!(
+                "not the same ranks: BASE has {base}, OTHER has {other}"
+            ));
+        }
+    };
+    Some(format!("{empty} no iterations to compare"))
+}
+
+/// Returns the ranks of a run in words, at most 8 of them.
 fn numbers(run: &Ranks<'_>) -> String {
     let shown: Vec<_> = run.keys().take(8).map(u64::to_string).collect();
     let more = if run.len() > shown.len() { " …" } else { "" };
-    match shown.as_slice() {
-        [] => "none".to_owned(),
-        shown => shown.join(" ") + more,
+    let mut all = run.values();
+    match (all.next(), all.next()) {
+        (Some(only), None) if only.facts.known_rank().is_none() => "no rank".to_owned(),
+        (_, None) => format!("rank {}", shown.join(" ")),
+        _ => format!("ranks {}{more}", shown.join(" ")),
     }
 }

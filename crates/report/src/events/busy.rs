@@ -61,6 +61,8 @@ struct Device {
     /// The union of only kernels.
     kernels: WorkUnion,
     did: DeviceActivity,
+    /// The last iteration that has times by kernel.
+    last_kept: usize,
     idle: IdleSpans,
 }
 
@@ -126,10 +128,12 @@ impl Device {
         let before = self.all.until;
         if let Some(new) = self.all.new_part(work) {
             self.idle.work(new);
-            let did = &mut self.did;
+            let (did, last_kept) = (&mut self.did, &mut self.last_kept);
             self.all.each(iterations, new, |place, busy| {
                 let key = (place as u32, what);
-                if did.by.len() < MAX_STEP_TIMES || did.by.contains_key(&key) {
+                let has_room = did.by.len() < MAX_STEP_TIMES;
+                if has_room || place <= *last_kept && did.by.contains_key(&key) {
+                    *last_kept = place.max(*last_kept);
                     *did.by.entry(key).or_default() += busy;
                 }
                 match did.parts.last_mut() {

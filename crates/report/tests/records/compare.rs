@@ -418,8 +418,27 @@ fn the_slowest_rank_stands_for_all() {
     assert!((second - 0.375).abs() < 0.05, "{second}");
     fits(&comparison.text());
     let others = Comparison::compare(&base, &[rank(1, 8e6), rank(2, 9e6)]);
-    let note = "not the same ranks: 0 1 and 1 2";
+    let note = "not the same ranks: BASE has ranks 0 1, OTHER has ranks 1 2";
     assert_eq!(json(&others)["notes"][0], note);
+    let one = Comparison::compare(&[rank(0, 8e6)], &[rank(2, 9e6)]);
+    let note = "not the same ranks: BASE has no rank, OTHER has rank 2";
+    assert_eq!(json(&one)["notes"][0], note);
+    for (runs, note) in [
+        ([&base[..0], &base[..]], "BASE has no iterations to compare"),
+        (
+            [&base[..], &base[..0]],
+            "OTHER has no iterations to compare",
+        ),
+        (
+            [&base[..0], &base[..0]],
+            "BASE and OTHER have no iterations to compare",
+        ),
+    ] {
+        let none = Comparison::compare(runs[0], runs[1]);
+        let notes = json(&none)["notes"].clone();
+        assert!(notes.as_array().unwrap().contains(&note.into()), "{notes}");
+        fits(&none.text());
+    }
 }
 
 /// The work of one rank in a step is divided among several in the other run, so no figure shows which is faster.

@@ -1,0 +1,239 @@
+//! Rows in the order of their starts, packed: some ten bytes each, as there may be ten million.
+//!
+//! Rows are taken as they come and kept in pieces, each in order. Reading merges the pieces. It opens one only when its first
+//! row is next: where rows came nearly in order, few are open at a time.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+
+/// Maximum number of rows of a piece.
+pub const PIECE: usize = 1 << 13;
+
+/// A row that is kept as the difference from the row before it.
+pub trait Packed: Copy + Default {
+    fn start(&self) -> i64;
+    fn pack(&self, before: &Self, bytes: &mut Vec<u8>);
+    /// Reads what [`pack`](Self::pack) wrote.
+    fn unpack(bytes: &mut &[u8], before: &Self) -> Self;
+}
+
+/// Rows, sorted by their starts. Rows with the same start stay in the order in which they came.
+#[derive(Debug)]
+pub struct Pieces<R> {
+    /// In the order of their starts, once all rows are there.
+    packed: Vec<Piece>,
+    /// Rows that are not packed yet.
+    open: Vec<R>,
+    len: usize,
+}
+
+/// Packed rows, in order.
+#[derive(Debug)]
+struct Piece {
+    /// The number of pieces before it when it was packed.
+    number: usize,
+    start: i64,
+    rows: usize,
+    bytes: Box<[u8]>,
+}
+
+/// The next row of a piece that is being read.
+struct Cursor<'a, R> {
+    row: R,
+    number: usize,
+    /// Rows after this one.
+    left: usize,
+    bytes: &'a [u8],
+}
+
+/// The rows of all pieces, in order.
+pub struct Merged<'a, R> {
+    waiting: std::iter::Peekable<std::slice::Iter<'a, Piece>>,
+    open: BinaryHeap<Reverse<Cursor<'a, R>>>,
+}
+
+impl<R> Default for Pieces<R> {
+    fn default() -> Self {
+        Self {
+            packed: Vec::new(),
+            open: Vec::new(),
+            len: 0,
+        }
+    }
+}
+
+impl<R: Packed> Pieces<R> {
+    pub fn push(&mut self, row: R) {
+        self.len += 1;
+        self.open.push(row);
+        if self.open.len() == PIECE {
+            self.pack();
+        }
+    }
+
+    /// Ends taking rows: from here on they can be read.
+    pub fn finish(&mut self) {
+        self.pack();
+        self.open = Vec::new();
+        self.packed.sort_by_key(|piece| piece.start);
+    }
+
+    /// Adds the rows of others, after those that have the same start.
+    pub fn append(&mut self, other: Self) {
+        self.pack();
+        let number = self.packed.len();
+        self.len += other.len;
+        let others = other.packed.into_iter();
+        self.packed.extend(others.map(|piece| Piece {
+            number: number + piece.number,
+            ..piece
+        }));
+        self.finish();
+    }
+
+    fn pack(&mut self) {
+        if !self.open.is_sorted_by_key(R::start) {
+            self.open.sort_by_key(R::start);
+        }
+        let Some(first) = self.open.first() else {
+            return;
+        };
+        let start = first.start();
+        let mut bytes = Vec::with_capacity(self.open.len() * size_of::<R>() / 2);
+        let mut before = R::default();
+        for row in &self.open {
+            row.pack(&before, &mut bytes);
+            before = *row;
+        }
+        self.packed.push(Piece {
+            number: self.packed.len(),
+            start,
+            rows: self.open.len(),
+            bytes: bytes.into_boxed_slice(),
+        });
+        self.open.clear();
+    }
+
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the rows in the order of their starts.
+    pub fn iter(&self) -> Merged<'_, R> {
+        Merged {
+            waiting: self.packed.iter().peekable(),
+            open: BinaryHeap::new(),
+        }
+    }
+}
+
+impl<'a, R: Packed> IntoIterator for &'a Pieces<R> {
+    type Item = R;
+    type IntoIter = Merged<'a, R>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<R: Packed> Iterator for Merged<'_, R> {
+    type Item = R;
+
+    fn next(&mut self) -> Option<R> {
+        loop {
+            let next = self.open.peek().map(|Reverse(cursor)| cursor.row.start());
+            let is_next = |piece: &&Piece| next.is_none_or(|next| piece.start <= next);
+            let Some(piece) = self.waiting.next_if(is_next) else {
+                break;
+            };
+            let mut bytes = &*piece.bytes;
+            self.open.push(Reverse(Cursor {
+                row: R::unpack(&mut bytes, &R::default()),
+                number: piece.number,
+                left: piece.rows - 1,
+                bytes,
+            }));
+        }
+        let mut top = self.open.peek_mut()?;
+        let Reverse(cursor) = &mut *top;
+        let row = cursor.row;
+        match cursor.left.checked_sub(1) {
+            Some(left) => {
+                cursor.row = R::unpack(&mut cursor.bytes, &row);
+                cursor.left = left;
+            }
+            None => {
+                PeekMut::pop(top);
+            }
+        }
+        Some(row)
+    }
+}
+
+impl<R: Packed> Cursor<'_, R> {
+    fn key(&self) -> (i64, usize) {
+        (self.row.start(), self.number)
+    }
+}
+
+impl<R: Packed> Ord for Cursor<'_, R> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+impl<R: Packed> PartialOrd for Cursor<'_, R> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<R: Packed> PartialEq for Cursor<'_, R> {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl<R: Packed> Eq for Cursor<'_, R> {}
+
+/// Writes a number, seven bits in a byte, the lowest first.
+pub fn put(mut value: u64, bytes: &mut Vec<u8>) {
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
+
+/// Reads what [`put`] wrote.
+pub fn take(bytes: &mut &[u8]) -> u64 {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let Some((byte, rest)) = bytes.split_first() else {
+            break;
+        };
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if *byte < 0x80 {
+            break;
+        }
+    }
+    value
+}
+
+/// Writes a number as its difference from the one before, whichever is greater.
+pub fn put_step(value: u64, before: u64, bytes: &mut Vec<u8>) {
+    let step = value.wrapping_sub(before) as i64;
+    put((step << 1 ^ step >> 63) as u64, bytes);
+}
+
+/// Reads what [`put_step`] wrote.
+pub fn take_step(bytes: &mut &[u8], before: u64) -> u64 {
+    let folded = take(bytes);
+    before.wrapping_add((folded >> 1) ^ (folded & 1).wrapping_neg())
+}
