@@ -92,7 +92,7 @@ fn iterations_windows_and_calls_are_those_of_the_driver() {
     }
 }
 
-/// One thread launches, another waits and reads up to two steps later.
+/// One thread launches, another waits and reads, for one to three steps at a time.
 #[test]
 fn windows_by_auto_hold_each_iteration_of_two_threads() {
     let edges: Vec<_> = (0..20).map(|n| (400 + 75 * n, 449 + 75 * n)).collect();

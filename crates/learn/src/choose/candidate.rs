@@ -1,5 +1,7 @@
 //! A site that recurs, and the intervals between its occurrences.
 
+use crate::history::Entry;
+
 use super::{BUSY, LITTLE, LITTLE_TO_EXPLAIN, MIN_OUTER, PERIODS_BEYOND_LAYERS};
 
 /// Number of periods after which a choice can be relied on.
@@ -15,6 +17,8 @@ const BEYOND_LAYERS: u64 = 40_000_000;
 const MIN_DURATION: u64 = 3_000_000_000;
 /// … and the least number of its periods.
 const MIN_SURE: u64 = 8;
+/// A site is missing in many steps if one in this number of its intervals is longer than usual.
+const MISSING_IN: u32 = 8;
 /// Minimum number of launches in a layer.
 const LAYER: u32 = 24;
 
@@ -101,6 +105,20 @@ impl Candidate {
         })
         .min(self.varied_for())
         .min(explained.max((MIN_OUTER + 1).saturating_sub(self.long)))
+    }
+
+    /// Returns true if it is the same call as `other` with a shorter context, so that it includes all
+    /// occurrences of `other`, and `other` is missing in many steps: these come to the call another way.
+    pub fn completes(&self, other: &Self, entries: &[Entry]) -> bool {
+        let level = usize::from(self.level);
+        let site = |candidate: &Self| {
+            let entry = entries.get(usize::from(candidate.first))?;
+            Some((entry.call?, entry.helper, *entry.keys.get(level)?))
+        };
+        self.level < other.level
+            && site(self) == site(other)
+            && other.long * MISSING_IN >= other.count
+            && self.long * MISSING_IN < self.count
     }
 
     /// Returns true if no interval was far longer than usual.

@@ -223,7 +223,9 @@ impl Scratch {
         chosen.lasts = self.lasts(entries, &chosen);
         if let Some(current) = current {
             // A good choice is not replaced by an inner loop, nor if the history has too few of its periods.
-            let inner = was.is_some_and(|c| chosen.count * 10 > c.count * 13);
+            let inner = was.is_some_and(|c| {
+                chosen.count * 10 > c.count * 13 && !chosen.completes(&c, entries)
+            });
             let short = entries.len() < 6 * current.waits as usize / 10;
             if inner || was.is_none() && short {
                 return None;

@@ -296,6 +296,7 @@ impl Learner {
     }
 
     /// Returns the launches that have to be reported besides those of [`Learner::asks_for_launch`].
+    #[inline]
     #[must_use]
     pub fn asks_for_launches(&self) -> Launches {
         self.periods.asks()

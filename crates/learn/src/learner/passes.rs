@@ -65,17 +65,21 @@ impl Learner {
     }
 
     /// Returns true if passes are counted as parts.
+    #[inline]
     pub(super) fn counts_passes(&self) -> bool {
-        self.counts_inner
-            && match self.state {
-                State::Settled => self.rule.more_parts == 0 && self.part_of_iteration().is_some(),
-                State::Learning | State::Lost => {
-                    self.periods.found().is_some_and(Recurrence::is_part)
-                }
-            }
+        self.counts_inner && self.has_passes()
+    }
+
+    #[cold]
+    fn has_passes(&self) -> bool {
+        match self.state {
+            State::Settled => self.rule.more_parts == 0 && self.part_of_iteration().is_some(),
+            State::Learning | State::Lost => self.periods.found().is_some_and(Recurrence::is_part),
+        }
     }
 
     /// Returns true if equal parts that are waited for are counted.
+    #[inline]
     pub(super) fn counts_parts(&self) -> bool {
         self.counts_inner && self.state == State::Settled && self.rule.more_parts > 0
     }

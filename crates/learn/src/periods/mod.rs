@@ -134,6 +134,7 @@ impl Periods {
     }
 
     /// The launches that have to be reported.
+    #[inline]
     pub fn asks(&self) -> Launches {
         if !self.is_idle {
             return Launches::All;

@@ -64,7 +64,71 @@ pub fn all() -> Vec<(String, Vec<Record>)> {
     add("graph_sizes", graph_sizes());
     add("two_threads_tied", two_threads_tied());
     add("polled", polled());
+    for seed in [0, 118] {
+        add(&format!("other_kernels_{seed}"), other_kernels(seed));
+    }
+    add("depth_passes", depth_passes());
+    add("tree_drafts", tree_drafts());
     all
+}
+
+/// A server of embeddings. Long inputs, three in ten, run other kernels, so that the read has another context.
+fn other_kernels(seed: u64) -> Vec<Record> {
+    let mut program = Program::new(200 + seed);
+    for _ in 0..500 {
+        for _ in 0..program.random.below(7) {
+            program.work(0, 300);
+            program.wait(0, Wait::Stream);
+        }
+        program.mark(0);
+        program.work(0, 150);
+        program.upload(0);
+        program.upload(0);
+        let is_long = program.random.below(10) < 3;
+        program.launch(0, 100, if is_long { 104 } else { 100 });
+        program.read(0);
+    }
+    program.records()
+}
+
+/// A frame of an audio codec: a pass of the model, then seven small ones, each of which is read back.
+fn depth_passes() -> Vec<Record> {
+    let mut program = Program::new(221);
+    for _ in 0..400 {
+        program.mark(0);
+        program.work(0, 80);
+        program.launch(0, 100, 60);
+        program.read(0);
+        for _ in 0..7 {
+            program.launch(0, 300, 21);
+            program.read(0);
+        }
+        program.launch(0, 400, 3);
+    }
+    program.records()
+}
+
+/// A tree of drafts as five graphs, a pass that checks it, and a kernel for each token that is kept.
+fn tree_drafts() -> Vec<Record> {
+    let mut program = Program::new(222);
+    program.capture(0, 10, 30);
+    for _ in 0..500 {
+        program.mark(0);
+        program.work(0, 120);
+        for _ in 0..5 {
+            program.graph(0, 12);
+            program.launch(0, 40, 3);
+        }
+        program.upload(0);
+        program.launch(0, 100, 120);
+        program.launch(0, 300, 2);
+        program.read(0);
+        program.work(0, 40);
+        for _ in 0..program.random.between(1, 8) {
+            program.launch(0, 320, 1);
+        }
+    }
+    program.records()
 }
 
 /// As `items`, but each part runs other kernels.
