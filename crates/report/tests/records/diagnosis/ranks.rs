@@ -148,7 +148,7 @@ fn of_several_processes_the_worst_is_named() {
     let finding = find_finding(&report, "gil");
     assert_eq!(
         finding.evidence,
-        "rank 1: waits for the GIL, held most by tokenise: 37.5 % of the time, and 1 more processes"
+        "rank 1: waits for the GIL, held most by tokenise: 37.5 % of the time, and 1 more process"
     );
     let unknown = find_finding(&report, "gc");
     assert_eq!(unknown.verdict, Verdict::Unknown);
