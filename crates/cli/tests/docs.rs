@@ -8,4 +8,5 @@ mod docs {
     mod messages;
     mod source;
     mod words;
+    mod workflow;
 }
