@@ -5,6 +5,9 @@
 //! runs at a time, and it is run again if more threads run than there are processors. On a GPU,
 //! `scripts/gpu-check --only diagnosis` runs the same programs, each three times, and nothing else may be
 //! found.
+//!
+//! A scripted reader (`scripts/gpu_check/reader.py`), which sees only the brief and the tools of `tllmprof mcp`, names
+//! the same cause.
 
 mod common;
 
@@ -25,6 +28,10 @@ const LAUNCH_NS: &str = "2000";
 
 /// The finding on a busy machine.
 const BUSY: &str = "preempted";
+
+/// Maximum numbers of calls of tools, and of characters in their answers, of the scripted reader.
+const MAX_CALLS: u64 = 3;
+const MAX_CHARACTERS: u64 = 16_000;
 
 /// Maximum number of runs of a program on a busy machine.
 const MAX_RUNS: usize = 6;
@@ -114,8 +121,17 @@ fn tllmprof(scratch: &Scratch) -> Command {
     tllmprof
 }
 
-/// Runs a program of the table. Returns its report, and the summary that the run ends with.
-fn report(row: &Row) -> Option<(Value, String)> {
+/// The results of a program's run.
+struct Ran {
+    report: Value,
+    /// The summary that the run ends with.
+    summary: String,
+    /// The answer of the scripted reader.
+    read: Value,
+}
+
+/// Runs a program of the table.
+fn ran(row: &Row) -> Option<Ran> {
     let scratch = Scratch::new(&row.program.concat());
     let start = start(&row.program, &scratch)?;
     let mut run_it = tllmprof(&scratch);
@@ -145,7 +161,25 @@ fn report(row: &Row) -> Option<(Value, String)> {
     for process in report["processes"].as_array().unwrap() {
         assert_eq!(process["inside"]["iterations"], many, "{}", ran.err());
     }
-    Some((report, ran.err()))
+    Some(Ran {
+        report,
+        summary: ran.err(),
+        read: read(&scratch),
+    })
+}
+
+/// Returns what the scripted reader says of the run.
+fn read(scratch: &Scratch) -> Value {
+    let mut reader = command("python3");
+    reader
+        .arg("-B")
+        .arg(repo().join("scripts/gpu_check/reader.py"))
+        .arg(common::tllmprof())
+        .arg(scratch.folder())
+        .args(records(scratch.folder()));
+    let read = run(&mut reader, TEST_TIMEOUT);
+    assert!(read.status.success(), "{}", read.err());
+    serde_json::from_slice(&read.stdout).unwrap()
 }
 
 fn records(folder: &Path) -> Vec<PathBuf> {
@@ -174,13 +208,13 @@ fn suffers(program: &str) {
         .unwrap_or_else(|| panic!("the table has no {program}"));
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     for turn in 1..=MAX_RUNS {
-        let Some((report, summary)) = report(&row) else {
+        let Some(ran) = ran(&row) else {
             return;
         };
-        let Err(wrong) = judge(&row, &report, &summary) else {
+        let Err(wrong) = judge(&row, &ran) else {
             return;
         };
-        assert!(is_busy(), "{wrong}\n{summary}");
+        assert!(is_busy(), "{wrong}\n{}", ran.summary);
         println!("{turn}: {wrong}");
     }
     // Then the report is about the other programs, too.
@@ -195,8 +229,9 @@ fn is_busy() -> bool {
 }
 
 /// Returns an error that describes the first wrong finding.
-fn judge(row: &Row, report: &Value, summary: &str) -> Result<(), String> {
-    let found = found(report, &row.finds);
+fn judge(row: &Row, ran: &Ran) -> Result<(), String> {
+    judge_reader(row, &ran.read)?;
+    let found = found(&ran.report, &row.finds);
     let rules: Vec<_> = found
         .iter()
         .map(|one| one["rule"].as_str().unwrap())
@@ -208,7 +243,7 @@ fn judge(row: &Row, report: &Value, summary: &str) -> Result<(), String> {
     let evidence = found[0]["evidence"].as_str().unwrap();
     wanted(evidence.contains(&row.says), evidence)?;
     wanted(found[0]["advice"] != "", "no advice")?;
-    let stands_out = summary.split("what stands out").nth(1);
+    let stands_out = ran.summary.split("what stands out").nth(1);
     let is_said = stands_out.is_some_and(|said| said.contains(&row.finds));
     wanted(is_said, "not in the summary")?;
     // Each cause has its loss, which is at most all of the time.
@@ -217,6 +252,19 @@ fn judge(row: &Row, report: &Value, summary: &str) -> Result<(), String> {
     let losses = losses.ok_or("what is lost is not known")?;
     let is_right = losses.iter().all(|loss| *loss > 0.0) && losses.iter().sum::<f64>() <= 1.0;
     wanted(is_right, format!("{losses:?}"))
+}
+
+/// Returns an error that describes what the scripted reader got wrong.
+fn judge_reader(row: &Row, read: &Value) -> Result<(), String> {
+    let cause = match &*row.finds {
+        "-" => "",
+        finds => finds,
+    };
+    let is_named = read["cause"] == cause && read["where"].as_str().unwrap().contains(&row.says);
+    wanted(is_named, format!("the reader says {read}"))?;
+    let is_short = read["calls"].as_u64() <= Some(MAX_CALLS)
+        && read["characters"].as_u64() <= Some(MAX_CHARACTERS);
+    wanted(is_short, format!("the reader needs {read}"))
 }
 
 fn wanted(is: bool, found: impl Into<String>) -> Result<(), String> {

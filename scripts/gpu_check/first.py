@@ -20,7 +20,7 @@ from dataclasses import dataclass
 if __name__ == "__main__":  # not this folder, whose modules have names of the standard library
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-from gpu_check import child, host  # noqa: E402
+from gpu_check import child, host, reader  # noqa: E402
 
 NAME = "first"
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "first")
@@ -196,6 +196,16 @@ def contradictions(process, findings):
     return found
 
 
+def reader_faults(planted, said):
+    """What a scripted reader, which sees the brief and the tools alone, got wrong."""
+    found = reader.faults(said)
+    if planted.finds in ((HEALTHY,), (IDLE,)):
+        return found
+    if said["cause"] not in planted.finds or planted.names and not any(name in said["where"] for name in planted.names):
+        found.append(f"a reader of the brief names {said['cause'] or 'nothing'}")
+    return found
+
+
 @dataclass
 class Row:
     name: str
@@ -292,7 +302,12 @@ class Runner:
         for name, text in (("stdout", ended.out), ("stderr", ended.err), ("report.json", reported.out), ("report.err", reported.err)):
             with open(os.path.join(folder, name), "w") as file:
                 file.write(text)
-        return judge(planted, ended, parsed(reported.out))
+        row = judge(planted, ended, parsed(reported.out))
+        said = reader.read(self.command, folder)
+        with open(os.path.join(folder, "reader.json"), "w") as file:
+            json.dump(said, file)
+        row.faults += reader_faults(planted, said)
+        return row
 
     def guarded(self, planted):
         try:

@@ -10,7 +10,7 @@ from unittest import mock
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from gpu_check import child, first  # noqa: E402
+from gpu_check import child, first, reader  # noqa: E402
 
 MS = 1_000_000
 ROW = "polling | loops.py | host-blocked gil | poll_scheduler; usleep | 1 12 | torch gpus=2 seconds=16"
@@ -31,6 +31,42 @@ def finding(rule="host-blocked", kind="cause", verdict="yes", loss=0.5, evidence
 
 def began(each_ms=10.0, count=300, begin_ms=0):
     return [int((begin_ms + n * each_ms) * MS) + 1000 for n in range(count)]
+
+
+BRIEF = """what stands out, and how much of the time it costs
+  host-blocked (costs 41.0 %): asleep in poll_scheduler
+    → have that done a step ahead
+    id host-blocked, confidence high; more: tllmprof report --finding host-blocked run.tllmprof
+"""
+
+
+class Reader(unittest.TestCase):
+    def read(self, brief, found):
+        answers = {"brief": brief, "finding": json.dumps({"id": "host-blocked", "rows": [], **found})}
+
+        def call(tools, tool, **arguments):
+            tools.calls += 1
+            tools.characters += len(answers[tool])
+            return answers[tool]
+
+        with mock.patch.object(reader.Tools, "__init__", lambda tools, *_: vars(tools).update(calls=0, characters=0)), \
+                mock.patch.object(reader.Tools, "call", call), mock.patch.object(reader.Tools, "end"):
+            return reader.read("tllmprof", "folder")
+
+    def test_it_names_the_first_finding(self):
+        said = self.read(BRIEF, finding())
+        self.assertEqual((said["cause"], said["calls"]), ("host-blocked", 2))
+        self.assertEqual(first.reader_faults(planted(names="poll_scheduler"), said), [])
+        self.assertEqual(len(first.reader_faults(planted(names="fill_batch"), said)), 1)
+        self.assertEqual(len(first.reader_faults(planted("gil"), said)), 1)
+
+    def test_it_names_nothing_where_nothing_stands_out(self):
+        self.assertEqual(self.read("nothing stands out\n", {})["cause"], "")
+        self.assertEqual(self.read(BRIEF, finding(kind="symptom"))["cause"], "")
+
+    def test_its_limits(self):
+        self.assertEqual(reader.faults({"calls": 3, "characters": 16_000}), [])
+        self.assertEqual(len(reader.faults({"calls": 4, "characters": 16_001})), 2)
 
 
 class Table(unittest.TestCase):

@@ -52,6 +52,8 @@ class Packages(unittest.TestCase):
         for name in ("README.md", "CHANGELOG.md", "SKILL.md", *tree.LICENSES):
             with open(os.path.join(tree.ROOT, name), "rb") as file:
                 self.assertEqual(files[f"share/doc/tllmprof/{name}"].content, file.read())
+        with open(os.path.join(tree.ROOT, "examples", "gate.yml"), "rb") as file:
+            self.assertEqual(files["share/doc/tllmprof/gate.yml"].content, file.read())
         skill = files["share/doc/tllmprof/SKILL.md"].content.decode()
         self.assertTrue(skill.startswith("---\nname: tllmprof\ndescription: "))
         self.assertEqual(files["share/doc/tllmprof/tllmprof.cdx.json"], File(b"bill"))

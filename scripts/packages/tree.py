@@ -70,6 +70,7 @@ def manual(command):
 
 def documents(bill_of_materials):
     files = {f"share/doc/tllmprof/{name}": read(os.path.join(ROOT, name)) for name in ("README.md", "CHANGELOG.md", "SKILL.md", *LICENSES)}
+    files["share/doc/tllmprof/gate.yml"] = read(os.path.join(ROOT, "examples", "gate.yml"))
     files["share/doc/tllmprof/tllmprof.cdx.json"] = File(bill_of_materials)
     return files
 

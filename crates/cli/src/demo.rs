@@ -200,7 +200,7 @@ fn show(command: &Command, comment: &str) -> Result<()> {
     let mut line = b"$ tllmprof".to_vec();
     for argument in command.get_args() {
         line.push(b' ');
-        line.extend(crate::quote::word(argument.as_encoded_bytes()));
+        line.extend(tllmprof_report::shell_word(argument.as_encoded_bytes()));
     }
     line.extend_from_slice(format!("    # {comment}\n").as_bytes());
     Ok(output::print(&line)?)

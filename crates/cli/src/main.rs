@@ -30,7 +30,6 @@ mod processes;
 mod profiler;
 mod progress;
 mod query;
-mod quote;
 mod records;
 mod report;
 mod run;

@@ -33,6 +33,9 @@ pub struct Arguments {
     /// Show the answer alone: what was measured, how fast, why, and where the time goes
     #[arg(long)]
     brief: bool,
+    /// Show all that is known of one finding, by its identifier, such as host-bound; --brief has those of the findings
+    #[arg(long, value_name = "ID", conflicts_with_all = ["json", "format", "full", "top", "brief", "html", "query"])]
+    finding: Option<String>,
     /// Print the rows of the tables of export --to parquet that this asks for, such as 'kernels where dur_ns > 50000', or
     /// any SQL; needs DuckDB's command
     #[arg(long, value_name = "SQL", conflicts_with_all = ["json", "format", "full", "top", "brief", "html", "step", "scopes"])]
@@ -155,7 +158,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
                 let name = runs::name(&group);
                 text.push_str(&format!(
                     "{blank}run {name}\n\n{}",
-                    Report::new(group).styled(arguments.style())
+                    arguments.text(&Report::new(group))?
                 ));
             }
             output::text(&text)?;
@@ -208,7 +211,7 @@ fn show(
     }
     match format {
         Format::Text if has_page => (),
-        Format::Text => output::text(&report.styled(arguments.style()))?,
+        Format::Text => output::text(&arguments.text(&report)?)?,
         Format::Json => output::write(|to| report.json(to))?,
         Format::Csv => output::write(|to| report.csv(to))?,
         Format::Html => page::write(&report, &measured, None, false, reading)?,
@@ -233,6 +236,21 @@ impl Arguments {
         }
     }
 
+    /// Returns the report, or the finding that is wanted, as text.
+    fn text(&self, report: &Report) -> Result<String> {
+        let style = self.style();
+        let Some(id) = &self.finding else {
+            return Ok(report.styled(style));
+        };
+        let no_such = || {
+            usage(format_args!(
+                "--finding {id}: there is no such finding (wanted: {})",
+                finding_ids(report)
+            ))
+        };
+        report.finding(id, style).ok_or_else(no_such)
+    }
+
     /// The style of the text.
     fn style(&self) -> Style {
         let style = manners::stdout();
@@ -242,6 +260,15 @@ impl Arguments {
             top: self.top,
             ..style
         }
+    }
+}
+
+/// Returns the identifiers of a report's findings in words.
+pub fn finding_ids(report: &Report) -> String {
+    let ids: Vec<_> = report.findings.iter().map(|finding| finding.id).collect();
+    match &ids[..] {
+        [] => "none: no process has iterations".to_owned(),
+        ids => ids.join(", "),
     }
 }
 

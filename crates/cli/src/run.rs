@@ -23,7 +23,7 @@ use crate::records::{self, Records};
 use crate::supervised::Held;
 use crate::unreached::Watch;
 use crate::which::{Found, which};
-use crate::{doctor, inherited, library, live, manners, output, quote, report, runs, supervised};
+use crate::{doctor, inherited, library, live, manners, output, report, runs, supervised};
 
 #[derive(clap::Args)]
 #[command(
@@ -265,7 +265,7 @@ fn report_left(left: &[Left], records: &Records) {
 }
 
 fn quoted(path: PathBuf) -> String {
-    String::from_utf8_lossy(&quote::word(path.as_os_str().as_bytes())).into_owned()
+    String::from_utf8_lossy(&tllmprof_report::shell_word(path.as_os_str().as_bytes())).into_owned()
 }
 
 /// The records of the processes of `command`, and the identifier of their run. There are no records if they would be
@@ -314,7 +314,9 @@ fn summarise(
             let line = ["tllmprof", "report", "--html", &page].map(OsString::from);
             let names = records.names(written).into_iter().map(OsString::from);
             let words = line.into_iter().chain(names);
-            let words: Vec<_> = words.map(|name| quote::word(name.as_bytes())).collect();
+            let words: Vec<_> = words
+                .map(|name| tllmprof_report::shell_word(name.as_bytes()))
+                .collect();
             output::note(format_args!(
                 "a page with timelines: {}",
                 String::from_utf8_lossy(&words.join(&b' '))

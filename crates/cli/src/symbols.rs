@@ -17,7 +17,7 @@ use tllmprof_symbols::{
 };
 
 use crate::progress::Progress;
-use crate::{failure, output, quote};
+use crate::{failure, output};
 
 #[derive(Args)]
 #[command(override_usage = "tllmprof symbols [--json] <BINARY>... [REGEX]")]
@@ -113,7 +113,7 @@ fn split(arguments: &[OsString]) -> Result<(Vec<&Path>, Option<Wanted>)> {
         let words = rest
             .iter()
             .chain([first])
-            .map(|path| quote::word(path.as_os_str().as_bytes()));
+            .map(|path| tllmprof_report::shell_word(path.as_os_str().as_bytes()));
         let words = words.collect::<Vec<_>>().join(&b' ');
         let (first, words) = (first.display(), String::from_utf8_lossy(&words));
         return Err(failure::usage(format_args!(

@@ -4,6 +4,7 @@ mod common;
 mod docs {
     mod commands;
     mod comments;
+    mod example_workflow;
     mod figures;
     mod links;
     mod messages;

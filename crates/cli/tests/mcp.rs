@@ -1,6 +1,8 @@
 //! `tllmprof mcp` on stored records: by the lines of the protocol, and by the protocol's own client.
 
 mod common;
+#[path = "common/fetched.rs"]
+mod fetched;
 #[path = "../../report/tests/common/job.rs"]
 mod job;
 #[path = "../../../tests/common/skipped.rs"]
@@ -10,16 +12,16 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
 use common::{Scratch, finish, plain, wait};
+use fetched::fetched;
 use flate2::read::GzDecoder;
 use job::{Cause, Job, MS, Plant};
 use serde_json::{Value, json};
-use skipped::skipped;
 
 const LAYERS: &str = "standin-layers.tllmprof";
 const STACKS: &str = "vllm-stacks.tllmprof";
@@ -548,27 +550,9 @@ fn what_is_not_the_protocol_is_answered_or_ignored() {
     assert_eq!(ended.stderr, "tllmprof: nothing: there is no such file\n");
 }
 
-/// Returns a Python that has the protocol's own client.
-fn python() -> Option<PathBuf> {
-    let got = Command::new(repo().join("scripts/get-mcp"))
-        .output()
-        .unwrap();
-    let said = String::from_utf8(got.stdout).unwrap();
-    if got.status.success() {
-        return Some(said.trim().into());
-    }
-    skipped(
-        String::from_utf8_lossy(&got.stderr)
-            .lines()
-            .last()
-            .unwrap_or_default(),
-    );
-    None
-}
-
 #[test]
 fn the_protocols_own_client_drives_every_tool() {
-    let Some(python) = python() else {
+    let Some(python) = fetched("get-mcp") else {
         return;
     };
     let scratch = records();

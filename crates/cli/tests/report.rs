@@ -3,6 +3,8 @@
 mod common;
 #[path = "../../nsys/tests/common/mod.rs"]
 mod export;
+#[path = "common/fetched.rs"]
+mod fetched;
 #[path = "../../report/tests/common/job.rs"]
 mod job;
 #[path = "../../report/tests/common/server.rs"]
@@ -10,15 +12,14 @@ mod server;
 #[path = "../../../tests/common/skipped.rs"]
 mod skipped;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use common::{Ended, Scratch, finish, plain};
 use export::{Export, Schema};
+use fetched::fetched;
 use job::{Cause, Job, MS, Plant};
 use serde_json::Value;
 use server::Server;
-use skipped::skipped;
 
 fn report(scratch: &Scratch, arguments: &[&str]) -> Ended {
     let mut command = plain(env!("CARGO_BIN_EXE_tllmprof").as_ref());
@@ -524,28 +525,13 @@ fn what_is_called_an_export_in_a_folder_is_named_where_it_cannot_be_read() {
     );
 }
 
-/// Returns the folder of DuckDB's command.
-fn duckdb() -> Option<PathBuf> {
-    let get = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/get-readers");
-    let got = Command::new(get).output().unwrap();
-    if got.status.success() {
-        let python = PathBuf::from(String::from_utf8(got.stdout).unwrap().trim());
-        return python.parent().map(Path::to_owned);
-    }
-    skipped(
-        String::from_utf8_lossy(&got.stderr)
-            .lines()
-            .last()
-            .unwrap_or_default(),
-    );
-    None
-}
-
 #[test]
 fn duckdb_answers_queries_about_the_tables() {
-    let Some(duckdb) = duckdb() else {
+    let Some(python) = fetched("get-readers") else {
         return;
     };
+    // Its folder has the command.
+    let duckdb = python.parent().unwrap();
     let scratch = Scratch::new();
     record(&scratch, 0);
     record(&scratch, 1);
@@ -554,7 +540,7 @@ fn duckdb_answers_queries_about_the_tables() {
         let mut command = plain(env!("CARGO_BIN_EXE_tllmprof").as_ref());
         command
             .args(["report", "--query", query, file])
-            .env("PATH", &duckdb)
+            .env("PATH", duckdb)
             .env("TMPDIR", scratch.path("temporary"))
             .current_dir(scratch.path(""));
         finish(&mut command)

@@ -4,26 +4,27 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use tllmprof_report::{shell_quoted, shell_word};
+
 use super::Variables;
 use super::files::RECORDS;
-use crate::quote;
 
 fn assignment(name: &str, value: &OsStr) -> Vec<u8> {
     [name.as_bytes(), b"=", value.as_bytes()].concat()
 }
 
 fn line(words: &[Vec<u8>]) -> Vec<u8> {
-    let words: Vec<_> = words.iter().map(|word| quote::word(word)).collect();
+    let words: Vec<_> = words.iter().map(|word| shell_word(word)).collect();
     [words.join(&b' '), b"\n".to_vec()].concat()
 }
 
 pub fn shell(library: &Path, variables: &Variables) -> Vec<u8> {
     let mut out = b"export LD_PRELOAD=".to_vec();
-    out.extend(quote::quoted(library.as_os_str().as_bytes()));
+    out.extend(shell_quoted(library.as_os_str().as_bytes()));
     out.extend_from_slice(b"\"${LD_PRELOAD:+:$LD_PRELOAD}\"\n");
     for (name, value) in variables {
         out.extend_from_slice(format!("export {name}=").as_bytes());
-        out.extend(quote::quoted(value.as_bytes()));
+        out.extend(shell_quoted(value.as_bytes()));
         out.push(b'\n');
     }
     out
@@ -36,7 +37,7 @@ pub fn unset(preload: &OsStr, names: &[&str]) -> Vec<u8> {
         out.extend_from_slice(b"unset LD_PRELOAD\n");
     } else {
         out.extend_from_slice(b"export LD_PRELOAD=");
-        out.extend(quote::quoted(preload.as_bytes()));
+        out.extend(shell_quoted(preload.as_bytes()));
         out.push(b'\n');
     }
     for name in names {

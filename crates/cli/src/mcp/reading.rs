@@ -9,6 +9,7 @@ use tllmprof_report::{Iteration, Pattern, Process, Report, Style, TABLES};
 use super::answer::{self, Page};
 use super::reports::RunOf;
 use super::shared::Shared;
+use crate::report::finding_ids;
 
 /// The table of iterations, which only JSON and this server have.
 const ITERATIONS: &str = "iterations";
@@ -109,10 +110,9 @@ pub fn finding(asked: &Finding, shared: &mut Shared) -> Result<String> {
     };
     let findings = &report.findings;
     let Some(finding) = findings.iter().find(|finding| finding.id == *id) else {
-        let known: Vec<_> = findings.iter().map(|finding| finding.id).collect();
         bail!(
             "id {id:?}: there is no such finding (wanted: {})",
-            listed(&known)
+            finding_ids(&report)
         );
     };
     answer::list(without_claims(finding), asked.page, finding.claims.iter())
@@ -126,13 +126,6 @@ fn without_claims(finding: &tllmprof_report::Finding) -> Map<String, Value> {
     };
     json.remove("claims");
     json
-}
-
-fn listed(names: &[&str]) -> String {
-    match names {
-        [] => "none: no process has iterations".to_owned(),
-        names => names.join(", "),
-    }
 }
 
 /// Returns the requested process, or all processes, each with its index in the report.

@@ -199,6 +199,8 @@ export interface Process {
     layers_unknown: UnknownGpuLayer[];
     /** GPU metrics inside windows, by device and metric. */
     gpu_metrics: Metric[];
+    /** The share of the recorder's own work, on the program's threads, in the time of windows; `null` if there are no windows. Unit: part of 1. */
+    recorder_share: number | null;
     /** The windows that opened, in the order of their iterations. */
     windows: Window[];
     /** The collectives of the process, by the kernels that were recorded. */
@@ -259,6 +261,8 @@ export interface Finding {
     kind: FindingKind;
     /** The result of judging the rule. */
     verdict: Verdict;
+    /** The confidence in the verdict, the lowest of the processes that it is about; `null` if the rule is unknown. */
+    confidence: Confidence | null;
     /** The figures that it was judged by, in words. */
     evidence: string;
     /** Advice: if the rule holds, how to fix it; if it is unknown, how to record its data. Otherwise empty. */
@@ -691,6 +695,10 @@ export interface Window {
     past: boolean;
     /** The number of missing iterations between the first and the last. Unit: iterations. */
     missing: number;
+    /** The time from the start of its first iteration to the end of the last, without iterations that are missing or do not qualify; `null` if there are none. Unit: ns. */
+    wall_ns: number | null;
+    /** Iterations per second; `null` if they took no time. Unit: 1/s. */
+    per_second: number | null;
     /** The time of its iterations, divided by cause. */
     ledger: Ledger;
     /** Its iterations, in the order of their starts. */
@@ -863,6 +871,15 @@ export type Verdict =
     | "no"
     /** The records lack the data that the rule is judged by. */
     | "unknown";
+
+/** Confidence in a verdict. */
+export type Confidence =
+    /** It is based on fewer than 8 iterations. */
+    | "low"
+    /** It is based on fewer than 30 iterations, or recording changed their times. */
+    | "medium"
+    /** It is based on 30 iterations or more, and recording did not change their times. */
+    | "high";
 
 /** A row of the ledger of a process. */
 export interface ClaimedRow {

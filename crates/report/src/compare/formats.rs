@@ -75,6 +75,7 @@ impl Comparison {
             ("kernels", &self.kernels),
             ("layers", &self.layers),
             ("functions", &self.functions),
+            ("causes", &self.causes),
         ];
         let parts = parts.into_iter();
         let parts =

@@ -9,6 +9,7 @@ mod mix;
 mod notes;
 mod pace;
 mod runs;
+mod series;
 mod text;
 mod verdict;
 
@@ -30,6 +31,7 @@ use crate::print::json::write;
 use crate::process::Process;
 pub use gate::{Checked, Condition, Met};
 use pace::{Gpu, IterationClass, Pace};
+use series::Series;
 use verdict::MIN_DIFFERENCE;
 pub use verdict::{Outcome, WITHIN};
 
@@ -55,6 +57,8 @@ pub struct Comparison {
     layers: Vec<PartChange>,
     functions: Vec<PartChange>,
     functions_of: [u64; 2],
+    /// The host's time by cause, with several runs of a side.
+    causes: Vec<PartChange>,
     ranks: Vec<RankChange>,
     routing: Option<Routing>,
     notes: Vec<String>,
@@ -112,6 +116,11 @@ struct Side {
 #[derive(Debug, Serialize)]
 struct Measure {
     name: &'static str,
+    /// The values in a run, and how they are summed up.
+    #[serde(skip)]
+    series: Series,
+    #[serde(skip)]
+    statistic: Statistic,
     unit: Unit,
     base: f64,
     other: f64,
@@ -257,6 +266,7 @@ impl Comparison {
             layers: parts.layers,
             functions: parts.functions,
             functions_of: parts.functions_of,
+            causes: Vec::new(),
             ranks: if several {
                 rank_changes(&paces)
             } else {
@@ -327,7 +337,7 @@ fn ranks(processes: &[Process]) -> Ranks<'_> {
 }
 
 /// Returns the first class of iterations of which every process has enough.
-fn which(runs: &[Ranks<'_>; 2]) -> IterationClass {
+fn which(runs: &[Ranks<'_>]) -> IterationClass {
     let enough = |which: &IterationClass| {
         let all = runs.iter().flat_map(BTreeMap::values);
         all.into_iter()
@@ -390,10 +400,17 @@ fn times([base, other]: [&Pace; 2], is_of_trace: bool, measures: &mut Vec<Measur
     }
     if is_of_trace {
         let all = [("the trace", Statistic::Mean)];
-        return measure(&base.durations, &other.durations, &all, measures);
+        return measure(
+            Series::Durations,
+            [&base.durations, &other.durations],
+            &all,
+            measures,
+        );
     }
     measures.push(Measure {
         name: "iterations a second",
+        series: Series::Rate,
+        statistic: Statistic::Mean,
         unit: Unit::PerSecond,
         base: base.rate(),
         other: other.rate(),
@@ -407,7 +424,12 @@ fn times([base, other]: [&Pace; 2], is_of_trace: bool, measures: &mut Vec<Measur
         ("iteration, p90", Statistic::Quantile(0.9)),
         ("iteration, p99", Statistic::Quantile(0.99)),
     ];
-    measure(&base.durations, &other.durations, &all, measures);
+    measure(
+        Series::Durations,
+        [&base.durations, &other.durations],
+        &all,
+        measures,
+    );
     let launched = [&base.launches, &other.launches];
     if launched
         .iter()
@@ -415,8 +437,8 @@ fn times([base, other]: [&Pace; 2], is_of_trace: bool, measures: &mut Vec<Measur
     {
         let [base, other] = launched;
         measure(
-            base,
-            other,
+            Series::Launches,
+            [base, other],
             &[("launches a step", Statistic::Mean)],
             measures,
         );
@@ -432,7 +454,12 @@ fn times([base, other]: [&Pace; 2], is_of_trace: bool, measures: &mut Vec<Measur
             Phase::Idle => "idle, mean",
             Phase::Draft => "draft, mean",
         };
-        measure(&base, &other, &[(name, Statistic::Mean)], measures);
+        measure(
+            Series::Phase(phase),
+            [&base, &other],
+            &[(name, Statistic::Mean)],
+            measures,
+        );
     }
 }
 
@@ -459,6 +486,7 @@ fn gpu_times(
 ) {
     match processes.map(Gpu::new) {
         [Some(base), Some(other)] if base.from == other.from => {
+            let from = base.from;
             let mut sides = [base, other];
             if !pace::alike(&mut sides) {
                 notes.push("GPU times were taken in some iterations, not the same ones".to_owned());
@@ -476,7 +504,12 @@ fn gpu_times(
                 ("GPU time, mean", Statistic::Mean),
                 ("GPU time, p50", Statistic::Quantile(0.5)),
             ];
-            measure(&base.durations, &other.durations, &all, measures);
+            measure(
+                Series::Gpu(from),
+                [&base.durations, &other.durations],
+                &all,
+                measures,
+            );
         }
         [Some(_), Some(_)] => notes.push("GPU times were not measured the same way".to_owned()),
         [Some(_), None] => notes.push("GPU times: BASE alone has them".to_owned()),
@@ -486,8 +519,8 @@ fn gpu_times(
     let [base, other] = processes.map(pace::busy);
     if !base.is_empty() && !other.is_empty() {
         measure(
-            &base,
-            &other,
+            Series::Busy,
+            [&base, &other],
             &[("busy with kernels, mean", Statistic::Mean)],
             measures,
         );
@@ -495,8 +528,8 @@ fn gpu_times(
 }
 
 fn measure(
-    base: &[f64],
-    other: &[f64],
+    series: Series,
+    [base, other]: [&[f64]; 2],
     all: &[(&'static str, Statistic)],
     measures: &mut Vec<Measure>,
 ) {
@@ -511,6 +544,8 @@ fn measure(
     for ((name, statistic), change) in all.into_iter().zip(changes) {
         measures.push(Measure {
             name,
+            series,
+            statistic: *statistic,
             unit: Unit::Nanoseconds,
             base: statistic.compute(base),
             other: statistic.compute(other),

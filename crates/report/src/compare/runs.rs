@@ -1,49 +1,98 @@
 //! Comparison of several runs of each side. It is based on the variation between runs, not on that within a run.
 
-use super::{Asked, Comparison, Outcome};
+use super::pace::{IterationClass, Pace};
+use super::{Asked, Comparison, Outcome, ranks, slowest, which};
+use crate::kernels::compare as kernels;
+use crate::layers::compare as layers;
+use crate::ledger::compare as ledger;
 use crate::numbers::between;
+use crate::numbers::parts::PartChange;
 use crate::process::Process;
 
+/// A run, represented by its slowest rank. Its times are those in an iteration, in nanoseconds.
+struct Run<'a> {
+    process: &'a Process,
+    pace: Pace,
+}
+
+impl<'a> Run<'a> {
+    /// Returns the run; `None` if it has no iterations.
+    fn new(processes: &'a [Process], which: IterationClass) -> Option<Self> {
+        let ranks = ranks(processes);
+        let paces = ranks
+            .iter()
+            .map(|(rank, one)| (*rank, Pace::new(one, which)));
+        let mut paces = paces.collect();
+        let rank = slowest(&paces)?;
+        Some(Self {
+            process: ranks[&rank],
+            pace: paces.remove(&rank)?,
+        })
+    }
+}
+
+fn kernel_time(run: &Run<'_>, name: &str) -> Option<f64> {
+    kernels::time(&run.process.kernels, name)
+}
+
+fn layer_time(run: &Run<'_>, name: &str) -> Option<f64> {
+    let layers = run.process.layers.as_ref()?;
+    layers::time(layers, run.process.kernels.steps(), name)
+}
+
+/// Returns the time of a row of the host's ledger.
+fn cause_time(run: &Run<'_>, name: &str) -> Option<f64> {
+    ledger::time(&run.process.ledger, name)
+}
+
 impl Comparison {
-    /// Compares several runs of each side. Each run has the processes of one report. Tables of kernels, layers and
-    /// functions are those of the run with the median rate of each side.
+    /// Compares several runs of each side. Each run has the processes of one report. Tables list kernels, layers and
+    /// functions of the run with the median rate of each side, and their times in all runs.
     ///
     /// # Panics
     /// If a side has no run.
     #[must_use]
     pub fn of_runs(base: &[Vec<Process>], other: &[Vec<Process>], asked: &Asked) -> Self {
-        let (first, against) = (&base[0], &other[0]);
         if let ([base], [other]) = (base, other) {
             return Self::asked(base, other, asked);
         }
-        let of_base: Vec<_> = base
-            .iter()
-            .map(|run| Self::asked(run, against, asked))
-            .collect();
-        let of_other: Vec<_> = other
-            .iter()
-            .map(|run| Self::asked(first, run, asked))
-            .collect();
-        let middle = [
-            middle(&of_base, |of| of.measures.first().map(|rate| rate.base)),
-            middle(&of_other, |of| of.measures.first().map(|rate| rate.other)),
-        ];
-        let mut found = Self::asked(&base[middle[0]], &other[middle[1]], asked);
+        let all: Vec<_> = base.iter().chain(other).map(|run| ranks(run)).collect();
+        let which = which(&all);
+        let sides = [base, other].map(|side| {
+            let runs = side.iter().map(|run| Run::new(run, which));
+            runs.collect::<Vec<_>>()
+        });
+        let [a, b] = sides.each_ref().map(|side| middle(side));
+        let mut found = Self::asked(&base[a], &other[b], asked);
+        let values = |value: &dyn Fn(&Run<'_>) -> Option<f64>| {
+            let of_side = |side: &Vec<Option<Run<'_>>>| {
+                let runs = side.iter().flatten();
+                runs.filter_map(value).collect::<Vec<_>>()
+            };
+            sides.each_ref().map(of_side)
+        };
         for measure in &mut found.measures {
-            let same = |of: &Self| of.measures.iter().position(|one| one.name == measure.name);
-            let values = of_base
-                .iter()
-                .filter_map(|of| Some(of.measures[same(of)?].base));
-            let base: Vec<_> = values.collect();
-            let values = of_other
-                .iter()
-                .filter_map(|of| Some(of.measures[same(of)?].other));
-            let other: Vec<_> = values.collect();
-            measure.base = mean(&base);
-            measure.other = mean(&other);
-            if let Some(change) = between::change(&base, &other) {
+            let (series, statistic) = (measure.series, measure.statistic);
+            let of_runs = values(&|run| series.compute(statistic, run.process, &run.pace));
+            if let Some(change) = between::change(&of_runs[0], &of_runs[1]) {
+                [measure.base, measure.other] = of_runs.each_ref().map(|values| mean(values));
                 measure.change = change;
             }
+        }
+        if let [Some(base), Some(other)] = [&sides[0][a], &sides[1][b]] {
+            found.causes = ledger::causes([base, other].map(|run| &run.process.ledger));
+        }
+        for (parts, time) in [
+            (&mut found.kernels, kernel_time as fn(&Run<'_>, &str) -> _),
+            (&mut found.layers, layer_time),
+            (&mut found.functions, cause_time),
+            (&mut found.causes, cause_time),
+        ] {
+            for part in parts.iter_mut() {
+                let name = part.name.clone();
+                compare_part(part, &values(&|run| time(run, &name)));
+            }
+            parts.sort_by(|a, b| difference(b).total_cmp(&difference(a)));
         }
         found.runs = [base.len(), other.len()];
         let rate = found.measures.first().map(|rate| rate.change);
@@ -60,11 +109,25 @@ impl Comparison {
     }
 }
 
-/// Returns the index of the run with the median value.
-fn middle(runs: &[Comparison], value: impl Fn(&Comparison) -> Option<f64>) -> usize {
+/// Sets the times of a part to those of all runs, if all have it.
+fn compare_part(part: &mut PartChange, [base, other]: &[Vec<f64>; 2]) {
+    if part.change.is_some()
+        && let Some(change) = between::change(base, other)
+    {
+        (part.base, part.other) = (mean(base), mean(other));
+        part.change = Some(change);
+    }
+}
+
+fn difference(part: &PartChange) -> f64 {
+    (part.other - part.base).abs()
+}
+
+/// Returns the index of the run with the median rate.
+fn middle(runs: &[Option<Run<'_>>]) -> usize {
     let mut order: Vec<_> = (0..runs.len()).collect();
-    let value = |place: &usize| value(&runs[*place]).unwrap_or(0.0);
-    order.sort_by(|a, b| value(a).total_cmp(&value(b)));
+    let rate = |place: &usize| runs[*place].as_ref().map_or(0.0, |run| run.pace.rate());
+    order.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
     order[(order.len() - 1) / 2]
 }
 

@@ -44,6 +44,7 @@ impl Comparison {
             let time = format!("time {}{of}", lines.a_step());
             parts(&format!("{what}, {time}"), all, &mut lines);
         }
+        parts("host, time a step", &self.causes, &mut lines);
         self.ranks(&mut lines);
         lines.blank();
         for note in &self.notes {

@@ -8,13 +8,18 @@ use crate::events::iteration::Iteration;
 use crate::events::named::Named;
 use crate::events::origin::SMALL_COST;
 use crate::events::window::Window;
+use crate::findings::Confidence;
 use crate::iterations::sum::Sum;
 use crate::ledger::slow::LARGE_BATCH_RATIO;
 use crate::ledger::{Basis, LedgerKind};
+use crate::numbers::bootstrap::Statistic;
 use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::Share;
 use crate::process::Process;
 use crate::process::gpu::Busy;
+
+/// Minimum number of iterations for a high confidence.
+const MANY_ITERATIONS: u64 = 30;
 
 /// Minimum ratio of a slow iteration's time to the median.
 const SLOW_RATIO: f64 = 1.5;
@@ -111,6 +116,15 @@ impl<'a> Evidence<'a> {
                 .process
                 .own_share()
                 .is_some_and(|own| own > MAX_RECORDER_SHARE)
+    }
+
+    /// Returns the confidence in verdicts on this process.
+    pub fn confidence(&self) -> Confidence {
+        match self.sum.iterations {
+            few if few < Statistic::Mean.least() as u64 => Confidence::Low,
+            some if some < MANY_ITERATIONS || self.is_distorted() => Confidence::Medium,
+            _ => Confidence::High,
+        }
     }
 
     /// Returns true if GPU idle time is known only from iterations that the recording of kernels made longer.

@@ -42,6 +42,18 @@ pub enum Verdict {
     Unknown,
 }
 
+/// Confidence in a verdict.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Confidence {
+    /// It is based on fewer than 8 iterations.
+    Low,
+    /// It is based on fewer than 30 iterations, or recording changed their times.
+    Medium,
+    /// It is based on 30 iterations or more, and recording did not change their times.
+    High,
+}
+
 /// A rule and its verdict on these records.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Finding {
@@ -52,6 +64,8 @@ pub struct Finding {
     pub rule: &'static Rule,
     /// The result of judging the rule.
     pub verdict: Verdict,
+    /// The confidence in the verdict, the lowest of the processes that it is about; `null` if the rule is unknown.
+    pub confidence: Option<Confidence>,
     /// The figures that it was judged by, in words.
     pub evidence: String,
     /// Advice: if the rule holds, how to fix it; if it is unknown, how to record its data. Otherwise empty.
@@ -370,10 +384,15 @@ fn judge_rule(rule: &'static Rule, all: &[Evidence<'_>], together: JobAnalyses<'
         Judgement::No(evidence) => (Verdict::No, evidence, None, ""),
         Judgement::Unknown(evidence) => (Verdict::Unknown, evidence, None, to_know),
     };
+    let about = all
+        .iter()
+        .filter(|one| place.is_none_or(|place| place == one.place));
+    let confidence = about.map(Evidence::confidence).min();
     Finding {
         id: rule.name,
         rule,
         verdict,
+        confidence: confidence.filter(|_| verdict != Verdict::Unknown),
         evidence,
         advice: advice.to_owned(),
         loss,

@@ -1,9 +1,14 @@
 //! Text of the findings.
 
 use crate::findings::ledger::IDLE_RULE;
-use crate::findings::{Finding, Verdict};
-use crate::numbers::units::Share;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::findings::{Confidence, Finding, Side, Verdict};
+use crate::numbers::units::{Share, Time};
 use crate::print::lines::{Colour, Lines};
+use crate::print::quote;
+use crate::process::Process;
 
 /// Maximum number of findings on a screen.
 const MAX_FINDINGS: usize = 3;
@@ -14,6 +19,91 @@ const KERNELS: &str = "--kernels";
 const MAX_EVIDENCE: usize = 480;
 /// Indentation of evidence and advice, in columns.
 const INDENT: usize = 6;
+/// Maximum number of a finding's claimed rows on a screen.
+const MAX_CLAIMS: usize = 10;
+/// Maximum number of files that a command names. Instead of more, it names their folder.
+const MAX_FILES: usize = 3;
+
+impl Confidence {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
+}
+
+impl Verdict {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Yes => "yes",
+            Self::No => "no",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Returns the confidence in a finding in words; empty if it is unknown.
+fn confidence(finding: &Finding) -> String {
+    let confidence = finding.confidence;
+    confidence.map_or_else(String::new, |confidence| {
+        format!(", confidence {}", confidence.name())
+    })
+}
+
+/// Returns the command that shows the rest of a finding.
+fn command(finding: &Finding, processes: &[Process]) -> String {
+    let files: Vec<&Path> = processes.iter().map(|one| &*one.file).collect();
+    let folder = files.first().and_then(|file| file.parent());
+    let is_one_folder = files.iter().all(|file| file.parent() == folder);
+    let files = match folder {
+        Some(folder) if files.len() > MAX_FILES && is_one_folder => match folder.as_os_str() {
+            here if here.is_empty() => vec![Path::new(".")],
+            _ => vec![folder],
+        },
+        _ => files,
+    };
+    let mut line = format!("tllmprof report --finding {}", finding.id);
+    for file in files {
+        line.push(' ');
+        let word = quote::word(file.as_os_str().as_bytes());
+        line.push_str(&String::from_utf8_lossy(&word));
+    }
+    line
+}
+
+/// Adds everything about one finding: its verdict, evidence, advice, and the rows of the ledgers that it claims, with
+/// their time in all iterations. `names` are those of the processes.
+pub fn finding(finding: &Finding, names: &[String], lines: &mut Lines) {
+    let id = finding.id;
+    let verdict = finding.verdict.name();
+    let text = format!("{id}: {verdict}{}{}", confidence(finding), cost(finding));
+    lines.heading(format_args!("{text}"));
+    lines.text(&format!("  {}", finding.evidence), INDENT);
+    if !finding.advice.is_empty() {
+        lines.text(&format!("  → {}", finding.advice), INDENT);
+    }
+    let most = lines.rows(MAX_CLAIMS);
+    for row in finding.claims.iter().take(most) {
+        let of = match (names, row.ledger) {
+            ([_], Side::Host) => "host".to_owned(),
+            ([_], Side::Gpu) => "GPU".to_owned(),
+            (_, Side::Host) => format!("{}, host", names[row.process]),
+            (_, Side::Gpu) => format!("{}, GPU", names[row.process]),
+        };
+        let cause = lines.name(&row.cause, lines.width().saturating_sub(30));
+        let time = Time(row.ns).to_string();
+        lines.add(format_args!("{time:>11}  {of}: {cause}"));
+    }
+    let more = finding.claims.len().saturating_sub(most);
+    if more > 0 {
+        lines.add(format_args!(
+            "{:>11}  {more} more rows (--json has them)",
+            ""
+        ));
+    }
+}
 
 /// Returns the cost of a finding in words. No time counts for two findings.
 fn cost(finding: &Finding) -> String {
@@ -24,9 +114,25 @@ fn cost(finding: &Finding) -> String {
     }
 }
 
-/// Adds the findings that hold, the strongest first, and the needs of unknown ones. `is_known` is true if GPU busy time
-/// was measured.
-pub fn findings(findings: &[Finding], is_known: bool, lines: &mut Lines) {
+/// Adds a finding that holds, with its advice. In a brief, a line has its identifier and a command.
+fn cause(finding: &Finding, processes: &[Process], lines: &mut Lines) {
+    let name = finding.rule.name;
+    let evidence = lines.sentence(&finding.evidence, MAX_EVIDENCE);
+    let text = format!("  {name}{}: {evidence}", cost(finding));
+    lines.coloured_text(&text, INDENT, 2 + name.len(), Colour::Bad);
+    if !finding.advice.is_empty() {
+        lines.text(&format!("    → {}", finding.advice), INDENT);
+    }
+    if lines.is_brief() {
+        let (id, sure) = (finding.id, confidence(finding));
+        let more = command(finding, processes);
+        lines.text(&format!("    id {id}{sure}; more: {more}"), INDENT);
+    }
+}
+
+/// Adds the findings that hold, the strongest first, and the needs of unknown ones.
+pub fn findings(findings: &[Finding], processes: &[Process], lines: &mut Lines) {
+    let is_known = processes.iter().any(|process| process.gpu.share.is_some());
     if findings.is_empty() {
         return;
     }
@@ -68,13 +174,7 @@ pub fn findings(findings: &[Finding], is_known: bool, lines: &mut Lines) {
     }
     let most = lines.rows(MAX_FINDINGS).max(1);
     for finding in are(Verdict::Yes).take(most) {
-        let name = finding.rule.name;
-        let evidence = lines.sentence(&finding.evidence, MAX_EVIDENCE);
-        let text = format!("  {name}{}: {evidence}", cost(finding));
-        lines.coloured_text(&text, INDENT, 2 + name.len(), Colour::Bad);
-        if !finding.advice.is_empty() {
-            lines.text(&format!("    → {}", finding.advice), INDENT);
-        }
+        cause(finding, processes, lines);
     }
     let more = all.saturating_sub(most);
     if more > 0 {

@@ -58,6 +58,13 @@ pub fn changes(runs: [&Kernels; 2], asked: &[&str]) -> Vec<PartChange> {
         .collect()
 }
 
+/// Returns the time of a kernel in an iteration, in nanoseconds; `None` if it is not known.
+pub fn time(kernels: &Kernels, name: &str) -> Option<f64> {
+    let kernel = kernels.totals.iter().find(|kernel| kernel.name == name)?;
+    let is_known = kernels.steps() > 0 && kernels.has_times();
+    is_known.then(|| kernel.total as f64 / kernels.steps() as f64)
+}
+
 fn part(kernel: &KernelTotal) -> Part<'_> {
     Part {
         ns: kernel.total,

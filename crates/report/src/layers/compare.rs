@@ -121,6 +121,14 @@ fn part(layers: &Layers, name: &str) -> Option<Part<'static>> {
     Some(part)
 }
 
+/// Returns the time of a layer in an iteration, in nanoseconds; `None` if it is not known. `steps` is the number of
+/// iterations in which kernels were recorded.
+pub fn time(layers: &Layers, steps: u64, name: &str) -> Option<f64> {
+    let mut rows = layers.patterns.iter().chain(&layers.tree);
+    let row = rows.find(|row| row.name == name)?;
+    (steps > 0).then(|| row.ns as f64 / steps as f64)
+}
+
 /// Returns a note on kernel time without a known layer, if it is large enough.
 pub fn unknown(sides: [&Layers; 2]) -> Option<String> {
     let [base, other] = sides.map(|layers| {

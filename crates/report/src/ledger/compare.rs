@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Ledger, LedgerKind};
+use super::{Ledger, LedgerKind, LedgerRow};
 use crate::events::samples::SampleCounts;
 use crate::numbers::bootstrap::Change;
 use crate::numbers::parts::PartChange;
@@ -53,9 +53,48 @@ pub fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
     all
 }
 
+/// Returns the causes of the host's time that no samples divide, the largest difference first. Changes have no
+/// interval, because a single run says nothing of the variation between runs.
+pub fn causes(runs: [&Ledger; 2]) -> Vec<PartChange> {
+    let mut by_name: BTreeMap<&str, [f64; 2]> = BTreeMap::new();
+    for (side, ledger) in runs.into_iter().enumerate() {
+        let is_sampled =
+            |row: &LedgerRow| matches!(row.kind, LedgerKind::Python | LedgerKind::Native);
+        for row in ledger.host.iter().filter(|row| !is_sampled(row)) {
+            by_name.entry(&row.cause).or_default()[side] += ns_of(row, ledger);
+        }
+    }
+    let mut all: Vec<_> = by_name
+        .into_iter()
+        .map(|(name, [base, other])| PartChange {
+            counts: None,
+            label: name.to_owned(),
+            name: name.to_owned(),
+            base,
+            other,
+            change: (base > 0.0 && other > 0.0).then(|| Change {
+                relative: other / base - 1.0,
+                interval: None,
+            }),
+        })
+        .collect();
+    let differs = |one: &PartChange| (one.other - one.base).abs();
+    all.sort_by(|a, b| differs(b).total_cmp(&differs(a)));
+    all
+}
+
+/// Returns the time of a cause in an iteration, in nanoseconds; `None` if the ledger has no row for it.
+pub fn time(ledger: &Ledger, cause: &str) -> Option<f64> {
+    let row = ledger.host.iter().find(|row| row.cause == cause)?;
+    Some(ns_of(row, ledger))
+}
+
+fn ns_of(row: &LedgerRow, ledger: &Ledger) -> f64 {
+    row.ns as f64 / ledger.host_iterations.max(1) as f64
+}
+
 /// Returns the rows of the host's ledger that are based on samples.
 fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, Row)> {
-    let iterations = ledger.host_iterations.max(1) as f64;
     // No samples are taken during waits for requests.
     let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
     let rows = ledger.host.iter().filter_map(move |row| {
@@ -65,7 +104,7 @@ fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, Row)> {
             _ => return None,
         };
         let row_of = Row {
-            ns: row.ns as f64 / iterations,
+            ns: ns_of(row, ledger),
             samples: samples as f64 * row.share / worked.max(f64::EPSILON),
         };
         Some((row.cause.clone(), row_of))

@@ -17,6 +17,9 @@ const MAX_INDENT: usize = 6;
 const HANGING_INDENT: usize = 4;
 /// Maximum length of a name if there is no screen. The middle of a longer one is left out.
 const MAX_NAME_LENGTH: usize = 200;
+/// Maximum length of a brief text, and of what is folded into lines of it, in characters.
+const MAX_BRIEF: usize = 6000;
+const MAX_BRIEF_PART: usize = 600;
 const RESET: &str = "\x1b[0m";
 
 /// Stands for a figure that is not known.
@@ -166,6 +169,14 @@ impl Lines {
     }
 
     fn folded(&mut self, text: &str, indent: usize) {
+        let cut;
+        let text = match self.style.is_brief {
+            true => {
+                cut = short(text, MAX_BRIEF_PART);
+                &cut
+            }
+            false => text,
+        };
         let width = self.style.width;
         let mut rest = text;
         let mut start = 0;
@@ -377,7 +388,24 @@ impl Lines {
         while self.text.ends_with("\n\n") {
             self.text.pop();
         }
+        if self.style.is_brief {
+            self.cut_to(MAX_BRIEF);
+        }
         self.text
+    }
+
+    /// Removes the last lines if the text has more than `most` characters.
+    fn cut_to(&mut self, most: usize) {
+        let Some((end, _)) = self.text.char_indices().nth(most) else {
+            return;
+        };
+        let all = self.used();
+        let end = self.text[..end].rfind('\n').map_or(0, |end| end + 1);
+        self.text.truncate(end);
+        let kept = self.used();
+        self.text.push_str(&format!(
+            "{kept} of {all} lines: without --brief there are all\n"
+        ));
     }
 }
 

@@ -2,4 +2,5 @@
 
 pub mod json;
 pub mod lines;
+pub mod quote;
 pub mod rows;

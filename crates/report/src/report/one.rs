@@ -1,6 +1,7 @@
 //! Text of a report on one process.
 
 use std::os::unix::ffi::OsStrExt;
+use std::slice;
 
 use tllmprof_config::Printable;
 
@@ -155,7 +156,7 @@ fn inside(process: &Process, sum: &Sum, found: &[Finding], lines: &mut Lines) {
     );
     batches::batches(&process.phases, lines);
     lines.blank();
-    findings::findings(found, process.gpu.share.is_some(), lines);
+    findings::findings(found, slice::from_ref(process), lines);
     lines.blank();
     if lines.is_brief() {
         return ledger::ledger(

@@ -39,8 +39,7 @@ pub fn processes(report: &Report, lines: &mut Lines) {
         findings: found,
     } = report;
     let skew = skew.as_ref();
-    let is_known = processes.iter().any(|process| process.gpu.share.is_some());
-    let stand_out = |lines: &mut Lines| findings::findings(found, is_known, lines);
+    let stand_out = |lines: &mut Lines| findings::findings(found, processes, lines);
     let last = lines.measure(|lines| notes(processes, names, lines));
     lines.keep(last);
     head(processes, *is_one_job, lines);

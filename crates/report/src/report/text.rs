@@ -1,6 +1,7 @@
 //! The report as text, a screenful: 80 columns, 44 lines for one process.
 
 use super::{Report, one, several};
+use crate::findings::text::finding;
 use crate::print::lines::{Lines, Style};
 
 impl Report {
@@ -20,5 +21,14 @@ impl Report {
             _ => several::processes(self, &mut lines),
         }
         lines.finish()
+    }
+
+    /// Returns the text of the finding with an identifier; `None` if the report has no such finding.
+    #[must_use]
+    pub fn finding(&self, id: &str, style: Style) -> Option<String> {
+        let found = self.findings.iter().find(|found| found.id == id)?;
+        let mut lines = Lines::new(style);
+        finding(found, &self.names, &mut lines);
+        Some(lines.finish())
     }
 }

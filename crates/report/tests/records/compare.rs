@@ -2,6 +2,7 @@
 
 mod gpu;
 mod phases;
+mod planted;
 
 use crate::common::process;
 use serde_json::Value;

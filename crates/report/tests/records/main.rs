@@ -1,6 +1,7 @@
 //! Tests of reports on simulated and stored records. They are one binary, because each optimized build takes long.
 
 mod batches;
+mod brief;
 #[path = "../common/mod.rs"]
 mod common;
 mod compare;

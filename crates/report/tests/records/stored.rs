@@ -21,7 +21,7 @@ use crate::common::{process, ranks};
 type Printed = Vec<(String, String)>;
 
 /// Returns the records of the page's corpus, with their names.
-fn corpus() -> Vec<(String, Vec<u8>)> {
+pub fn corpus() -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../page/tests/corpus");
     let files = fs::read_dir(folder)
         .unwrap()
@@ -48,7 +48,7 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
 }
 
 /// Returns the records of a job on two hosts whose ranks are late for known reasons, with groups or without.
-fn job(groups: bool) -> Vec<(String, Vec<u8>)> {
+pub fn job(groups: bool) -> Vec<(String, Vec<u8>)> {
     let plant = |rank, from, cause| Plant {
         rank,
         steps: (from, from + 5),

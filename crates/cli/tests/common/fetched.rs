@@ -1,0 +1,19 @@
+//! Tools of others that tests use, as scripts fetch them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::skipped::skipped;
+
+/// Runs a script that fetches a tool and prints its path. Logs the reason and returns `None` if it is not available.
+pub fn fetched(script: &str) -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
+    let got = Command::new(folder.join(script)).output().unwrap();
+    if got.status.success() {
+        let said = String::from_utf8(got.stdout).unwrap();
+        return Some(said.trim().into());
+    }
+    let said = String::from_utf8_lossy(&got.stderr);
+    skipped(said.lines().last().unwrap_or_default());
+    None
+}

@@ -1,0 +1,459 @@
+//! Planted changes: runs in which one thing takes longer, by about 2 % of an iteration, and equal runs. `compare` has to
+//! find the change, name the cause, and not find one that is not there.
+//!
+//! The test suite runs a small part; `scripts/compare-sweep` runs more.
+
+use serde_json::Value;
+use tllmprof_record::builder::Builder;
+use tllmprof_record::{Batch, CallKind, ClockKind, Edge, Event, GraphState, Info, StringId, What};
+use tllmprof_report::{Asked, Comparison, Outcome, Process};
+
+use super::{json, process};
+
+const US: f64 = 1e3;
+/// Number of runs of each side, and of iterations in a run.
+const RUNS: u64 = 6;
+const ITERATIONS: u64 = 120;
+/// The number of iterations at the end whose kernels are recorded.
+const TAKEN: u64 = 30;
+/// Relative deviations of an iteration within a run, and of a whole run; relative drift from the first iteration of a
+/// run to its last.
+const NOISE: f64 = 0.03;
+const BETWEEN: f64 = 0.004;
+const DRIFT: f64 = 0.004;
+/// Time of the planted change, 2 % of that of an iteration.
+const MORE: f64 = 200.0 * US;
+/// Number of layers, and number of launches in an iteration.
+const LAYERS: u32 = 4;
+const LAUNCHES: u64 = 20;
+
+/// A change from one side to the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Plant {
+    Nothing,
+    /// Code between calls takes longer.
+    HostCode,
+    Collections,
+    GilWaits,
+    /// A call that copies takes longer.
+    Copies,
+    /// Each launch takes longer.
+    SlowLaunches,
+    MoreLaunches,
+    SlowKernel,
+    NewKernel,
+    /// A kernel is gone, so iterations are shorter.
+    KernelGone,
+    OneLayer,
+    /// An option of the command differs.
+    Command,
+    /// Batches have more tokens.
+    Batches,
+}
+
+const KINDS: [Plant; 12] = [
+    Plant::HostCode,
+    Plant::Collections,
+    Plant::GilWaits,
+    Plant::Copies,
+    Plant::SlowLaunches,
+    Plant::MoreLaunches,
+    Plant::SlowKernel,
+    Plant::NewKernel,
+    Plant::KernelGone,
+    Plant::OneLayer,
+    Plant::Command,
+    Plant::Batches,
+];
+
+impl Plant {
+    /// Returns the list of the comparison in which the cause has to come first, and its name; of notes, a part.
+    const fn cause(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Nothing => ("", ""),
+            Self::HostCode => (
+                "causes",
+                "code between a wait for the GIL and cuMemcpyHtoDAsync_v2",
+            ),
+            Self::Collections => ("causes", "GC"),
+            Self::GilWaits => ("causes", "waiting for the GIL"),
+            Self::Copies => ("causes", "copies"),
+            Self::SlowLaunches => ("causes", "launching"),
+            Self::MoreLaunches => ("measures", "launches a step"),
+            Self::SlowKernel => ("kernels", "attention"),
+            Self::NewKernel => ("kernels", "dequantize"),
+            Self::KernelGone => ("kernels", "activation"),
+            Self::OneLayer => ("layers", "model.layers.2"),
+            Self::Command => ("notes", "the commands differ: --block 16 and --block 32"),
+            Self::Batches => ("notes", "tokens a step"),
+        }
+    }
+}
+
+/// Pseudo-random numbers.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        let mut random = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        // The first numbers of similar seeds are similar.
+        (0..8).for_each(|_| {
+            random.uniform();
+        });
+        random
+    }
+
+    fn uniform(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Returns a number of about the normal distribution, with deviation 1.
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
+    }
+}
+
+struct Names {
+    kernels: [StringId; 4],
+}
+
+struct RecordWriter(Builder);
+
+impl RecordWriter {
+    fn put(&mut self, at: f64, long: f64, what: What) {
+        self.0.push(7, &Event::new(at as u64, long as u64, what));
+    }
+
+    fn info(&mut self, key: Info, text: &str) {
+        let value = u64::from(self.0.string(7, text));
+        let key = Some(key);
+        self.put(0.0, 0.0, What::Info { key, value });
+    }
+
+    /// Writes the facts, the calls, and a graph of `LAYERS` layers.
+    fn facts(&mut self, plant: Plant) -> Names {
+        let block = if plant == Plant::Command { 32 } else { 16 };
+        self.info(
+            Info::CommandLine,
+            &format!("serve --block {block} --port 80"),
+        );
+        self.info(Info::Rule, "cuStreamSynchronize");
+        for (row, kind, name) in [
+            (0, CallKind::KernelLaunch, "cuLaunchKernel"),
+            (1, CallKind::Wait, "cuStreamSynchronize"),
+            (2, CallKind::AsyncCopy, "cuMemcpyHtoDAsync_v2"),
+        ] {
+            let (kind, name) = (Some(kind), self.0.string(7, name));
+            self.put(0.0, 0.0, What::CallName { row, kind, name });
+        }
+        for layer in 0..LAYERS {
+            let name = self.0.string(7, &format!("model.layers.{layer}"));
+            let (id, parent) = (layer + 1, 0);
+            self.put(0.0, 0.0, What::Scope { id, parent, name });
+            let (graph, first, count, scope) = (1, layer * 2, 2, id);
+            let nodes = What::GraphNodes {
+                graph,
+                first,
+                count,
+                scope,
+            };
+            self.put(0.0, 0.0, nodes);
+        }
+        let kernels = ["gemm", "attention", "activation", "dequantize"];
+        Names {
+            kernels: kernels.map(|name| self.0.string(7, name)),
+        }
+    }
+}
+
+/// The parts of an iteration, in nanoseconds.
+struct Parts {
+    code: f64,
+    collection: f64,
+    gil: f64,
+    copy: f64,
+    launches: u64,
+    launch: f64,
+    /// Kernels outside layers, and the two kernels of each layer.
+    outside: [f64; 4],
+    layers: [f64; LAYERS as usize],
+    tokens: i64,
+}
+
+impl Parts {
+    fn new(plant: Plant, tokens: i64) -> Self {
+        let mut parts = Self {
+            // The ledger counts code that is shorter than 20 launches as theirs.
+            code: 1_600.0 * US,
+            collection: 300.0 * US,
+            gil: 300.0 * US,
+            copy: 400.0 * US,
+            launches: LAUNCHES,
+            launch: 20.0 * US,
+            outside: [0.0, 1_400.0 * US, MORE, 0.0],
+            layers: [1_300.0 * US; LAYERS as usize],
+            tokens,
+        };
+        match plant {
+            Plant::Nothing => (),
+            Plant::HostCode => parts.code += MORE,
+            Plant::Collections => parts.collection += MORE,
+            Plant::GilWaits => parts.gil += MORE,
+            Plant::Copies => parts.copy += MORE,
+            Plant::SlowLaunches => parts.launch += MORE / LAUNCHES as f64,
+            Plant::MoreLaunches => parts.launches += (MORE / parts.launch) as u64,
+            Plant::SlowKernel => parts.outside[1] += MORE,
+            Plant::NewKernel => parts.outside[3] += MORE,
+            Plant::KernelGone => parts.outside[2] = 0.0,
+            Plant::OneLayer => parts.layers[2] += MORE,
+            // Its effect is anywhere.
+            Plant::Command => parts.code += MORE,
+            Plant::Batches => {
+                parts.tokens *= 2;
+                parts
+                    .layers
+                    .iter_mut()
+                    .for_each(|layer| *layer += MORE / f64::from(LAYERS));
+            }
+        }
+        parts
+    }
+
+    fn scale(&mut self, by: f64) {
+        for part in [
+            &mut self.code,
+            &mut self.collection,
+            &mut self.gil,
+            &mut self.copy,
+            &mut self.launch,
+        ] {
+            *part = (*part * by).round();
+        }
+        self.outside
+            .iter_mut()
+            .for_each(|part| *part = (*part * by).round());
+        self.layers
+            .iter_mut()
+            .for_each(|part| *part = (*part * by).round());
+    }
+
+    /// Writes an iteration that starts at a moment. Returns its end.
+    fn write(&self, n: u64, begin: f64, names: &Names, writer: &mut RecordWriter) -> f64 {
+        let call = |row| {
+            let (capturing, stream) = (false, 1);
+            What::Call {
+                row,
+                capturing,
+                stream,
+            }
+        };
+        let mut at = begin;
+        let (generation, collected) = (2, 10);
+        writer.put(
+            at,
+            self.collection,
+            What::Gc {
+                generation,
+                collected,
+            },
+        );
+        at += self.collection;
+        writer.put(at, self.gil, What::GilWait);
+        at += self.gil + self.code;
+        writer.put(at, self.copy, call(2));
+        at += self.copy;
+        for _ in 0..self.launches {
+            writer.put(at, self.launch, call(0));
+            at += self.launch;
+        }
+        let works = at;
+        let is_taken = n >= ITERATIONS - TAKEN;
+        let (device, stream) = (0, 1);
+        for (name, long) in names.kernels.iter().zip(self.outside) {
+            let (name, correlation) = (*name, 0);
+            if is_taken && long > 0.0 {
+                let what = What::GpuKernel {
+                    device,
+                    stream,
+                    name,
+                    correlation,
+                };
+                writer.put(at, long, what);
+            }
+            at += long;
+        }
+        for (node, long) in (0..).zip(
+            self.layers
+                .iter()
+                .flat_map(|long| [(long / 2.0).round(); 2]),
+        ) {
+            if is_taken {
+                let (name, correlation, exec) = (names.kernels[0], n as u32 + 1, 5);
+                let what = What::GpuKernel {
+                    device,
+                    stream,
+                    name,
+                    correlation,
+                };
+                writer.put(at, long, what);
+                writer.put(
+                    at,
+                    0.0,
+                    What::KernelNode {
+                        device,
+                        stream,
+                        exec,
+                        node,
+                    },
+                );
+            }
+            at += long;
+        }
+        writer.put(works, at - works, call(1));
+        let iteration = n as u16;
+        let batch = Batch::new(self.tokens, self.tokens, 0).unwrap();
+        writer.put(begin, 0.0, What::Batch { iteration, batch });
+        let excluded = false;
+        writer.put(begin, at - begin, What::Iteration { n, excluded });
+        at
+    }
+}
+
+/// Returns a run with random variation: of iterations, of the whole run, and a drift in it.
+fn run(seed: u64, plant: Plant) -> Vec<Process> {
+    let mut random = Random::new(seed);
+    let mut writer = RecordWriter(Builder::new(7, ClockKind::Monotonic));
+    let names = writer.facts(plant);
+    let whole = 1.0 + BETWEEN * random.normal();
+    let drift = DRIFT * (random.uniform() - 0.5);
+    let mut at = 1e6;
+    for n in 0..ITERATIONS {
+        let edge = match n {
+            n if n == ITERATIONS - TAKEN => Some(Edge::Open),
+            n if n == ITERATIONS - 1 => Some(Edge::Close),
+            _ => None,
+        };
+        let mut parts = Parts::new(plant, 12 + (random.uniform() * 4.0) as i64);
+        let noise = 1.0 + NOISE * random.normal();
+        parts.scale(whole * noise * (1.0 + drift * n as f64 / ITERATIONS as f64));
+        let edge = edge.map(|edge| (edge, What::KernelWindow { edge, iteration: n }));
+        if let Some((Edge::Open, what)) = edge {
+            writer.put(at, 0.0, what);
+        }
+        let end = parts.write(n, at, &names, &mut writer);
+        if let Some((Edge::Close, what)) = edge {
+            writer.put(end, 0.0, what);
+        }
+        at = end;
+    }
+    // It stands where the state of the graph ends.
+    let (state, exec, graph) = (Some(GraphState::Known), 5, 1);
+    writer.put(at, 0.0, What::GraphExec { state, exec, graph });
+    vec![process("record", &writer.0.bytes())]
+}
+
+/// Compares runs of a side with those of another in which something is planted. Each pair has seeds of its own.
+fn pair(seed: u64, plant: Plant) -> Comparison {
+    let side = |side: u64, plant| {
+        let seeds = (0..RUNS).map(|n| (seed * 2 + side) * RUNS + n + 1);
+        seeds.map(|seed| run(seed, plant)).collect::<Vec<_>>()
+    };
+    Comparison::of_runs(&side(0, Plant::Nothing), &side(1, plant), &Asked::default())
+}
+
+/// Returns true if the verdict has the direction of the planted change.
+fn is_found(comparison: &Comparison, plant: Plant) -> bool {
+    match plant {
+        Plant::KernelGone => matches!(comparison.verdict, Outcome::Faster(..)),
+        _ => matches!(comparison.verdict, Outcome::Slower(..)),
+    }
+}
+
+/// Returns true if the cause comes first in its list, of those rows whose change is certain.
+fn is_named(comparison: &Comparison, plant: Plant) -> bool {
+    let json = json(comparison);
+    let (list, name) = plant.cause();
+    let rows = json[list].as_array().unwrap();
+    if list == "notes" {
+        return rows
+            .iter()
+            .any(|note| note.as_str().unwrap().contains(name));
+    }
+    let is_certain = |row: &&Value| {
+        let interval = &row["change"]["interval"];
+        let bound = |place: usize| interval[place].as_f64();
+        // A part that only one side has is certain.
+        let is_one_sided = row["change"].is_null();
+        is_one_sided || bound(0) > Some(0.0) || bound(1).is_some_and(|high| high < 0.0)
+    };
+    let first = match list {
+        // Times follow any change.
+        "measures" => rows
+            .iter()
+            .find(|row| row["name"] == name)
+            .filter(is_certain),
+        // A row of all layers comes before that of the one that makes up most of it.
+        "layers" => {
+            let is_one = |row: &&Value| !row["name"].as_str().unwrap().contains('*');
+            rows.iter().filter(is_one).find(is_certain)
+        }
+        _ => rows.iter().find(is_certain),
+    };
+    first.is_some_and(|row| row["name"] == name)
+}
+
+/// Returns the number of pairs of each kind.
+fn each() -> u64 {
+    let each = std::env::var("TLLMPROF_TEST_PLANTED");
+    each.map_or(1, |each| each.parse().unwrap())
+}
+
+#[test]
+fn planted_changes_are_found_and_their_causes_named() {
+    let each = each();
+    let all = KINDS.len() as u64 * each;
+    let (mut found, mut named, mut misses) = (0, 0, Vec::new());
+    for (place, plant) in (0..).zip(KINDS) {
+        let mut of_kind = 0;
+        for seed in 0..each {
+            let comparison = pair(1 + place * each + seed, plant);
+            let (is_found, is_named) = (is_found(&comparison, plant), is_named(&comparison, plant));
+            found += u64::from(is_found);
+            of_kind += u64::from(is_named);
+            if !(is_found && is_named) {
+                let text = comparison.text();
+                misses.push(format!(
+                    "{plant:?}: found {is_found}, named {is_named}\n{text}"
+                ));
+            }
+        }
+        named += of_kind;
+        assert!(
+            of_kind * 2 > each,
+            "{plant:?}: {of_kind} of {each} named\n{}",
+            misses.join("\n")
+        );
+    }
+    println!("{found} of {all} changes found, {named} causes named");
+    let is_enough = |some: u64| some * 100 >= all * 95;
+    assert!(
+        is_enough(found) && is_enough(named),
+        "{}",
+        misses.join("\n")
+    );
+}
+
+#[test]
+fn equal_runs_give_no_alarm() {
+    let pairs = 20 * each();
+    let alarms = (0..pairs).filter(|seed| {
+        let verdict = pair(1_000_000 + seed, Plant::Nothing).verdict;
+        matches!(verdict, Outcome::Faster(..) | Outcome::Slower(..))
+    });
+    let alarms = alarms.count() as u64;
+    println!("{alarms} false alarms of {pairs}");
+    assert!(alarms * 100 <= pairs, "{alarms} of {pairs}");
+}
