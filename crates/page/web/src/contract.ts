@@ -145,7 +145,7 @@ export interface Process {
     inside: Sum | null;
     /** The share of the iterations' time between their first GPU work and their last, by CUDA events, including gaps between kernels. `null` if it was not measured. Unit: part of 1. */
     gpu_span_share: number | null;
-    /** The share of the time in which at least one kernel or copy ran, for the device where it is largest, by recorded kernels. It is based on the time of iterations without recording of kernels, if there are any. `null` if it was not measured. Unit: part of 1. */
+    /** The share of the time in which at least one kernel or copy ran, for the device where it is largest, by recorded kernels. It is based on the time of iterations without recording of kernels that do the same work, if there are enough. `null` if it was not measured. Unit: part of 1. */
     gpu_busy_share: number | null;
     /** The GPUs that were used. */
     gpus: Gpu[];
