@@ -24,3 +24,4 @@ pub mod tally;
 pub mod turnaround;
 pub mod window;
 pub mod work;
+pub mod work_classes;

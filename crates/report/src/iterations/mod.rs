@@ -5,4 +5,3 @@ pub mod outside;
 pub mod sum;
 pub mod text;
 pub mod unqualified;
-pub mod work;

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::events::iteration::{GpuFrom, Iteration};
 use crate::events::window::Window;
-use crate::iterations::work::WorkClasses;
+use crate::events::work_classes::WorkClasses;
 use crate::numbers::quantiles::Quantiles;
 
 /// Maximum share of the time without kernels in which other work is done than where kernels were recorded.

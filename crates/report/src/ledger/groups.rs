@@ -18,7 +18,7 @@ use crate::events::iteration::{Iteration, part};
 use crate::events::samples::SamplePlace;
 use crate::events::spans::{Span, Spans};
 use crate::events::window::Window;
-use crate::iterations::work::WorkClasses;
+use crate::events::work_classes::WorkClasses;
 
 /// Common properties of the iterations of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

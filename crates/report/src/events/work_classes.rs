@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tllmprof_record::Phase;
 
-use crate::events::iteration::Iteration;
+use super::iteration::Iteration;
 
 /// Maximum difference between two neighbouring numbers of launches in a class: relative, and absolute.
 const MAX_GAP: f64 = 0.25;
