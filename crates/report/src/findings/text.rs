@@ -1,9 +1,9 @@
 //! Text of the findings.
 
-use crate::findings::ledger::IDLE_RULE;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use crate::findings::ledger::IDLE_RULE;
 use crate::findings::{Confidence, Finding, Side, Verdict};
 use crate::numbers::units::{Share, Time};
 use crate::print::lines::{Colour, Lines};
@@ -130,6 +130,21 @@ fn cause(finding: &Finding, processes: &[Process], lines: &mut Lines) {
     }
 }
 
+/// Returns the reason why busy time was not measured, or what to do, in words.
+fn not_measured(processes: &[Process]) -> &'static str {
+    let is_asked = |process: &Process| {
+        let mut settings = process.facts.asked.settings.iter();
+        settings.any(|setting| setting.starts_with("TLLMPROF_KERNELS=") && !setting.ends_with("=0"))
+    };
+    if processes.iter().any(|one| one.kernels.window.is_some()) {
+        "measured: the kernels that were recorded have no times"
+    } else if processes.iter().any(is_asked) {
+        "measured: kernels were asked for, and the record has none"
+    } else {
+        "measured: run with --kernels, or with no --window"
+    }
+}
+
 /// Adds the findings that hold, the strongest first, and the needs of unknown ones.
 pub fn findings(findings: &[Finding], processes: &[Process], lines: &mut Lines) {
     let is_known = processes.iter().any(|process| process.gpu.share.is_some());
@@ -155,15 +170,12 @@ pub fn findings(findings: &[Finding], processes: &[Process], lines: &mut Lines) 
         },
         (0, false) => {
             lines.heading(format_args!("no cause can be named"));
-            lines.text(
-                match is_foreign {
-                    true => "  how long the GPU is busy was not recorded",
-                    false => {
-                        "  how long the GPU is busy was not measured: run with --kernels, or with no --window"
-                    }
-                },
-                INDENT,
-            );
+            let why = if is_foreign {
+                "recorded"
+            } else {
+                not_measured(processes)
+            };
+            lines.text(&format!("  how long the GPU is busy was not {why}"), INDENT);
         }
         _ if are(Verdict::Yes).any(|finding| finding.loss.is_some()) => {
             lines.heading(format_args!(

@@ -102,3 +102,37 @@ fn findings_claim_no_more_than_the_gpu_is_idle() {
         assert!(sum <= 1.0 - busy(&report) + 1e-6, "{claimed:?}");
     }
 }
+
+#[test]
+fn what_to_do_depends_on_what_was_asked_for() {
+    let text = |made: SyntheticLoop| {
+        let text = report(&[made]).text();
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let quiet = SyntheticLoop::default();
+    let asked = SyntheticLoop {
+        settings: vec!["TLLMPROF_KERNELS=auto"],
+        ..quiet.clone()
+    };
+    let refused = SyntheticLoop {
+        settings: vec!["TLLMPROF_KERNELS=0"],
+        ..quiet.clone()
+    };
+    let without_times = SyntheticLoop {
+        kernels: vec![(MS, MS)],
+        ..asked.clone()
+    };
+    let run_with = "not measured: run with --kernels, or with no --window";
+    for (made, wanted) in [
+        (quiet, run_with),
+        (refused, run_with),
+        (asked, "kernels were asked for, and the record has none"),
+        (
+            without_times,
+            "the kernels that were recorded have no times",
+        ),
+    ] {
+        let text = text(made);
+        assert!(text.contains(wanted), "{wanted}:\n{text}");
+    }
+}
