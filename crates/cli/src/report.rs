@@ -27,10 +27,10 @@ pub struct Arguments {
     /// Show everything: all rows of all tables, and no name cut; the default where it is written to a pipe or a file
     #[arg(long, conflicts_with = "brief")]
     full: bool,
-    /// Show at most so many rows of each table
+    /// Show at most N rows of each table
     #[arg(long, value_name = "N", value_parser = parse_rows)]
     top: Option<usize>,
-    /// Show the answer alone: what was measured, how fast, why, and where the time goes
+    /// Show only the answer: what was measured, how fast, why, and where the time goes
     #[arg(long)]
     brief: bool,
     /// Show all that is known of one finding, by its identifier, such as host-bound; --brief has those of the findings

@@ -1,8 +1,8 @@
 //! Processes of the program that load the CUDA driver without the library, such as workers that an engine starts with a
 //! cleaned environment. Nothing in such a process says that it is not recorded.
 //!
-//! A thread looks at `/proc` from time to time. It is a thread because reading the mappings of a process waits for whoever
-//! changes them, and the command has to pass signals on meanwhile.
+//! A thread looks at `/proc` from time to time. It is a thread because reading the mappings of a process waits for a thread
+//! that changes them, and the command has to pass signals on meanwhile.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -183,7 +183,7 @@ fn has_lost_preload(number: u64, library: &[u8]) -> bool {
 
 /// A thread that looks for programs without the library, until this value is dropped.
 pub struct Watch {
-    /// What was found so far.
+    /// The processes that were found so far.
     found: Arc<Mutex<Vec<Unreached>>>,
     _runs: Sender<()>,
 }

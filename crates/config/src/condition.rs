@@ -285,7 +285,7 @@ impl Condition {
         self.parts.iter().any(|part| part.name < FIRST_TIME)
     }
 
-    /// Whether it asks if a step is a pass of a draft model.
+    /// Returns true if the condition asks if a step is a pass of a draft model.
     #[must_use]
     pub fn names_drafts(&self) -> bool {
         let mut parts = self.parts.iter();

@@ -51,7 +51,7 @@ fn sections() -> Vec<Section> {
     found
 }
 
-/// Whether each of the words, or one that begins with it, is in the text.
+/// Returns true if each of the words, or one that begins with it, is in the text.
 fn has_words(text: &str, words: &str) -> bool {
     let text = text.to_lowercase();
     let in_text: Vec<_> = text.split(|c: char| !c.is_alphanumeric()).collect();
@@ -59,7 +59,7 @@ fn has_words(text: &str, words: &str) -> bool {
     words.all(|word| in_text.iter().any(|other| other.starts_with(&word)))
 }
 
-/// Whether a line of an index has the words and a link to the page, or is on the page itself.
+/// Returns true if a line of an index has the words and a link to the page, or is on the page itself.
 fn is_in_index(words: &str, target: &str) -> bool {
     let page = target.split('#').next().unwrap();
     INDEXES.iter().any(|index| {
@@ -71,7 +71,7 @@ fn is_in_index(words: &str, target: &str) -> bool {
     })
 }
 
-/// Whether the search for these words shows the section among its first results.
+/// Returns true if the search for these words shows the section among its first results.
 fn is_found(sections: &[Section], words: &str, target: &str) -> bool {
     let results = sections.iter().filter(|one| has_words(&one.text, words));
     let results: Vec<_> = results.collect();

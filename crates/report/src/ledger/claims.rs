@@ -136,8 +136,7 @@ impl Groups {
             claims.host += times.all;
         }
         let of_gpu = self.of_gpu(None);
-        let is_open = |spent| named.is_open(spent);
-        for part in self.parts(&of_gpu, sums, named, is_open) {
+        for part in self.parts(&of_gpu, sums, named) {
             let Part { cause, times, .. } = part;
             let claim = claim(part, named);
             if claim == Claim::Requests {

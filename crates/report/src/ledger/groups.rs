@@ -157,9 +157,8 @@ impl Groups {
 
     /// Returns the ledger of a window, or of all windows.
     pub fn ledger(&self, window: Option<usize>, sums: &Sums, named: Named<'_>) -> Ledger {
-        let is_open = |spent| named.is_open(spent);
         let (hosts, of_gpu) = (self.hosts(window), self.of_gpu(window));
-        let host = self.spent(&hosts, sums, named, is_open).into_iter();
+        let host = self.spent(&hosts, sums, named).into_iter();
         let host = host.map(|(spent, times)| named.time(spent, times.all));
         let host: Vec<_> = host.collect();
         Ledger {
@@ -307,8 +306,7 @@ impl Groups {
         let took = self.sum(groups).took;
         let mut times = self.worked(groups, named);
         let busy: u64 = times.iter().map(|row| row.ns).sum();
-        let is_open = |spent| named.is_open(spent);
-        let idle = self.spent(groups, sums, named, is_open).into_iter();
+        let idle = self.spent(groups, sums, named).into_iter();
         let idle: Vec<_> = idle.filter(|(_, times)| times.idle > 0).collect();
         let idle = fit(idle, took.saturating_sub(busy));
         times.extend(idle.into_iter().map(|(spent, ns)| {
@@ -345,9 +343,8 @@ impl Groups {
         let others = if usual.is_empty() { like } else { usual };
         // Samples must distinguish functions on both sides or on neither.
         let sides = [&[one][..], &others];
-        let is_open = |spent| named.is_open(spent);
         let [own, usual] = match sides.iter().all(|side| sums.seen(side).enough()) {
-            true => sides.map(|side| self.spent(side, sums, named, is_open)),
+            true => sides.map(|side| self.spent(side, sums, named)),
             false => sides.map(|side| self.counted_off(side, sums, named)),
         };
         let side = |sum: GroupSum, spent| Side {
@@ -364,25 +361,18 @@ impl Groups {
     }
 
     /// Returns the time of some groups by activity. If there are enough samples of stacks, they divide the activities
-    /// for which `is_open` is true; otherwise only the time off the processor is separated, by the kernel's counters.
+    /// that events do not explain; otherwise only the time off the processor is separated, by the kernel's counters.
     pub fn spent(
         &self,
         groups: &[usize],
         sums: &Sums,
         named: Named<'_>,
-        is_open: impl Fn(HostCause) -> bool,
     ) -> Vec<(HostCause, Times)> {
-        Part::sum(self.parts(groups, sums, named, is_open))
+        Part::sum(self.parts(groups, sums, named))
     }
 
     /// Returns the same with the activities that samples divided.
-    pub fn parts(
-        &self,
-        groups: &[usize],
-        sums: &Sums,
-        named: Named<'_>,
-        is_open: impl Fn(HostCause) -> bool,
-    ) -> Vec<Part> {
+    pub fn parts(&self, groups: &[usize], sums: &Sums, named: Named<'_>) -> Vec<Part> {
         let seen = sums.seen(groups);
         if !seen.enough() {
             let spent = self.counted_off(groups, sums, named).into_iter();
@@ -399,7 +389,8 @@ impl Groups {
         let work = spent.iter().filter(|(spent, _)| !named.waits(*spent));
         let work = work.map(|(spent, times)| (*spent, times.all));
         let asleep = sum.blocked..=sum.blocked_at_most;
-        let weight = seen.asleep_weight(work, &is_open, asleep);
+        let is_open = |spent| named.is_open(spent);
+        let weight = seen.asleep_weight(work, is_open, asleep);
         seen.split(spent, is_open, weight)
     }
 
