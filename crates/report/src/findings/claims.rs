@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::evidence::Evidence;
+use super::ledger::code_waited_for;
 use crate::ledger::{Claim, IDLE, LedgerKind, LedgerRow, other_idle};
 
 /// The choice of the rows that a rule claims.
@@ -16,6 +17,10 @@ pub enum ClaimRule {
     Host(&'static [LedgerKind]),
     /// The GPU's rows of idle time in which the host did one of these.
     Idle(&'static [Claim]),
+    /// The GPU's rows of idle time in which the host copied, or the host's rows of copies if they contain more time.
+    Copies,
+    /// The GPU's rows of idle time in which the host ran code for which the GPU waits.
+    Code,
     /// All of the GPU's rows of idle time.
     AllIdle,
 }
@@ -59,25 +64,31 @@ impl ClaimRule {
             rows.map(|of| row(Side::Host, of, of.ns)).collect()
         };
         let idle = || ledger.gpu.iter().filter(|row| row.kind == LedgerKind::Idle);
+        let idle_in = |claimed: Vec<(String, u64)>| {
+            let mut small: BTreeMap<&str, u64> = BTreeMap::new();
+            let mut rows = Vec::new();
+            for (cause, ns) in &claimed {
+                let mut all = idle();
+                match all.find(|row| row.cause.strip_prefix(IDLE) == Some(cause)) {
+                    Some(of) => rows.push(row(Side::Gpu, of, (*ns).min(of.ns))),
+                    None => *small.entry(other_idle(cause)).or_default() += ns,
+                }
+            }
+            let others = idle().filter_map(|of| Some((of, *small.get(&*of.cause)?)));
+            rows.extend(others.map(|(of, ns)| row(Side::Gpu, of, ns.min(of.ns))));
+            rows
+        };
+        let claims = &ledger.details.claims;
         match self {
             Self::None => Vec::new(),
             Self::Host(kinds) => host(kinds),
             Self::AllIdle => idle().map(|of| row(Side::Gpu, of, of.ns)).collect(),
-            Self::Idle(claims) => {
-                let claimed = ledger.details.claims.rows(claims);
-                let mut small: BTreeMap<&str, u64> = BTreeMap::new();
-                let mut rows = Vec::new();
-                for (cause, ns) in &claimed {
-                    let mut all = idle();
-                    match all.find(|row| row.cause.strip_prefix(IDLE) == Some(cause)) {
-                        Some(of) => rows.push(row(Side::Gpu, of, (*ns).min(of.ns))),
-                        None => *small.entry(other_idle(cause)).or_default() += ns,
-                    }
-                }
-                let others = idle().filter_map(|of| Some((of, *small.get(&*of.cause)?)));
-                rows.extend(others.map(|(of, ns)| row(Side::Gpu, of, ns.min(of.ns))));
-                rows
+            Self::Idle(some) => idle_in(claims.rows(some)),
+            Self::Copies if claims.share(Claim::Copy) > claims.copying() => {
+                idle_in(claims.rows(&[Claim::Copy]))
             }
+            Self::Copies => host(&[LedgerKind::Copy]),
+            Self::Code => idle_in(code_waited_for(one).rows),
         }
     }
 }

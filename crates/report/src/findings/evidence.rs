@@ -1,12 +1,13 @@
 //! Figures of one process that rules are judged by. Shares are parts of the iterations' time.
 
-use tllmprof_calls::{Kind, kind_of};
+use tllmprof_calls::{Kind, Wait, kind_of};
 use tllmprof_record::Metric;
 
 use crate::events::facts::CallRow;
 use crate::events::iteration::Iteration;
 use crate::events::named::Named;
 use crate::events::origin::SMALL_COST;
+use crate::events::requests::gives_work;
 use crate::events::window::Window;
 use crate::findings::Confidence;
 use crate::iterations::sum::Sum;
@@ -29,6 +30,11 @@ const MAX_RECORDER_SHARE: f64 = 0.2;
 
 /// Maximum ratio of the median iteration with kernels to that without, if the two kinds do different work.
 const MAX_STRETCH: f64 = 1.1;
+
+/// Minimum share of iterations in which a stream is waited for until it is empty, and maximum share of such waits in the time, for
+/// the GPU to have ended its work before.
+const MIN_DRAINED: f64 = 0.9;
+const MAX_NO_WAIT_SHARE: f64 = 0.02;
 
 /// A process that has iterations.
 pub struct Evidence<'a> {
@@ -219,6 +225,18 @@ impl<'a> Evidence<'a> {
             true => (ledger.host_share(LedgerKind::Wait) / worked).min(1.0),
             false => 0.0,
         }
+    }
+
+    /// Returns true if the GPU has ended its work before the host comes to wait for it: the iterations' own thread waits in each of
+    /// them until a stream is empty, and hardly any time passes. Then the host's own time decides how long an iteration takes.
+    pub fn gpu_ends_first(&self) -> bool {
+        let drains = self.calls(|row| row.waits_for().is_some_and(|wait| wait != Wait::Event));
+        let wait = self.iterations().filter(|iteration| iteration.wait > 0);
+        let wait = wait.count() as f64;
+        self.calls(gives_work).count > 0
+            && self.sum.a_step(drains.count) > MIN_DRAINED
+            && wait > MIN_DRAINED * self.iterations().count() as f64
+            && self.waits() < MAX_NO_WAIT_SHARE
     }
 
     /// Returns the time lost to something that takes `part` of each iteration, and the share of it in the excess of

@@ -19,9 +19,6 @@ const MIN_LAUNCHING_SHARE: f64 = 0.5;
 const MAX_WAIT_SHARE: f64 = 0.15;
 /// Minimum duration, in nanoseconds, of launches that may wait for room in a full queue.
 const MIN_QUEUED_LAUNCH_NS: u64 = 10_000;
-/// Maximum share of waits, as a part of 1, that shows that the queue was not full, if each iteration ends with an empty
-/// stream.
-const MAX_NO_WAIT_SHARE: f64 = 0.02;
 /// Minimum share of waits, as a part of 1, that shows that the host is ahead of the GPU.
 const MIN_AHEAD_SHARE: f64 = 0.5;
 
@@ -81,9 +78,7 @@ pub fn launch_bound(one: &Evidence<'_>) -> Judgement {
         Share(share),
         Share(one.waits())
     );
-    let drains = one.calls(|row| row.waits_for().is_some_and(|wait| wait != Wait::Event));
-    let has_room = mean < MIN_QUEUED_LAUNCH_NS
-        || one.sum.a_step(drains.count) > 0.9 && one.waits() < MAX_NO_WAIT_SHARE;
+    let has_room = mean < MIN_QUEUED_LAUNCH_NS || one.gpu_ends_first();
     if share >= MIN_LAUNCHING_SHARE && one.waits() < MAX_WAIT_SHARE && has_room {
         Judgement::Yes {
             evidence,
@@ -163,14 +158,15 @@ fn idle_after(
         return Judgement::No(some);
     }
     let is_measured = one.kernels().is_some();
+    let shares = claims.iter();
+    let claimed = shares
+        .map(|claim| one.process.ledger.details.claims.share(*claim))
+        .sum();
     let idle = match is_measured {
-        true => claims
-            .iter()
-            .map(|claim| one.process.ledger.details.claims.share(*claim))
-            .sum(),
-        false => one.share(after),
+        true => claimed,
+        false => one.share(after).max(claimed),
     };
-    let when = if is_measured {
+    let when = if is_measured || claimed > one.share(after) {
         "at their end and after them"
     } else {
         "after them"
@@ -180,7 +176,7 @@ fn idle_after(
         Share(idle)
     );
     // Without recorded kernels, work that others launch meanwhile is not visible.
-    match is_measured || one.process.calls.turnaround.one_stream {
+    match is_measured || claimed >= MIN_IDLE_SHARE || one.process.calls.turnaround.one_stream {
         _ if idle < MIN_IDLE_SHARE => Judgement::No(evidence),
         true => Judgement::yes(evidence, idle),
         false => Judgement::Unknown(format!("{some}, and work on several streams")),

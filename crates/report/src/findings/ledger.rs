@@ -6,12 +6,13 @@ use tllmprof_record::CallKind;
 
 use super::Judgement;
 use super::evidence::Evidence;
+use super::host;
 use crate::events::facts::CallRow;
 use crate::events::iteration::{Iteration, Used};
 use crate::events::requests::gives_work;
 use crate::ledger::slow::LARGE_BATCH_RATIO;
 use crate::ledger::{
-    ASLEEP, Claim, Claims, LedgerKind, LedgerRow, NAMED, Path, Paths, REQUESTS_CAUSE,
+    ASLEEP, Claim, Claimed, LedgerKind, LedgerRow, NAMED, Path, Paths, REQUESTS_CAUSE,
 };
 use crate::numbers::units::{Bytes, Rate, Share, Time};
 
@@ -56,6 +57,9 @@ pub const MIN_CODE: f64 = 0.15;
 
 /// Minimum share of a sleeping or blocked host that the GPU waits for, if the GPU is idle for less than [`MIN_IDLE`].
 const MIN_BLOCKED: f64 = 0.15;
+
+/// Minimum share of the host's time, if the host certainly decides how long a step takes.
+const MIN_DECIDING: f64 = 0.3;
 
 /// Minimum share of waits for a processor. A share of at least `MIN_EXPLAINING_DELAYS` is enough if it explains at least
 /// `MIN_SHARE_OF_SLOW` of the excess of slow iterations over the median.
@@ -117,8 +121,8 @@ pub fn recapture(one: &Evidence<'_>) -> Judgement {
 
 pub fn copies_when() -> String {
     format!(
-        "at least {MIN_COPIES} copies in an iteration that do not wait, for over {} of the host's time; where kernels were \
-         recorded, of under {} each",
+        "at least {MIN_COPIES} copies in an iteration that do not wait, for over {} of the host's time, or nothing to do for the \
+         GPU for as long in them and in short code around them; where kernels were recorded, of under {} each",
         Share(MIN_COPYING),
         Bytes(MAX_SMALL_COPY)
     )
@@ -131,9 +135,20 @@ pub fn copies(one: &Evidence<'_>) -> Judgement {
         size,
         evidence,
     } = Copies::measure(one);
+    let idle = one.process.ledger.details.claims.share(Claim::Copy);
+    let (lost, evidence) = match idle > share {
+        true => {
+            let evidence = format!(
+                "{evidence}; the GPU has nothing to do {} of the time while the host copies, or runs short code around that",
+                Share(idle)
+            );
+            (idle, evidence)
+        }
+        false => (share, evidence),
+    };
     let is_small = size.is_none_or(|size| size < MAX_SMALL_COPY);
-    match count >= MIN_COPIES && share >= MIN_COPYING && is_small {
-        true => Judgement::yes(evidence, share),
+    match count >= MIN_COPIES && lost >= MIN_COPYING && is_small {
+        true => Judgement::yes(evidence, lost),
         false => Judgement::No(evidence),
     }
 }
@@ -196,8 +211,7 @@ impl Copies {
             row.kind == CallKind::AsyncCopy || row.kind == CallKind::Other && known
         };
         let count = one.sum.a_step(one.calls(copies).count);
-        let claims = &one.process.ledger.details.claims;
-        let share = claims.copies as f64 / claims.host.max(1) as f64;
+        let share = one.process.ledger.details.claims.copying();
         let (many, bytes) = one
             .process
             .kernels
@@ -253,26 +267,53 @@ pub fn batches(one: &Evidence<'_>) -> Judgement {
 pub fn code_when() -> String {
     format!(
         "the GPU has nothing to do for over {} of the time while the host runs code in which it makes no call, or over {} where \
-         it has nothing to do for over {} in all; code between two calls that takes less than 20 launches counts as theirs",
+         it has nothing to do for over {} in all; code between two calls that takes less than 20 launches counts as theirs, \
+         if another finding is about these calls; where kernels were not recorded, also over {} of the host's time if the GPU has \
+         ended its work each time that the host comes to wait for it",
         Share(MIN_CODE),
         Share(MIN_PART),
-        Share(MIN_IDLE)
+        Share(MIN_IDLE),
+        Share(MIN_DECIDING)
     )
 }
 
 pub fn code(one: &Evidence<'_>) -> Judgement {
     let claims = &one.process.ledger.details.claims;
     let paths = &claims.code_in;
-    waited_for(
-        one,
-        "the host runs code",
-        Claim::Code,
-        MIN_CODE,
-        |rows| match paths.python.as_ref().or(paths.native.as_ref()) {
-            Some(path) => format!(", {}", within(path, paths)),
-            None => named(claims, rows),
-        },
-    )
+    let waited_for = code_waited_for(one);
+    let are_paths_of_most = claims.ns(Claim::Code) * 2 > waited_for.ns;
+    let doing = Doing {
+        what: "the host runs code",
+        claim: Claim::Code,
+        least: MIN_CODE,
+    };
+    doing.judge(one, &waited_for, |rows, time| {
+        match paths.python.as_ref().or(paths.native.as_ref()) {
+            Some(path) if are_paths_of_most => format!(", {}", within(path, paths)),
+            _ => named(rows, time),
+        }
+    })
+}
+
+/// Returns the idle time of the GPU for which the host's code is to blame. If the GPU is idle for long, that includes short code
+/// around calls of which no other finding is about.
+pub fn code_waited_for(one: &Evidence<'_>) -> Claimed {
+    let claims = &one.process.ledger.details.claims;
+    type Judge = fn(&Evidence<'_>) -> Judgement;
+    let others: &[(Claim, Judge)] = match claims.share_of(claims.idle()) >= MIN_IDLE {
+        true => &[
+            (Claim::Launch, host::launch_bound),
+            (Claim::Wait, host::waits),
+            (Claim::Read, host::copies),
+            (Claim::Copy, copies),
+        ],
+        false => &[],
+    };
+    let unclaimed = others
+        .iter()
+        .filter(|(_, judge)| !matches!(judge(one), Judgement::Yes { .. }));
+    let unclaimed: Vec<_> = unclaimed.map(|(claim, _)| *claim).collect();
+    claims.code_and_short(&unclaimed)
 }
 
 /// Returns the function that host code is in, by samples, with its caller, its callees and native code, in words.
@@ -305,11 +346,11 @@ fn within(path: &Path, paths: &Paths) -> String {
     text
 }
 
-/// Returns the largest rows of the ledger in words.
-fn named(claims: &Claims, rows: &[(String, u64)]) -> String {
-    let rows = rows.iter().take(NAMED).map(|(cause, idle)| {
+/// Returns the largest rows of the ledger in words, with their shares of a time in nanoseconds.
+fn named(rows: &[(String, u64)], time: u64) -> String {
+    let rows = rows.iter().take(NAMED).map(|(cause, ns)| {
         let place = cause.strip_prefix(ASLEEP).unwrap_or(cause).trim_start();
-        format!("{place} ({})", Share(claims.share_of(*idle)))
+        format!("{place} ({})", Share(*ns as f64 / time.max(1) as f64))
     });
     let rows = rows.collect::<Vec<_>>().join(", ");
     if rows.is_empty() {
@@ -322,10 +363,12 @@ fn named(claims: &Claims, rows: &[(String, u64)]) -> String {
 pub fn blocked_when() -> String {
     format!(
         "the GPU has nothing to do for over {} of the time while the host's thread is asleep or blocked in such code, for \
-         certain, or over {} where it has nothing to do for over {} in all",
+         certain, or over {} where it has nothing to do for over {} in all; where kernels were not recorded, also over {} of the \
+         host's time if the GPU has ended its work each time that the host comes to wait for it",
         Share(MIN_BLOCKED),
         Share(MIN_PART),
-        Share(MIN_IDLE)
+        Share(MIN_IDLE),
+        Share(MIN_DECIDING)
     )
 }
 
@@ -334,49 +377,103 @@ pub fn blocked(one: &Evidence<'_>) -> Judgement {
         return Judgement::Unknown("the record does not have it".to_owned());
     }
     let claims = &one.process.ledger.details.claims;
-    let what = format!("the host's thread is {ASLEEP}");
-    waited_for(one, &what, Claim::Blocked, MIN_BLOCKED, |rows| {
-        named(claims, rows)
-    })
+    let waited_for = claims.idle.get(&Claim::Blocked);
+    let doing = Doing {
+        what: &format!("the host's thread is {ASLEEP}"),
+        claim: Claim::Blocked,
+        least: MIN_BLOCKED,
+    };
+    doing.judge(one, &waited_for.cloned().unwrap_or_default(), named)
 }
 
-/// Judges GPU idle time while the host does `what`. `least` is the minimum share of the time; `detail` adds to the
-/// evidence from the rows of the ledger.
-fn waited_for(
-    one: &Evidence<'_>,
-    what: &str,
+/// What the host does while the GPU has nothing to do.
+struct Doing<'a> {
+    what: &'a str,
     claim: Claim,
+    /// Minimum share of the time, as a part of 1.
     least: f64,
-    detail: impl Fn(&[(String, u64)]) -> String,
-) -> Judgement {
-    let claims = &one.process.ledger.details.claims;
-    if claims.gpu == 0 {
-        return Judgement::Unknown("GPU time was not measured".to_owned());
+}
+
+impl Doing<'_> {
+    /// Judges GPU idle time. `detail` adds to the evidence from the rows of the ledger and the time that they are part of.
+    fn judge(
+        &self,
+        one: &Evidence<'_>,
+        idle: &Claimed,
+        detail: impl Fn(&[(String, u64)], u64) -> String,
+    ) -> Judgement {
+        let claims = &one.process.ledger.details.claims;
+        let judged = match claims.gpu {
+            0 => Judgement::Unknown("GPU time was not measured".to_owned()),
+            _ => self.by_idle(one, idle, &detail),
+        };
+        match judged {
+            Judgement::Yes { .. } => judged,
+            _ => self.by_host(one, &detail).unwrap_or(judged),
+        }
     }
-    let time = claims.ns(claim);
-    let share = claims.share_of(time);
-    let evidence = match time {
-        0 => format!("the GPU never waits while {what}"),
-        _ => format!(
-            "the GPU has nothing to do {} of {} while {what}{}{}",
+
+    fn by_idle(
+        &self,
+        one: &Evidence<'_>,
+        idle: &Claimed,
+        detail: impl Fn(&[(String, u64)], u64) -> String,
+    ) -> Judgement {
+        let claims = &one.process.ledger.details.claims;
+        let evidence = match idle.ns {
+            0 => format!("the GPU never waits while {}", self.what),
+            _ => format!(
+                "the GPU has nothing to do {} of {} while {}{}{}",
+                Share(claims.share_of(idle.ns)),
+                one.worked(),
+                self.what,
+                one.measured_in(one.process.ledger.gpu_iterations),
+                detail(&idle.rows, claims.gpu),
+            ),
+        };
+        // Waits for a processor on a busy machine must not make the share smaller.
+        let worked = claims.gpu.saturating_sub(claims.delayed).max(1) as f64;
+        let least = match claims.share_of(claims.idle()) >= MIN_IDLE {
+            true => MIN_PART,
+            false => self.least,
+        };
+        // If the process mostly waits for work, a small share of the whole time is no cause.
+        let of_all = claims.of_all(idle.ns);
+        match idle.ns as f64 / worked {
+            share if share < least || of_all < MIN_OF_ALL => Judgement::No(evidence),
+            _ if one.is_distorted() => Judgement::Unknown(one.distorted()),
+            _ => Judgement::yes(evidence, claims.share_of(idle.ns)),
+        }
+    }
+
+    /// Judges the host's time if the idle time of the GPU is not known, but certainly the host decides how long a step takes. The
+    /// loss is not known: the GPU may end shortly before the host.
+    fn by_host(
+        &self,
+        one: &Evidence<'_>,
+        detail: impl Fn(&[(String, u64)], u64) -> String,
+    ) -> Option<Judgement> {
+        let claims = &one.process.ledger.details.claims;
+        let ran = claims.ran.get(&self.claim)?.clone().sorted();
+        let share = ran.ns as f64 / claims.host.max(1) as f64;
+        if one.kernels().is_some() || share < MIN_DECIDING || !one.gpu_ends_first() {
+            return None;
+        }
+        if one.is_distorted() {
+            return Some(Judgement::Unknown(one.distorted()));
+        }
+        let evidence = format!(
+            "the GPU has ended its work each time that the host waits for it ({} of the time), so that the host decides how long \
+             a step takes; {} {} of the time{}",
+            Share(one.waits()),
+            self.what,
             Share(share),
-            one.worked(),
-            one.measured_in(one.process.ledger.gpu_iterations),
-            detail(&claims.rows(&[claim])),
-        ),
-    };
-    // Waits for a processor on a busy machine must not make the share smaller.
-    let worked = claims.gpu.saturating_sub(claims.delayed).max(1) as f64;
-    let least = match claims.share_of(claims.idle()) >= MIN_IDLE {
-        true => MIN_PART,
-        false => least,
-    };
-    // If the process mostly waits for work, a small share of the whole time is no cause.
-    let of_all = claims.of_all(time);
-    match time as f64 / worked {
-        share if share < least || of_all < MIN_OF_ALL => Judgement::No(evidence),
-        _ if one.is_distorted() => Judgement::Unknown(one.distorted()),
-        _ => Judgement::yes(evidence, share),
+            detail(&ran.rows, claims.host),
+        );
+        Some(Judgement::Yes {
+            evidence,
+            loss: None,
+        })
     }
 }
 
@@ -400,7 +497,7 @@ pub fn idle(one: &Evidence<'_>) -> Judgement {
         Share(share),
         one.worked(),
         one.measured_in(one.process.ledger.gpu_iterations),
-        match named(claims, &rows).strip_prefix(": ") {
+        match named(&rows, claims.gpu).strip_prefix(": ") {
             Some(rows) => format!("; meanwhile the host: {rows}"),
             None => String::new(),
         }

@@ -218,10 +218,7 @@ fn separate_faults(findings: &mut [Finding]) {
 /// Withdraws the finding of host code if waits inside iterations have a finding. Unless samples name a function or
 /// kernels were recorded, the code cannot be distinguished from the work after these waits.
 fn withdraw_code_after_waits(findings: &mut [Finding], all: &[Evidence<'_>]) {
-    let is_named = |one: &Evidence<'_>| {
-        let paths = &one.process.ledger.details.claims.code_in;
-        paths.python.is_some() || paths.native.is_some()
-    };
+    let is_named = |one: &Evidence<'_>| one.process.ledger.details.claims.code_in.are_known();
     let waits = |finding: &Finding| {
         let is_one = ["host-waits", "blocking-copies"].contains(&finding.rule.name);
         is_one && finding.verdict == Verdict::Yes
@@ -321,7 +318,9 @@ fn separate_skew(findings: &mut [Finding]) {
 
 /// Adds advice to sample stacks if no samples show which function the host runs.
 fn advise_stacks(findings: &mut [Finding], all: &[Evidence<'_>]) {
-    let is_known = |one: &Evidence<'_>| one.process.stacks.counts.enough();
+    let is_known = |one: &Evidence<'_>| {
+        one.process.stacks.counts.enough() || one.process.ledger.details.claims.code_in.are_known()
+    };
     let mut host_bound = findings.iter_mut().filter(|finding| {
         finding.rule.name == ledger::CODE_RULE && finding.verdict == Verdict::Yes
     });

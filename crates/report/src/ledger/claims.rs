@@ -29,6 +29,10 @@ pub struct Claims {
     pub delayed: u64,
     /// The part of `gpu` in which the GPU was idle, by claim.
     pub idle: BTreeMap<Claim, Claimed>,
+    /// The part of `idle` in which the host ran short code around calls, by the claim of these calls.
+    pub short: BTreeMap<Claim, Claimed>,
+    /// The host's time, by claim, whether the GPU was idle or not.
+    pub ran: BTreeMap<Claim, Claimed>,
     /// The functions in which the host's code spends its time.
     pub code_in: Paths,
 }
@@ -55,12 +59,18 @@ impl Claims {
 
     /// Returns the rows of the ledger that contain the time of some claims, with the part in each, the greatest first.
     pub fn rows(&self, claims: &[Claim]) -> Vec<(String, u64)> {
-        let mut all = Claimed::default();
-        for claimed in claims.iter().filter_map(|claim| self.idle.get(claim)) {
-            let rows = claimed.rows.iter().cloned();
-            rows.for_each(|(cause, ns)| all.add(cause, ns));
-        }
-        all.sorted().rows
+        Claimed::sum(claims.iter().filter_map(|claim| self.idle.get(claim))).rows
+    }
+
+    /// Returns the idle time in which the host runs code, together with its short code around calls of some claims.
+    pub fn code_and_short(&self, around: &[Claim]) -> Claimed {
+        let short = around.iter().filter_map(|claim| self.short.get(claim));
+        Claimed::sum(self.idle.get(&Claim::Code).into_iter().chain(short))
+    }
+
+    /// Returns the share of the host's time in calls that copy without waiting, as a part of 1.
+    pub fn copying(&self) -> f64 {
+        self.copies as f64 / self.host.max(1) as f64
     }
 
     /// Returns the claims that have idle time.
@@ -79,7 +89,7 @@ impl Claims {
         if found <= known {
             return;
         }
-        let claimed = self.idle.values_mut();
+        let claimed = self.idle.values_mut().chain(self.short.values_mut());
         for Claimed { ns, rows } in claimed {
             *ns = part(*ns, known, found);
             rows.iter_mut()
@@ -99,6 +109,16 @@ impl Claims {
 }
 
 impl Claimed {
+    /// Returns the sum, the greatest row first.
+    fn sum<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
+        let mut sum = Self::default();
+        for claimed in all {
+            let rows = claimed.rows.iter().cloned();
+            rows.for_each(|(cause, ns)| sum.add(cause, ns));
+        }
+        sum.sorted()
+    }
+
     fn add(&mut self, cause: String, ns: u64) {
         self.ns += ns;
         match self.rows.iter_mut().find(|(known, _)| *known == cause) {
@@ -107,7 +127,7 @@ impl Claimed {
         }
     }
 
-    fn sorted(mut self) -> Self {
+    pub fn sorted(mut self) -> Self {
         let rows = &mut self.rows;
         rows.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         self
@@ -150,8 +170,16 @@ impl Groups {
             if times.idle == 0 {
                 continue;
             }
-            let claimed = claims.idle.entry(claim).or_default();
-            claimed.add(named.cause(cause).1, times.idle);
+            let cause = named.cause(cause).1;
+            if matches!(part.whole, HostCause::Short(..)) {
+                let short = claims.short.entry(claim).or_default();
+                short.add(cause.clone(), times.idle);
+            }
+            claims.idle.entry(claim).or_default().add(cause, times.idle);
+        }
+        for part in self.parts(&self.hosts(None), sums, named) {
+            let ran = claims.ran.entry(claim(part, named)).or_default();
+            ran.add(named.cause(part.cause).1, part.times.all);
         }
         claims.waited = claims.waited.sorted();
         claims.fit(self.idle_of(&of_gpu, named));

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::events::samples::Location;
 pub use claim::Claim;
-pub use claims::{Claims, NAMED};
+pub use claims::{Claimed, Claims, NAMED};
 pub use groups::Groups;
 pub use host::HostLedger;
 pub use keys::{ASLEEP, Named, REQUESTS_CAUSE};

@@ -51,6 +51,13 @@ pub struct Paths {
     pub native: Option<Path>,
 }
 
+impl Paths {
+    /// Returns true if samples show which function it is.
+    pub const fn are_known(&self) -> bool {
+        self.python.is_some() || self.native.is_some()
+    }
+}
+
 /// The common function of most samples.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Path {

@@ -148,7 +148,7 @@ fn it_is_apart_from_work() {
             panic!("{yes:?}")
         };
         assert_eq!(code["rule"], "host-bound");
-        let said = "the GPU has nothing to do 22.1 % of the time without waits for requests while the host runs code: ";
+        let said = "the GPU has nothing to do 22.2 % of the time without waits for requests while the host runs code: ";
         assert!(
             code["evidence"].as_str().unwrap().starts_with(said),
             "{code}"

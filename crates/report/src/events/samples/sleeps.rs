@@ -178,8 +178,12 @@ impl<'a> Stacks<'a> {
 
     /// Classifies a wait on a futex by the function that waits for it.
     fn futex(&self, asleep: &Asleep, ends_by_event: SleepKind) -> (SleepKind, String) {
-        if let Some(waits) = self.python_waits() {
-            return (ends_by_event, waits.to_owned());
+        if let Some((waits, gives_work)) = self.python_waits() {
+            let kind = match gives_work {
+                true => ends_by_event,
+                false => SleepKind::Other,
+            };
+            return (kind, waits.to_owned());
         }
         if asleep.python != 0 && self.native.is_none() && self.calls(&PYTHON_LOCKS) {
             return (SleepKind::Lock, "a Python lock".to_owned());
@@ -194,23 +198,23 @@ impl<'a> Stacks<'a> {
         (kind, name.to_owned())
     }
 
-    /// Returns the name of the standard library's function that waits for another thread. If there are several, it is
-    /// the one that the program called.
-    fn python_waits(&self) -> Option<&'static str> {
+    /// Returns the name of the standard library's function that waits for another thread, and true if that thread may give
+    /// it work. If there are several, it is the one that the program called.
+    fn python_waits(&self) -> Option<(&'static str, bool)> {
         let of_library = |function: &&&Function| function.origin == Origin::PythonLibrary;
         let library = self.python.iter().take_while(of_library);
         let known = library.filter_map(|function| {
             let (name, place) = function.label.split_once(" (")?;
             let (name, file) = (name.rsplit('.').next()?, place.split(':').next()?);
-            let is_it = |(of, method, _): &&(&str, &str, _)| (*of, *method) == (file, name);
-            PYTHON_WAITS.iter().find(is_it).map(|row| row.2)
+            let is_it = |(of, method, ..): &&(&str, &str, _, _)| (*of, *method) == (file, name);
+            PYTHON_WAITS.iter().find(is_it).map(|row| (row.2, row.3))
         });
         let is_queue = |function: &&Function| {
             function.name.contains("SimpleQueue") || function.label.starts_with("_queue.")
         };
         known.last().or_else(|| {
             let is_one = self.inner.iter().any(is_queue);
-            is_one.then_some("queue.SimpleQueue.get")
+            is_one.then_some(("queue.SimpleQueue.get", true))
         })
     }
 
@@ -287,16 +291,16 @@ const PYTHON_LOCKS: [&str; 4] = [
     "PyMutex_LockTimed",
 ];
 
-/// Functions of Python's standard library that wait for another thread: their file, their name, and their name in the
-/// report.
-const PYTHON_WAITS: [(&str, &str, &str); 7] = [
-    ("thread.py", "_worker", "an executor's queue"),
-    ("queue.py", "get", "queue.get"),
-    ("queue.py", "put", "queue.put"),
-    ("threading.py", "wait", "threading.wait"),
-    ("threading.py", "wait_for", "threading.wait_for"),
-    ("threading.py", "join", "threading.join"),
-    ("_base.py", "result", "concurrent.futures.result"),
+/// Functions of Python's standard library that wait for another thread: their file, their name, their name in the
+/// report, and true if that thread may give it work. The others wait for a thread that does the program's own work.
+const PYTHON_WAITS: [(&str, &str, &str, bool); 7] = [
+    ("thread.py", "_worker", "an executor's queue", true),
+    ("queue.py", "get", "queue.get", true),
+    ("queue.py", "put", "queue.put", false),
+    ("threading.py", "wait", "threading.wait", true),
+    ("threading.py", "wait_for", "threading.wait_for", true),
+    ("threading.py", "join", "threading.join", false),
+    ("_base.py", "result", "concurrent.futures.result", false),
 ];
 
 #[cfg(test)]
@@ -424,6 +428,15 @@ mod tests {
             found(
                 SleepKind::Work,
                 "waiting for work in step (engine.py:3): queue.get"
+            )
+        );
+        // It waits for a function of its own, which another thread runs.
+        let result = ("Future.result (_base.py:401)", PythonLibrary);
+        assert_eq!(
+            of_futex(false, &[wait, result, STEP]),
+            found(
+                SleepKind::Other,
+                "blocked in step (engine.py:3): concurrent.futures.result"
             )
         );
         // Before 3.11 the names of functions have no class.

@@ -31,6 +31,40 @@ fn code_that_the_gpu_waits_for() {
     says(unknown, "host-bound", Verdict::Unknown);
 }
 
+#[test]
+fn a_host_that_the_gpu_never_keeps_waiting_decides_how_long_a_step_takes() {
+    // How long the GPU is busy was not measured. It has ended its work each time that the host comes to wait for it.
+    let made = |wait| SyntheticLoop {
+        calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 9900 * US - wait, 9900 * US)],
+        gpu: Some((0, 9900 * US)),
+        ..SyntheticLoop::default()
+    };
+    let evidence = finds(made(10 * US), &["host-bound"]);
+    let said = "the GPU has ended its work each time that the host waits for it (0.1 % of the time), so that the host decides how \
+                long a step takes; the host runs code 99.";
+    assert!(evidence.starts_with(said), "{evidence}");
+    let code = ": code between cuLaunchKernel and cuStreamSynchronize (98.";
+    assert!(evidence.contains(code), "{evidence}");
+    let report = report(&[made(10 * US)]);
+    assert_eq!(
+        report.findings[0].loss, None,
+        "the GPU may end shortly before"
+    );
+    // Then the GPU decides.
+    says(made(MS), "host-bound", Verdict::No);
+    // Kernels show that it is busy meanwhile.
+    let busy = SyntheticLoop {
+        kernels: vec![(0, 9900 * US)],
+        ..made(10 * US)
+    };
+    says(busy, "host-bound", Verdict::No);
+    let asleep = SyntheticLoop {
+        used: vec![(Used::Ran, MS, 9)],
+        ..made(10 * US)
+    };
+    says(asleep, "host-blocked", Verdict::Yes);
+}
+
 /// A kernel of 4 ms in 10 ms, a wait for it, and the thread's use of the machine.
 fn waits_for_the_host(used: &[(Used, u64, u32)]) -> SyntheticLoop {
     SyntheticLoop {

@@ -232,6 +232,46 @@ fn small_copies() {
 }
 
 #[test]
+fn short_code_around_small_copies_counts_as_theirs() {
+    // The GPU's work begins after the copies, and 40 us of code follow each of them.
+    let mut calls = times(100, 45 * US, &[(COPY_ASYNC, 0, 5 * US)]);
+    calls.extend([(LAUNCH, 4500 * US, 4505 * US), (WAIT, 4510 * US, 9900 * US)]);
+    let evidence = finds(
+        SyntheticLoop {
+            calls,
+            gpu: Some((4500 * US, 9900 * US)),
+            ..SyntheticLoop::default()
+        },
+        &["small-copies"],
+    );
+    assert_eq!(
+        evidence,
+        "100 copies a step take 5.0 % of the host's time; the GPU has nothing to do 45.0 % of the time while the host copies, \
+         or runs short code around that"
+    );
+}
+
+#[test]
+fn waits_are_named_where_copies_follow_them() {
+    // The next work after each wait is a copy, so that no time passes until a launch.
+    let each = [(COPY_ASYNC, 0, 5 * US), (WAIT, 6 * US, 10 * US)];
+    let mut calls = times(50, 90 * US, &each);
+    calls.extend([(LAUNCH, 4500 * US, 4505 * US), (WAIT, 4510 * US, 9900 * US)]);
+    let evidence = finds(
+        SyntheticLoop {
+            calls,
+            gpu: Some((4500 * US, 9900 * US)),
+            ..SyntheticLoop::default()
+        },
+        &["host-waits"],
+    );
+    assert_eq!(
+        evidence,
+        "51.0 waits a step; at their end and after them the GPU has nothing to do 42.0 % of the time"
+    );
+}
+
+#[test]
 fn long_copies() {
     let copies = |long| SyntheticLoop {
         calls: vec![

@@ -85,7 +85,7 @@ fn one_slow_rank() {
     assert_eq!(
         finding.evidence,
         "rank 1: 12.0 ms at the median, the others 10.0 ms; the slowest in 100 % of the iterations; if it were like \
-         them, 10.0 ms a step, not 12.0 ms; there the GPU has nothing to do 20.8 % of the time while the host runs code: \
+         them, 10.0 ms a step, not 12.0 ms; there the GPU has nothing to do 20.9 % of the time while the host runs code: \
          code between cuStreamSynchronize and cuLaunchKernel (20.3 %), code after cuStreamSynchronize (0.5 %)"
     );
     assert_eq!(yes(&report), ["slow-rank"]);
