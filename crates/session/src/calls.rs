@@ -60,16 +60,13 @@ pub fn enter(what: Counted) -> Option<u64> {
 
 /// Like [`enter`], with facts about the batch of the iteration that may begin.
 pub fn enter_with(what: Counted, facts: Facts) -> Option<u64> {
-    if ending::has_finished() {
+    if what.waits() && !WAITS_ENTER.load(Ordering::Relaxed) || ending::has_finished() {
         return None;
     }
     let slot = slots::slot().filter(|_| !slots::is_capturing())?;
     let cell = slot.live(what);
     if cell.count() <= cell.limit() {
         return None; // a runtime's function that is attended but does not matter now
-    }
-    if what.waits() && !WAITS_ENTER.load(Ordering::Relaxed) {
-        return None;
     }
     let mut guard = STATE.lock();
     let state = guard.as_mut()?;

@@ -59,6 +59,8 @@ pub struct Learned {
     given: Option<u64>,
     /// True if it matters where iterations open, and not only how many there are.
     near: bool,
+    /// True if the learner's questions may have changed since the limits were set.
+    is_stale: bool,
     /// The questions for which the cells' limits are set.
     asked: Asked,
     launches_asked: Option<[u32; 2]>,
@@ -109,6 +111,7 @@ impl Learned {
             warmup,
             given: None,
             near: true,
+            is_stale: false,
             asked: Asked::ALL,
             launches_asked: None,
             launches: Launches::All,
@@ -267,6 +270,7 @@ impl Learned {
     /// Restarts the count at 0; what was learnt stays. Another rule may take over again.
     pub fn restart(&mut self, slots: &[&Slot]) {
         self.memory.learner.restart();
+        self.is_stale = true;
         self.give_way(slots);
     }
 
@@ -283,6 +287,7 @@ impl Learned {
     /// Called when a window has opened by what was learnt.
     pub fn rely(&mut self) {
         self.memory.learner.rely();
+        self.is_stale = true;
     }
 
     /// Returns true if another rule may take over: no iteration has been relied on yet.
@@ -313,13 +318,25 @@ impl Learned {
 
     /// Lets the threads run until `iteration` begins; `None`: no iteration matters any more.
     pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
-        let over = self.iterations();
-        self.near = iteration.is_some_and(|next| next.saturating_sub(over) <= NEAR);
-        self.set_limits(slots);
+        let near = iteration.is_some_and(|next| self.is_near(next));
+        if near != self.near || self.is_stale {
+            self.near = near;
+            self.set_limits(slots);
+        }
+    }
+
+    /// Returns true if so few iterations remain until `next` that it matters where they open.
+    fn is_near(&self, next: u64) -> bool {
+        // One more than detected may be launched as a whole. Whether it is takes longer to find out.
+        let detected = self.memory.learner.detected() + 1;
+        let most = detected.saturating_sub(self.warmup);
+        let most = most.max(self.given.unwrap_or(0));
+        next.saturating_sub(most) <= NEAR && next.saturating_sub(self.iterations()) <= NEAR
     }
 
     /// Sets the cells' limits, if the questions have changed.
     fn set_limits(&mut self, slots: &[&Slot]) {
+        self.is_stale = false;
         let learner = &self.memory.learner;
         let asked = learner.asks(self.near);
         let launches = learner.asks_for_launch(self.near);
