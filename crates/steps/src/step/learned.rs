@@ -61,6 +61,8 @@ pub struct Learned {
     near: bool,
     /// True if the learner's questions may have changed since the limits were set.
     is_stale: bool,
+    /// True if something by name counts the iterations, and these are only compared with them.
+    only_observes: bool,
     /// The questions for which the cells' limits are set.
     asked: Asked,
     launches_asked: Option<[u32; 2]>,
@@ -112,6 +114,7 @@ impl Learned {
             given: None,
             near: true,
             is_stale: false,
+            only_observes: false,
             asked: Asked::ALL,
             launches_asked: None,
             launches: Launches::All,
@@ -119,6 +122,14 @@ impl Learned {
         };
         learned.memory.learner.begin(learned.memory.trails, inner);
         learned
+    }
+
+    /// From now on something by name counts the iterations: its cells are not touched, and it does not matter
+    /// where iterations open.
+    pub fn only_observe(&mut self) {
+        self.only_observes = true;
+        self.near = false;
+        self.is_stale = true;
     }
 
     /// Returns the limit of the cell for `what`, of a thread that has called it `count` times.
@@ -346,8 +357,10 @@ impl Learned {
         }
         (self.asked, self.launches_asked, self.launches) = (asked, launches, passes);
         self.pass.is_awaited = false;
+        let by_name = !self.only_observes;
+        let is_own = |what: &Counted| what.counts() && (by_name || !what.is_by_name());
         for slot in slots {
-            for what in Counted::all().filter(|what| what.counts()) {
+            for what in Counted::all().filter(is_own) {
                 let cell = slot.live(what);
                 cell.set_limit(self.limit(what, slot.thread(), cell.count()));
             }
