@@ -11,9 +11,10 @@ mod hidden;
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use common::python::{Python, pythons};
-use common::{Fixture, Ran, Scratch, nvtx, repo};
+use common::{Fixture, Ran, Scratch, nvtx, repo, tllmprof};
 
 /// The begin of each program: `work` is a step's work, one graph launch and one wait.
 const LOOP: &str = "

@@ -237,3 +237,57 @@ for _ in range(120):
     let ran = run_engines(which, "100-104", &program);
     assert_edges(which, &ran, &[('+', 100), ('-', 105)]);
 }
+
+/// Returns the lines about an engine whose function is called `calls` times a step, and the notes of the report.
+fn counted_in(which: &Python, calls: usize) -> (Vec<String>, String) {
+    let program = format!(
+        "{LOOP}
+from transformers.generation.utils import GenerationMixin
+
+model = GenerationMixin()
+work()
+for _ in range(400):
+    for _ in range({calls}):
+        model.prepare_inputs_for_generation(lambda: None)
+    work()
+"
+    );
+    let fixture = python(which).window("300-304", "auto").args("main.py");
+    let record = fixture.folder().join("steps.tllmprof");
+    let fixture = fixture.env("TLLMPROF_TRACE", &record);
+    write_engines(fixture.folder());
+    write(fixture.folder(), "main.py", &program);
+    let (ran, report) = fixture.run_and(|| {
+        let mut command = std::process::Command::new(tllmprof());
+        let command = command.args(["report", "--full"]).arg(&record);
+        common::run(command, Duration::from_secs(60))
+    });
+    let mut about = ran.said();
+    about.retain(|line| line.contains(" counted "));
+    (about, report.out())
+}
+
+#[test]
+fn an_engines_function_that_is_called_twice_a_step_is_reported() {
+    let Some(which) = newest() else { return };
+    let (lines, report) = counted_in(which, 2);
+    let rule = "py:transformers.generation.utils:GenerationMixin.prepare_inputs_for_generation";
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let begin = format!("auto: transformers generate: {rule} counted 192 iterations, but the ");
+    assert!(lines[0].starts_with(&begin), "{lines:?}");
+    assert!(
+        lines[0].contains(&format!(
+            " recurred 96 times: 2 of those iterations may be one. --step '{rule}/2' counts so"
+        )),
+        "{lines:?}"
+    );
+    assert!(
+        report.contains("2 of those iterations may be one"),
+        "{report}"
+    );
+    assert_eq!(
+        counted_in(which, 1).0,
+        [""; 0],
+        "where they agree nothing is said"
+    );
+}

@@ -40,8 +40,9 @@ fn comes_back(frame: &Frame) -> bool {
     let _errno = SavedErrno::new();
     let inside = Inside::enter();
     let thunk = frame.thunk;
+    let role = thunk.role();
     frame.since.set(0);
-    let follow = match thunk.role() {
+    let follow = match role {
         Role::ProcAddress => true,
         // The call comes from a signal handler or an allocator that interrupted our own code, maybe while it holds a
         // lock.
@@ -64,7 +65,7 @@ fn comes_back(frame: &Frame) -> bool {
         }
         Role::Runtime(call) | Role::Front(call) => leads_to_driver(call, thunk, frame),
     };
-    if let Role::Driver(call) | Role::Runtime(call) | Role::Front(call) = thunk.role()
+    if let Role::Driver(call) | Role::Runtime(call) | Role::Front(call) = role
         && let Kind::Destroys(what) = call.kind()
         && inside.is_some()
     {
@@ -73,7 +74,7 @@ fn comes_back(frame: &Frame) -> bool {
     if follow && scopes::are_on() {
         scoped::enters(frame);
     }
-    if follow && is_recorded(thunk) && (recorder::is_keeping() || is_watched(thunk)) {
+    if follow && (recorder::is_keeping() || is_watched(role)) && is_recorded(thunk) {
         read(frame);
         frame.since.set(recorder::ticks());
     }
@@ -88,9 +89,9 @@ fn is_the_programs() -> bool {
     thread::outer().return_address != 0
 }
 
-/// Returns true if the duration of a call through this thunk is needed outside windows, too.
-fn is_watched(thunk: &Thunk) -> bool {
-    let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = thunk.role() else {
+/// Returns true if the duration of a call of this role is needed outside windows, too.
+fn is_watched(role: Role) -> bool {
+    let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = role else {
         return false;
     };
     recorder::watch::is_watching() && call.kind().waits()

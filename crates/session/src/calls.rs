@@ -7,7 +7,9 @@ use std::time::Instant;
 use tllmprof_calls::{Call, Kind};
 use tllmprof_config::condition::Facts;
 use tllmprof_platform::log;
+use tllmprof_platform::thread::uncounted;
 use tllmprof_steps::steady::Known;
+use tllmprof_steps::step::comparison::Mismatch;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::learned::Begun;
 use tllmprof_steps::window::Point;
@@ -60,7 +62,7 @@ pub fn enter(what: Counted) -> Option<u64> {
 
 /// Like [`enter`], with facts about the batch of the iteration that may begin.
 pub fn enter_with(what: Counted, facts: Facts) -> Option<u64> {
-    if ending::has_finished() {
+    if what.waits() && !WAITS_ENTER.load(Ordering::Relaxed) || ending::has_finished() {
         return None;
     }
     let slot = slots::slot().filter(|_| !slots::is_capturing())?;
@@ -68,14 +70,16 @@ pub fn enter_with(what: Counted, facts: Facts) -> Option<u64> {
     if cell.count() <= cell.limit() {
         return None; // a runtime's function that is attended but does not matter now
     }
-    if what.waits() && !WAITS_ENTER.load(Ordering::Relaxed) {
-        return None;
-    }
     let mut guard = STATE.lock();
     let state = guard.as_mut()?;
     if !what.is_by_name() && state.begin_to_use_cuda() {
         turn::run(guard);
         guard = STATE.lock();
+    }
+    let state = guard.as_mut()?;
+    if let Some(result) = state.counter.compares_entered(what, &state.slots, slot) {
+        end_comparison(guard, result);
+        return None;
     }
     if guard.as_ref()?.counter.orders_entered(what) {
         guard = turn::wait_for(guard);
@@ -97,6 +101,16 @@ pub fn enter_with(what: Counted, facts: Facts) -> Option<u64> {
 pub fn goes_on() {
     if let Some(slot) = slots::slot() {
         slot.set_beginning(false);
+    }
+}
+
+/// Logs the result of comparing an engine's steps with what recurs in the calls, if they do not agree.
+fn end_comparison(mut guard: Guard<'static, Option<State>>, result: Option<Mismatch>) {
+    let Some(mismatch) = result else { return };
+    let engine = guard.as_mut().and_then(|state| state.engine());
+    drop(guard);
+    if let Some(engine) = engine {
+        uncounted(&mut || learning::log_mismatch(engine, &mismatch));
     }
 }
 
@@ -166,6 +180,12 @@ pub fn returned(call: Call, stream: usize, succeeded: bool) {
         return;
     };
     let mut guard = STATE.lock();
+    let compared = guard
+        .as_mut()
+        .and_then(|state| state.counter.compares_returned(call, &state.slots, slot));
+    if let Some(result) = compared {
+        return end_comparison(guard, result);
+    }
     let orders = |state: &State| state.counter.orders_returned(call, slot);
     if guard.as_ref().is_some_and(orders) {
         guard = turn::wait_for(guard);

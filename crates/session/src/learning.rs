@@ -13,6 +13,7 @@ use super::slots;
 use crate::engines;
 use crate::engines::Found;
 use tllmprof_platform::{driver, log, system};
+use tllmprof_steps::step::comparison::Mismatch;
 use tllmprof_steps::step::learned;
 use tllmprof_steps::step::learned::Memory;
 use tllmprof_steps::step::threads::Slot;
@@ -81,6 +82,31 @@ pub fn log_waiting(window: Window) {
 pub fn log_engine(found: &Found) {
     let (engine, step) = (found.engine.name, &found.step);
     log::once!(Info, "auto: {engine} is known, iteration = {step}");
+}
+
+/// Logs that an engine's step function is called more often, or less often, than what recurs in the CUDA calls.
+pub fn log_mismatch(found: &Found, mismatch: &Mismatch) {
+    let (engine, step) = (found.engine.name, &found.step);
+    let Mismatch {
+        counted,
+        learnt,
+        factor,
+        rule,
+    } = mismatch;
+    let rule = Described(rule);
+    if counted > learnt {
+        log::say!(
+            Warn,
+            "auto: {engine}: {step} counted {counted} iterations, but {rule} recurred {learnt} times: {factor} of those \
+             iterations may be one. --step '{step}/{factor}' counts so; --step auto:inner uses only the CUDA calls"
+        );
+    } else {
+        log::say!(
+            Warn,
+            "auto: {engine}: {step} counted {counted} iterations, but {rule} recurred {learnt} times: each of those \
+             iterations may be {factor}. --step auto:inner uses only the CUDA calls"
+        );
+    }
 }
 
 /// Logs that the steps of an engine can be counted by a rule that has to be given.

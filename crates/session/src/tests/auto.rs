@@ -203,6 +203,66 @@ fn the_first_function_of_an_engine_to_be_called_counts_instead() {
     assert!(engines::counted(LaunchKernel.into()).is_none());
 }
 
+/// Runs 600 steps of an engine whose function is called `each` times in every `steps` of them. Returns the lines about
+/// the comparison, and how many calls asked in the last 100 steps.
+fn engine_calls(each: usize, steps: usize) -> (Vec<String>, u64) {
+    let process = Process::new("TLLMPROF_START_STOP=100000");
+    call(LaunchKernel);
+    let index = engines::in_python()
+        .position(|function| function.to_string().contains("Scheduler.run_batch"))
+        .expect("SGLang is known");
+    assert!(engines::is_step(index));
+    let mut asked = 0;
+    for number in 0..600 {
+        if number % steps == 0 {
+            for _ in 0..each {
+                if let Some(over) = begins(Counted::Python) {
+                    by_name::has_ended(over);
+                }
+            }
+        }
+        step();
+        let live = slot().expect("it counts").live(StreamSynchronize);
+        asked += u64::from(number >= 500 && live.count() + 1000 > live.limit());
+    }
+    let lines = process.log.lines();
+    let about = lines.into_iter().filter(|line| line.contains("counted"));
+    (about.collect(), asked)
+}
+
+#[test]
+fn an_engines_function_that_is_called_twice_a_step_is_reported() {
+    let (lines, asked) = engine_calls(2, 1);
+    let step = "py:sglang.srt.managers.scheduler:Scheduler.run_batch";
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    for part in [
+        &format!(
+            "auto: SGLang: {step} counted 192 iterations, but the stream wait after a graph (once"
+        ),
+        " recurred 96 times: 2 of those iterations may be one.",
+        &format!(" --step '{step}/2' counts so; --step auto:inner uses only the CUDA calls"),
+    ] {
+        assert!(lines[0].contains(part), "{part}: {lines:?}");
+    }
+    assert_eq!(asked, 0, "the comparison is over");
+}
+
+#[test]
+fn an_engines_function_that_is_called_once_in_three_steps_is_reported() {
+    let (lines, _) = engine_calls(1, 3);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].contains(" times: each of those iterations may be 3. --step auto:inner"),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn an_engines_function_that_agrees_or_has_no_whole_factor_is_not_reported() {
+    assert_eq!(engine_calls(1, 1), (Vec::new(), 0));
+    assert_eq!(engine_calls(3, 2), (Vec::new(), 0));
+}
+
 #[test]
 fn windows_are_left_to_an_engine_that_reads_the_variable_itself() {
     let process = Process::new("TLLM_PROFILE_START_STOP=2 TLLMPROF_STEP=cudaLaunchKernel");

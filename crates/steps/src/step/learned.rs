@@ -59,6 +59,10 @@ pub struct Learned {
     given: Option<u64>,
     /// True if it matters where iterations open, and not only how many there are.
     near: bool,
+    /// True if the learner's questions may have changed since the limits were set.
+    is_stale: bool,
+    /// True if something by name counts the iterations, and these are only compared with them.
+    only_observes: bool,
     /// The questions for which the cells' limits are set.
     asked: Asked,
     launches_asked: Option<[u32; 2]>,
@@ -109,6 +113,8 @@ impl Learned {
             warmup,
             given: None,
             near: true,
+            is_stale: false,
+            only_observes: false,
             asked: Asked::ALL,
             launches_asked: None,
             launches: Launches::All,
@@ -116,6 +122,14 @@ impl Learned {
         };
         learned.memory.learner.begin(learned.memory.trails, inner);
         learned
+    }
+
+    /// From now on something by name counts the iterations: its cells are not touched, and it does not matter
+    /// where iterations open.
+    pub fn only_observe(&mut self) {
+        self.only_observes = true;
+        self.near = false;
+        self.is_stale = true;
     }
 
     /// Returns the limit of the cell for `what`, of a thread that has called it `count` times.
@@ -267,6 +281,7 @@ impl Learned {
     /// Restarts the count at 0; what was learnt stays. Another rule may take over again.
     pub fn restart(&mut self, slots: &[&Slot]) {
         self.memory.learner.restart();
+        self.is_stale = true;
         self.give_way(slots);
     }
 
@@ -283,6 +298,7 @@ impl Learned {
     /// Called when a window has opened by what was learnt.
     pub fn rely(&mut self) {
         self.memory.learner.rely();
+        self.is_stale = true;
     }
 
     /// Returns true if another rule may take over: no iteration has been relied on yet.
@@ -313,13 +329,25 @@ impl Learned {
 
     /// Lets the threads run until `iteration` begins; `None`: no iteration matters any more.
     pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
-        let over = self.iterations();
-        self.near = iteration.is_some_and(|next| next.saturating_sub(over) <= NEAR);
-        self.set_limits(slots);
+        let near = iteration.is_some_and(|next| self.is_near(next));
+        if near != self.near || self.is_stale {
+            self.near = near;
+            self.set_limits(slots);
+        }
+    }
+
+    /// Returns true if so few iterations remain until `next` that it matters where they open.
+    fn is_near(&self, next: u64) -> bool {
+        // One more than detected may be launched as a whole. Whether it is takes longer to find out.
+        let detected = self.memory.learner.detected() + 1;
+        let most = detected.saturating_sub(self.warmup);
+        let most = most.max(self.given.unwrap_or(0));
+        next.saturating_sub(most) <= NEAR && next.saturating_sub(self.iterations()) <= NEAR
     }
 
     /// Sets the cells' limits, if the questions have changed.
     fn set_limits(&mut self, slots: &[&Slot]) {
+        self.is_stale = false;
         let learner = &self.memory.learner;
         let asked = learner.asks(self.near);
         let launches = learner.asks_for_launch(self.near);
@@ -329,8 +357,10 @@ impl Learned {
         }
         (self.asked, self.launches_asked, self.launches) = (asked, launches, passes);
         self.pass.is_awaited = false;
+        let by_name = !self.only_observes;
+        let is_own = |what: &Counted| what.counts() && (by_name || !what.is_by_name());
         for slot in slots {
-            for what in Counted::all().filter(|what| what.counts()) {
+            for what in Counted::all().filter(is_own) {
                 let cell = slot.live(what);
                 cell.set_limit(self.limit(what, slot.thread(), cell.count()));
             }

@@ -6,6 +6,7 @@
 //! order in which steps begin. While a window is being switched no call gets a number, unless its thread must
 //! not wait any longer.
 
+pub mod comparison;
 pub mod counted;
 pub mod learned;
 pub mod ledger;
@@ -17,6 +18,7 @@ use tllmprof_calls::{Call, Calls};
 use tllmprof_config::{Settings, Step, Warmup};
 use tllmprof_learn::Inner;
 
+use comparison::{Comparison, Mismatch, Progress};
 use counted::Counted;
 use learned::{Begun, Learned, Learnt, Memory};
 use ledger::{Fence, Ledger};
@@ -53,6 +55,8 @@ pub struct Counter {
     to_begin: bool,
     /// True if the settings give the warm-up.
     warmup_given: bool,
+    /// The comparison of an engine's steps with what recurs in the calls, while it lasts.
+    comparison: Option<Comparison>,
     fence: Fence,
 }
 
@@ -104,19 +108,65 @@ impl Counter {
             restarts,
             to_begin: numbering.begins_open(),
             warmup_given: settings.warmup_given,
+            comparison: None,
             fence,
         }
     }
 
     /// Returns the limit with which the cell of `what` starts for thread number `thread`.
     pub fn first_limit(&self, what: Counted, thread: u32) -> u64 {
-        let asks = match &self.rule {
+        self.limit(what, thread, 0)
+    }
+
+    /// Returns the limit for the cell of `what`, of a thread that has called it `count` times.
+    fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
+        let asks = match (&self.rule, &self.comparison) {
             _ if self.to_begin || !what.counts() => true,
-            Rule::Calls(ledger) if ledger.what() == what => return ledger.first_limit(),
-            Rule::Calls(_) => false,
-            Rule::Learned(learned) => return learned.limit(what, thread, 0),
+            (Rule::Calls(ledger), _) if ledger.what() == what => return ledger.first_limit(),
+            (Rule::Calls(_), Some(comparison)) if !what.is_by_name() => {
+                return comparison.limit(what, thread, count);
+            }
+            (Rule::Calls(_), _) => false,
+            (Rule::Learned(learned), _) => return learned.limit(what, thread, count),
         };
         if asks { 0 } else { UNLIMITED }
+    }
+
+    /// Called when `what` has been entered while an engine's steps are compared with what recurs in the calls.
+    /// Returns `None` if that is not the case, or if `what` is an engine's step.
+    pub fn compares_entered(
+        &mut self,
+        what: Counted,
+        slots: &[&Slot],
+        slot: &Slot,
+    ) -> Option<Option<Mismatch>> {
+        let comparison = self.comparison.as_mut().filter(|_| !what.is_by_name())?;
+        let progress = match what.launches() {
+            true => comparison.launched(what, slots, slot),
+            false => Progress::Continues,
+        };
+        Some(self.compared(progress, slots))
+    }
+
+    /// Called when a copy or a wait has returned meanwhile.
+    pub fn compares_returned(
+        &mut self,
+        call: Call,
+        slots: &[&Slot],
+        slot: &Slot,
+    ) -> Option<Option<Mismatch>> {
+        let progress = self.comparison.as_mut()?.returned(call, slots, slot);
+        Some(self.compared(progress, slots))
+    }
+
+    /// Returns the result of a comparison. Once it has ended, calls no longer ask.
+    fn compared(&mut self, progress: Progress, slots: &[&Slot]) -> Option<Mismatch> {
+        let Progress::Ends(mismatch) = progress else {
+            return None;
+        };
+        self.comparison = None;
+        self.set_limits(slots);
+        mismatch
     }
 
     /// Called when a call has been entered.
@@ -171,7 +221,8 @@ impl Counter {
 
     /// Returns true if entering a wait has no effect before it returns.
     pub const fn passes_entered_waits(&self) -> bool {
-        matches!(self.rule, Rule::Learned(_)) && !self.to_begin
+        let learns = matches!(self.rule, Rule::Learned(_)) || self.comparison.is_some();
+        learns && !self.to_begin
     }
 
     /// Called when a call has returned. Returns the iteration that is open from here, if one is closed.
@@ -279,11 +330,14 @@ impl Counter {
         }
     }
 
-    /// Called when the function that is an engine's step has been called: from now on that counts, and
-    /// nothing is learnt. Such an engine captures streams in the middle of its work, so captures do not start
+    /// Called when the function that is an engine's step has been called: from now on that counts. What recurs
+    /// in the calls is only compared with it. Such an engine captures streams in the middle of its work, so captures do not start
     /// the count again unless the settings ask for that.
     fn follow(&mut self, what: Counted, slots: &[&Slot]) {
-        self.rule = Rule::Calls(Ledger::new(what, self.fence));
+        let counted = Rule::Calls(Ledger::new(what, self.fence));
+        if let Rule::Learned(learned) = core::mem::replace(&mut self.rule, counted) {
+            self.comparison = Some(Comparison::new(learned, what, slots));
+        }
         self.restarts &= self.warmup_given;
         self.set_limits(slots);
     }
@@ -333,8 +387,8 @@ impl Counter {
         };
         for what in Counted::all().filter(|what| *what != ledger.what()) {
             for slot in slots {
-                let limit = self.first_limit(what, slot.thread());
-                slot.live(what).set_limit(limit);
+                let cell = slot.live(what);
+                cell.set_limit(self.limit(what, slot.thread(), cell.count()));
             }
         }
     }

@@ -280,18 +280,25 @@ impl Schedule {
         self.open.is_some() || !self.captured.is_empty() || self.demands_met > 0
     }
 
-    /// Returns the next planned window and the one on demand.
-    fn coming(&self) -> impl Iterator<Item = Window> {
+    /// Returns the next planned window.
+    fn planned(&self) -> Option<Window> {
         let planned = self.windows.get(self.next).copied();
-        let planned = planned.filter(|_| !self.is_settling());
-        self.demanded.into_iter().chain(planned)
+        planned.filter(|_| !self.is_settling())
+    }
+
+    /// Returns the window on demand and the next planned one.
+    fn coming(&self) -> impl Iterator<Item = Window> {
+        self.demanded.into_iter().chain(self.planned())
     }
 
     /// Returns the iteration whose beginning opens or closes the next window.
     pub fn next_edge(&self) -> Option<u64> {
         match &self.open {
             Some(open) => open.window.last?.checked_add(1),
-            None => self.coming().map(|window| window.first).min(),
+            None => match (self.demanded, self.planned()) {
+                (Some(demanded), Some(planned)) => Some(demanded.first.min(planned.first)),
+                (demanded, planned) => Some(demanded.or(planned)?.first),
+            },
         }
     }
 

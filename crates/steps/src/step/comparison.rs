@@ -1,0 +1,181 @@
+//! Compares the calls of a known engine's step function with what recurs in the process's CUDA calls.
+//!
+//! An engine's function may be called more often than once an iteration, as where a draft model's passes go
+//! through it, or less often. The learner continues to observe the calls until it is sure, and for some
+//! iterations after that.
+
+use tllmprof_calls::Call;
+use tllmprof_learn::Rule;
+
+use super::counted::Counted;
+use super::learned::{Begun, Learned};
+use super::threads::Slot;
+
+/// The number of iterations of a block, by the count that has fewer.
+const BLOCK: u64 = 32;
+/// The number of blocks in a row that need the same factor.
+const BLOCKS: u64 = 3;
+/// A block may differ from the factor by one part in this number.
+const TOLERANCE: u64 = 16;
+/// The number of calls of the engine's function after which the comparison ends without a result.
+const LONGEST: u64 = 2048;
+
+/// Two counts of the same stretch of time, one of which is a whole multiple of the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mismatch {
+    /// The number of calls of the engine's function.
+    pub counted: u64,
+    /// The number of iterations by what recurs in the CUDA calls.
+    pub learnt: u64,
+    /// The larger of both divided by the smaller.
+    pub factor: u64,
+    /// What recurs in the CUDA calls.
+    pub rule: Rule,
+}
+
+/// Counts of the engine's calls and of what was learnt.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    counted: u64,
+    learnt: u64,
+}
+
+impl Counts {
+    const fn since(self, before: Self) -> Self {
+        Self {
+            counted: self.counted - before.counted,
+            learnt: self.learnt - before.learnt,
+        }
+    }
+
+    /// Returns the factor between both if it is a whole one; 1 if they agree.
+    fn factor(self) -> Option<u64> {
+        let few = self.counted.min(self.learnt);
+        let many = self.counted.max(self.learnt);
+        let factor = (many + few / 2).checked_div(few)?;
+        (many.abs_diff(factor * few) * TOLERANCE <= few).then_some(factor)
+    }
+}
+
+/// The state of a comparison that is under way.
+pub struct Comparison {
+    learned: Learned,
+    /// What counts the engine's steps.
+    what: Counted,
+    /// The number of the engine's calls when the comparison began.
+    from: u64,
+    /// The number of iterations since the learner was sure.
+    learnt: u64,
+    /// The counts when the learner was sure, and at the end of the last block.
+    sure: Option<Counts>,
+    block: Counts,
+    /// The factor of the blocks so far, and their number.
+    factor: u64,
+    blocks: u64,
+}
+
+/// The state of a comparison after a call.
+pub enum Progress {
+    Continues,
+    Ends(Option<Mismatch>),
+}
+
+impl Comparison {
+    /// Compares the calls of `what` with what `learned` learns.
+    pub fn new(mut learned: Learned, what: Counted, slots: &[&Slot]) -> Self {
+        learned.only_observe();
+        Self {
+            learned,
+            what,
+            from: made(what, slots),
+            learnt: 0,
+            sure: None,
+            block: Counts::default(),
+            factor: 0,
+            blocks: 0,
+        }
+    }
+
+    /// Returns the limit of the cell for the CUDA call `what`, of a thread that has called it `count` times.
+    pub fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
+        self.learned.limit(what, thread, count)
+    }
+
+    /// Called when a launch has been entered.
+    pub fn launched(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Progress {
+        let begun = self.learned.launched(what, slots, slot);
+        self.note(begun, slots)
+    }
+
+    /// Called when a copy or a wait has returned.
+    pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Progress {
+        let begun = self.learned.returned(call, slots, slot);
+        self.note(begun, slots)
+    }
+
+    fn note(&mut self, begun: Option<Begun>, slots: &[&Slot]) -> Progress {
+        let Some(begun) = begun else {
+            return Progress::Continues;
+        };
+        let counted = made(self.what, slots);
+        if counted - self.from > LONGEST {
+            return Progress::Ends(None);
+        }
+        if !begun.understood {
+            self.sure = None;
+            return Progress::Continues;
+        }
+        self.learnt += 1;
+        let now = Counts {
+            counted,
+            learnt: self.learnt,
+        };
+        let Some(sure) = self.sure else {
+            (self.sure, self.block, self.blocks) = (Some(now), now, 0);
+            return Progress::Continues;
+        };
+        let block = now.since(self.block);
+        if block.counted.min(block.learnt) < BLOCK {
+            return Progress::Continues;
+        }
+        let factor = block.factor().unwrap_or(0);
+        let is_first = self.blocks == 0;
+        if factor < 2 || !is_first && factor != self.factor {
+            return Progress::Ends(None);
+        }
+        (self.factor, self.block) = (factor, now);
+        self.blocks += 1;
+        if self.blocks < BLOCKS {
+            return Progress::Continues;
+        }
+        let Counts { counted, learnt } = now.since(sure);
+        Progress::Ends(self.learned.rule().map(|rule| Mismatch {
+            counted,
+            learnt,
+            factor,
+            rule,
+        }))
+    }
+}
+
+/// Returns the number of calls of `what` in all threads. Other threads may be calling it.
+fn made(what: Counted, slots: &[&Slot]) -> u64 {
+    slots.iter().map(|slot| slot.live(what).count()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Counts;
+
+    #[test]
+    fn a_factor_is_whole_or_none() {
+        let factor = |counted, learnt| Counts { counted, learnt }.factor();
+        assert_eq!(factor(32, 32), Some(1));
+        assert_eq!(factor(64, 32), Some(2));
+        assert_eq!(factor(159, 80), Some(2));
+        assert_eq!(factor(32, 97), Some(3));
+        assert_eq!(factor(32, 80), None);
+        assert_eq!(factor(150, 32), None);
+        assert_eq!(factor(32, 0), None);
+    }
+}

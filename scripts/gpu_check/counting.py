@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""What `auto` counts, with default options: programs that list when their own steps began (programs/counting) are run by
+`tllmprof run`, and each iteration of their windows has to hold exactly one step.
+
+Without the rest of gpu-check, where time on a GPU is short:
+
+    python3 scripts/gpu_check/counting.py --command target/release/tllmprof --out DIR [--budget 110] [NAME...]
+"""
+import argparse
+import bisect
+import os
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+if __name__ == "__main__":  # not this folder, whose modules have names of the standard library
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+from gpu_check import child, host  # noqa: E402
+from gpu_check.first import own_steps, parsed, process_of, windows_of  # noqa: E402
+
+NAME = "counting"
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "counting")
+PYTHON, NATIVE = "python_loops.py", "recapture.cu"
+# Of JAX's loop: starts, and windows in each.
+STARTS, WINDOWS, LENGTH, FIRST, APART = 5, 20, 50, 400, 80
+# The part of the iterations that hold exactly one step.
+SHARE = 0.98
+BUDGET, REPORTS, LEAST = 110, 30, 5
+TITLE = ("## What auto counts", "", "Each once by `tllmprof run`, with no option but the window. *One step each*: the part of the iterations of "
+         "its windows in which exactly one step of the program began.")
+
+
+@dataclass(frozen=True)
+class Counted:
+    name: str
+    file: str
+    words: tuple
+    windows: tuple = ()  # (first, last), or none: the default window
+    module: object = None
+
+    @property
+    def options(self):
+        return ("--window", ",".join(f"{first}-{last}" for first, last in self.windows)) if self.windows else ()
+
+
+def every_window():
+    return tuple((first, first + LENGTH - 1) for first in range(FIRST, FIRST + WINDOWS * APART, APART))
+
+
+def queues():
+    """The programs, in queues that run side by side."""
+    jax = [Counted(f"jax_decode {start}", PYTHON, ("jax_decode", str(FIRST + (WINDOWS + 5) * APART)), every_window(), "jax")
+           for start in range(1, STARTS + 1)]
+    return jax, [Counted("recapture", NATIVE, ("600",), ((200, 399),)),
+                 Counted("generate", PYTHON, ("generate", "900"), module="transformers"),
+                 Counted("assisted", PYTHON, ("assisted", "400"), module="transformers")]
+
+
+def chosen(names):
+    return [[one for one in queue if not names or any(name in one.name for name in names)] for queue in queues()]
+
+
+# ---- judging a run
+
+
+def steps_in(began, start, end):
+    """Number of steps that began from `start` to before `end`."""
+    return bisect.bisect_left(began, end) - bisect.bisect_left(began, start)
+
+
+def judge(counted, ended, report):
+    """(the counted and the true steps in words, the faults)."""
+    said = own_steps(ended.out)
+    if ended.status != 0 or not said:
+        return ended.why(), ["the program failed"]
+    process = process_of(report, said["pid"]) if report else None
+    if not process:
+        return ended.said_by_shim(), ["no process in the report"]
+    windows = windows_of(process)
+    iterations = [one for window in windows for one in window]
+    within = [steps_in(said["began"], one["start_ns"], one["start_ns"] + one["dur_ns"]) for one in iterations]
+    if not iterations:
+        return ended.said_by_shim(), ["no window opened"]
+    share = within.count(1) / len(within)
+    outside = process["outside"]["iterations"]
+    text = (f"{len(iterations)} iterations in {len(windows)} windows, {sum(within)} steps, one step each in {share:.3f}; in all "
+            f"{len(iterations) + outside} iterations recorded, {len(said['began'])} steps; {process['rule_why']}")
+    faults = [] if share >= SHARE else [f"one step each in {share:.3f}, {SHARE} wanted"]
+    lengths = [len(window) for window in windows]
+    if counted.windows:
+        wanted = [last - first + 1 for first, last in counted.windows]
+        if lengths != wanted:
+            faults.append(f"windows of {sorted(set(lengths))} iterations: {len(lengths)}; {len(wanted)} of {wanted[0]} wanted")
+    faults += [f"window {window[0]['n']}-{window[-1]['n']} has {len(window)} iterations" for window in windows
+               if window[-1]["n"] - window[0]["n"] + 1 != len(window)]
+    return text, faults
+
+
+# ---- running them
+
+
+def build(folder):
+    """The compiler's error for the native program, or None."""
+    cuda = host.find_cuda()
+    if not cuda:
+        return "no nvcc"
+    command = [os.path.join(cuda, "bin", "nvcc"), "-O2", "-arch=native", "-o", os.path.join(folder, "recapture"), os.path.join(FOLDER, NATIVE)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return None if done.returncode == 0 else (done.stderr or done.stdout).strip()[-300:]
+
+
+@dataclass
+class Runner:
+    command: str  # tllmprof
+    lib: object  # the library, or None for the one that the command finds
+    folder: str
+    until: float  # when all has to be over, by time.monotonic
+
+    def left(self):
+        return self.until - time.monotonic()
+
+    def run(self, counted):
+        """(in words, the faults; None: it did not run)."""
+        if counted.module and not host.has_module(counted.module):
+            return f"no {counted.module}", None
+        error = build(self.folder) if counted.file == NATIVE else None
+        if error:
+            return f"not built: {error}", ["not built"]
+        if self.left() < LEAST:
+            return "no time left", None
+        program = [os.path.join(self.folder, "recapture")] if counted.file == NATIVE else [sys.executable, os.path.join(FOLDER, counted.file)]
+        folder = os.path.join(self.folder, counted.name.replace(" ", "-"))
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        given = child.variables(TLLMPROF_LIB=self.lib, PYTHONDONTWRITEBYTECODE=1)
+        ended = child.run([self.command, "run", *counted.options, "--", *program, *counted.words], given, self.left(), folder)
+        reported = child.run([self.command, "report", "--json"], child.variables(), REPORTS, folder)
+        for name, text in (("stdout", ended.out), ("stderr", ended.err), ("report.json", reported.out), ("report.err", reported.err)):
+            with open(os.path.join(folder, name), "w") as file:
+                file.write(text)
+        return judge(counted, ended, parsed(reported.out))
+
+    def guarded(self, counted):
+        try:
+            return self.run(counted)
+        except Exception as error:  # one program's fault must not lose the others' rows
+            return f"{type(error).__name__}: {error}", ["failed"]
+
+
+def run_all(runner, names, log):
+    """[(name, in words, the faults or None)] of the programs that `names` choose; queues run side by side."""
+    def run_queue(queue):
+        rows = []
+        for one in queue:
+            rows.append((one.name, *runner.guarded(one)))
+            log(line(*rows[-1]))
+        return rows
+
+    with ThreadPoolExecutor(2) as pool:
+        return [row for rows in pool.map(run_queue, chosen(names)) for row in rows]
+
+
+def line(name, text, faults):
+    return f"{name} | {'left out' if faults is None else 'WRONG: ' + '; '.join(faults) if faults else 'ok'} | {text}"
+
+
+def table(bench, _cuda, log):
+    """(lines of the page, how many were as wanted, how many were not)."""
+    from gpu_check.kernels import Report
+    report = Report(NAME, log)
+    if not bench.command:
+        report.check("the command", "target/release/tllmprof is not there", False)
+        return report.page(*TITLE)
+    folder = os.path.join(bench.folder, NAME)
+    os.makedirs(folder, exist_ok=True)
+    runner = Runner(bench.command, bench.shim, folder, time.monotonic() + BUDGET)
+    for name, text, faults in run_all(runner, (), lambda line: None):
+        report.check(name, "; ".join([*(faults or ()), text]), None if faults is None else not faults)
+    return report.page(*TITLE)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", metavar="NAME", nargs="*", help="a part of the names of programs (default: all)")
+    parser.add_argument("--command", required=True, help="the tllmprof command")
+    parser.add_argument("--lib", help="the library (default: the one that the command finds)")
+    parser.add_argument("--out", metavar="DIR", required=True, help="gets each program's record, output and report, and table.txt")
+    parser.add_argument("--budget", type=float, default=BUDGET, help="seconds after which all programs are ended (default: %(default)s)")
+    given = parser.parse_args()
+    child.end_with_us()
+    if not any(chosen(given.names)):
+        parser.error(f"no program has {' or '.join(given.names)} in its name")
+    folder = os.path.abspath(given.out)
+    os.makedirs(folder, exist_ok=True)
+    runner = Runner(os.path.abspath(given.command), given.lib and os.path.abspath(given.lib), folder, time.monotonic() + given.budget)
+    rows = run_all(runner, given.names, lambda line: print(line, flush=True))
+    right = sum(faults == [] for _, _, faults in rows)
+    left_out = sum(faults is None for _, _, faults in rows)
+    summary = f"{right} of {len(rows) - left_out} as wanted, {left_out} left out"
+    print(summary)
+    with open(os.path.join(folder, "table.txt"), "w") as file:
+        file.write("\n".join([*(line(*row) for row in rows), summary, ""]))
+    return 0 if right and right + left_out == len(rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
