@@ -117,7 +117,7 @@ class Runner:
         trace = os.path.join(self.folder, f"{number:02}-{change}.tllmprof")
         if os.path.exists(trace):
             os.remove(trace)
-        ended = child.run([self.command, "run", "--no-summary", "--step", "nvtx:^step ", "--window", WINDOW, "--layers", f"--kernels={WITH_KERNELS}",
+        ended = child.run([self.command, "run", "--no-summary", "--step", "cudaStreamSynchronize", "--window", WINDOW, "--layers", f"--kernels={WITH_KERNELS}",
                            "--trace", trace, "--", self.program, str(STEPS), change], child.variables(TLLMPROF_LIB=self.lib), RUN_SECONDS, self.folder)
         if ended.status != 0 or not os.path.exists(trace):
             raise RuntimeError(f"{change}: {ended.why()}")

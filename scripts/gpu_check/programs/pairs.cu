@@ -3,8 +3,8 @@
 //   pairs STEPS CHANGE
 //
 // CHANGE makes each step about 2 % longer: host (prepare takes longer), kernel (attention has more work), launches (18 more kernels with
-// next to nothing to do), layer (the kernels of layer 3 have more work), or none. Each step is an NVTX range `step N`, each layer one
-// `layer N`.
+// next to nothing to do), layer (the kernels of layer 3 have more work), or none. Each step ends with a wait for the stream, and each
+// layer is an NVTX range `layer N`.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -64,8 +64,6 @@ int main(int count, char **words) {
     CHECK(cudaMemset(state, 0, 32 * sizeof(float)));
     char name[32];
     for (int step = 0; step < steps; step++) {
-        snprintf(name, sizeof name, "step %d", step);
-        nvtxRangePushA(name);
         prepare(host);
         for (int layer = 0; layer < LAYERS; layer++) {
             int more = is("layer") && layer == CHANGED_LAYER ? MORE_OF_LAYER : 0;
@@ -79,7 +77,6 @@ int main(int count, char **words) {
         }
         for (int i = 0; i < 1 + more_launches; i++) sample<<<1, 32, 0, stream>>>(state, 1);
         CHECK(cudaStreamSynchronize(stream));
-        nvtxRangePop();
     }
     return 0;
 }
