@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from engines.drivers.driver import ROW
 
-from . import answers, arrivals, attach, busy, captures, child, inside, layers, ledger, nsys
+from . import answers, arrivals, attach, busy, captures, child, inside, layers, ledger, nsys, sources
 from .kernels import Report
 from .programs import HERE, ROOT
 from .record_file import process_of
@@ -54,7 +54,7 @@ class Run:
     something else than the load of a plain run: "router", of a model with experts (engine_router.py), "split", a window that is split
     where the batch is another (`SPLIT`), "busy", how busy the GPU is by our kernels and by nsys (busy.py), "inside", what a step
     costs in windows (inside.py), "layers", whose its kernels are (layers.py), "blocks", the blocks that are found in them against the LAYERS that the model has, "ranks", how long the ranks
-    of TP GPUs wait for each other, "arrivals", TP ranks of which one is late, that reduce by WAY with the engine's all-reduce (arrivals.py), "captures", on demand (captures.py), or "attach", to a server that runs (attach.py), or "answer", by
+    of TP GPUs wait for each other, "arrivals", TP ranks of which one is late, that reduce by WAY with the engine's all-reduce (arrivals.py), "sources", the same steps by three recorders (sources.py), "captures", on demand (captures.py), or "attach", to a server that runs (attach.py), or "answer", by
     `tllmprof run` with no option (answers.py).
     kernel: of an engine that has no count of its steps: what each of them launches once.
     """
@@ -148,6 +148,7 @@ ENGINES = {
         Run("captures", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="captures", variables=dict(LONG, ROUNDS=120)),
         Run("attach", ("serve.py", "vllm", WIDE_MODEL), "^auto$", is_server=True, looks_at="attach",
             variables=dict(LONG, MORE="--gpu-memory-utilization 0.6 --max-num-seqs 16")),
+        Run("sources", (sources.PROGRAM, "vllm", MODEL), "", looks_at="sources", variables=dict(VLLM_ENABLE_V1_MULTIPROCESSING=0)),
         # In one process, which ends by itself: the library's last line is about the routers.
         Run("router", ("vllm_offline.py", MODEL_OF_EXPERTS), r"^py:vllm\.v1\.worker\.gpu", looks_at="router",
             variables=dict(ROUTED, VLLM_ENABLE_V1_MULTIPROCESSING=0)))),
@@ -536,7 +537,8 @@ def table(bench, folder, log, names, only, check_router):
     report = Report(NAME, log)
     checks = {"": check_run, "router": check_router, "split": check_split, "busy": busy.check_engine, "captures": captures.check_engine,
               "inside": inside.check_engine, "ranks": arrivals.check_engine, "arrivals": arrivals.check_custom, "layers": layers.check_engine,
-              "attach": attach.check_engine, "answer": answers.check_engine, "blocks": layers.check_engine_blocks}
+              "attach": attach.check_engine, "answer": answers.check_engine, "blocks": layers.check_engine_blocks,
+              "sources": sources.check_engine}
     for name in names:
         own = guarded(report, name, Bench, bench, folder, name)
         for run in own.engine.runs if own else ():

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from doc_commands import main as documentation
 
-from . import (answers, armed, attach, busy, calls, captures, child, consumers, counting, diagnosis, engine_router, engines, first, host, inside, kernels, layers, programs, record, records,
-               sampled, suites, throughput)
+from . import (answers, armed, attach, busy, calls, captures, child, consumers, counting, diagnosis, engine_router, engines, first, host, inside, kernels, layers, pairs, programs, record, records,
+               sampled, sources, suites, throughput)
 from .checks import Bench, Row
 from .plan import all_checks
 
@@ -135,7 +135,7 @@ def main(doc):
         table = programs.all_programs("", {})
         for check in all_checks(table):
             print(f"{check.name} ({check.rule_text})")
-        print("\n".join([kernels.NAME, layers.NAME, consumers.NAME, diagnosis.NAME, busy.NAME, answers.NAME, captures.NAME, attach.NAME, counting.NAME, inside.NAME, armed.NAME, sampled.NAME] + [f"suite {name}" for name in suites.NAMES] +
+        print("\n".join([kernels.NAME, layers.NAME, consumers.NAME, diagnosis.NAME, busy.NAME, answers.NAME, captures.NAME, attach.NAME, counting.NAME, inside.NAME, armed.NAME, sampled.NAME, sources.NAME, pairs.NAME] + [f"suite {name}" for name in suites.NAMES] +
                         [f"{first.NAME}: {one.name}" for one in first.table_of_programs()] +
                         [loop.name for loop in throughput.loops(table)] + [calls.NAME, f"{record.NAME} (what it costs)"]))
         return 0
@@ -164,7 +164,7 @@ def main(doc):
         wants_suites = [name for name in suites.NAMES if given.suites and (
             wants(given, f"suite {name}"))]
         packed = [name for name in given.engine if name != LLAMA]
-        parts = [part for part in (consumers, kernels, layers, diagnosis, busy, answers, captures, attach, counting, *(() if given.no_throughput else (inside, armed, sampled)))
+        parts = [part for part in (consumers, kernels, layers, diagnosis, busy, answers, captures, attach, counting, sources, *(() if given.no_throughput else (inside, armed, sampled, pairs)))
                  if wants(given, part.NAME)]
         parts += first.parts(given.only)
         if not (packed or given.records or given.docs or checks or loops or recorded or parts or wants_suites

@@ -15,6 +15,7 @@ use tllmprof_record::{Error, Reader};
 use tllmprof_report::{Process, State};
 
 use crate::failure::{self, usage};
+use crate::profiler::NSYS;
 use crate::progress::{Counted, Progress, Watched};
 use crate::{output, parallel, traces};
 
@@ -247,7 +248,14 @@ pub fn exported(
     file: &Path,
     Reading { scopes, step }: Reading<'_>,
 ) -> Result<Vec<tllmprof_nsys::Process>, tllmprof_nsys::Error> {
-    let mut recorded = tllmprof_nsys::open(file, step)?;
+    let nsys = match tllmprof_nsys::is_report(file) {
+        true => NSYS
+            .find()
+            .map_err(|error| tllmprof_nsys::Error::WrongNsys(error.to_string()))?,
+        false => None,
+    };
+    let nsys = nsys.unwrap_or_else(|| NSYS.name.into());
+    let mut recorded = tllmprof_nsys::open(file, &nsys, step)?;
     if let Some(scopes) = scopes {
         for one in &mut recorded {
             one.join(scopes)?;

@@ -19,6 +19,8 @@ pub struct Profiler {
     folder: &'static str,
     /// Its paths inside the folder of a version.
     inside: &'static [&'static str],
+    /// A folder in `/opt/nvidia` with another profiler that brings this one along, and its paths in there.
+    along: Option<(&'static str, &'static [&'static str])>,
 }
 
 pub const NSYS: Profiler = Profiler {
@@ -30,6 +32,13 @@ pub const NSYS: Profiler = Profiler {
         "target-linux-x64/nsys",
         "target-linux-sbsa-armv8/nsys",
     ],
+    along: Some((
+        "nsight-compute",
+        &[
+            "host/target-linux-x64/nsys",
+            "host/target-linux-sbsa-armv8/nsys",
+        ],
+    )),
 };
 
 pub const NCU: Profiler = Profiler {
@@ -37,6 +46,7 @@ pub const NCU: Profiler = Profiler {
     variable: "TLLMPROF_NCU",
     folder: "nsight-compute",
     inside: &["ncu"],
+    along: None,
 };
 
 impl Profiler {
@@ -76,19 +86,22 @@ impl Profiler {
 
     /// The newest installation in NVIDIA's usual folders.
     fn search(&self, opt: &Path, local: &Path) -> Option<PathBuf> {
-        let installed = newest_first(opt, self.folder)
-            .into_iter()
-            .flat_map(|folder| {
+        let files = |name: &str, inside: &'static [&'static str]| {
+            newest_first(opt, name).into_iter().flat_map(|folder| {
                 // The folder of one version, or a folder with several versions in it.
                 let versions = newest_first(&folder, "");
                 let roots = [folder].into_iter().chain(versions);
-                roots.flat_map(|root| self.inside.iter().map(move |file| root.join(file)))
-            });
+                roots.flat_map(|root| inside.iter().map(move |file| root.join(file)))
+            })
+        };
+        let installed = files(self.folder, self.inside);
+        let along = self.along.map(|(folder, inside)| files(folder, inside));
         let toolkits = newest_first(local, "cuda")
             .into_iter()
             .map(|f| f.join("bin").join(self.name));
         installed
             .chain(toolkits)
+            .chain(along.into_iter().flatten())
             .find(|file| matches!(which(file.as_os_str()), Found::Program(_)))
     }
 }
@@ -270,12 +283,16 @@ mod tests {
         };
         let toolkit = program(local.join("cuda-12.4/bin/nsys"));
         let found = NSYS.search(&opt, &local);
+        fs::remove_file(&toolkit).unwrap();
+        let brought = program(opt.join("nsight-compute/2025.3.1/host/target-linux-x64/nsys"));
+        let found_brought = NSYS.search(&opt, &local);
         let older = program(opt.join("nsight-systems/2023.4.1/target-linux-x64/nsys"));
         let found_older = NSYS.search(&opt, &local);
         let newer = program(opt.join("nsight-systems/2024.10.2/bin/nsys"));
         let found_newer = NSYS.search(&opt, &local);
         let nothing = NCU.search(&opt, &local);
         assert_eq!(found, Some(toolkit));
+        assert_eq!(found_brought, Some(brought));
         assert_eq!(found_older, Some(older));
         assert_eq!(found_newer, Some(newer));
         assert_eq!(nothing, None);

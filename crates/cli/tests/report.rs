@@ -402,8 +402,12 @@ fn what_nsys_exports_is_read_too() {
         .args(["report", "run.nsys-rep"])
         .current_dir(scratch.path(""));
     let ended = finish(without.env("PATH", scratch.path("nowhere")));
-    let why = "tllmprof: run.nsys-rep: a report of nsys, and there is no nsys on PATH to export it (wanted: nsys, or the \
-               file that nsys export --type sqlite makes of it)\n";
+    let why = "tllmprof: run.nsys-rep: a report of nsys, and no nsys was found to export it (wanted: nsys on PATH or in \
+               TLLMPROF_NSYS, or the file that nsys export --type sqlite makes of it)\n";
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(1), why));
+    without.env("TLLMPROF_NSYS", "/none/nsys");
+    let why = "tllmprof: run.nsys-rep: TLLMPROF_NSYS=\"/none/nsys\": there is no such program (wanted: the path of nsys)\n";
+    let ended = finish(&mut without);
     assert_eq!((ended.code(), ended.stderr.as_str()), (Some(1), why));
 }
 

@@ -15,6 +15,8 @@ pub enum Error {
     NotAnExport,
     /// A report of nsys itself. Only nsys reads its format, and none was found.
     NoNsys,
+    /// The variable that has its path names none.
+    WrongNsys(String),
     /// nsys did not export its report.
     NotExported(String),
     /// There is no place for what nsys exports.
@@ -33,9 +35,10 @@ impl fmt::Display for Error {
                  sqlite made)",
             ),
             Self::NoNsys => f.write_str(
-                "a report of nsys, and there is no nsys on PATH to export it (wanted: nsys, or the file that nsys export \
-                 --type sqlite makes of it)",
+                "a report of nsys, and no nsys was found to export it (wanted: nsys on PATH or in TLLMPROF_NSYS, or the \
+                 file that nsys export --type sqlite makes of it)",
             ),
+            Self::WrongNsys(why) => f.write_str(why),
             Self::NotExported(why) => write!(f, "nsys could not export it: {why}"),
             Self::NoPlace(error) => write!(f, "no folder for nsys to export it to: {error}"),
             Self::NotFound(error) => error.fmt(f),

@@ -1,4 +1,4 @@
-//! Exports nsys's own reports, by the nsys that is on `PATH`.
+//! Exports nsys's own reports, by an nsys.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -21,9 +21,9 @@ const SAID: u64 = 4096;
 /// Exports a report to a folder of its own, which is removed with the result.
 ///
 /// # Errors
-/// There is no nsys, or it fails.
-pub fn export(report: &Path) -> Result<(TempDir, PathBuf), Error> {
-    export_by(Path::new("nsys"), report, TIMEOUT)
+/// There is no such nsys, or it fails.
+pub fn export(nsys: &Path, report: &Path) -> Result<(TempDir, PathBuf), Error> {
+    export_by(nsys, report, TIMEOUT)
 }
 
 fn export_by(nsys: &Path, report: &Path, timeout: Duration) -> Result<(TempDir, PathBuf), Error> {

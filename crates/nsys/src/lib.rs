@@ -77,15 +77,15 @@ pub fn is_report(path: &Path) -> bool {
 }
 
 /// The processes of an export that tllmprof counted iterations in, else those that used CUDA, by the GPUs that they used.
-/// A report is exported first, by the nsys that is there. `step` is the rule that the user typed. Where the rank is not in the
+/// A report is exported first, by `nsys`. `step` is the rule that the user typed. Where the rank is not in the
 /// environment that nsys saw, nor in the file's name, or there are several, they are numbered in that order.
 ///
 /// # Errors
 /// The file cannot be read, or `step` finds nothing.
-pub fn open(path: &Path, step: Option<&Step>) -> Result<Vec<Process>, Error> {
+pub fn open(path: &Path, nsys: &Path, step: Option<&Step>) -> Result<Vec<Process>, Error> {
     let (folder, export) = match is_report(path) {
         true => {
-            let (folder, export) = export::export(path)?;
+            let (folder, export) = export::export(nsys, path)?;
             (Some(folder), Some(export))
         }
         false => (None, None),

@@ -17,7 +17,7 @@ const OWN: i64 = 1;
 const ENGINE: i64 = 2;
 
 fn report(path: &Path) -> Report {
-    let recorded = open(path, None).unwrap();
+    let recorded = open(path, Path::new("nsys"), None).unwrap();
     let processes = recorded
         .iter()
         .map(|one| Process::read(path.to_owned(), one).unwrap());
@@ -304,11 +304,11 @@ fn a_file_that_is_no_export_is_reported() {
         .unwrap()
         .execute_batch("CREATE TABLE t (x)")
         .unwrap();
-    let error = open(&other, None).err().unwrap();
+    let error = open(&other, Path::new("nsys"), None).err().unwrap();
     assert!(matches!(error, Error::NotAnExport));
     assert!(!error.to_string().contains('\n'));
     assert!(matches!(
-        open(&scratch.path().join("absent"), None),
+        open(&scratch.path().join("absent"), Path::new("nsys"), None),
         Err(Error::Database(_))
     ));
 }
@@ -355,7 +355,7 @@ fn what_is_wrong_in_a_file_harms_nothing() {
             }
         }
         std::fs::write(&damaged, &copy).unwrap();
-        match open(&damaged, None) {
+        match open(&damaged, Path::new("nsys"), None) {
             Ok(recorded) => {
                 for one in &recorded {
                     Process::read(damaged.clone(), one).unwrap();
@@ -373,7 +373,9 @@ fn what_is_wrong_in_a_file_harms_nothing() {
 fn tables_without_an_end_are_refused() {
     let found = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/found/nsys");
     for name in ["circles", "endless-rows"] {
-        let error = open(&found.join(name), None).err().unwrap();
+        let error = open(&found.join(name), Path::new("nsys"), None)
+            .err()
+            .unwrap();
         assert!(matches!(error, Error::Endless), "{name}: {error}");
         assert_eq!(
             error.to_string(),
@@ -415,7 +417,7 @@ fn what_is_in_the_log_of_an_export_is_read() {
         .pragma_update(None, "journal_mode", "wal")
         .unwrap();
     connection.execute_batch("DELETE FROM NVTX_EVENTS").unwrap();
-    let recorded = open(&path, None).unwrap();
+    let recorded = open(&path, Path::new("nsys"), None).unwrap();
     let process = Process::read(path, &recorded[0]).unwrap();
     assert_eq!(process.facts.rule, "whole trace");
     drop(connection);

@@ -21,7 +21,7 @@ const LENGTH: i64 = 1_000_000;
 
 fn report(path: &Path, step: Option<&str>) -> Result<Value, Error> {
     let step = step.map(|step| Step::parse(step).unwrap());
-    let recorded = open(path, step.as_ref())?;
+    let recorded = open(path, Path::new("nsys"), step.as_ref())?;
     let processes = recorded
         .iter()
         .map(|one| Process::read(path.to_owned(), one).unwrap());
@@ -243,7 +243,7 @@ fn an_export_of_a_program_without_cuda_is_no_error() {
     let found = report(&path, None).unwrap();
     assert_eq!(found["processes"].as_array().unwrap().len(), 1);
     assert_eq!(found["processes"][0]["inside"], Value::Null);
-    let recorded = open(&path, None).unwrap();
+    let recorded = open(&path, Path::new("nsys"), None).unwrap();
     let process = Process::read(path, &recorded[0]).unwrap();
     let said = process.nothing().unwrap();
     assert!(said.contains("no GPU work"), "{said}");

@@ -137,7 +137,7 @@ fn layers(recorded: &[Graph], exported: &[Graph]) -> Layers {
     let folder = scratch();
     let path = folder.path().join("report.sqlite");
     export(&path, exported);
-    let mut processes = open(&path, None).unwrap();
+    let mut processes = open(&path, Path::new("nsys"), None).unwrap();
     let plain = Process::read(path.clone(), &processes[0]).unwrap();
     assert!(plain.layers.is_none(), "nobody asked for them");
     processes[0].join(&scopes(recorded)).unwrap();

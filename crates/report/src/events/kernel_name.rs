@@ -59,6 +59,83 @@ pub fn path(name: &str) -> String {
     path
 }
 
+/// Returns what a full name has in common with the same kernel's name by another demangler: those of profilers write
+/// constants, lambdas, anonymous namespaces, parameters and return types in different ways.
+pub fn comparable(name: &str) -> String {
+    let name = name.replace("(anonymous namespace)", "@");
+    let name = name.replace("<unnamed>", "@").replace("[lambda", "{lambda");
+    let mut words = words(&name).peekable();
+    let mut found = String::new();
+    while let Some(word) = words.next() {
+        match word {
+            "void" | "const" | ")" => (),
+            // The address of a function.
+            "(" if found.ends_with('&') => (),
+            // The type of a constant, or parameters.
+            "(" => {
+                let inside = group(&mut words);
+                let instance = inside.strip_prefix("instance");
+                let number = words.peek().copied().filter(|next| is_number(next));
+                if let Some(instance) = instance {
+                    found = format!("{found}#{instance}");
+                } else if found.ends_with("{lambda") {
+                    found += &inside;
+                } else if let ("bool", Some(number @ ("0" | "1"))) = (&*inside, number) {
+                    words.next();
+                    found += if number == "1" { "true" } else { "false" };
+                }
+            }
+            "]" => found.push('}'),
+            // An empty pack of template arguments.
+            ">" => found = format!("{}>", found.trim_end_matches(',')),
+            number if is_number(number) => found += number.trim_end_matches(['u', 'l']),
+            word => found += word,
+        }
+    }
+    found
+}
+
+/// Splits a name into words and single other characters, without spaces.
+fn words(name: &str) -> impl Iterator<Item = &str> {
+    let is_part = |character: char| character.is_alphanumeric() || character == '_';
+    let mut rest = name;
+    std::iter::from_fn(move || {
+        rest = rest.trim_start();
+        let first = rest.chars().next()?;
+        let length = match rest.find(|character| !is_part(character)) {
+            Some(0) => first.len_utf8(),
+            Some(length) => length,
+            None => rest.len(),
+        };
+        let (word, after) = rest.split_at(length);
+        rest = after;
+        Some(word)
+    })
+}
+
+/// Takes the words up to the bracket that closes a group, and returns them without it.
+fn group<'a>(words: &mut impl Iterator<Item = &'a str>) -> String {
+    let mut depth = 1;
+    let mut inside = String::new();
+    for word in words {
+        match word {
+            "(" => depth += 1,
+            ")" => depth -= 1,
+            _ => (),
+        }
+        match word {
+            _ if depth == 0 => break,
+            "const" | "void" => (),
+            word => inside += word,
+        }
+    }
+    inside
+}
+
+fn is_number(word: &str) -> bool {
+    word.starts_with(|character: char| character.is_ascii_digit())
+}
+
 /// Returns true if a bracket opens the parameters, and is not part of a name such as `(anonymous namespace)`.
 fn is_parameters(before: &str, from: &str) -> bool {
     !from.starts_with("(anonymous") && !before.is_empty() && !before.ends_with("operator")
@@ -101,6 +178,45 @@ mod tests {
             (">>)(<", ">>)"),
         ] {
             assert_eq!(short(name), text, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_other_demanglers_are_the_same() {
+        let mangled = "_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastIZZZNS0_23direct_copy_kernel_\
+                       cudaERNS_18TensorIteratorBaseEENKUlvE1_clEvENKUlvE10_clEvEUlN3c108BFloat16EE_EEvS4_RKT_EUliE_EEviT1_";
+        let key = comparable(&full(mangled));
+        for by_another in [
+            "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda\
+             (at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#12}::operator()() const::{lambda(c10::BFloat16)\
+             #1}>(at::TensorIteratorBase&, at::native::Copy const&)::{lambda(int)#1}>(int, at::native::Loop)",
+            "void at::native::elementwise_kernel<(int)128, (int)4, void at::native::gpu_kernel_impl_nocast<at::native::direct_copy_\
+             kernel_cuda(at::TensorIteratorBase &)::[lambda() (instance 3)]::operator ()() const::[lambda() (instance 12)]::\
+             operator ()() const::[lambda(c10::BFloat16) (instance 1)]>(at::TensorIteratorBase &, const T1 &)::[lambda(int) \
+             (instance 1)]>(int, T3)",
+        ] {
+            assert_eq!(comparable(by_another), key);
+        }
+        for (one, other) in [
+            (
+                "k<std::array<char*, 3ul>, false>(int)",
+                "void k<std::array<char *, (unsigned long)3>, (bool)0>(T1)",
+            ),
+            ("(anonymous namespace)::k(int)", "<unnamed>::k(int)"),
+            ("k<float, >(int)", "k<float>(int)"),
+            ("k<&(f<int>(int)), 1u>", "k<&f<int>(int), (unsigned int)1>"),
+        ] {
+            assert_eq!(comparable(one), comparable(other));
+        }
+        for (one, other) in [
+            ("k<1>", "k<2>"),
+            ("k<f::{lambda(int)#1}>", "k<f::{lambda(long)#1}>"),
+            ("k<true>", "k<false>"),
+        ] {
+            assert_ne!(comparable(one), comparable(other));
+        }
+        for odd in ["", "(", "k<(", "{lambda", "k)(>"] {
+            comparable(odd);
         }
     }
 

@@ -27,6 +27,8 @@ pub fn changes(runs: [&Kernels; 2], asked: &[&str]) -> Vec<PartChange> {
             by_name.entry(&kernel.name).or_default()[side] = Some(kernel);
         }
     }
+    let mut by_name: Vec<_> = by_name.into_iter().collect();
+    pair_by_other_names(&mut by_name);
     let a_step = |side: usize, kernel: Option<&KernelTotal>| {
         kernel.map_or(0.0, |kernel| kernel.total as f64 / steps[side] as f64)
     };
@@ -58,9 +60,37 @@ pub fn changes(runs: [&Kernels; 2], asked: &[&str]) -> Vec<PartChange> {
         .collect()
 }
 
+/// Pairs the kernels that one side has under this name, and the other under the name of another demangler.
+fn pair_by_other_names(rows: &mut Vec<(&str, [Option<&KernelTotal>; 2])>) {
+    let mut lonely: BTreeMap<String, [Vec<usize>; 2]> = BTreeMap::new();
+    for (place, (name, sides)) in rows.iter().enumerate() {
+        if let Some(side) = sides.iter().position(Option::is_none) {
+            let of_key = lonely.entry(kernel_name::comparable(name)).or_default();
+            of_key[1 - side].push(place);
+        }
+    }
+    let mut paired = Vec::new();
+    for sides in lonely.into_values() {
+        if let [[base], [other]] = sides.each_ref().map(Vec::as_slice) {
+            rows[*base].1[1] = rows[*other].1[1];
+            paired.push(*other);
+        }
+    }
+    paired.sort_unstable();
+    for place in paired.into_iter().rev() {
+        rows.remove(place);
+    }
+}
+
 /// Returns the time of a kernel in an iteration, in nanoseconds; `None` if it is not known.
 pub fn time(kernels: &Kernels, name: &str) -> Option<f64> {
-    let kernel = kernels.totals.iter().find(|kernel| kernel.name == name)?;
+    let exact = kernels.totals.iter().find(|kernel| kernel.name == name);
+    let by_other_name = || {
+        let key = kernel_name::comparable(name);
+        let mut all = kernels.totals.iter();
+        all.find(|kernel| kernel_name::comparable(&kernel.name) == key)
+    };
+    let kernel = exact.or_else(by_other_name)?;
     let is_known = kernels.steps() > 0 && kernels.has_times();
     is_known.then(|| kernel.total as f64 / kernels.steps() as f64)
 }
@@ -69,5 +99,46 @@ fn part(kernel: &KernelTotal) -> Part<'_> {
     Part {
         ns: kernel.total,
         by_step: kernel.by_step.as_deref().map(Cow::Borrowed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_paired_if_one_of_each_side_has_the_name() {
+        let kernel = |name: &str| KernelTotal {
+            name: name.to_owned(),
+            short_name: kernel_name::short(name),
+            count: 1,
+            total: 1,
+            longest: 1,
+            shortest: 1,
+            by_step: None,
+        };
+        let (ours, theirs) = (kernel("k<2>(int)"), kernel("void k<(int)2>(T1)"));
+        let (new, gone) = (kernel("new"), kernel("gone"));
+        let overloads = [kernel("f(int)"), kernel("f(char)"), kernel("void f(int)")];
+        let mut rows: Vec<(&str, [Option<&KernelTotal>; 2])> = vec![
+            (&ours.name, [Some(&ours), None]),
+            (&theirs.name, [None, Some(&theirs)]),
+            (&new.name, [None, Some(&new)]),
+            (&gone.name, [Some(&gone), None]),
+            (&overloads[0].name, [Some(&overloads[0]), None]),
+            (&overloads[1].name, [Some(&overloads[1]), None]),
+            (&overloads[2].name, [None, Some(&overloads[2])]),
+        ];
+        pair_by_other_names(&mut rows);
+        assert_eq!(rows.len(), 6);
+        let [Some(base), Some(other)] = rows[0].1 else {
+            panic!("{}", rows[0].0);
+        };
+        assert_eq!([&base.name, &other.name], [&ours.name, &theirs.name]);
+        assert!(
+            rows[1..]
+                .iter()
+                .all(|(_, sides)| sides.iter().any(Option::is_none))
+        );
     }
 }

@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Planted changes of 2 % and pairs of equal runs: `tllmprof compare` of three runs a side has to find each change, name its cause, and
+see none between equal sides. The runs of all programs take turns (programs/pairs.cu). Without the rest of gpu-check:
+
+    python3 scripts/gpu_check/pairs.py --command target/release/tllmprof --lib target/release/libtllmprof.so --out DIR [--budget 150]
+"""
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+if __name__ == "__main__":  # not this folder, whose modules have names of the standard library
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+from gpu_check import child, host  # noqa: E402
+from gpu_check.kernels import Report, short  # noqa: E402
+
+NAME = "pairs"
+SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "pairs.cu")
+STEPS, WINDOW, WITH_KERNELS = 620, "100-599", 60
+CHANGES = ("host", "kernel", "launches", "layer")
+A_SIDE = 3
+# Equal runs: for 20 pairs. Each pair begins two runs after the one before it.
+EQUAL, APART = 44, 2
+BUDGET, RUN_SECONDS = 150, 60
+ALARMS = ("faster", "slower")
+# Rows of the host's time that are not a program's own code.
+CALLS = ("launch", "wait", "cop", "alloc", "free", "collect")
+TITLE = ("## Planted changes, and equal runs", "", f"`compare` of {A_SIDE} runs a side, which took turns.")
+
+
+def schedule(equal=EQUAL, changes=CHANGES):
+    """The order of the runs: A_SIDE of each change, spread among the equal ones."""
+    planted = [change for _ in range(A_SIDE) for change in changes]
+    order, done = [], 0
+    for number in range(equal):
+        order.append("none")
+        while done < len(planted) and (done + 1) * equal <= (number + 1) * len(planted):
+            order.append(planted[done])
+            done += 1
+    return order
+
+
+def equal_pairs(count):
+    """Sides of equal runs, by number: A and B take turns within 2 * A_SIDE runs in a row, so neighbouring pairs share runs."""
+    starts = range(0, count - 2 * A_SIDE + 1, APART)
+    return [([start + 2 * n for n in range(A_SIDE)], [start + 2 * n + 1 for n in range(A_SIDE)]) for start in starts]
+
+
+def sides_of(order, change):
+    """Numbers in `order` of the runs with a change, and of the equal run before each."""
+    changed = [number for number, one in enumerate(order) if one == change]
+    before = [max((at for at in range(number) if order[at] == "none"), default=None) for number in changed]
+    return before, changed
+
+
+def cause_of(compared):
+    """The kind of change that the tables of a comparison name first, and that row in words."""
+    def top(table):
+        rows = [row for row in compared.get(table) or [] if row["other_ns"] > row["base_ns"]]
+        return max(rows, key=lambda row: row["other_ns"] - row["base_ns"], default=None)
+
+    def grown(row):
+        return row["other_ns"] - row["base_ns"] if row else 0
+
+    more = [row for row in compared["kernels"] if row["counts"] and row["counts"][1] > row["counts"][0] + 0.5]
+    own = [row for row in (compared["functions"] + compared["causes"]) if not any(word in row["name"].lower() for word in CALLS)]
+    kernel, layer, code = top("kernels"), top("layers"), max(own, key=grown, default=None)
+    if more:
+        return "launches", f"{short(more[0]['name'])}: {more[0]['counts']} a step"
+    if grown(code) > max(grown(kernel), grown(layer)):
+        return "host", f"{code['name']}: {grown(code) / 1000:+.1f} us"
+    # A kernel whose time is spread over all layers is the cause; else the layer is.
+    if layer and grown(layer) > grown(kernel):
+        return "layer", f"{layer['name']}: {grown(layer) / 1000:+.1f} us"
+    return ("kernel", f"{short(kernel['name'])}: {grown(kernel) / 1000:+.1f} us") if kernel else ("", "nothing")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a change has to be called."""
+
+    cause: str
+    name: str
+
+
+WANTED = {"host": Wanted("host", ""), "kernel": Wanted("kernel", "attention"), "launches": Wanted("launches", "sample"), "layer": Wanted("layer", "layer 3")}
+
+
+def build(folder):
+    """The program; an error that says why there is none."""
+    cuda, built = host.find_cuda(), os.path.join(folder, "pairs")
+    if not cuda:
+        raise RuntimeError("no nvcc")
+    done = subprocess.run([os.path.join(cuda, "bin", "nvcc"), "-O2", "-std=c++17", "-arch=native", "-o", built, SOURCE, "-ldl"],
+                          capture_output=True, text=True, timeout=180)
+    if done.returncode:
+        raise RuntimeError(f"nvcc: {(done.stderr or done.stdout).strip()[-600:]}")
+    return built
+
+
+class Runner:
+    """Records runs of the program and compares them; records are in `folder`."""
+
+    def __init__(self, command, lib, folder):
+        self.command, self.lib, self.folder = command, lib, folder
+        os.makedirs(folder, exist_ok=True)
+        self.program = None
+
+    def record(self, number, change):
+        """The record of a run."""
+        self.program = self.program or build(self.folder)
+        trace = os.path.join(self.folder, f"{number:02}-{change}.tllmprof")
+        if os.path.exists(trace):
+            os.remove(trace)
+        ended = child.run([self.command, "run", "--no-summary", "--step", "cudaStreamSynchronize", "--window", WINDOW, "--layers", f"--kernels={WITH_KERNELS}",
+                           "--trace", trace, "--", self.program, str(STEPS), change], child.variables(TLLMPROF_LIB=self.lib), RUN_SECONDS, self.folder)
+        if ended.status != 0 or not os.path.exists(trace):
+            raise RuntimeError(f"{change}: {ended.why()}")
+        return trace
+
+    def compare(self, base, other):
+        ended = child.run([self.command, "compare", "--json", *base, "--", *other], child.variables(), RUN_SECONDS, self.folder)
+        if ended.status != 0:
+            raise RuntimeError(f"compare: {ended.why()}")
+        return json.loads(ended.out)
+
+
+def verdict(compared):
+    """The first word of the verdict's text."""
+    return compared["text"].split()[0]
+
+
+def check(runner, report, budget=BUDGET, equal=EQUAL):
+    """Records in turn until `budget` seconds are over, then compares."""
+    began, records, order = time.monotonic(), [], schedule(equal)
+    for number, change in enumerate(order):
+        if time.monotonic() - began > budget:
+            break
+        records.append(runner.record(number, change))
+    took, done = time.monotonic() - began, order[:len(records)]
+    report.check("runs", f"{len(records)} of {len(order)} in {took:.0f} s, {took / max(1, len(records)):.2f} s each", len(records) == len(order) or None)
+    same = [record for record, change in zip(records, done) if change == "none"]
+    pairs = equal_pairs(len(same))
+    found = [runner.compare(*([same[at] for at in side] for side in pair)) for pair in pairs]
+    alarms = [f"pair {number}: {one['text']}" for number, one in enumerate(found) if verdict(one) in ALARMS]
+    share = f"each shares {2 * A_SIDE - APART} of its {2 * A_SIDE} runs with the next; {len(same) // (2 * A_SIDE)} of them share none"
+    words = sorted({verdict(one) for one in found})
+    report.check("equal runs", f"{len(alarms)} alarms in {len(pairs)} pairs of {len(same)} runs ({share}); verdicts: "
+                 f"{ {word: sum(verdict(one) == word for one in found) for word in words} } {alarms or ''}", bool(pairs) and not alarms)
+    for change in CHANGES:
+        report.guarded(check_change, runner, change, records, done)
+
+
+def check_change(runner, report, change, records, done):
+    base, other = sides_of(done, change)
+    if len(other) < A_SIDE:
+        return report.check(change, f"{len(other)} of {A_SIDE} runs: no time was left", None)
+    compared = runner.compare([records[at] for at in base], [records[at] for at in other])
+    cause, row = cause_of(compared)
+    wanted = WANTED[change]
+    found = verdict(compared) == "slower"
+    is_named = cause == wanted.cause and wanted.name in row
+    return report.check(change, f"{compared['text']}; cause: {cause or 'none'}: {row}", found and is_named)
+
+
+def table(bench, _cuda, log):
+    """(lines of the page, how many were as wanted, how many were not)."""
+    report = Report(NAME, log)
+    if not bench.command:
+        report.check("the command", "skipped: target/release/tllmprof is not there", None)
+        return report.page(*TITLE)
+    folder = os.path.join(bench.folder, NAME)
+    shutil.rmtree(folder, ignore_errors=True)
+    report.guarded(check, Runner(bench.command, bench.shim, folder))
+    return report.page(*TITLE)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--command", required=True, help="the tllmprof command")
+    parser.add_argument("--lib", required=True, help="the library")
+    parser.add_argument("--out", metavar="DIR", required=True, help="gets the records")
+    parser.add_argument("--budget", type=float, default=BUDGET, help="seconds after which no run is started (default: %(default)s)")
+    parser.add_argument("--equal", type=int, default=EQUAL, help="runs of the unchanged program (default: %(default)s)")
+    given = parser.parse_args()
+    child.end_with_us()
+    report = Report(NAME, lambda line: print(line, flush=True))
+    report.guarded(check, Runner(os.path.abspath(given.command), os.path.abspath(given.lib), os.path.abspath(given.out)), given.budget, given.equal)
+    print("\n".join(report.page(*TITLE)[0]))
+    return 1 if report.wrong or not report.right else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

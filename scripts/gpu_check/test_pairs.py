@@ -1,0 +1,84 @@
+"""Tests of planted changes and pairs of equal runs, which need no GPU."""
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from gpu_check import pairs  # noqa: E402
+from gpu_check.kernels import Report  # noqa: E402
+
+
+def row(name, base, other, counts=(1, 1)):
+    return dict(name=name, base_ns=base, other_ns=other, counts=list(counts))
+
+
+def compared(text="slower by 2.0 %", **tables):
+    return dict({"text": text, "kernels": [], "layers": [], "functions": [], "causes": []}, **tables)
+
+
+FOUND = {
+    "host": compared(kernels=[row("gemm(int)", 100, 101)], causes=[row("waiting", 900, 2000), row("between calls", 1000, 41000)]),
+    "kernel": compared(kernels=[row("attention(int)", 100, 40100)], layers=[row("layer 3", 10, 5010)], causes=[row("between calls", 1000, 1010)]),
+    "launches": compared(kernels=[row("sample(int)", 2, 40002, (1, 19))], causes=[row("launching", 1000, 41000)]),
+    "layer": compared(kernels=[row("attention(int)", 100, 10100)], layers=[row("layer 3", 10, 40010)]),
+}
+
+
+class Runner:
+    """Finds what was planted; equal runs are equal. `otherwise`: comparisons in their place, by change."""
+
+    def __init__(self, otherwise=None):
+        self.found, self.sides = FOUND | {"none": compared("equal within 2 %")} | (otherwise or {}), []
+
+    def record(self, number, change):
+        return number, change
+
+    def compare(self, base, other):
+        self.sides.append((base, other))
+        return self.found[other[0][1]]
+
+
+class Pairs(unittest.TestCase):
+    def wrong(self, runner, **given):
+        lines = []
+        pairs.check(runner, Report("x", lines.append), **given)
+        return [line for line in lines if line.endswith("**NO**")]
+
+    def test_runs_of_all_sides_take_turns(self):
+        order = pairs.schedule()
+        self.assertEqual({one: order.count(one) for one in set(order)}, {"none": 44, **{change: 3 for change in pairs.CHANGES}})
+        for change in pairs.CHANGES:
+            base, other = pairs.sides_of(order, change)
+            self.assertEqual([order[at] for at in base + other], ["none"] * 3 + [change] * 3)
+            self.assertEqual(len(set(base)), 3)
+            self.assertTrue(base[0] < other[0] < base[1] < other[1] < base[2] < other[2])
+
+    def test_pairs_of_equal_runs(self):
+        found = pairs.equal_pairs(44)
+        self.assertEqual((len(found), found[0], found[-1]), (20, ([0, 2, 4], [1, 3, 5]), ([38, 40, 42], [39, 41, 43])))
+        self.assertTrue(all(not set(a) & set(b) for a, b in found))
+        self.assertEqual(pairs.equal_pairs(5), [])
+
+    def test_what_is_found_and_named_is_as_wanted(self):
+        runner = Runner()
+        self.assertEqual(self.wrong(runner), [])
+        self.assertEqual(len(runner.sides), 24)
+        self.assertTrue(all(len({number for number, _ in base + other}) == 6 for base, other in runner.sides))
+
+    def test_an_alarm_of_equal_runs_is_wrong(self):
+        self.assertEqual(len(self.wrong(Runner({"none": compared("faster by 1.0 %")}))), 1)
+
+    def test_a_change_that_is_not_found_or_has_another_name_is_wrong(self):
+        for change in pairs.CHANGES:
+            self.assertEqual(len(self.wrong(Runner({change: dict(FOUND[change], text="cannot tell: 1.0 %")}))), 1, change)
+            self.assertEqual(len(self.wrong(Runner({change: compared()}))), 1, change)
+            other = next(one for one in pairs.CHANGES if one != change)
+            self.assertEqual(len(self.wrong(Runner({change: FOUND[other]}))), 1, change)
+
+    def test_no_run_starts_when_the_time_is_over(self):
+        self.assertEqual(len(self.wrong(Runner(), budget=-1)), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
