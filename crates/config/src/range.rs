@@ -146,7 +146,7 @@ impl Windows {
             .split(',')
             .map(|item| Window::parse(item, wanted))
             .collect::<Result<Vec<_>, _>>()?;
-        windows.sort_by_key(|window| window.first);
+        windows.sort_unstable_by_key(|window| window.first);
         let mut merged: Vec<Window> = Vec::with_capacity(windows.len());
         for window in windows {
             match merged.last_mut() {

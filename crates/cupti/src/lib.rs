@@ -72,7 +72,7 @@ fn installed(root: &Path) -> Vec<PathBuf> {
             Some((version, root.join(name)))
         })
         .collect();
-    found.sort();
+    found.sort_unstable();
     found.into_iter().rev().map(|(_, path)| path).collect()
 }
 

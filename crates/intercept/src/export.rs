@@ -59,6 +59,7 @@ lifecycle::global! {
     #[fork(keep = "never changes")]
     static NONE: Binding = Binding::none();
     #[fork(keep = "the child's modules are its parent's")]
+    #[together(tables)]
     static ALL: [Binding; MAX_BINDINGS] = [const { Binding::none() }; MAX_BINDINGS];
     #[fork(keep = "as the bindings")]
     static ANY: AtomicBool = AtomicBool::new(false);

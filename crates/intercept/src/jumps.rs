@@ -48,6 +48,7 @@ lifecycle::global! {
 
     /// Target address of each switch.
     #[fork(keep = "the child's code is its parent's")]
+    #[together(tables)]
     static TARGETS: [AtomicUsize; MAX_JUMPS] = [const { AtomicUsize::new(0) }; MAX_JUMPS];
     #[fork(hold)]
     static PATCHED: Lock<Vec<Patched>> = Lock::new(Vec::new());
@@ -188,12 +189,10 @@ fn forms(driver: &Module) -> Vec<Form> {
         }
     }
     for row in CALLS {
-        for base in row
-            .driver
-            .iter()
-            .map(|name| base(name))
-            .collect::<BTreeSet<_>>()
-        {
+        let mut bases: Vec<_> = row.driver.iter().map(|name| base(name)).collect();
+        bases.sort_unstable();
+        bases.dedup();
+        for base in bases {
             let handed_out = asked.all(base);
             for suffix in SUFFIXES {
                 let is_wanted = |address| handed_out.contains(&address);

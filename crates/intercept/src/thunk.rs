@@ -31,6 +31,7 @@ lifecycle::global! {
 
     /// The pool. Entries below [`USED`] are complete and never change, except for the handler.
     #[fork(keep = "pointers to thunks were handed out")]
+    #[together(tables)]
     pub static THUNKS: [Thunk; stubs::COUNT] = [const { Thunk::new() }; stubs::COUNT];
     #[fork(keep = "as the pool")]
     static USED: AtomicUsize = AtomicUsize::new(0);

@@ -150,30 +150,45 @@ impl Module {
             memory,
             tables: Tables::default(),
         };
-        let mut tables = Tables::default();
+        // By tag, as far as the tags are small: a process that starts reads a hundred of these sections.
+        let mut values = [0; DT_JMPREL as usize + 1];
+        let (mut gnu_hash, mut versym, mut verneed, mut verdef) = (0, 0, 0, 0);
         module.each_dynamic(|tag, value| {
-            // glibc has made these addresses absolute, except where it cannot write, as in the vDSO.
-            let place = if value < start {
-                module.base.wrapping_add(value)
-            } else {
-                value
-            };
+            if let Ok(tag) = usize::try_from(tag)
+                && let Some(place) = values.get_mut(tag)
+            {
+                *place = value;
+                return;
+            }
             match tag {
-                DT_SYMTAB => tables.symbols = place,
-                DT_STRTAB => tables.strings = place,
-                DT_STRSZ => tables.strings_size = value,
-                DT_GNU_HASH => tables.gnu_hash = place,
-                DT_HASH => tables.hash = place,
-                DT_VERSYM => tables.versym = place,
-                DT_VERNEED => tables.verneed = place,
-                DT_VERDEF => tables.verdef = place,
-                DT_RELA => tables.relocations[0].0 = place,
-                DT_RELASZ => tables.relocations[0].1 = value,
-                DT_JMPREL => tables.relocations[1].0 = place,
-                DT_PLTRELSZ => tables.relocations[1].1 = value,
+                DT_GNU_HASH => gnu_hash = value,
+                DT_VERSYM => versym = value,
+                DT_VERNEED => verneed = value,
+                DT_VERDEF => verdef = value,
                 _ => {}
             }
         });
+        // glibc has made these addresses absolute, except where it cannot write, as in the vDSO.
+        let place = |value: usize| match value {
+            0 => 0,
+            value if value < start => module.base.wrapping_add(value),
+            value => value,
+        };
+        let value = |tag: i64| values[tag as usize];
+        let tables = Tables {
+            symbols: place(value(DT_SYMTAB)),
+            strings: place(value(DT_STRTAB)),
+            strings_size: value(DT_STRSZ),
+            gnu_hash: place(gnu_hash),
+            hash: place(value(DT_HASH)),
+            versym: place(versym),
+            verneed: place(verneed),
+            verdef: place(verdef),
+            relocations: [
+                (place(value(DT_RELA)), value(DT_RELASZ)),
+                (place(value(DT_JMPREL)), value(DT_PLTRELSZ)),
+            ],
+        };
         module.tables = tables;
         (tables.symbols != 0 && tables.strings != 0).then_some(module)
     }

@@ -20,19 +20,12 @@ pub fn is_there() -> bool {
 
 /// Returns true if a variable is set for whose name `is_meant` returns true. Calls no function of the host.
 pub fn has(is_meant: impl Fn(&[u8]) -> bool) -> bool {
-    let name =
-        |entry: &[u8]| is_meant(entry.split(|&byte| byte == b'=').next().unwrap_or_default());
-    !find(name).is_null()
+    !find(|entry| is_meant(entry.name())).is_null()
 }
 
 /// Returns the value of a variable, as `getenv` does; null if it is not set.
 pub fn value(name: &[u8]) -> *const c_char {
-    let is_it = |entry: &[u8]| {
-        entry
-            .strip_prefix(name)
-            .is_some_and(|rest| rest.starts_with(b"="))
-    };
-    let entry = find(is_it);
+    let entry = find(|entry| entry.has_name(name));
     if entry.is_null() {
         return entry;
     }
@@ -40,14 +33,44 @@ pub fn value(name: &[u8]) -> *const c_char {
     unsafe { entry.add(name.len() + 1) }
 }
 
+/// An entry of the environment, a terminated string. Values may be long, and the library looks up many variables when
+/// a process starts: so only as much of an entry is read as tells its name.
+#[derive(Clone, Copy)]
+struct Variable(*const c_char);
+
+impl Variable {
+    /// Returns the byte at an index; no byte before it may be the terminating zero.
+    unsafe fn byte(self, index: usize) -> u8 {
+        // SAFETY: the caller guarantees that the string is not over before the index.
+        unsafe { *self.0.cast::<u8>().add(index) }
+    }
+
+    fn name(&self) -> &[u8] {
+        let mut length = 0;
+        // SAFETY: the scan ends at the terminating zero.
+        while !matches!(unsafe { self.byte(length) }, 0 | b'=') {
+            length += 1;
+        }
+        // SAFETY: these bytes have just been read.
+        unsafe { core::slice::from_raw_parts(self.0.cast(), length) }
+    }
+
+    fn has_name(self, name: &[u8]) -> bool {
+        // SAFETY: a byte is read only if those before it are equal to bytes of a name, which are not zero.
+        let is_at =
+            |(index, byte): (usize, &u8)| *byte != 0 && unsafe { self.byte(index) } == *byte;
+        name.iter().chain(b"=").enumerate().all(is_at)
+    }
+}
+
 /// Returns the first entry of the environment for which `is_it` returns true; null if there is none.
-fn find(is_it: impl Fn(&[u8]) -> bool) -> *const c_char {
+fn find(is_it: impl Fn(Variable) -> bool) -> *const c_char {
     // SAFETY: the host's list ends with a null, and its entries are terminated strings. The word that points
     // to it is aligned, and libc itself reads it as a whole.
     unsafe {
         let mut entry = environ.load(Ordering::Acquire);
         while !entry.is_null() && !(*entry).is_null() {
-            if is_it(CStr::from_ptr(*entry).to_bytes()) {
+            if is_it(Variable(*entry)) {
                 return *entry;
             }
             entry = entry.add(1);

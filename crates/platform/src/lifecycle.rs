@@ -147,6 +147,8 @@ impl Hook {
 /// - `#[together(calls)]`, for values that each recorded call reads and that are written at most once an
 ///   iteration; `#[together(iterations)]`, for values that each iteration uses. Between two calls the program
 ///   fills the caches with its own data, so the former lie in one cache line and the latter in a few.
+///   `#[together(tables)]`, for what is large and zero at first: between the others it would spread them over many
+///   pages, and each page that a process touches when it starts costs it a page fault.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __global {
@@ -190,6 +192,11 @@ macro_rules! __global_static {
     ([iterations] $static:item) => {
         // SAFETY: a section of data that is read and written, as the static's own would be.
         #[unsafe(link_section = ".data.tllmprof_iterations")]
+        $static
+    };
+    ([tables] $static:item) => {
+        // SAFETY: a section of data that is read, written and zero at first, as the static's own would be.
+        #[unsafe(link_section = ".bss.tllmprof_tables")]
         $static
     };
 }

@@ -90,7 +90,10 @@ impl Maps {
             }
             from = from.max(mapping.end);
         }
-        gaps.sort_by_key(|gap| address.clamp(gap.start, gap.end).abs_diff(address));
+        gaps.sort_unstable_by_key(|gap| {
+            let distance = address.clamp(gap.start, gap.end).abs_diff(address);
+            (distance, gap.start)
+        });
         gaps
     }
 }

@@ -24,6 +24,7 @@ lifecycle::global! {
     stage: Sinks;
 
     #[fork(by = in_child)]
+    #[together(tables)]
     static PENDING: Lock<Pending> = Lock::new(Pending {
         bytes: [0; 4096],
         length: 0,

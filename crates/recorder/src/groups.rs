@@ -54,6 +54,7 @@ lifecycle::global! {
     stage: Sinks;
 
     #[fork(by = in_child)]
+    #[together(tables)]
     static MADE: Lock<Made> = Lock::new(Made {
         all: [Communicator::UNKNOWN; MAX_COMMUNICATORS],
         count: 0,

@@ -27,6 +27,7 @@ lifecycle::global! {
     static CLOSED: AtomicU64 = AtomicU64::new(0);
 
     #[fork(in_child)]
+    #[together(tables)]
     static CROSSING: Crossing = Crossing::new();
 }
 

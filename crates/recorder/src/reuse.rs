@@ -47,6 +47,7 @@ lifecycle::global! {
     #[fork(reset)]
     static GONE: AtomicU64 = AtomicU64::new(0);
     #[fork(by = in_child)]
+    #[together(tables)]
     static FULL: Bounded<Full> = Bounded::new(Full::none());
 }
 

@@ -64,6 +64,7 @@ lifecycle::global! {
     static LIVE: Published<Live> = Published::none();
     /// The address at which each extent's chunks are mapped.
     #[fork(keep = "stored where a record begins")]
+    #[together(tables)]
     static PLACES: [AtomicPtr<u8>; EXTENTS] =
         [const { AtomicPtr::new(core::ptr::null_mut()) }; EXTENTS];
     #[fork(with = LIVE)]

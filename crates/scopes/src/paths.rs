@@ -35,6 +35,7 @@ struct PathEntry {
 
 lifecycle::global! {
     #[fork(keep = "names and numbers are inherited")]
+    #[together(tables)]
     static TABLE: [PathEntry; PLACES] = [const {
         PathEntry {
             hash: AtomicU64::new(0),

@@ -118,19 +118,19 @@ fn end_comparison(mut guard: Guard<'static, Option<State>>, result: Option<Misma
 fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun, facts: Facts) {
     let Some(state) = guard.as_mut() else { return };
     if state.condition().is_some() {
-        let mut held = state.held;
+        let mut held = state.filter.held;
         let counts = state
             .condition()
             .is_none_or(|condition| held.count(condition, facts));
-        state.held = held;
-        state.excluded = (!counts).then_some(begun.iteration);
+        state.filter.held = held;
+        state.filter.excluded = (!counts).then_some(begun.iteration);
         if counts || !state.splits(begun.iteration) {
             state.schedule.counts(begun.iteration, counts);
         }
     }
     let follows_each = state.schedule.follows_each();
     SEARCHES.store(follows_each, Ordering::Relaxed);
-    let is_of_interest = follows_each || state.watch.is_some();
+    let is_of_interest = follows_each || state.automatic.watch.is_some();
     let spent = is_of_interest.then(|| sink().take_spent());
     if let Some(spent) = spent.filter(|_| begun.understood && follows_each) {
         if stream_capture::is_any_under_way() {

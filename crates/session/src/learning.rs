@@ -23,8 +23,10 @@ lifecycle::global! {
     stage: Session;
 
     #[fork(free)]
+    #[together(tables)]
     static LEARNER: Lock<Learner> = Lock::new(Learner::new());
     #[fork(keep = "cleared where the learner begins")]
+    #[together(tables)]
     static TRAILS: Trails = Trails::new();
     /// True if functions of a runtime were noted: their kernels are known by addresses in the program.
     #[fork(keep = "addresses are the same")]

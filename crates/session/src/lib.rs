@@ -18,6 +18,7 @@ pub mod engines;
 mod filtered;
 mod learning;
 pub mod live;
+mod outcome;
 mod rank;
 mod ranks;
 mod recording;
@@ -26,6 +27,7 @@ mod sample;
 mod slots;
 mod state;
 mod stream_capture;
+mod switch;
 #[cfg(test)]
 mod tests;
 mod threads;

@@ -13,7 +13,7 @@ use super::stream_capture;
 
 /// Called when an iteration begins. Opens a sample with it if one is due.
 pub fn look(state: &mut State, begun: Begun) {
-    let Some(mut sampler) = state.sampler.take() else {
+    let Some(mut sampler) = state.automatic.sampler.take() else {
         return;
     };
     let first = begun.iteration;
@@ -27,13 +27,13 @@ pub fn look(state: &mut State, begun: Begun) {
         && sampler.begins(now.unwrap_or_default(), || {
             state.may_sample(first) && state.schedule.demand(window).is_ok()
         });
-    state.sampler = Some(sampler);
+    state.automatic.sampler = Some(sampler);
     if opens {
         state.counter.keep_counting();
         if state.recording == Recording::OnDemand {
             state.recording = Recording::ToBegin;
         }
-        state.sample = Some(window);
+        state.automatic.sample = Some(window);
     }
 }
 
@@ -49,13 +49,13 @@ impl State {
             && !self.awaits_rank()
             && !self.rank.number().is_some_and(is_other)
             && !self.turn.is_taken()
-            && self.excluded != Some(iteration)
+            && self.filter.excluded != Some(iteration)
             && !stream_capture::is_any_under_way()
     }
 
     /// Returns true if this window is a sample of kernels.
     pub fn is_sample(&self, taken: &Taken) -> bool {
-        taken.on_demand && self.sample == Some(taken.asked)
+        taken.on_demand && self.automatic.sample == Some(taken.asked)
     }
 
     /// Closes the open sample to make way for a requested window; `next` has not begun. Returns true if one
@@ -74,9 +74,9 @@ impl State {
         let opens = edge.open.is_some_and(|opened| self.is_sample(&opened));
         let closes = edge.close.is_some_and(|closed| self.is_sample(&closed));
         if closes {
-            self.sample = None;
+            self.automatic.sample = None;
             // The time that CUPTI took to detach is not part of the iteration's time.
-            if let Some(watch) = &mut self.watch {
+            if let Some(watch) = &mut self.automatic.watch {
                 watch.interrupt();
             }
         }

@@ -68,12 +68,7 @@ pub struct State {
     pub settings: &'static Settings,
     pub counter: Counter,
     pub schedule: Schedule,
-    /// The number of iterations for which the condition on batches held.
-    pub held: Held,
-    /// The latest iteration that has begun, if the condition does not hold for it.
-    pub excluded: Option<u64>,
-    /// The time when a window was last split.
-    pub split: Option<Instant>,
+    pub filter: Filter,
     pub slots: Vec<&'static Slot>,
     pub captures: Vec<(usize, &'static Slot)>,
     pub turn: Turn,
@@ -95,7 +90,28 @@ pub struct State {
     pub demand: Option<Demand>,
     /// The iterations of the window that closed last, if it had any.
     pub closed: Option<(u64, u64)>,
-    /// Detects iterations after which a window opens by itself.
+    pub automatic: Automatic,
+    /// True if the rank was asked for: it is looked up with the next iteration.
+    pub rank_is_wanted: bool,
+    /// True if the process uses CUDA. Nothing is switched in a process that does not, whatever functions of
+    /// it are counted.
+    pub uses_cuda: bool,
+}
+
+/// The iterations for which the condition on batches holds.
+#[derive(Default)]
+pub struct Filter {
+    /// The number of iterations for which the condition held.
+    pub held: Held,
+    /// The latest iteration that has begun, if the condition does not hold for it.
+    pub excluded: Option<u64>,
+    /// The time when a window was last split.
+    pub split: Option<Instant>,
+}
+
+/// The windows that open by themselves.
+pub struct Automatic {
+    /// Detects iterations after which a window opens.
     pub watch: Option<Watch>,
     /// The window that was opened by such an iteration, and is next or open; and that iteration with its
     /// duration.
@@ -104,11 +120,6 @@ pub struct State {
     pub sampler: Option<Sampler>,
     /// The window of a kernel sample that is next or open.
     pub sample: Option<Window>,
-    /// True if the rank was asked for: it is looked up with the next iteration.
-    pub rank_is_wanted: bool,
-    /// True if the process uses CUDA. Nothing is switched in a process that does not, whatever functions of
-    /// it are counted.
-    pub uses_cuda: bool,
 }
 
 /// The state of the process's record.
@@ -158,9 +169,7 @@ impl State {
                 (true, _) => schedule.once_settled(),
                 _ => schedule,
             },
-            held: Held::default(),
-            excluded: None,
-            split: None,
+            filter: Filter::default(),
             slots: Vec::new(),
             captures: Vec::new(),
             turn: Turn::default(),
@@ -174,12 +183,14 @@ impl State {
             early: Some(0),
             demand: None,
             closed: None,
-            watch: settings.when.as_ref().map(Watch::new),
-            triggered: None,
-            sampler: samples
-                .filter(|_| sink().takes_kernels(settings))
-                .map(Sampler::new),
-            sample: None,
+            automatic: Automatic {
+                watch: settings.when.as_ref().map(Watch::new),
+                triggered: None,
+                sampler: samples
+                    .filter(|_| sink().takes_kernels(settings))
+                    .map(Sampler::new),
+                sample: None,
+            },
             rank_is_wanted: false,
             uses_cuda: false,
         })
@@ -234,8 +245,8 @@ impl State {
         let is_each = self.follows_each
             || self.condition().is_some()
             || self.schedule.follows_each()
-            || self.watch.is_some()
-            || self.sampler.is_some()
+            || self.automatic.watch.is_some()
+            || self.automatic.sampler.is_some()
             || self.rank_is_wanted && self.rank == Rank::NotAsked;
         let edge = if is_each || awaits_rank {
             next
@@ -398,8 +409,8 @@ impl State {
             self.closed = last.filter(|last| *last >= first).map(|last| (first, last));
         }
         let triggered = match edge.close.filter(|closed| closed.on_demand) {
-            Some(_) => self.triggered.take(),
-            None => self.triggered,
+            Some(_) => self.automatic.triggered.take(),
+            None => self.automatic.triggered,
         };
         let (closes_sample, opens_sample) = self.note_sample(edge);
         let Some(demand) = self.demand.as_mut().filter(|_| triggered.is_none()) else {
@@ -438,7 +449,7 @@ impl State {
     /// Returns true if the latest iteration begins at `point` and the condition on batches does not hold for
     /// it.
     pub fn excludes(&self, point: Point) -> bool {
-        matches!(point, Point::In(iteration) if self.excluded == Some(iteration))
+        matches!(point, Point::In(iteration) if self.filter.excluded == Some(iteration))
     }
 
     /// Returns true if the open window is closed before `iteration`, for which the condition does not hold,
@@ -449,9 +460,9 @@ impl State {
         }
         let now = Instant::now();
         let is_soon = |at: Instant| now.saturating_duration_since(at) < BETWEEN_SPLITS;
-        let splits = !self.split.is_some_and(is_soon) && self.schedule.splits(iteration);
+        let splits = !self.filter.split.is_some_and(is_soon) && self.schedule.splits(iteration);
         if splits {
-            self.split = Some(now);
+            self.filter.split = Some(now);
         }
         splits
     }

@@ -15,7 +15,7 @@ use super::wiring::sink;
 /// Called when an iteration begins with this batch; `spent` is the time of the one before by cause. Opens a
 /// window if the condition held for the one before.
 pub fn look(state: &mut State, begun: Begun, facts: Facts, spent: Spent) {
-    let Some(watch) = &mut state.watch else {
+    let Some(watch) = &mut state.automatic.watch else {
         return;
     };
     if stream_capture::is_any_under_way() {
@@ -23,7 +23,7 @@ pub fn look(state: &mut State, begun: Begun, facts: Facts, spent: Spent) {
     }
     let is_free = !state.schedule.is_open() && state.schedule.demanded().is_none();
     let may_open = begun.understood && is_free && !state.awaits_rank() && !state.turn.is_taken();
-    let Some(watch) = &mut state.watch else {
+    let Some(watch) = &mut state.automatic.watch else {
         return;
     };
     let Some(fired) = watch.begins(facts, Instant::now(), spent, may_open) else {
@@ -40,13 +40,13 @@ pub fn look(state: &mut State, begun: Begun, facts: Facts, spent: Spent) {
         if state.recording == Recording::OnDemand {
             state.recording = Recording::ToBegin;
         }
-        state.triggered = Some((window, fired));
+        state.automatic.triggered = Some((window, fired));
     }
 }
 
 /// Called when the current iteration has ended and the next has not begun.
 pub fn ends(state: &mut State) {
-    if let Some(watch) = &mut state.watch {
+    if let Some(watch) = &mut state.automatic.watch {
         watch.ends(Instant::now(), sink().take_spent());
     }
 }

@@ -5,19 +5,15 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
-use super::by::By;
 use super::rank::Rank;
-use super::recording::Beginning;
-use super::state::count_calls;
-use super::wiring::{Place, doors, interpreter, sink};
-use super::{OWNER, STATE, State, learning, ranks, sample, slots, stream_capture, trigger};
+use super::switch::Switch;
+use super::wiring::interpreter;
+use super::{OWNER, STATE, State, ranks, slots};
 use tllmprof_platform::cancel::Uncancelled;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 use tllmprof_platform::thread::uncounted;
-use tllmprof_steps::sampling::Sampler;
-use tllmprof_steps::steady::Verdict;
 use tllmprof_steps::step::threads::Slot;
 use tllmprof_steps::turn::{Action, CLOSING, Event, OPENING};
 use tllmprof_steps::window::Point;
@@ -97,10 +93,8 @@ fn ask_rank(
     if !guard.as_ref().is_some_and(is_asked) {
         return guard;
     }
-    drop(guard);
     let mut rank = Rank::None;
-    uncounted(&mut || rank = ranks::look());
-    guard = STATE.lock();
+    guard = unlocked(guard, || uncounted(&mut || rank = ranks::look())).0;
     if let Some(state) = guard.as_mut() {
         state.know_rank(rank, point);
         if let (Rank::Unknown(why), Point::In(iteration)) = (rank, point)
@@ -132,12 +126,21 @@ fn let_go_on(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Option<
         if now >= *deadline.get_or_insert(now + CONTINUE_TIMEOUT) {
             break;
         }
-        drop(guard);
         // No turn ends before this one, and unlike `sleep` this is not a cancellation point.
-        wait(&TURNS, TURNS.load(Ordering::SeqCst), POLL_INTERVAL);
-        guard = STATE.lock();
+        let pause = || wait(&TURNS, TURNS.load(Ordering::SeqCst), POLL_INTERVAL);
+        guard = unlocked(guard, pause).0;
     }
     guard
+}
+
+/// Unlocks the state while `act` runs. Other threads may change it meanwhile, but the turn stays with this thread.
+fn unlocked<T>(
+    guard: Guard<'_, Option<State>>,
+    act: impl FnOnce() -> T,
+) -> (Guard<'static, Option<State>>, T) {
+    drop(guard);
+    let result = act();
+    (STATE.lock(), result)
 }
 
 /// Switches until there is nothing left to switch, and gives the turn back.
@@ -145,130 +148,22 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
     let _uncancelled = Uncancelled::new();
     loop {
         let Some(state) = guard.as_mut() else { return };
-        let target = match state.turn.on(Event::GoesOn) {
+        match state.turn.on(Event::GoesOn) {
             Action::Begin => {
                 let settings = state.settings;
-                drop(guard);
-                super::beginning::begin(settings);
-                guard = STATE.lock();
-                continue;
+                guard = unlocked(guard, || super::beginning::begin(settings)).0;
             }
-            Action::Switch(target) => target,
+            Action::Switch(target) => {
+                let switch = Switch::decide(state, target);
+                let (locked, recording) = unlocked(guard, || switch.carry_out());
+                guard = locked;
+                if let Some(state) = guard.as_mut() {
+                    switch.note(state, recording);
+                }
+            }
             _ => {
                 state.run_on();
                 break;
-            }
-        };
-        if state.schedule.has_edge_at(target) {
-            state.ask_engine();
-        }
-        let edge = state.schedule.reach(target);
-        state.turn.on(Event::Switches {
-            closes: edge.close.is_some(),
-            now: Instant::now(),
-        });
-        if edge.open.is_some() {
-            state.counter.keep_counting();
-        }
-        let (step, rank) = (state.step(), state.rank);
-        let excluded = state.excludes(target);
-        let why_late = if state.awaited_rank {
-            "the rank was not known"
-        } else if state.condition().is_some() {
-            match &state.settings.step {
-                step if step.is_learnt() => {
-                    "the step was still being learnt, or TLLMPROF_WHERE held for none"
-                }
-                _ => "TLLMPROF_WHERE held for none before",
-            }
-        } else {
-            "the step was still being learnt"
-        };
-        let engine = edge.open.and_then(|_| state.engine());
-        let learnt = edge.open.and_then(|_| state.counter.learnt_levels());
-        let triggered = edge.open.and(state.triggered);
-        let verdict = edge.open.and_then(|_| state.schedule.verdict());
-        let record = Beginning::if_begins_at(target, state);
-        let another = Beginning::anew(state);
-        let mut begun = None;
-        let is_sample = edge.open.is_some_and(|open| state.is_sample(&open));
-        let sampler = state.sampler.filter(|_| is_sample);
-        let kernels = match &sampler {
-            Some(sampler) => Some(sampler.samples().steps),
-            None => state.kernels(&edge),
-        };
-        let demand = edge.open.filter(|open| open.on_demand);
-        let demand = demand.map(|_| state.schedule.demands_met() + 1);
-        let settings = state.settings;
-        let torch_trace = demand
-            .filter(|_| triggered.is_none() && !is_sample)
-            .and_then(|_| state.due()?.torch_trace.clone());
-        let past = triggered.is_some() || state.due().is_some_and(|demand| demand.past);
-        if edge.open.is_some() || edge.close.is_some() {
-            count_calls(&state.slots);
-        }
-        drop(guard);
-        // CUPTI must not be attached or detached while a stream is captured either.
-        let drains = edge.close.is_some()
-            || edge.kernels
-            || edge.open.is_some() && kernels.is_some()
-            || sink().has_edge_at(target);
-        let capturing = stream_capture::about_to_drain(drains);
-        uncounted(&mut || {
-            if let Some(record) = &record {
-                begun = Some(record.begin(settings));
-            }
-            if let Some(another) = &another {
-                another.write_rule(settings);
-            }
-            if let Some((rule, inner)) = &learnt {
-                learning::log_choice(&settings.step, rule, inner.as_ref());
-            }
-            if let Some(engine) = engine {
-                learning::log_engine(engine);
-            }
-            if let (Some((window, fired)), Some(when)) = (triggered, &settings.when) {
-                trigger::log(window, &fired, &when.condition);
-            }
-            if let Some(sampler) = &sampler {
-                sample::log(sampler);
-            }
-            if let Some(why) = verdict.and_then(Verdict::shortcoming) {
-                log::say!(Warn, "{why}; the window takes what comes now");
-            }
-            let by = By {
-                step,
-                rank,
-                verdict,
-            };
-            sink().switch(
-                &Place {
-                    point: target,
-                    by: format_args!("{by}"),
-                    rank: rank.known().map(|ranked| ranked.rank),
-                    why_late,
-                    capturing,
-                    excluded,
-                    kernels,
-                    sampled: sampler.as_ref().map(Sampler::samples),
-                    past,
-                    demand,
-                    torch_trace: torch_trace.as_ref(),
-                },
-                edge,
-            );
-        });
-        stream_capture::drained();
-        let begins_flight = begun.is_some() && settings.latest.is_some();
-        if edge.open.is_some() || edge.close.is_some() || begins_flight {
-            doors().record_calls();
-        }
-        guard = STATE.lock();
-        if let Some(state) = guard.as_mut() {
-            state.turn.on(Event::Switched(target));
-            state.note_demand(&edge, target.over());
-            if let Some(recording) = begun {
-                state.recording = recording;
             }
         }
     }

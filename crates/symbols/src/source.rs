@@ -69,6 +69,9 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Largest size in bytes that is read without a look at the file's length.
+const SMALL_SIZE: u64 = 4096;
+
 /// Reads `size` bytes at `offset`, which must lie in the file, so that the file's length bounds the allocated memory.
 pub(crate) fn read(
     source: &(impl Source + ?Sized),
@@ -77,7 +80,7 @@ pub(crate) fn read(
     what: &'static str,
 ) -> Result<Vec<u8>, Error> {
     let end = offset.checked_add(size).ok_or(Error::Malformed(what))?;
-    if end > source.length()? {
+    if size > SMALL_SIZE && end > source.length()? {
         return Err(Error::Malformed(what));
     }
     let size = usize::try_from(size).map_err(|_| Error::Malformed(what))?;
@@ -86,6 +89,9 @@ pub(crate) fn read(
         .try_reserve_exact(size)
         .map_err(|_| io::Error::from(ErrorKind::OutOfMemory))?;
     bytes.resize(size, 0);
-    source.fill(&mut bytes, offset)?;
-    Ok(bytes)
+    match source.fill(&mut bytes, offset) {
+        Ok(()) => Ok(bytes),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(Error::Malformed(what)),
+        Err(error) => Err(error.into()),
+    }
 }

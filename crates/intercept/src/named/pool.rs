@@ -54,6 +54,7 @@ impl Return {
 lifecycle::global! {
     /// One entry for each return stub. Those for calls that are scopes come last.
     #[fork(keep = "calls that the forking thread is in return in the child, too")]
+    #[together(tables)]
     pub static AWAITED: [Return; RETURNS + SCOPES] = [const {
         Return {
             address: AtomicUsize::new(0),

@@ -26,6 +26,7 @@ pub struct Function {
 
 lifecycle::global! {
     #[fork(keep = "code contains the numbers")]
+    #[together(tables)]
     static FUNCTIONS: [Function; MAX_FUNCTIONS] = [const {
         Function {
             hash: AtomicU64::new(0),

@@ -43,9 +43,10 @@ impl Region {
     /// There is no room, or the system does not map the memory.
     pub fn near(module: &Module, count: usize, maps: &Maps) -> Result<Self, Refusal> {
         let size = (count * TRAMPOLINE_SIZE).next_multiple_of(PAGE_SIZE);
-        let mut gaps = maps.free_near(module.start, reach(module));
+        let gaps = maps.free_near(module.start, reach(module)).into_iter();
         // The program's heap lies above it, and must be able to grow.
-        gaps.sort_by_key(|gap| gap.start > module.start);
+        let (above, mut gaps): (Vec<_>, Vec<_>) = gaps.partition(|gap| gap.start > module.start);
+        gaps.extend(above);
         Self::within(&gaps, module.start, size)
     }
 

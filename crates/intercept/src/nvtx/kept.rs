@@ -21,8 +21,10 @@ use tllmprof_steps::ranges::known::Known;
 lifecycle::global! {
     /// Domains and registered strings whose names are known.
     #[fork(keep = "handles are inherited")]
+    #[together(tables)]
     static DOMAINS: Known<Label, 256> = Known::new();
     #[fork(keep = "handles are inherited")]
+    #[together(tables)]
     static STRINGS: Known<Label, 8192> = Known::new();
     /// Number of names for which there was no room, until there is a record to count them in.
     #[fork(keep = "for the next record")]

@@ -34,17 +34,23 @@ macro_rules! wrappers {
         enum Row { $($name),* }
 
         $(
-            #[allow(unused_unsafe, reason = "not every function reads its arguments")]
             unsafe extern "C-unwind" fn $name<const CHAIN: usize>($($arg: $type),*) $(-> $result)? {
-                // No panic: the bodies contain panics of our own code, and the tool's function is not our code.
-                type Next = unsafe extern "C-unwind" fn($($type),*) $(-> $result)?;
-                let next = chains::ALL[CHAIN].next(Row::$name as usize);
-                // SAFETY: null, or the tool's replacement for this very function.
-                let next: Option<Next> = unsafe { function::at(next) };
-                // SAFETY: the program's own arguments, which are valid for NVTX.
-                let $next = || next.map(|next| unsafe { next($($arg),*) });
-                // SAFETY: the program passed arguments that are valid for NVTX, for the duration of the call.
-                unsafe { $body }
+                // No panic: the function below is one copy for all chains, which only differ in their number.
+                #[inline(never)]
+                #[allow(unused_unsafe, reason = "not every function reads its arguments")]
+                unsafe extern "C-unwind" fn wrapper($($arg: $type,)* chain: usize) $(-> $result)? {
+                    // No panic: the bodies contain panics of our own code, and the tool's function is not our code.
+                    type Next = unsafe extern "C-unwind" fn($($type),*) $(-> $result)?;
+                    let next = chains::ALL[chain].next(Row::$name as usize);
+                    // SAFETY: null, or the tool's replacement for this very function.
+                    let next: Option<Next> = unsafe { function::at(next) };
+                    // SAFETY: the program's own arguments, which are valid for NVTX.
+                    let $next = || next.map(|next| unsafe { next($($arg),*) });
+                    // SAFETY: the program passed arguments that are valid for NVTX, for the duration of the call.
+                    unsafe { $body }
+                }
+                // SAFETY: the program's own arguments, as above.
+                unsafe { wrapper($($arg,)* CHAIN) }
             }
         )*
 

@@ -40,7 +40,7 @@ pub fn with_modules(act: impl FnOnce(&[Module])) {
     let mut act = Some(act);
     walk(|_| {
         let mut modules = Vec::new();
-        iterate(|module| {
+        iterate(&mut |module| {
             modules.push(*module);
             false
         });

@@ -37,12 +37,13 @@ const FORK_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// No module is unloaded during the walk. A fork does not release the loader's lock for this in the child, so
 /// the process must not fork during the walk: see [`before_fork`].
-pub fn walk(visit: impl FnMut(&Module) -> bool) {
+pub fn walk(mut visit: impl FnMut(&Module) -> bool) {
     let _walking = Walking::begin();
-    iterate(visit);
+    iterate(&mut visit);
 }
 
-pub(super) fn iterate(mut visit: impl FnMut(&Module) -> bool) {
+/// Like [`walk`], within a walk. One copy for all visitors: there are many, and none is in a hurry.
+pub(super) fn iterate(visit: &mut dyn FnMut(&Module) -> bool) {
     each_described(&mut |info| Module::new(info).is_some_and(|module| visit(&module)));
 }
 

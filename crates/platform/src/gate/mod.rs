@@ -69,6 +69,7 @@ lifecycle::global! {
 
     /// The pool. Entries below [`USED`] are complete and never change.
     #[fork(keep = "pointers to gates were handed out")]
+    #[together(tables)]
     pub static GATES: [Gate; GATE_COUNT] = [const { Gate::new() }; GATE_COUNT];
     #[fork(keep = "as the pool")]
     static USED: AtomicUsize = AtomicUsize::new(0);

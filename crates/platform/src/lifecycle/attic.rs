@@ -20,6 +20,7 @@ unsafe impl Sync for AtticWords {}
 
 lifecycle::global! {
     #[fork(keep = "what the parent has put away is leaked in the child, too")]
+    #[together(tables)]
     static ROOM: AtticWords = AtticWords(UnsafeCell::new([MaybeUninit::uninit(); WORDS]));
     #[fork(keep = "as the words")]
     static USED: AtomicUsize = AtomicUsize::new(0);

@@ -46,6 +46,7 @@ lifecycle::global! {
     /// Addresses of code objects that are not wanted, each encoded by [`seen_as`].
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
+    #[together(tables)]
     static SEEN: [AtomicUsize; SEEN_SLOTS] = [const { AtomicUsize::new(0) }; SEEN_SLOTS];
     /// A counter that changes when code objects may have been made, as they may have the addresses of earlier
     /// ones.

@@ -46,7 +46,7 @@ pub fn in_module(module: &Object<'_>, wanted: &str) -> Vec<String> {
 fn nearest(wanted: &str, names: Vec<String>) -> Vec<String> {
     let rank = |name: String| Some((farness(wanted, &name)?, name));
     let mut ranked: Vec<_> = names.into_iter().filter_map(rank).collect();
-    ranked.sort();
+    ranked.sort_unstable();
     ranked.dedup();
     ranked.truncate(MAX_REPORTED);
     ranked.into_iter().map(|(_, name)| name).collect()

@@ -89,6 +89,7 @@ lifecycle::global! {
     stage: Sinks;
 
     #[fork(by = in_child)]
+    #[together(tables)]
     static ALL: [Context; CONTEXTS] = [const {
         Context {
             handle: AtomicUsize::new(0),

@@ -149,6 +149,7 @@ lifecycle::global! {
     stage: Sinks;
 
     #[fork(by = in_child)]
+    #[together(tables)]
     static ALL: [Stream; STREAMS] = [const { Stream::new() }; STREAMS];
     /// The streams that have an open span, by bits.
     #[fork(with = ALL)]

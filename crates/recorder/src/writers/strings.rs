@@ -176,6 +176,7 @@ lifecycle::global! {
     stage: Sinks;
 
     #[fork(keep = "the child's eras are others")]
+    #[together(tables)]
     static TABLE: [TextEntry; PLACES] = [const {
         TextEntry {
             hash: AtomicU64::new(0),

@@ -1,0 +1,439 @@
+//! The result of all windows, as the last line of the log.
+//!
+//! `_exit` may be called in a signal handler that interrupted the allocator, so nothing here allocates or frees.
+
+use core::fmt;
+
+use tllmprof_calls::{CALLS, Kind};
+use tllmprof_config::condition::Held;
+use tllmprof_config::{Listed, Settings, Step, Window};
+use tllmprof_steps::steady::{ENOUGH, NEEDED};
+use tllmprof_steps::step::learned::Learnt;
+use tllmprof_steps::step::threads::Slot;
+use tllmprof_steps::window::{Cut, Schedule, Taken};
+
+use super::by::By;
+use super::end::End;
+use super::rank::Rank;
+use super::recording::Beginning;
+use super::wiring::{doors, interpreter};
+use super::{Gating, State};
+
+/// The session at its end, read while the state is locked.
+pub struct Ended {
+    pub settings: &'static Settings,
+    /// The rule that counted.
+    step: &'static Step,
+    rank: Rank,
+    gating: Gating,
+    pub iterations: u64,
+    /// The number of iterations, used for the log and for the record.
+    pub over: u64,
+    /// True if a window was open.
+    pub closes: bool,
+    /// The part of the last window that was captured, if it was cut off.
+    cut: Option<Cut>,
+    /// The number of iterations that it lacks, if it was closed in between.
+    lacks: Option<u64>,
+    /// The number of windows on demand.
+    pub demands: u64,
+    /// True if kernels are sampled.
+    pub is_sampled: bool,
+    pub schedule: Schedule,
+    /// The number of stream captures after which a count started again that had begun.
+    restarts: u64,
+    /// The number of iterations for which the condition on batches held.
+    held: Held,
+    calls: CallCounts,
+    /// The facts for a record whose rule has changed.
+    pub another: Option<Beginning>,
+    /// The state of learning, if the rule is learnt.
+    learnt: Option<Learnt>,
+    pub uses_cuda: bool,
+}
+
+impl Ended {
+    /// Closes the open window, and takes the schedule out of the state.
+    pub fn read(state: &mut State) -> Self {
+        let iterations = state.counter.iterations(&state.slots);
+        let begun = state.begun_of(iterations);
+        let closed = state.schedule.finish();
+        let over = closed.map_or(begun, |closed| closed.over(begun));
+        let planned = closed.filter(|closed| !closed.on_demand);
+        let cut = planned.and_then(|closed| closed.cut(over));
+        Self {
+            settings: state.settings,
+            step: state.step(),
+            rank: state.rank,
+            gating: state.gating,
+            iterations,
+            over,
+            closes: closed.is_some(),
+            cut: cut.or_else(|| state.schedule.interrupted()),
+            lacks: state.schedule.lacks(),
+            demands: state.schedule.demands_met(),
+            is_sampled: state.automatic.sampler.is_some(),
+            schedule: core::mem::take(&mut state.schedule),
+            restarts: state.restarts,
+            held: state.filter.held,
+            calls: CallCounts::read(&state.slots),
+            another: Beginning::anew(state),
+            learnt: state.counter.learnt(),
+            uses_cuda: state.uses_cuda,
+        }
+    }
+
+    fn by(&self) -> By<'_> {
+        By {
+            step: self.step,
+            rank: self.rank,
+            verdict: None,
+        }
+    }
+
+    /// Returns the reason why no window opens in this process, if it has none.
+    fn opens_none(&self) -> Option<&'static str> {
+        if let (Some(ranks), Some(number)) = (&self.settings.ranks, self.rank.number())
+            && !ranks.contains(number)
+        {
+            return Some("no window here by TLLMPROF_RANKS");
+        }
+        (self.gating == Gating::Engine).then_some("the windows were left to TensorRT-LLM")
+    }
+
+    /// Returns the windows that were asked for. One of steady iterations is where it opened.
+    fn asked(&self) -> &[Window] {
+        let captured = self.schedule.captured().first();
+        match captured.filter(|_| self.settings.windows.is_steady()) {
+            Some(taken) => core::slice::from_ref(&taken.asked),
+            None => self.settings.windows.as_slice(),
+        }
+    }
+
+    /// Returns the windows of which some were captured, or none.
+    fn windows(&self, are_captured: bool) -> impl Iterator<Item = Window> + Clone {
+        let captured = self.schedule.captured();
+        // There may be many. They were captured in order.
+        let is_captured = move |window: &Window| {
+            let found = captured.binary_search_by_key(&window.first, |taken| taken.asked.first);
+            found.is_ok()
+        };
+        let asked = self.asked().iter().copied();
+        asked.filter(move |window| is_captured(window) == are_captured)
+    }
+
+    /// Returns the number of windows that opened.
+    fn opened(&self) -> usize {
+        let captured = self.schedule.captured().iter();
+        captured.filter(|taken| !taken.is_again).count()
+    }
+
+    /// Returns true if a window never opened.
+    fn is_missed(&self) -> bool {
+        self.opened() < self.asked().len()
+    }
+
+    /// Returns the part of the last captured window that is there, if it is not whole.
+    fn partial(&self, by: End) -> Option<Partial> {
+        let last = self.schedule.captured().last()?;
+        let has = match (self.cut, self.lacks) {
+            (Some(Cut { has: Some(has) }), _) => Share::Iterations(has),
+            (None, Some(lacks)) => Share::AllBut(lacks),
+            (Some(_), _) => Share::Nothing,
+            (None, None) => return None,
+        };
+        Some(Partial {
+            window: (self.opened() > 1).then_some(last.asked),
+            has,
+            by,
+        })
+    }
+}
+
+/// A number and the ending of the noun after it.
+pub const fn counted(number: u64) -> (u64, &'static str) {
+    (number, if number == 1 { "" } else { "s" })
+}
+
+/// The last line of the log.
+pub struct Outcome<'a> {
+    pub ended: &'a Ended,
+    /// True if nothing is known to have recorded any of the windows.
+    pub is_unheard: bool,
+    /// The number of iterations outside windows in the record, at the end of the process.
+    pub latest: u64,
+    pub by: End,
+}
+
+impl fmt::Display for Outcome<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ended { iterations, .. } = self.ended;
+        if let Some(why) = self.ended.opens_none() {
+            return write!(f, "{why}: {iterations} iterations by {}", self.ended.by());
+        }
+        let has_captured = self.write_captured(f)?;
+        self.write_missed(f, if has_captured { "; " } else { "" })?;
+        self.write_count(f)?;
+        for note in self.notes().into_iter().flatten() {
+            write!(f, "; {note}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Outcome<'_> {
+    /// Writes the captured windows. Returns true if there are any.
+    fn write_captured(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
+        let windows = self.ended.windows(true);
+        let (1.., s) = counted(windows.clone().take(2).count() as u64) else {
+            return Ok(false);
+        };
+        let captured = self.ended.schedule.captured();
+        let verb = if self.is_unheard {
+            "opened"
+        } else {
+            "captured"
+        };
+        write!(f, "window{s} {} {verb}", Listed(windows))?;
+        if captured.iter().any(Taken::is_late) {
+            write!(
+                f,
+                " as {}",
+                Listed(captured.iter().map(|taken| taken.window))
+            )?;
+            if let more @ 1.. = self.ended.schedule.unkept() {
+                write!(f, " and {more} more parts")?;
+            }
+        }
+        if let Some(partial) = self.ended.partial(self.by) {
+            write!(f, "{partial}")?;
+        }
+        Ok(true)
+    }
+
+    /// Writes the windows that never opened, after `separator`.
+    fn write_missed(&self, f: &mut fmt::Formatter<'_>, separator: &str) -> fmt::Result {
+        let windows = self.ended.windows(false);
+        let (1.., s) = counted(windows.clone().take(2).count() as u64) else {
+            return Ok(());
+        };
+        let asked = &self.ended.settings.windows;
+        match asked.steady_iterations() {
+            Some(count) => write!(f, "window of {count} steady iterations")?,
+            None if asked.is_steady() => f.write_str("window of steady iterations")?,
+            None => write!(f, "{separator}window{s} {}", Listed(windows))?,
+        }
+        f.write_str(" never opened")
+    }
+
+    /// Writes the number of iterations, and why there are none or too few.
+    fn write_count(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ended {
+            iterations,
+            calls,
+            settings,
+            ..
+        } = self.ended;
+        let by = self.ended.by();
+        let missed = self.ended.is_missed();
+        match self.ended.learnt.filter(|_| missed) {
+            Some(Learnt::Nothing) => return write!(f, ": {by} recognised no step{calls}"),
+            Some(Learnt::Unsure) => {
+                return write!(
+                    f,
+                    ": {iterations} iterations by {by}, not steady for long enough to be relied on{calls}"
+                );
+            }
+            Some(Learnt::Gone) => {
+                return write!(
+                    f,
+                    ": {iterations} iterations by {by}, then the step was gone{calls}"
+                );
+            }
+            Some(Learnt::Understood) | None => {
+                write!(f, ": {iterations} iterations by {by}")?;
+            }
+        }
+        if let (1.., Step::Python { .. }) = (*iterations, &settings.step) {
+            interpreter().write_missing_calls(f)?;
+        }
+        if *iterations == 0 && self.ended.learnt.is_none() {
+            match settings.step {
+                Step::Nvtx { .. } => doors().write_no_range(f)?,
+                Step::Python { .. } => interpreter().write_no_call(f)?,
+                _ => {}
+            }
+            write!(f, "{calls}")?;
+            if calls.graphs + calls.kernels > 0 {
+                f.write_str(": try auto")?;
+            }
+        } else if settings.windows.is_steady() && missed {
+            write!(
+                f,
+                "; it opens once {NEEDED} in a row take about as long, or after {ENOUGH} or 4 s of them \
+                 (TLLMPROF_START_STOP=all takes all there are)"
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Returns what else is to be known about the windows, in the order in which it is written.
+    fn notes(&self) -> [Option<Note<'_>>; 5] {
+        let ended = self.ended;
+        let missed = ended.is_missed();
+        let is_short = missed || ended.cut.is_some() || ended.lacks.is_some();
+        let rank = match (&ended.settings.ranks, ended.rank) {
+            (Some(_), Rank::Unknown(why)) if missed => Some(Note::RankWaited(why)),
+            _ => None,
+        };
+        [
+            (ended.settings.condition.is_some() && ended.held.asked > 0 && is_short)
+                .then_some(Note::Condition(ended)),
+            rank,
+            (missed && ended.restarts > 0).then_some(Note::Restarted(ended.restarts)),
+            (missed && self.latest > 0).then_some(Note::Latest(self.latest)),
+            self.is_unheard.then(|| Note::Unheard(ended.opened())),
+        ]
+    }
+}
+
+/// The part of a window that was captured.
+struct Partial {
+    /// The window, if others were captured, too.
+    window: Option<Window>,
+    has: Share,
+    by: End,
+}
+
+enum Share {
+    Iterations(Window),
+    AllBut(u64),
+    Nothing,
+}
+
+impl fmt::Display for Partial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(window) = self.window {
+            write!(f, ", {window}")?;
+        }
+        f.write_str(" in part: ")?;
+        match self.has {
+            Share::Iterations(has) => write!(f, "{has}")?,
+            Share::AllBut(lacks) => write!(f, "{lacks} of its iterations did not come")?,
+            Share::Nothing => f.write_str("no iteration")?,
+        }
+        f.write_str(match self.by {
+            End::Filter => ", the program installed a filter for system calls",
+            End::Exit | End::AtOnce => ", the program ended",
+        })
+    }
+}
+
+/// A part of the sentence about windows that did not open as they were asked for.
+enum Note<'a> {
+    /// The condition on batches did not hold often enough.
+    Condition(&'a Ended),
+    /// The rank was not known, for this reason.
+    RankWaited(&'static str),
+    /// The number of stream captures after which the count started again.
+    Restarted(u64),
+    /// The number of iterations that are reported without a window.
+    Latest(u64),
+    /// Nothing recorded these windows, of which there are this many.
+    Unheard(usize),
+}
+
+impl fmt::Display for Note<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Condition(ended) => write_condition(ended, f),
+            Self::RankWaited(why) => write!(
+                f,
+                "TLLMPROF_RANKS waited for the rank of this process: {why} (TLLMPROF_RANK sets it)"
+            ),
+            Self::Restarted(restarts) => {
+                let (restarts, s) = counted(restarts);
+                write!(
+                    f,
+                    "the count started again after {restarts} stream capture{s} (TLLMPROF_WARMUP=0 \
+                     counts through)"
+                )
+            }
+            Self::Latest(latest) => {
+                let (latest, s) = counted(latest);
+                let are = if latest == 1 { "is" } else { "are" };
+                write!(f, "the last {latest} iteration{s} {are} reported")
+            }
+            Self::Unheard(opened) => {
+                let windows = if opened == 1 { "it" } else { "them" };
+                write!(f, "nothing recorded {windows}")
+            }
+        }
+    }
+}
+
+/// Writes how often the condition on batches held, or why that is not known.
+fn write_condition(ended: &Ended, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let Some(condition) = &ended.settings.condition else {
+        return Ok(());
+    };
+    f.write_str("TLLMPROF_WHERE: ")?;
+    match &ended.settings.batch {
+        _ if ended.held.unknown < ended.held.asked => ended.held.show(condition, f),
+        None => f.write_str(
+            "no step's batch could be read: TLLMPROF_BATCH names where it is (docs/engines.md has the \
+             engines that need none)",
+        ),
+        Some(batch) if matches!(ended.settings.step, Step::Auto) => write!(
+            f,
+            "no step's batch could be read before the step: leave TLLMPROF_STEP out, so that {} of \
+             TLLMPROF_BATCH is the step",
+            batch.function
+        ),
+        Some(_) => f.write_str("no step's batch could be read"),
+    }
+}
+
+/// The number of calls of a process, by kind.
+struct CallCounts {
+    graphs: u64,
+    kernels: u64,
+    waits: u64,
+}
+
+impl CallCounts {
+    fn read(slots: &[&Slot]) -> Self {
+        let sum = |belongs: fn(Kind) -> bool| {
+            let rows = CALLS.iter().filter(move |row| belongs(row.kind));
+            rows.flat_map(|row| slots.iter().map(|slot| slot.live(row.call).count()))
+                .sum()
+        };
+        Self {
+            graphs: sum(|kind| kind == Kind::GraphLaunch),
+            kernels: sum(|kind| matches!(kind, Kind::KernelLaunch { .. })),
+            waits: sum(Kind::waits),
+        }
+    }
+}
+
+/// Written as the calls that the process made instead of iterations, and the rule that would have counted them.
+impl fmt::Display for CallCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = [
+            (self.graphs, "graph launches"),
+            (self.kernels, "kernel launches"),
+            (self.waits, "stream waits"),
+        ];
+        let made = kinds.iter().filter(|(count, _)| *count > 0);
+        let all = made.clone().count();
+        for (index, (count, what)) in made.enumerate() {
+            let before = match index {
+                0 => "; it made ",
+                _ if index + 1 == all => " and ",
+                _ => ", ",
+            };
+            write!(f, "{before}{count} {what}")?;
+        }
+        Ok(())
+    }
+}
