@@ -6,7 +6,7 @@ mod made;
 #[expect(dead_code, reason = "these streams are not read from files")]
 mod recorded;
 
-use judged::{replay_level, share};
+use judged::{replay_level, share, take};
 
 /// The least share of true iterations that have exactly one boundary.
 const MIN_SHARE: f64 = 0.95;
@@ -20,6 +20,16 @@ const INNER: [&str; 6] = [
     "stop_check_4",
     "stop_check_16",
 ];
+
+/// More steps than any model has layers, and those from one look at the history to the next.
+const UNDERSTOOD_BY: u64 = 160;
+
+#[test]
+fn a_step_is_understood_although_the_history_has_few() {
+    let taken = take(&made::synced_layers(), (0, 50)).unwrap();
+    assert!(taken.first <= UNDERSTOOD_BY, "{}", taken.first);
+    assert!(taken.marks[..50].iter().all(|marks| *marks == 1));
+}
 
 #[test]
 fn iterations_are_found() {

@@ -35,7 +35,7 @@ const LITTLE_TO_EXPLAIN: u32 = 96;
 /// its usual work.
 const MIN_WORK_DIVISOR: u32 = 4;
 /// Number of periods without a model's first and last kernels that rules out layers: more than a model has.
-const PERIODS_BEYOND_LAYERS: u32 = 127;
+pub(crate) const PERIODS_BEYOND_LAYERS: u32 = 127;
 /// Minimum number of periods until the next look at a site that is steady.
 pub(crate) const MIN_PERIODS_TO_NEXT_LOOK: u32 = 8;
 /// Minimum number of launches that a model has before and after its layers: an embedding, a norm, a head, a

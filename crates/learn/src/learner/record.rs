@@ -11,9 +11,6 @@ use crate::trail::{THREADS, Trails, Work, slot};
 
 /// Number of entries before the history is examined for the first time.
 const FIRST_LOOK: usize = 16;
-/// Number of iterations in a row, none of which may have contained a model's first and last kernels, after
-/// which they are not layers. It is more than the history has room for.
-const NO_LAYERS_AFTER: u32 = 512;
 /// Number of entries that are watched after a choice.
 const WATCHED_ENTRIES: usize = 2 * history::MAX_ENTRIES;
 /// Maximum number of iterations that are watched after a choice was understood.
@@ -178,7 +175,8 @@ impl Learner {
             if !self.relied_on {
                 self.divide(choice.parts);
             }
-            let is_sure = choice.unsure_for == 0 || self.even >= NO_LAYERS_AFTER;
+            // The history may have room for fewer iterations than a model has layers.
+            let is_sure = choice.unsure_for == 0 || self.even > choose::PERIODS_BEYOND_LAYERS;
             if is_sure && !self.understood {
                 self.understood = true;
                 self.since = self.closed;

@@ -2,7 +2,7 @@
 
 mod programs;
 
-pub use programs::all;
+pub use programs::{all, synced_layers};
 
 use super::recorded::Record;
 use tllmprof_calls::Wait;

@@ -69,7 +69,29 @@ pub fn all() -> Vec<(String, Vec<Record>)> {
     }
     add("depth_passes", depth_passes());
     add("tree_drafts", tree_drafts());
+    add("synced_layers", synced_layers());
     all
+}
+
+/// A wait after each of 24 layers, as when a program is debugged.
+pub fn synced_layers() -> Vec<Record> {
+    let mut program = Program::new(77);
+    for _ in 0..400 {
+        program.mark(0);
+        program.work(0, 40);
+        program.launch(0, 900, 1);
+        for _ in 0..24 {
+            for kernel in 0..13 {
+                program.launch(0, kernel, 1);
+                program.work(0, 20);
+            }
+            program.wait(0, Wait::Context);
+            program.work(0, 15);
+        }
+        program.launch(0, 950, 3);
+        program.read(0);
+    }
+    program.records()
 }
 
 /// A server of embeddings. Long inputs, three in ten, run other kernels, so that the read has another context.
