@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering
 use core::time::Duration;
 
 use super::frames::{Frame, Layout, State, code_of};
-use super::{marked, resolve, targets, trial};
+use super::{candidates, marked, targets, trial};
 use crate::api::{Api, Evaluate, Raw, ThreadState};
 use crate::attached::{Attached, api};
 use crate::late;
@@ -83,7 +83,7 @@ pub fn install(py: Python<'_>) -> Option<()> {
     })
 }
 
-/// Reports the first call of each function to [`resolve::meets`].
+/// Reports the first call of each function to [`candidates::meets`].
 pub fn search(py: Python<'_>) -> Option<()> {
     IS_SEARCHING.store(true, Ordering::Relaxed);
     install(py)
@@ -426,7 +426,7 @@ unsafe fn meet(frame: Raw) {
 fn is_met<'py>(py: Python<'py>, frame: &Frame<'py>) -> bool {
     frame.code().is_some_and(|code| {
         let first = |code: &Object<'py>| first_argument(frame, code);
-        resolve::meets(py, &code, &|| frame.globals(), &first)
+        candidates::meets(py, &code, &|| frame.globals(), &first)
     })
 }
 
@@ -597,7 +597,7 @@ fn enters<'py>(thread: &Thread, frame: &Frame<'py>, throws: c_int, mark: &'stati
         let py = frame.py();
         let is_confirmed = py.quietly(|py| {
             let first = |code: &Object<'py>| first_argument(frame, code);
-            resolve::confirms(py, mark, &|| frame.globals(), &first)
+            candidates::confirms(py, mark, &|| frame.globals(), &first)
         });
         if !is_confirmed {
             marked::remove_one(py, mark.code());

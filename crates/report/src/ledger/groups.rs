@@ -7,9 +7,10 @@ use tllmprof_record::Strings;
 
 use super::difference::Difference;
 use super::differences::{Side, differences};
-use super::host::{GroupedIteration, Sums, Times};
+use super::host::{GroupedIteration, Sums};
 use super::keys::{HostCause, Named};
 use super::split::Part;
+use super::times::Times;
 use super::{Basis, CauseTime, IDLE, Ledger, LedgerDetails, LedgerKind, LedgerRow, kinds, rows};
 use crate::events::busy::DeviceActivity;
 use crate::events::busy::work_name;
