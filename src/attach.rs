@@ -20,7 +20,7 @@ use tllmprof_platform::panics::contained;
 use tllmprof_platform::system::thread_name;
 use tllmprof_platform::thread::uncounted;
 use tllmprof_platform::{lifecycle, resolve};
-use tllmprof_python::{self as python, Progress};
+use tllmprof_python::{self as python, InstallProgress};
 use tllmprof_session::{activity, live};
 
 /// The name of the thread, as the command sets it.
@@ -120,9 +120,9 @@ fn start(variables: &[Vec<u8>]) -> Answer {
     std::thread::sleep(SECOND_LOOK_DELAY.saturating_sub(since.elapsed()));
     attached::look_again();
     match python {
-        Progress::Done => Answer::Done,
-        Progress::Waits => Answer::PythonWaits,
-        Progress::NotThere => Answer::NoPython,
+        InstallProgress::Done => Answer::Done,
+        InstallProgress::Waits => Answer::PythonWaits,
+        InstallProgress::NotThere => Answer::NoPython,
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::memory::{Mapping, Memory};
+use crate::memory::{Mapping, ProcessMemory};
 
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
@@ -48,7 +48,7 @@ pub struct Module {
 }
 
 /// Returns all loaded modules.
-pub fn modules(memory: &Memory, maps: &[Mapping]) -> Vec<Module> {
+pub fn modules(memory: &ProcessMemory, maps: &[Mapping]) -> Vec<Module> {
     let first = maps.iter().filter(|mapping| {
         // Other mappings are not code, and reading a device may have side effects.
         mapping.offset == 0 && (mapping.path.starts_with('/') || mapping.path == "[vdso]")
@@ -61,7 +61,7 @@ pub fn modules(memory: &Memory, maps: &[Mapping]) -> Vec<Module> {
 }
 
 impl Module {
-    fn read(memory: &Memory, first: &Mapping) -> Option<Self> {
+    fn read(memory: &ProcessMemory, first: &Mapping) -> Option<Self> {
         let header: [u8; 64] = memory.bytes(first.start)?;
         if header[..4] != *b"\x7fELF" || header[4] != 2 {
             return None;
@@ -168,7 +168,7 @@ impl Module {
         })
     }
 
-    fn text(&self, memory: &Memory, offset: u64) -> Option<String> {
+    fn text(&self, memory: &ProcessMemory, offset: u64) -> Option<String> {
         const DT_STRTAB: u64 = 5;
         let address = self.table(DT_STRTAB)? + offset;
         // The text may end at the end of a mapping.
@@ -183,7 +183,7 @@ impl Module {
     }
 
     /// Returns the names of the libraries that it needs.
-    pub fn needed(&self, memory: &Memory) -> Vec<String> {
+    pub fn needed(&self, memory: &ProcessMemory) -> Vec<String> {
         let texts = self.needed.iter();
         texts
             .filter_map(|offset| self.text(memory, *offset))
@@ -191,7 +191,7 @@ impl Module {
     }
 
     /// Returns the newest of the versions that it defines whose names are `prefix` and two numbers.
-    pub fn newest(&self, memory: &Memory, prefix: &str) -> Option<(u32, u32)> {
+    pub fn newest(&self, memory: &ProcessMemory, prefix: &str) -> Option<(u32, u32)> {
         const DT_VERDEF: u64 = 0x6fff_fffc;
         const MAX_VERSIONS: usize = 1000;
         let mut entry = self.table(DT_VERDEF)?;
@@ -219,14 +219,18 @@ impl Module {
     }
 
     /// Returns the functions among `names` that it exports.
-    pub fn functions<'a>(&self, memory: &Memory, names: &[&'a str]) -> HashMap<&'a str, Symbol> {
+    pub fn functions<'a>(
+        &self,
+        memory: &ProcessMemory,
+        names: &[&'a str],
+    ) -> HashMap<&'a str, Symbol> {
         const FUNC: u8 = 2;
         let found = self.look_up(memory, names, &[FUNC, IFUNC]);
         found.unwrap_or_default()
     }
 
     /// Returns the address of a variable that it exports.
-    pub fn variable(&self, memory: &Memory, name: &str) -> Option<u64> {
+    pub fn variable(&self, memory: &ProcessMemory, name: &str) -> Option<u64> {
         const OBJECT: u8 = 1;
         let found = self.look_up(memory, &[name], &[OBJECT])?;
         found.get(name).map(|symbol| symbol.address)
@@ -234,7 +238,7 @@ impl Module {
 
     fn look_up<'a>(
         &self,
-        memory: &Memory,
+        memory: &ProcessMemory,
         names: &[&'a str],
         kinds: &[u8],
     ) -> Option<HashMap<&'a str, Symbol>> {
@@ -280,7 +284,7 @@ impl Module {
     }
 
     /// Returns the number of symbols in its table, from its hash table.
-    fn symbols(&self, memory: &Memory) -> Option<usize> {
+    fn symbols(&self, memory: &ProcessMemory) -> Option<usize> {
         const DT_HASH: u64 = 4;
         const DT_GNU_HASH: u64 = 0x6fff_fef5;
         let number = |address| {
@@ -339,9 +343,9 @@ pub mod tests {
     use crate::memory;
 
     /// Returns the memory and the modules of this process.
-    pub fn here() -> (Memory, Vec<Module>) {
+    pub fn here() -> (ProcessMemory, Vec<Module>) {
         let pid = std::process::id().cast_signed();
-        let memory = Memory::open(pid).unwrap();
+        let memory = ProcessMemory::open(pid).unwrap();
         let modules = modules(&memory, &memory::maps(pid).unwrap());
         (memory, modules)
     }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use libc::user_regs_struct as Registers;
 
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 use crate::process;
 use crate::traced::{NotStopped, Stopped, Stopping, has_made_process, was_cut_short};
 
@@ -37,7 +37,7 @@ const MAX_OWN_STACK: u64 = 256 << 10;
 
 pub struct Everyone<'a> {
     pid: i32,
-    memory: &'a Memory,
+    memory: &'a ProcessMemory,
     threads: Vec<(i32, Stopped, Registers)>,
     since: Instant,
 }
@@ -49,7 +49,7 @@ impl<'a> Everyone<'a> {
     /// Returns the reason why they are not all stopped, and for how long some were.
     pub fn stop(
         pid: i32,
-        memory: &'a Memory,
+        memory: &'a ProcessMemory,
         patience: Duration,
     ) -> Result<Self, (NotStopped, Duration)> {
         let (mut known, mut stopping) = (Vec::new(), Vec::new());

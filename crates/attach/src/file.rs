@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::elf::Module;
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 use crate::process;
 use crate::refusal::Refusal;
 use crate::stub::{self, MADE};
@@ -35,7 +35,7 @@ impl LibrarySource {
     /// Returns the reason why there is none.
     pub fn select(
         pid: i32,
-        memory: &Memory,
+        memory: &ProcessMemory,
         modules: &[Module],
         library: &Path,
     ) -> Result<Self, Refusal> {
@@ -58,7 +58,7 @@ impl LibrarySource {
 }
 
 /// Returns true if a module was loaded from a copy of the file. Its first page contains the build id.
-fn is_copy(memory: &Memory, module: &Module, library: &Path) -> bool {
+fn is_copy(memory: &ProcessMemory, module: &Module, library: &Path) -> bool {
     let mut page = [0; 4096];
     let read = File::open(library).and_then(|file| file.read_exact_at(&mut page, 0));
     read.is_ok() && memory.bytes(module.range.start) == Some(page)
@@ -69,7 +69,12 @@ fn is_copy(memory: &Memory, module: &Module, library: &Path) -> bool {
 ///
 /// # Errors
 /// Returns the reason why it is not written. The process has been informed then, and closes the file.
-pub fn write(pid: i32, memory: &Memory, region: u64, library: &Path) -> Result<bool, Refusal> {
+pub fn write(
+    pid: i32,
+    memory: &ProcessMemory,
+    region: u64,
+    library: &Path,
+) -> Result<bool, Refusal> {
     let descriptor = match memory.word(region + stub::FILE).map(u64::cast_signed) {
         None | Some(0) => return Ok(false),
         Some(error @ ..0) => return Err(Refusal::NoFile((-error) as i32)),

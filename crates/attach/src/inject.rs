@@ -8,7 +8,7 @@ use crate::elf::{self, Module};
 use crate::file::{self, LibrarySource};
 use crate::filters;
 use crate::library::{Attached, Library};
-use crate::memory::{self, Mapping, Memory};
+use crate::memory::{self, Mapping, ProcessMemory};
 use crate::places::Places;
 use crate::refusal::Refusal;
 use crate::stub::{self, Constants};
@@ -32,7 +32,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(3);
 /// The facts about the process that are collected before any of its threads is stopped.
 struct ProcessFacts {
     pid: i32,
-    memory: Memory,
+    memory: ProcessMemory,
     code: Vec<Mapping>,
     modules: Vec<Module>,
     places: Places,
@@ -47,7 +47,7 @@ struct ProcessFacts {
 enum Tried {
     /// The thread continues at the stub, whose region has this address.
     Injected(u64),
-    NotSafe(safe::Why),
+    NotSafe(safe::UnsafeReason),
     NotStopped(NotStopped),
     Refused(Refusal),
 }
@@ -81,7 +81,7 @@ impl ProcessFacts {
             std::io::ErrorKind::PermissionDenied => process::not_permitted(),
             _ => Refusal::System(format!("/proc/{pid}: {error}")),
         };
-        let memory = Memory::open(pid).map_err(system)?;
+        let memory = ProcessMemory::open(pid).map_err(system)?;
         let maps = memory::maps(pid).map_err(system)?;
         let program = std::fs::read_link(process::folder(pid).join("exe")).map_err(system)?;
         let modules = elf::modules(&memory, &maps);

@@ -19,7 +19,7 @@ use tllmprof_control::jumps::{Jump, Jumps, LAYOUT, MAX_JUMPS, SYMBOL};
 use crate::elf;
 use crate::everyone::{Everyone, await_interruptible};
 use crate::library::Hooked;
-use crate::memory::{self, Memory};
+use crate::memory::{self, ProcessMemory};
 use crate::process;
 use crate::stub::MADE;
 use crate::traced::NotStopped;
@@ -37,7 +37,7 @@ const LATE_PAUSE: Duration = Duration::from_millis(100);
 /// Limit for how long a round waits for threads in uninterruptible sleep. No thread is stopped during that.
 const ASLEEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// The reason that is reported then.
-const IS_LATE: Why = "its threads did not stop at the same time";
+const IS_LATE: JumpFailure = "its threads did not stop at the same time";
 
 /// A jump that has not been written yet.
 struct UnwrittenJump {
@@ -49,7 +49,7 @@ struct UnwrittenJump {
 
 struct Entries {
     pid: i32,
-    memory: Memory,
+    memory: ProcessMemory,
     /// The address of the library's [`Jumps`].
     jumps: u64,
     /// The end of the first thread's stack.
@@ -57,13 +57,13 @@ struct Entries {
 }
 
 /// The reason why the rest was not written.
-pub type Why = &'static str;
+pub type JumpFailure = &'static str;
 
 /// Writes the jumps that have not been written yet.
 ///
 /// # Errors
 /// Returns the reason why nothing is known about them.
-pub fn write(pid: i32, library: &Path) -> Result<Hooked, Why> {
+pub fn write(pid: i32, library: &Path) -> Result<Hooked, JumpFailure> {
     let entries = Entries::find(pid, library).ok_or("the library's own data was not found")?;
     let mut hooked = Hooked::default();
     let (mut why, mut late, mut tries) = (None, 0, 0);
@@ -110,7 +110,7 @@ pub fn write(pid: i32, library: &Path) -> Result<Hooked, Why> {
 
 impl Entries {
     fn find(pid: i32, library: &Path) -> Option<Self> {
-        let memory = Memory::open(pid).ok()?;
+        let memory = ProcessMemory::open(pid).ok()?;
         let maps = memory::maps(pid).ok()?;
         let real = std::fs::canonicalize(library).ok()?;
         let modules = elf::modules(&memory, &maps);
@@ -157,7 +157,7 @@ impl Entries {
 
     /// Stops all threads once and writes the jumps that are possible then. Returns for how long the threads were
     /// stopped.
-    fn round(&self, wanted: &[UnwrittenJump]) -> (Result<(), Why>, Duration) {
+    fn round(&self, wanted: &[UnwrittenJump]) -> (Result<(), JumpFailure>, Duration) {
         // If many threads wait for a processor, the stopped ones must not wait for this one. This needs root.
         // SAFETY: the arguments are numbers, and only this thread is affected.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
@@ -204,7 +204,7 @@ impl Entries {
         everyone: &Everyone<'_>,
         wanted: &[UnwrittenJump],
         is_busy: &[bool],
-    ) -> Result<(), Why> {
+    ) -> Result<(), JumpFailure> {
         let one = everyone.one().ok_or("it has ended")?;
         let mut result = Ok(());
         for (jump, is_busy) in wanted.iter().zip(is_busy) {

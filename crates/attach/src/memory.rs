@@ -8,9 +8,9 @@ use crate::process;
 
 /// Reads the memory of a process. If the process executes another program, this keeps the old program's memory,
 /// which reads as empty.
-pub struct Memory(File);
+pub struct ProcessMemory(File);
 
-impl Memory {
+impl ProcessMemory {
     pub fn open(pid: i32) -> io::Result<Self> {
         File::open(process::folder(pid).join("mem")).map(Self)
     }
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn memory_is_read_where_something_is_mapped() {
-        let memory = Memory::open(std::process::id().cast_signed()).unwrap();
+        let memory = ProcessMemory::open(std::process::id().cast_signed()).unwrap();
         let word = 0x1234_5678_9abc_u64;
         let address = (&raw const word).expose_provenance() as u64;
         assert_eq!(memory.word(address), Some(word));

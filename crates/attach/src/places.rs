@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::elf::{Module, Symbol};
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 use crate::refusal::Refusal;
 use crate::stub::MADE;
 
@@ -107,7 +107,11 @@ impl Places {
     ///
     /// # Errors
     /// Returns what the process lacks, or what makes it unsafe.
-    pub fn find(memory: &Memory, modules: &[Module], program: &str) -> Result<Self, Refusal> {
+    pub fn find(
+        memory: &ProcessMemory,
+        modules: &[Module],
+        program: &str,
+    ) -> Result<Self, Refusal> {
         let main = modules.iter().find(|module| module.path == program);
         let main = main.ok_or_else(|| {
             Refusal::System(
@@ -213,7 +217,7 @@ impl Places {
     /// program uses them.
     pub fn room(
         &self,
-        memory: &Memory,
+        memory: &ProcessMemory,
         modules: &[Module],
         code: usize,
         texts: usize,
@@ -247,7 +251,7 @@ impl Places {
 }
 
 /// Returns the address of the unused zeros in a range, some bytes after the used ones.
-fn unused(memory: &Memory, range: &Range<u64>) -> Option<u64> {
+fn unused(memory: &ProcessMemory, range: &Range<u64>) -> Option<u64> {
     let length = usize::try_from(range.end.saturating_sub(range.start)).ok()?;
     let bytes = memory.some(range.start, length)?;
     let used = bytes.iter().rposition(|byte| *byte != 0);

@@ -44,14 +44,14 @@ const CALLS: [libc::c_long; 23] = [
 ];
 
 /// The reason why a thread is not at a safe point.
-pub type Why = &'static str;
+pub type UnsafeReason = &'static str;
 
 /// Checks that a thread with these `frames`, the innermost first, is at a safe point. `call` is the system call
 /// that it is in.
 ///
 /// # Errors
 /// Returns the reason why it is not.
-pub fn check(places: &Places, frames: &[u64], call: Option<i64>) -> Result<(), Why> {
+pub fn check(places: &Places, frames: &[u64], call: Option<i64>) -> Result<(), UnsafeReason> {
     let is_in = |ranges: &[Range<u64>], frame: &u64| ranges.iter().any(|r| r.contains(frame));
     let any = |ranges: &[Range<u64>]| frames.iter().any(|frame| is_in(ranges, frame));
     if any(&places.loader) {

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
 use nix::unistd::Pid;
 
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 use crate::process;
 
 /// Interval between two polls of a thread that is stopping.
@@ -181,7 +181,7 @@ impl Stopped {
     }
 
     /// Returns true if it is inside a restartable sequence (rseq), which the kernel would have to restart.
-    pub fn is_in_sequence(&self, memory: &Memory, rip: u64) -> bool {
+    pub fn is_in_sequence(&self, memory: &ProcessMemory, rip: u64) -> bool {
         const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
         let mut found = [0u64; 3];
         let size = size_of_val(&found);

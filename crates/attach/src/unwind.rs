@@ -7,7 +7,7 @@ use gimli::{
 };
 
 use crate::elf::Module;
-use crate::memory::Memory;
+use crate::memory::ProcessMemory;
 
 /// Limit for the frames of a thread that are followed.
 const MAX_FRAMES: usize = 4096;
@@ -24,7 +24,11 @@ type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// Returns the code address of each frame, the innermost first: the interrupted instruction, and then the return
 /// addresses. Returns `None` if they are not known up to the end.
-pub fn frames(memory: &Memory, modules: &[Module], mut registers: Registers) -> Option<Vec<u64>> {
+pub fn frames(
+    memory: &ProcessMemory,
+    modules: &[Module],
+    mut registers: Registers,
+) -> Option<Vec<u64>> {
     let mut frames = vec![registers[RIP]?];
     // If the call is the last instruction of its function, the return address is after the function.
     let mut is_return = false;
@@ -53,7 +57,7 @@ pub fn frames(memory: &Memory, modules: &[Module], mut registers: Registers) -> 
     reason = "the two answers differ: not known, and none"
 )]
 fn step(
-    memory: &Memory,
+    memory: &ProcessMemory,
     module: &Module,
     address: u64,
     registers: &Registers,
@@ -118,7 +122,7 @@ fn value(registers: &Registers, register: Register) -> Option<u64> {
 }
 
 fn evaluate(
-    memory: &Memory,
+    memory: &ProcessMemory,
     mut evaluation: Evaluation<Slice<'_>>,
     registers: &Registers,
     first: Option<u64>,
@@ -160,7 +164,7 @@ struct FrameEntry {
 }
 
 impl FrameEntry {
-    fn find(memory: &Memory, module: &Module, address: u64) -> Option<Self> {
+    fn find(memory: &ProcessMemory, module: &Module, address: u64) -> Option<Self> {
         // The supported format: version 1; an encoded pointer; a count and a sorted table, whose words are
         // relative to the header.
         const KNOWN: [u8; 2] = [0x03, 0x3b];
@@ -201,7 +205,7 @@ impl FrameEntry {
 }
 
 /// Returns the entry at an address, with its length.
-fn whole(memory: &Memory, at: u64) -> Option<Vec<u8>> {
+fn whole(memory: &ProcessMemory, at: u64) -> Option<Vec<u8>> {
     let length = u32::from_le_bytes(memory.bytes(at)?);
     (8..MAX_ENTRY_BYTES).contains(&length).then_some(())?;
     memory.some(at, length as usize + 4)

@@ -32,7 +32,7 @@ use tllmprof_steps::trigger::Spent;
 use tllmprof_steps::window::Edge as Switched;
 use tllmprof_steps::window::Point;
 use tllmprof_sync::Lock;
-use window::{Capture, DRAIN_TIMEOUT};
+use window::{CaptureState, DRAIN_TIMEOUT};
 use worker::Job;
 
 /// Longest time that closing a window may delay the end of a process.
@@ -46,7 +46,7 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     #[exit = "the window is closed and the device waited for"]
-    static STATE: Lock<Capture> = Lock::new(Capture::new());
+    static STATE: Lock<CaptureState> = Lock::new(CaptureState::new());
     /// True if iterations have NVTX ranges.
     #[fork(keep = "the tool is inherited")]
     static HAS_RANGES: AtomicBool = AtomicBool::new(false);

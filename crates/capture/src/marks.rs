@@ -25,18 +25,18 @@ pub struct Name {
     /// `None` if no NVTX tool is attached.
     nvtx: Option<&'static Text>,
     /// The form in which the record keeps pushed ranges; `None` if it does not keep them under this name.
-    kept: Option<Kept>,
+    kept: Option<MarkKind>,
 }
 
 /// The kind of event that a range is in the record.
 #[derive(Clone, Copy)]
-enum Kept {
+enum MarkKind {
     Function(&'static Label),
     /// A range of the domain `tllmprof`.
     Range(&'static Label),
 }
 
-impl Kept {
+impl MarkKind {
     fn what(self) -> What {
         lifecycle::global! {
             #[fork(keep = "a name")]
@@ -121,15 +121,15 @@ impl Name {
 
     /// Does the same as [`Name::new`], for functions that the record also keeps by this name.
     pub fn of_function(text: &str) -> Option<Self> {
-        Self::kept_as(text, Kept::Function)
+        Self::kept_as(text, MarkKind::Function)
     }
 
     /// Does the same as [`Name::new`], for ranges that the record also keeps.
     pub fn of_range(text: &str) -> Option<Self> {
-        Self::kept_as(text, Kept::Range)
+        Self::kept_as(text, MarkKind::Range)
     }
 
-    fn kept_as(text: &str, kind: fn(&'static Label) -> Kept) -> Option<Self> {
+    fn kept_as(text: &str, kind: fn(&'static Label) -> MarkKind) -> Option<Self> {
         let nvtx = Self::new(text).and_then(|name| name.nvtx);
         let kept = recorder::is_wanted().then(|| kind(Label::new(text)));
         (nvtx.is_some() || kept.is_some()).then_some(Self { nvtx, kept })
@@ -145,7 +145,7 @@ impl Name {
 
     /// Returns the text that the record keeps, if it does.
     pub fn text(&self) -> Option<&'static [u8]> {
-        let (Kept::Function(label) | Kept::Range(label)) = self.kept?;
+        let (MarkKind::Function(label) | MarkKind::Range(label)) = self.kept?;
         Some(label.text())
     }
 
@@ -182,7 +182,7 @@ impl Name {
     /// Makes it part of the thread's scope, if scopes are followed. Returns true if it is.
     fn begin_scope(self) -> bool {
         match self.kept {
-            Some(Kept::Function(label) | Kept::Range(label)) if scopes::are_on() => {
+            Some(MarkKind::Function(label) | MarkKind::Range(label)) if scopes::are_on() => {
                 scopes::push(scopes::OWN, label.text());
                 true
             }

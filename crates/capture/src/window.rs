@@ -19,11 +19,11 @@ use super::{cupti, worker};
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The open window, the settings, and the totals for the log.
-pub struct Capture {
+pub struct CaptureState {
     pub ranges: Option<Ranges>,
-    pub open: Option<Open>,
+    pub open: Option<OpenWindow>,
     /// Totals of the window that is open or was the last.
-    pub parts: Parts,
+    pub parts: WindowTotals,
     pub drains: bool,
     pub settings: Option<&'static Settings>,
     /// True if a profiler has started the process, or is attached in it.
@@ -37,7 +37,7 @@ pub struct Capture {
 }
 
 /// An open window.
-pub struct Open {
+pub struct OpenWindow {
     /// The window as it was requested, which is how messages name it.
     pub window: Window,
     pub iteration: u64,
@@ -50,7 +50,7 @@ pub struct Open {
 
 /// Totals of the closed parts of a window; most windows have one part.
 #[derive(Default)]
-pub struct Parts {
+pub struct WindowTotals {
     pub count: u64,
     pub iterations: u64,
     pub elapsed: Duration,
@@ -58,7 +58,7 @@ pub struct Parts {
     pub cut_by: Option<End>,
 }
 
-impl fmt::Display for Parts {
+impl fmt::Display for WindowTotals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = if self.iterations == 1 { "" } else { "s" };
         let ms = self.elapsed.as_secs_f64() * 1e3;
@@ -73,12 +73,12 @@ impl fmt::Display for Parts {
     }
 }
 
-impl Capture {
+impl CaptureState {
     pub const fn new() -> Self {
         Self {
             ranges: None,
             open: None,
-            parts: Parts {
+            parts: WindowTotals {
                 count: 0,
                 iterations: 0,
                 elapsed: Duration::ZERO,
@@ -105,7 +105,7 @@ impl Capture {
         if let Some(ranges) = &mut self.ranges {
             ranges.begin_window();
         }
-        self.open = Some(Open {
+        self.open = Some(OpenWindow {
             window,
             iteration,
             since: Instant::now(),
@@ -119,7 +119,7 @@ impl Capture {
             );
             return;
         }
-        self.parts = Parts::default();
+        self.parts = WindowTotals::default();
         if taken.is_late() {
             log::say!(
                 Info,

@@ -13,7 +13,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
-use tllmprof_export::{Exported, FORMATS, Format, Output, PASSES, Record, Writer};
+use tllmprof_export::{Exported, FORMATS, Format, FormatWriter, Output, PASSES, Record};
 use ureq::http::Uri;
 
 use crate::failure::{usage, worded};
@@ -129,7 +129,7 @@ pub fn tables(files: &[PathBuf], merge: bool, folder: &Path) -> Result<Option<Ex
     }
     let writers = FORMATS.iter().map(|format| &format.write);
     for writer in writers.filter(|_| !records.is_empty()) {
-        if let Writer::Folder(write) = writer {
+        if let FormatWriter::Folder(write) = writer {
             let written = write(&records, folder);
             if let Some(signal) = stopped.signal() {
                 return Err(end_by(signal, None));
@@ -161,27 +161,27 @@ fn to_file(
         false => Some(Output::new(output, force).with_context(|| out.clone())?),
     };
     let write: Writing = match (format.write, target) {
-        (Writer::Folder(_), None) => {
+        (FormatWriter::Folder(_), None) => {
             return Err(usage(format_args!(
                 "--output -: {} makes {} (wanted: its name)",
                 format.name, format.makes
             )));
         }
-        (Writer::File(_), None) if !format.is_text && io::stdout().is_terminal() => {
+        (FormatWriter::File(_), None) if !format.is_text && io::stdout().is_terminal() => {
             return Err(usage(format_args!(
                 "--output -: {} makes {}, which is not for a terminal (wanted: a file's name, or a pipe)",
                 format.name, format.makes
             )));
         }
-        (Writer::File(write), None) => {
+        (FormatWriter::File(write), None) => {
             Box::new(move |records| Ok(write(records, &mut output::stdout()?, gzip)?))
         }
-        (Writer::File(write), Some(target)) => Box::new(move |records| {
+        (FormatWriter::File(write), Some(target)) => Box::new(move |records| {
             let exported = write(records, &mut target.file()?, gzip)?;
             target.keep()?;
             Ok(exported)
         }),
-        (Writer::Folder(write), Some(target)) => Box::new(move |records| {
+        (FormatWriter::Folder(write), Some(target)) => Box::new(move |records| {
             let exported = write(records, target.folder()?)?;
             target.keep()?;
             Ok(exported)

@@ -125,7 +125,7 @@ pub enum Heir {
 /// # Errors
 /// An argument or a variable has a zero byte.
 pub fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
-    let mut image = Image::new(command, heir)?;
+    let mut image = ProgramImage::new(command, heir)?;
     let wrapper = std::process::id().cast_signed();
     let blocked = BLOCKED.get().copied();
     let timers = match heir {
@@ -248,7 +248,7 @@ unsafe extern "C" {
 }
 
 /// A program, its arguments and variables, in the form that the kernel takes.
-struct Image {
+struct ProgramImage {
     /// The file, if it is binary: if the kernel does not know its format, no shell must try to read it.
     binary: Option<*const libc::c_char>,
     arguments: Vec<*const libc::c_char>,
@@ -260,11 +260,11 @@ struct Image {
 }
 
 // SAFETY: the pointers lead to memory that only this value owns and uses.
-unsafe impl Send for Image {}
+unsafe impl Send for ProgramImage {}
 // SAFETY: a shared reference reads nothing through the pointers; they lead to memory of this value.
-unsafe impl Sync for Image {}
+unsafe impl Sync for ProgramImage {}
 
-impl Image {
+impl ProgramImage {
     /// The variables are exactly those of this process: in their order, including entries without a `=` and
     /// duplicates.
     fn new(command: &Command, heir: Heir) -> io::Result<Self> {

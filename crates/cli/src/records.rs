@@ -13,7 +13,7 @@ use anyhow::Result;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use tllmprof_config::error::shown;
-use tllmprof_config::{PathTemplate, Place, RunId, Settings};
+use tllmprof_config::{PathTemplate, Placeholders, RunId, Settings};
 use tllmprof_record::Reader;
 
 use crate::failure::{usage, worded};
@@ -149,7 +149,7 @@ impl Records {
     /// The record of a process in this folder.
     fn path_of_process(&self, pid: u32, rank: u64) -> PathBuf {
         let system = rustix::system::uname();
-        let place = Place {
+        let place = Placeholders {
             pid,
             rank: Some(rank),
             host: OsStr::from_bytes(system.nodename().to_bytes()),

@@ -21,7 +21,7 @@ use crate::options::{Measures, Options, split_arguments};
 use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
 use crate::records::{self, Records};
 use crate::supervised::Held;
-use crate::unreached::Watch;
+use crate::unreached::ProgramWatch;
 use crate::which::{Found, which};
 use crate::{doctor, inherited, library, live, manners, output, report, runs, supervised};
 
@@ -183,7 +183,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut status = supervised::run(&held, &mut command, || {
         // A profiler's own processes use the driver, too.
         if !is_profiled && settings.log >= Level::Warn {
-            watch = Watch::start(library);
+            watch = ProgramWatch::start(library);
         }
     });
     let sampler = match &status {
@@ -202,7 +202,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         _ => sampler,
     };
     drop(held);
-    if let Some(line) = watch.and_then(Watch::finish) {
+    if let Some(line) = watch.and_then(ProgramWatch::finish) {
         output::say(format_args!("{line}"));
     }
     // Removes the sockets of processes that were killed.

@@ -182,13 +182,13 @@ fn has_lost_preload(number: u64, library: &[u8]) -> bool {
 }
 
 /// A thread that looks for programs without the library, until this value is dropped.
-pub struct Watch {
+pub struct ProgramWatch {
     /// The processes that were found so far.
     found: Arc<Mutex<Vec<Unreached>>>,
     _runs: Sender<()>,
 }
 
-impl Watch {
+impl ProgramWatch {
     /// Begins to look; `None` if no thread can be started. All signals are blocked, so the thread gets none.
     pub fn start(library: PathBuf) -> Option<Self> {
         let found = Arc::default();

@@ -34,7 +34,7 @@ const CHECK_INTERVAL_STOPPED_MS: libc::c_int = 20;
 const CHECKS_TO_STOP: u32 = 100;
 
 /// Memory that both processes share, and the program until it is executed.
-struct Shared {
+struct SharedPages {
     program: AtomicI32,
     /// The command notices when the program stops and continues. Before that only the witness does.
     is_attended: AtomicBool,
@@ -48,7 +48,7 @@ pub struct Witness {
     asked: UnixStream,
     /// `false` once it did not answer because it was stopped or killed.
     answers: Cell<bool>,
-    shared: &'static Shared,
+    shared: &'static SharedPages,
 }
 
 /// A signal and its sender, as the command received it.
@@ -138,23 +138,23 @@ impl Drop for Witness {
 }
 
 /// Memory that is shared with children.
-fn share() -> Option<&'static Shared> {
+fn share() -> Option<&'static SharedPages> {
     // SAFETY: this is a new mapping of zeros, which are valid values of these atomics; it is never unmapped.
     unsafe {
         let place = libc::mmap(
             ptr::null_mut(),
-            size_of::<Shared>(),
+            size_of::<SharedPages>(),
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_SHARED | libc::MAP_ANONYMOUS,
             -1,
             0,
         );
-        (place != libc::MAP_FAILED).then(|| &*place.cast::<Shared>())
+        (place != libc::MAP_FAILED).then(|| &*place.cast::<SharedPages>())
     }
 }
 
 /// Runs the witness until the command ends.
-fn attend(asks: &UnixStream, shared: &Shared, command: libc::pid_t) {
+fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
     // SAFETY: the call only reads the name. If the command has already ended, no process is left to kill this one, so
     // it returns.
     unsafe {
@@ -223,7 +223,7 @@ fn attend(asks: &UnixStream, shared: &Shared, command: libc::pid_t) {
 
 /// Brings the command and the program into the same state when the command is stopped and the program is not. Returns
 /// the number of checks after which the program should have followed.
-fn join(shared: &Shared, command: libc::pid_t, program: libc::pid_t) -> u32 {
+fn join(shared: &SharedPages, command: libc::pid_t, program: libc::pid_t) -> u32 {
     if shared.stopped_together.swap(true, Ordering::AcqRel) {
         send(command, libc::SIGCONT);
         return 1;

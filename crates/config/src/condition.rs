@@ -175,13 +175,13 @@ enum With {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Part {
+struct ConditionPart {
     name: usize,
     comparison: Comparison,
     with: With,
 }
 
-impl Part {
+impl ConditionPart {
     fn holds(self, facts: Facts, times: &Times) -> Option<bool> {
         let (value, with) = match self.with {
             // `draft` is known even if nothing else is known of the batch.
@@ -204,7 +204,7 @@ impl Part {
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for ConditionPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(NAMES[self.name])?;
         f.write_str(self.comparison.sign())?;
@@ -218,7 +218,7 @@ impl fmt::Display for Part {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Node {
+enum ConditionNode {
     /// A comparison, by its index in [`Condition::parts`].
     Part(usize),
     Not(Box<Self>),
@@ -229,8 +229,8 @@ enum Node {
 /// A condition on iterations.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Condition {
-    parts: Vec<Part>,
-    node: Node,
+    parts: Vec<ConditionPart>,
+    node: ConditionNode,
     /// The condition as it was typed.
     text: String,
 }
@@ -292,21 +292,25 @@ impl Condition {
         parts.any(|part| part.name == PHASE && matches!(part.with, With::Number(DRAFT)))
     }
 
-    fn value(&self, node: &Node, holds: &impl Fn(Part) -> Option<bool>) -> Option<bool> {
+    fn value(
+        &self,
+        node: &ConditionNode,
+        holds: &impl Fn(ConditionPart) -> Option<bool>,
+    ) -> Option<bool> {
         match node {
-            Node::Part(place) => holds(self.parts[*place]),
-            Node::Not(node) => self.value(node, holds).map(|holds| !holds),
-            Node::And(sides) => self.decided(sides, false, holds),
-            Node::Or(sides) => self.decided(sides, true, holds),
+            ConditionNode::Part(place) => holds(self.parts[*place]),
+            ConditionNode::Not(node) => self.value(node, holds).map(|holds| !holds),
+            ConditionNode::And(sides) => self.decided(sides, false, holds),
+            ConditionNode::Or(sides) => self.decided(sides, true, holds),
         }
     }
 
     /// Returns `by` if either side is `by`; otherwise `None` if a side is unknown, else the opposite of `by`.
     fn decided(
         &self,
-        sides: &[Node; 2],
+        sides: &[ConditionNode; 2],
         by: bool,
-        holds: &impl Fn(Part) -> Option<bool>,
+        holds: &impl Fn(ConditionPart) -> Option<bool>,
     ) -> Option<bool> {
         let [one, other] = sides;
         match (self.value(one, holds), self.value(other, holds)) {

@@ -39,7 +39,7 @@ pub enum Node {
     /// `this[that]`
     Item(Box<[Self; 2]>),
     Length(Box<Self>),
-    Sum(Box<Sum>),
+    Sum(Box<SumExpression>),
     /// `this if that else other`
     If(Box<[Self; 3]>),
     /// 1 if the comparison holds, else 0.
@@ -53,7 +53,7 @@ pub enum Node {
 
 /// `sum(each for variables in zip(lists) if test)`
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Sum {
+pub struct SumExpression {
     pub each: Node,
     /// The slot of the variable that iterates over the first list; the variables of the other lists have the slots
     /// after it.
@@ -380,7 +380,7 @@ impl<'a> Parser<'a> {
         self.at = end;
         self.depth -= 1;
         self.variables.truncate(first);
-        Ok(Node::Sum(Box::new(Sum {
+        Ok(Node::Sum(Box::new(SumExpression {
             each,
             first,
             lists,

@@ -61,7 +61,7 @@ pub use scope::{NativeFunctions, ScopeRule};
 pub use setting::{Heading, Reader, Setting, Value};
 pub use settings::{SETTINGS, Settings, variable, variable_names};
 pub use step::Step;
-pub use template::{PathTemplate, Place};
+pub use template::{PathTemplate, Placeholders};
 pub use torch_trace::TracePath;
 pub use trigger::Trigger;
 pub use unknown::Unknown;

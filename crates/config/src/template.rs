@@ -8,7 +8,7 @@ use crate::control::Control;
 use crate::error::{Problem, shown};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Piece {
+enum TemplatePart {
     Text(Vec<u8>),
     Pid,
     Rank,
@@ -18,11 +18,11 @@ enum Piece {
 
 /// A path with `%p` (process), `%r` (rank), `%h` (host), `%q{NAME}` (a variable) and `%%`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PathTemplate(Vec<Piece>);
+pub struct PathTemplate(Vec<TemplatePart>);
 
 /// The values of the placeholders.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct Placeholders<'a> {
     pub pid: u32,
     /// The rank; a process without one writes as rank 0.
     pub rank: Option<u64>,
@@ -42,20 +42,20 @@ impl PathTemplate {
     /// in a folder that others can read.
     pub fn on_demand(control: &Control) -> Option<Self> {
         let name = [
-            Piece::Text(b"tllmprof-".to_vec()),
-            Piece::Host,
-            Piece::Text(b"-".to_vec()),
-            Piece::Rank,
-            Piece::Text(b"-".to_vec()),
-            Piece::Pid,
-            Piece::Text(b".tllmprof".to_vec()),
+            TemplatePart::Text(b"tllmprof-".to_vec()),
+            TemplatePart::Host,
+            TemplatePart::Text(b"-".to_vec()),
+            TemplatePart::Rank,
+            TemplatePart::Text(b"-".to_vec()),
+            TemplatePart::Pid,
+            TemplatePart::Text(b".tllmprof".to_vec()),
         ];
         let mut pieces = match control {
             Control::Off => return None,
             Control::On => Vec::new(),
             Control::Folder(folder) => {
                 let folder = folder.as_os_str().as_bytes();
-                vec![Piece::Text([folder, b"/"].concat())]
+                vec![TemplatePart::Text([folder, b"/"].concat())]
             }
         };
         pieces.extend(name);
@@ -89,9 +89,9 @@ impl PathTemplate {
                     rest = &rest[1..];
                     continue;
                 }
-                [b'p', ..] => (Piece::Pid, 1),
-                [b'r', ..] => (Piece::Rank, 1),
-                [b'h', ..] => (Piece::Host, 1),
+                [b'p', ..] => (TemplatePart::Pid, 1),
+                [b'r', ..] => (TemplatePart::Rank, 1),
+                [b'h', ..] => (TemplatePart::Host, 1),
                 [b'q', b'{', name @ ..] => {
                     let Some(end) = name.iter().position(|b| *b == b'}') else {
                         return Err(Problem::new("%q{ has no } behind it", WANTED));
@@ -100,7 +100,7 @@ impl PathTemplate {
                     if name.is_empty() || name.contains('=') {
                         return Err(Problem::new("%q{…} does not name a variable", WANTED));
                     }
-                    (Piece::Variable(name.to_owned()), name.len() + 3)
+                    (TemplatePart::Variable(name.to_owned()), name.len() + 3)
                 }
                 [b'q', ..] => return Err(Problem::new("%q has no {NAME} behind it", WANTED)),
                 [] => return Err(Problem::new("it ends with a single %", WANTED)),
@@ -111,30 +111,34 @@ impl PathTemplate {
                 }
             };
             if !literal.is_empty() {
-                pieces.push(Piece::Text(std::mem::take(&mut literal)));
+                pieces.push(TemplatePart::Text(std::mem::take(&mut literal)));
             }
             pieces.push(piece);
             rest = &rest[length..];
         }
         if !literal.is_empty() {
-            pieces.push(Piece::Text(literal));
+            pieces.push(TemplatePart::Text(literal));
         }
         Ok(Self(pieces))
     }
 
     /// The path for one process. A variable that is not set leaves nothing. One that holds an absolute path and begins
     /// the template is the folder. Every other value becomes part of a single name, whatever it holds.
-    pub fn fill(&self, place: &Place<'_>, get: impl Fn(&str) -> Option<OsString>) -> PathBuf {
+    pub fn fill(
+        &self,
+        place: &Placeholders<'_>,
+        get: impl Fn(&str) -> Option<OsString>,
+    ) -> PathBuf {
         let mut path = Vec::new();
         for (index, piece) in self.0.iter().enumerate() {
             match piece {
-                Piece::Text(text) => path.extend_from_slice(text),
-                Piece::Pid => path.extend_from_slice(place.pid.to_string().as_bytes()),
-                Piece::Rank => {
+                TemplatePart::Text(text) => path.extend_from_slice(text),
+                TemplatePart::Pid => path.extend_from_slice(place.pid.to_string().as_bytes()),
+                TemplatePart::Rank => {
                     path.extend_from_slice(place.rank.unwrap_or(0).to_string().as_bytes());
                 }
-                Piece::Host => path.extend_from_slice(&part_of_name(place.host)),
-                Piece::Variable(name) => {
+                TemplatePart::Host => path.extend_from_slice(&part_of_name(place.host)),
+                TemplatePart::Variable(name) => {
                     let value = get(name).unwrap_or_default();
                     match index == 0 && value.as_bytes().starts_with(b"/") {
                         true => path.extend_from_slice(value.as_bytes()),
@@ -152,7 +156,7 @@ impl PathTemplate {
 
     /// The part of the path that is the same for every process, up to its last `/`.
     pub fn folder(&self) -> PathBuf {
-        let Some(Piece::Text(text)) = self.0.first() else {
+        let Some(TemplatePart::Text(text)) = self.0.first() else {
             return PathBuf::new();
         };
         let end = text.iter().rposition(|byte| *byte == b'/');
@@ -161,8 +165,8 @@ impl PathTemplate {
 
     /// Number of `/` after [`PathTemplate::folder`].
     pub fn depth(&self) -> usize {
-        let slashes = |piece: &Piece| match piece {
-            Piece::Text(text) => text.iter().filter(|byte| **byte == b'/').count(),
+        let slashes = |piece: &TemplatePart| match piece {
+            TemplatePart::Text(text) => text.iter().filter(|byte| **byte == b'/').count(),
             _ => 0,
         };
         let in_folder = self.folder().as_os_str().as_bytes().to_vec();
@@ -214,17 +218,17 @@ fn part_of_name(value: &OsStr) -> Vec<u8> {
 
 /// Returns whether the pieces can be filled so that they are `path`. Host names and values of variables have no `/` in
 /// them.
-fn fits(pieces: &[Piece], path: &[u8]) -> bool {
+fn fits(pieces: &[TemplatePart], path: &[u8]) -> bool {
     let Some((piece, rest)) = pieces.split_first() else {
         return path.is_empty();
     };
     let is_part = |byte: &u8| match piece {
-        Piece::Pid | Piece::Rank => byte.is_ascii_digit(),
+        TemplatePart::Pid | TemplatePart::Rank => byte.is_ascii_digit(),
         _ => *byte != b'/',
     };
-    let least = usize::from(matches!(piece, Piece::Pid | Piece::Rank));
+    let least = usize::from(matches!(piece, TemplatePart::Pid | TemplatePart::Rank));
     match piece {
-        Piece::Text(text) => path
+        TemplatePart::Text(text) => path
             .strip_prefix(&text[..])
             .is_some_and(|path| fits(rest, path)),
         _ => {
@@ -239,7 +243,7 @@ mod tests {
     use super::*;
 
     fn filled(template: &str) -> String {
-        let place = Place {
+        let place = Placeholders {
             pid: 42,
             rank: Some(3),
             host: OsStr::new("node7"),
@@ -264,7 +268,7 @@ mod tests {
     #[test]
     fn a_value_is_a_part_of_one_name_whatever_is_in_it() {
         let filled = |template: &str, host: &str, value: &str| {
-            let place = Place {
+            let place = Placeholders {
                 pid: 42,
                 rank: None,
                 host: OsStr::new(host),
@@ -360,7 +364,7 @@ mod tests {
     #[test]
     fn a_path_need_not_be_utf8() {
         let template = PathTemplate::parse(OsStr::from_bytes(b"\xff-%p")).unwrap();
-        let place = Place {
+        let place = Placeholders {
             pid: 1,
             rank: None,
             host: OsStr::new("h"),

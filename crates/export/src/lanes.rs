@@ -15,7 +15,7 @@ pub const fn kept_apart(lines: usize) -> usize {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Span {
+struct LaneSpan {
     start: u64,
     end: u64,
     batch: u32,
@@ -30,7 +30,7 @@ pub struct Lanes {
 #[derive(Default, Debug)]
 struct Line {
     /// The outermost spans, in the order of their starts, which is also that of their ends.
-    spans: Vec<Span>,
+    spans: Vec<LaneSpan>,
 }
 
 impl Lanes {
@@ -40,7 +40,7 @@ impl Lanes {
     ///
     /// `limit` is the number of spans of a line that are kept separately.
     pub fn line(&mut self, start: u64, end: u64, batch: u32, limit: usize) -> Option<usize> {
-        let span = Span { start, end, batch };
+        let span = LaneSpan { start, end, batch };
         let takes = |line: &mut Line| line.take(span, limit);
         if let Some(fits) = self.lines.iter_mut().position(takes) {
             return Some(fits);
@@ -55,7 +55,7 @@ impl Lanes {
 
 impl Line {
     /// Adds a span if it nests with those that are there. Returns true if it was added.
-    fn take(&mut self, span: Span, limit: usize) -> bool {
+    fn take(&mut self, span: LaneSpan, limit: usize) -> bool {
         // The spans from here on start with it or later: they have to be inside it, or after it.
         let first = match self.spans.last() {
             Some(last) if last.start < span.start => self.spans.len(),
@@ -91,7 +91,7 @@ impl Line {
             return;
         }
         let recent = self.spans.split_off(self.spans.len() - limit / 2);
-        let pairs = self.spans.chunks(2).map(|pair| Span {
+        let pairs = self.spans.chunks(2).map(|pair| LaneSpan {
             end: pair[pair.len() - 1].end,
             ..pair[0]
         });

@@ -66,12 +66,12 @@ pub struct Format {
     pub counts: &'static str,
     /// True if it is text without characters that control a terminal.
     pub is_text: bool,
-    pub write: Writer,
+    pub write: FormatWriter,
 }
 
 /// The function that writes a format.
 #[derive(Clone, Copy, Debug)]
-pub enum Writer {
+pub enum FormatWriter {
     /// Writes to a file or a pipe, compressed if the last argument is true.
     File(fn(&[Record], &mut (dyn Write + Send), bool) -> io::Result<Exported>),
     /// Writes into a folder.
@@ -85,34 +85,34 @@ pub const FORMATS: &[Format] = &[
         makes: "JSON for chrome://tracing and the Perfetto UI",
         counts: "events",
         is_text: true,
-        write: Writer::File(|records, to, gzip| chrome(records, to, gzip)),
+        write: FormatWriter::File(|records, to, gzip| chrome(records, to, gzip)),
     },
     Format {
         name: "perfetto",
         makes: "a Perfetto trace",
         counts: "events",
         is_text: false,
-        write: Writer::File(|records, to, gzip| perfetto(records, to, gzip)),
+        write: FormatWriter::File(|records, to, gzip| perfetto(records, to, gzip)),
     },
     Format {
         name: "parquet",
         makes: "a folder of tables",
         counts: "rows",
         is_text: false,
-        write: Writer::Folder(parquet),
+        write: FormatWriter::Folder(parquet),
     },
     Format {
         name: "speedscope",
         makes: "sampled stacks for speedscope.app",
         counts: "samples",
         is_text: true,
-        write: Writer::File(|records, to, gzip| speedscope(records, to, gzip)),
+        write: FormatWriter::File(|records, to, gzip| speedscope(records, to, gzip)),
     },
     Format {
         name: "collapsed",
         makes: "sampled stacks, a line each, for flamegraph.pl and its like",
         counts: "samples",
         is_text: true,
-        write: Writer::File(|records, to, gzip| collapsed(records, to, gzip)),
+        write: FormatWriter::File(|records, to, gzip| collapsed(records, to, gzip)),
     },
 ];

@@ -7,11 +7,11 @@ use std::io;
 use common::record;
 use common::scene::{self, STACK};
 use serde_json::{Value, json};
-use tllmprof_export::{Exported, FORMATS, Record, Writer};
+use tllmprof_export::{Exported, FORMATS, FormatWriter, Record};
 
 fn written(name: &str, records: &[Record]) -> (String, Exported) {
     let format = FORMATS.iter().find(|format| format.name == name).unwrap();
-    let Writer::File(write) = format.write else {
+    let FormatWriter::File(write) = format.write else {
         panic!("{name} is a folder");
     };
     let mut bytes = Vec::new();

@@ -19,7 +19,7 @@ const UNKNOWN: u32 = u32::MAX;
 
 /// A call that the learner has use for.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct HeldCall {
     moment: Moment,
     /// The correlation of its work, and once all work is there the number of the work.
     work: u32,
@@ -32,7 +32,7 @@ struct Held {
 /// A trace's calls, and the work that they launched.
 #[derive(Debug, Default)]
 pub struct Calls {
-    held: Vec<Held>,
+    held: Vec<HeldCall>,
     /// Correlations, and numbers of work.
     works: Vec<(u32, u32)>,
     threads: Vec<u64>,
@@ -80,7 +80,7 @@ impl Calls {
         if thread == next && self.threads.len() < MAX_NAMES {
             self.threads.push(call.thread);
         }
-        self.held.push(Held {
+        self.held.push(HeldCall {
             moment: meaning.moment(call.start, call.end),
             work: call.correlation,
             thread,

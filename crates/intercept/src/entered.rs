@@ -21,7 +21,7 @@ use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::thread::{self, Inside, Outer};
 use tllmprof_recorder as recorder;
-use tllmprof_recorder::gpu::{self, Doomed, Target, Wait};
+use tllmprof_recorder::gpu::{self, Doomed, StreamArgument, Wait};
 use tllmprof_scopes as scopes;
 use tllmprof_session as session;
 
@@ -216,7 +216,7 @@ fn read(frame: &Frame) {
         return read_other(frame);
     };
     let stream = thunk.stream_word();
-    let target = Target {
+    let target = StreamArgument {
         handle: stream.map_or(0, |word| frame.word(word)),
         per_thread: thunk.is_per_thread(),
     };
@@ -240,7 +240,7 @@ fn read(frame: &Frame) {
 /// Passes a wait to GPU times. Returns true if it ends work of its stream. This is not a `match`, whose table would be
 /// one more cache line that a call depends on.
 #[inline(always)]
-fn waits(does: Does, target: Target) -> bool {
+fn waits(does: Does, target: StreamArgument) -> bool {
     if does == Does::WaitsForStream {
         gpu::before_wait(Wait::Stream(target))
     } else {
@@ -293,7 +293,7 @@ fn is_timing() -> bool {
 
 /// Passes a call that enqueues work to GPU times.
 #[inline(always)]
-fn enqueues(target: Target) -> Work {
+fn enqueues(target: StreamArgument) -> Work {
     if gpu::before_work(target) {
         Work::LAST
     } else {
@@ -302,7 +302,7 @@ fn enqueues(target: Target) -> Work {
 }
 
 /// Returns the work whose end a wait means, for GPU times.
-fn waited_for(wait: tllmprof_calls::Wait, target: Option<Target>) -> Wait {
+fn waited_for(wait: tllmprof_calls::Wait, target: Option<StreamArgument>) -> Wait {
     match target {
         Some(target) => Wait::Stream(target),
         None if wait == tllmprof_calls::Wait::Event => Wait::Event,
@@ -340,7 +340,7 @@ fn is_small(word: usize, frame: &Frame) -> bool {
 }
 
 /// Returns the stream of a call; `None` if it names none.
-fn target(call: Call, frame: &Frame) -> Option<Target> {
+fn target(call: Call, frame: &Frame) -> Option<StreamArgument> {
     let library = match frame.thunk.role() {
         Role::Driver(_) | Role::Front(_) => Library::Driver,
         _ => Library::Runtime,
@@ -363,7 +363,7 @@ fn target(call: Call, frame: &Frame) -> Option<Target> {
             }
         }
     };
-    Some(Target {
+    Some(StreamArgument {
         handle,
         per_thread: frame.thunk.is_per_thread(),
     })

@@ -182,7 +182,7 @@ fn forms(driver: &Module) -> Vec<Form> {
         }
         Some(())
     };
-    let asked = Asked::find(driver);
+    let asked = ProcAddresses::find(driver);
     for row in CALLS {
         for name in row.driver {
             add(name, Some(row.call), &|_| true);
@@ -216,9 +216,9 @@ fn forms(driver: &Module) -> Vec<Form> {
 /// Type of `cuGetProcAddress` in either of its ABIs: the older one ignores the last argument.
 type Ask = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
 
-struct Asked(Option<Ask>);
+struct ProcAddresses(Option<Ask>);
 
-impl Asked {
+impl ProcAddresses {
     fn find(driver: &Module) -> Self {
         let names = [c"cuGetProcAddress_v2", c"cuGetProcAddress"];
         let found = names.iter().find_map(|name| driver.defines(name, None));

@@ -157,14 +157,14 @@ pub fn stranger() -> usize {
 /// The arguments with which [`real`] was called.
 #[repr(C)]
 #[derive(Default, PartialEq, Debug)]
-pub struct Seen {
+pub struct MadeCall {
     words: [usize; 13],
     numbers: [f64; 8],
     errno: i32,
 }
 
 type Real = extern "C" fn(
-    &mut Seen,
+    &mut MadeCall,
     usize,
     usize,
     usize,
@@ -207,7 +207,7 @@ pub fn panic_if_asked() {
 
 /// Stores all of its arguments and changes `errno`; returns its last argument.
 pub extern "C" fn real(
-    seen: &mut Seen,
+    seen: &mut MadeCall,
     b: usize,
     c: usize,
     d: usize,
@@ -230,7 +230,7 @@ pub extern "C" fn real(
     m: usize,
     result: usize,
 ) -> usize {
-    *seen = Seen {
+    *seen = MadeCall {
         words: [b, c, d, e, f, g, h, i, j, k, l, m, result],
         numbers: [n0, n1, n2, n3, n4, n5, n6, n7],
         errno: errno(),
@@ -257,7 +257,7 @@ fn set_errno(errno: i32) {
 /// the stack, floating-point arguments if the path preserves them (`numbers`), the result, and `errno` before and
 /// after.
 pub fn call_by(entry: *mut c_void, result: usize, numbers: bool) {
-    let mut seen = Seen::default();
+    let mut seen = MadeCall::default();
     // SAFETY: the entry leads to `real`, of that type.
     let entry = unsafe { transmute::<*mut c_void, Real>(entry) };
     set_errno(libc::EDOM);

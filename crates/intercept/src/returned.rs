@@ -12,7 +12,7 @@ use tllmprof_platform::panics::contained;
 use tllmprof_platform::thread::{self, Inside};
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::What;
-use tllmprof_recorder::gpu::{self, Target};
+use tllmprof_recorder::gpu::{self, StreamArgument};
 use tllmprof_recorder::watch::{self, Cause};
 use tllmprof_scopes as scopes;
 use tllmprof_session as session;
@@ -152,7 +152,7 @@ fn work_is_over(frame: &Frame, failed: bool, since: u64, until: u64) {
     if !gpu::is_timing() || session::is_any_capturing() {
         return;
     }
-    let target = Target {
+    let target = StreamArgument {
         handle: frame.stream(),
         per_thread: frame.thunk.is_per_thread(),
     };

@@ -3,7 +3,7 @@
 
 use tllmprof_calls::{Call, GraphCall, Kind, Stream};
 use tllmprof_scopes as scopes;
-use tllmprof_scopes::{Launch, Made};
+use tllmprof_scopes::{LaunchNode, Made};
 
 use super::frame::Frame;
 use super::thunk::Role;
@@ -142,7 +142,7 @@ fn configuration(frame: &Frame) -> Option<*const u8> {
 }
 
 /// Returns the kernel that a launch has launched.
-fn launch(call: Call, is_driver: bool, frame: &Frame) -> Option<Launch> {
+fn launch(call: Call, is_driver: bool, frame: &Frame) -> Option<LaunchNode> {
     let words = frame.args;
     let is_configured = matches!(
         call.stream(tllmprof_calls::Library::Driver),
@@ -168,5 +168,5 @@ fn launch(call: Call, is_driver: bool, frame: &Frame) -> Option<Launch> {
         (true, true) => words[1],
         (false, _) => 0,
     };
-    Some(Launch { function, grid })
+    Some(LaunchNode { function, grid })
 }

@@ -10,7 +10,7 @@ use tllmprof_session::live::Progress;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A window for which clients wait.
-pub struct Watch {
+pub struct WindowWait {
     /// The client that requested it.
     owner: Option<u64>,
     has_opened: bool,
@@ -37,7 +37,7 @@ pub enum ServerTask {
     SayClosed(Option<(u64, u64)>),
 }
 
-impl Watch {
+impl WindowWait {
     /// Watches a window that `owner` has requested.
     pub const fn requested_by(owner: u64, duration: Option<Duration>) -> Self {
         Self {
@@ -128,7 +128,7 @@ mod tests {
     use ServerTask::{CloseIdle, Nothing, SayClosed, SayOpened, Stop};
 
     /// Checks the actions at these times, in milliseconds.
-    fn drive(mut watch: Watch, events: &[(u64, Progress, ServerTask)]) {
+    fn drive(mut watch: WindowWait, events: &[(u64, Progress, ServerTask)]) {
         let start = Instant::now();
         for (at, progress, action) in events {
             let now = start + Duration::from_millis(*at);
@@ -140,7 +140,7 @@ mod tests {
     fn the_owner_hears_of_both_ends() {
         let steps = Closed(Some((7, 9)));
         drive(
-            Watch::requested_by(1, None),
+            WindowWait::requested_by(1, None),
             &[
                 (0, Waits, Nothing),
                 (5000, Open(7), SayOpened(7)),
@@ -149,14 +149,14 @@ mod tests {
             ],
         );
         drive(
-            Watch::requested_by(1, None),
+            WindowWait::requested_by(1, None),
             &[
                 (0, steps, SayOpened(7)),
                 (0, steps, SayClosed(Some((7, 9)))),
             ],
         );
         drive(
-            Watch::requested_by(1, None),
+            WindowWait::requested_by(1, None),
             &[(0, Closed(None), SayClosed(None))],
         );
     }
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn a_window_by_time_is_stopped_and_closed_here_where_no_iteration_ends() {
         drive(
-            Watch::requested_by(1, Some(Duration::from_millis(100))),
+            WindowWait::requested_by(1, Some(Duration::from_millis(100))),
             &[
                 (0, Waits, Nothing),
                 (1000, Open(7), SayOpened(7)),
@@ -181,14 +181,14 @@ mod tests {
 
     #[test]
     fn who_stops_waits_and_the_owner_once() {
-        let mut watch = Watch::requested_by(1, None);
+        let mut watch = WindowWait::requested_by(1, None);
         let now = Instant::now();
         for client in [2, 1, 2] {
             watch.stops(client, now);
         }
         assert_eq!(watch.waiting().collect::<Vec<_>>(), [1, 2]);
         assert!(watch.waits(2) && !watch.waits(3) && watch.is_closing());
-        let mut planned = Watch::planned();
+        let mut planned = WindowWait::planned();
         planned.stops(3, now);
         assert_eq!(planned.on(Open(0), now), Nothing);
         assert_eq!(planned.waiting().collect::<Vec<_>>(), [3]);

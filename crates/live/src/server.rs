@@ -7,12 +7,12 @@ use tllmprof_config::condition::Condition;
 use tllmprof_config::{Kernels, Settings, TracePath};
 use tllmprof_control::{self as control, Capture, Closed, Event, Phase, Request, STEPS};
 use tllmprof_platform::own_threads;
-use tllmprof_platform::system::{Clock, nanoseconds};
+use tllmprof_platform::system::{SystemClock, nanoseconds};
 use tllmprof_platform::{ids, injection, log};
 use tllmprof_recorder as recorder;
 use tllmprof_session::live::{self, Wanted};
 
-use crate::captures::{ServerTask, Watch};
+use crate::captures::{ServerTask, WindowWait};
 use crate::clients::Client;
 use crate::end;
 use crate::folder;
@@ -35,7 +35,7 @@ struct Server {
     clients: Vec<Client>,
     /// Number of clients so far.
     count: u64,
-    watch: Option<Watch>,
+    watch: Option<WindowWait>,
 }
 
 /// Listens as long as the process has other threads.
@@ -229,7 +229,9 @@ impl Server {
         let Surroundings { settings, host, .. } = self.surroundings;
         let status = live::status()?;
         let phase = match status.window {
-            Some((_, true)) if self.watch.as_ref().is_some_and(Watch::is_closing) => Phase::Closing,
+            Some((_, true)) if self.watch.as_ref().is_some_and(WindowWait::is_closing) => {
+                Phase::Closing
+            }
             Some((_, true)) => Phase::Open,
             None if live::is_detached() => Phase::Detached,
             _ => Phase::Armed,
@@ -243,7 +245,7 @@ impl Server {
             engine: status.engine.map(str::to_owned),
             rule: status.step.to_string(),
             iterations: status.iterations,
-            at_ns: nanoseconds(Clock::Monotonic),
+            at_ns: nanoseconds(SystemClock::Monotonic),
             p50_ns: recorder::median_ns(),
             phase,
             first: window.map(|window| window.first),
@@ -271,7 +273,7 @@ impl Server {
             Ok(window) => {
                 let (first, last) = (window.first, window.last);
                 log::say!(Info, "window {window} was asked for on demand");
-                self.watch = Some(Watch::requested_by(client, duration));
+                self.watch = Some(WindowWait::requested_by(client, duration));
                 Event::Accepted { first, last }
             }
             Err(refusal) => Event::Refused {
@@ -287,7 +289,7 @@ impl Server {
         if !live::stop() {
             return Some(Event::refused("no window is open or was asked for"));
         }
-        let watch = self.watch.get_or_insert_with(Watch::planned);
+        let watch = self.watch.get_or_insert_with(WindowWait::planned);
         watch.stops(client, Instant::now());
         None
     }
@@ -300,7 +302,7 @@ fn record() -> Option<String> {
 /// Returns how long iterations outside windows have taken, if any was measured.
 fn times() -> Option<control::Times> {
     let phases = recorder::times::by_phase().into_iter();
-    let taken = |taken: recorder::times::Taken| control::Taken {
+    let taken = |taken: recorder::times::TakenTimes| control::Taken {
         phase: taken.phase.map(|phase| phase.name().to_owned()),
         counts: taken.counts.to_vec(),
         sum_ns: taken.sum_ns,

@@ -20,7 +20,7 @@ pub struct Block {
     outer: Cell<usize>,
     /// The value of that return address.
     outer_return: Cell<usize>,
-    /// The thread's [`crate::thread::Record`]; null before its first event.
+    /// The thread's [`crate::thread::ThreadRecord`]; null before its first event.
     record: Cell<*const c_void>,
     /// The trail in which the thread's calls are noted; null: they are not noted, as while the thread
     /// captures a stream.

@@ -22,14 +22,14 @@ use crate::maps::Maps;
 use tllmprof_sync::Published;
 
 type Context = *mut c_void;
-type Device = c_int;
-type Status = c_int;
+type CuDevice = c_int;
+type CuResult = c_int;
 
-const SUCCESS: Status = 0;
-const NOT_INITIALIZED: Status = 3;
-const DEINITIALIZED: Status = 4;
-const INVALID_CONTEXT: Status = 201;
-const CONTEXT_IS_DESTROYED: Status = 709;
+const SUCCESS: CuResult = 0;
+const NOT_INITIALIZED: CuResult = 3;
+const DEINITIALIZED: CuResult = 4;
+const INVALID_CONTEXT: CuResult = 201;
+const CONTEXT_IS_DESTROYED: CuResult = 709;
 
 functions! {
     /// The functions of libcuda that are used; `None` for one that it lacks.
@@ -43,12 +43,12 @@ functions! {
     ctx_set_current: fn(Context) = c"cuCtxSetCurrent";
     ctx_synchronize: fn() = c"cuCtxSynchronize";
     device_get_count: fn(&mut c_int) = c"cuDeviceGetCount";
-    device_get: fn(&mut Device, c_int) = c"cuDeviceGet";
-    primary_ctx_get_state: fn(Device, &mut c_uint, &mut c_int) = c"cuDevicePrimaryCtxGetState";
-    primary_ctx_retain: fn(&mut Context, Device) = c"cuDevicePrimaryCtxRetain";
+    device_get: fn(&mut CuDevice, c_int) = c"cuDeviceGet";
+    primary_ctx_get_state: fn(CuDevice, &mut c_uint, &mut c_int) = c"cuDevicePrimaryCtxGetState";
+    primary_ctx_retain: fn(&mut Context, CuDevice) = c"cuDevicePrimaryCtxRetain";
     func_get_name: fn(&mut *const c_char, *mut c_void) = c"cuFuncGetName";
     kernel_get_name: fn(&mut *const c_char, *mut c_void) = c"cuKernelGetName";
-    primary_ctx_release: fn(Device) = c"cuDevicePrimaryCtxRelease_v2" | c"cuDevicePrimaryCtxRelease";
+    primary_ctx_release: fn(CuDevice) = c"cuDevicePrimaryCtxRelease_v2" | c"cuDevicePrimaryCtxRelease";
 }
 
 lifecycle::global! {
@@ -68,9 +68,9 @@ pub fn is_loaded() -> bool {
 /// calling thread or a device has a context, or the driver has shut down and the memory of a context is still
 /// mapped.
 pub fn is_in_use(driver: &Module) -> bool {
-    type Current = extern "C" fn(&mut Context) -> Status;
-    type Count = extern "C" fn(&mut c_int) -> Status;
-    type State = extern "C" fn(Device, &mut c_uint, &mut c_int) -> Status;
+    type Current = extern "C" fn(&mut Context) -> CuResult;
+    type Count = extern "C" fn(&mut c_int) -> CuResult;
+    type State = extern "C" fn(CuDevice, &mut c_uint, &mut c_int) -> CuResult;
     let find = |name| driver.defines(name, None).unwrap_or_default();
     // SAFETY: the types are those of cuda.h for these names, whose arguments may have any values.
     let (current, count, state) = unsafe {
@@ -283,7 +283,7 @@ impl Driver {
 
     /// Runs `act` in a context: the calling thread's own, or, if the runtime has not given it one yet, a
     /// primary context that the program uses, or the last one that was seen.
-    fn in_a_context(&self, act: impl Fn() -> Status) -> Status {
+    fn in_a_context(&self, act: impl Fn() -> CuResult) -> CuResult {
         if !self.context().is_null() {
             return act();
         }

@@ -83,7 +83,7 @@ struct Verdef {
 }
 
 /// The fields that are used of an entry of a symbol table.
-struct Symbol {
+struct ElfSymbol {
     name: usize,
     kind: u8,
     binding: u8,
@@ -224,13 +224,13 @@ impl Module {
     }
 
     /// Returns an entry of the symbol table.
-    fn symbol(&self, index: usize) -> Option<Symbol> {
+    fn symbol(&self, index: usize) -> Option<ElfSymbol> {
         const SIZE: usize = size_of::<Elf64_Sym>();
         let at = self.tables.symbols.checked_add(index.checked_mul(SIZE)?)?;
         let entry: [u8; SIZE] = self.memory.bytes(at)?;
         let word = |offset| double_word(&entry, offset) as usize;
         let info = entry[offset_of!(Elf64_Sym, st_info)];
-        Some(Symbol {
+        Some(ElfSymbol {
             name: word(offset_of!(Elf64_Sym, st_name)) & 0xffff_ffff,
             kind: info & 0xf,
             binding: info >> 4,
@@ -365,7 +365,7 @@ impl Module {
 
     /// Returns the first symbol named `name` for which `fits` returns true, by the hash table that the module
     /// has.
-    fn find(&self, name: &CStr, fits: impl Fn(usize, &Symbol) -> bool) -> Option<usize> {
+    fn find(&self, name: &CStr, fits: impl Fn(usize, &ElfSymbol) -> bool) -> Option<usize> {
         let matches = |index: usize| {
             self.symbol(index).is_some_and(|symbol| {
                 self.string(symbol.name) == Some(name) && fits(index, &symbol)
@@ -440,7 +440,8 @@ impl Module {
         // The size in a damaged table must not lead beyond the segment's end.
         let mut symbols =
             (1..self.undefined_end()).map_while(|index| Some((index, self.symbol(index)?)));
-        let is_it = |symbol: &Symbol| symbol.section == 0 && self.string(symbol.name) == Some(name);
+        let is_it =
+            |symbol: &ElfSymbol| symbol.section == 0 && self.string(symbol.name) == Some(name);
         let (index, _) = symbols.find(|(_, symbol)| is_it(symbol))?;
         Some(index)
     }

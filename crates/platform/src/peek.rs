@@ -8,12 +8,12 @@ use crate::ids;
 /// A range of memory, laid out like the kernel's `iovec`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
-pub struct Span {
+pub struct MemoryRange {
     pub address: usize,
     pub length: usize,
 }
 
-const _: () = assert!(size_of::<Span>() == size_of::<libc::iovec>());
+const _: () = assert!(size_of::<MemoryRange>() == size_of::<libc::iovec>());
 
 /// The largest number of spans that the kernel accepts in one call.
 pub const MAX_SPANS: usize = 1024;
@@ -24,7 +24,7 @@ pub const MAX_SPANS: usize = 1024;
 /// # Errors
 /// The kernel's error number if not even the first span was copied: `EFAULT` if it is not mapped; another one
 /// if the process has no permission.
-pub fn read(process: i32, spans: &[Span], into: &mut [u8]) -> Result<usize, c_int> {
+pub fn read(process: i32, spans: &[MemoryRange], into: &mut [u8]) -> Result<usize, c_int> {
     let total = spans
         .iter()
         .try_fold(0_usize, |sum, span| sum.checked_add(span.length));
@@ -57,7 +57,7 @@ pub fn read(process: i32, spans: &[Span], into: &mut [u8]) -> Result<usize, c_in
 /// Fills `into` from an address of this process; `None` if not all bytes are mapped.
 pub fn copy(address: usize, into: &mut [u8]) -> Option<()> {
     let length = into.len();
-    let span = Span { address, length };
+    let span = MemoryRange { address, length };
     (read(ids::process(), &[span], into) == Ok(length)).then_some(())
 }
 
@@ -66,8 +66,8 @@ mod tests {
     use super::*;
     use crate::ids;
 
-    fn span<T>(of: &T) -> Span {
-        Span {
+    fn span<T>(of: &T) -> MemoryRange {
+        MemoryRange {
             address: core::ptr::from_ref(of).addr(),
             length: size_of::<T>(),
         }
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn memory_is_copied_up_to_what_is_not_there() {
         let (one, two) = (1_u32, 2_u64);
-        let nowhere = Span {
+        let nowhere = MemoryRange {
             address: 16,
             length: 8,
         };
@@ -103,7 +103,7 @@ mod tests {
             read(process, &[span(&0_u64)], &mut bytes),
             Err(libc::EINVAL)
         );
-        let endless = Span {
+        let endless = MemoryRange {
             address: 0,
             length: usize::MAX,
         };

@@ -7,14 +7,14 @@ use tllmprof_sync::kernel;
 
 /// A clock of the system.
 #[derive(Clone, Copy, Debug)]
-pub enum Clock {
+pub enum SystemClock {
     Monotonic,
-    /// Like [`Clock::Monotonic`], with a resolution of some milliseconds, and cheaper.
+    /// Like [`SystemClock::Monotonic`], with a resolution of some milliseconds, and cheaper.
     MonotonicCoarse,
     Realtime,
 }
 
-impl Clock {
+impl SystemClock {
     const fn id(self) -> libc::clockid_t {
         match self {
             Self::Monotonic => libc::CLOCK_MONOTONIC,
@@ -31,7 +31,7 @@ fn nanoseconds_of(time: &libc::timespec) -> u64 {
 /// Returns the time of the clock in nanoseconds. In the library this calls the C library's own function, even
 /// if another library replaces it.
 #[inline]
-pub fn nanoseconds(clock: Clock) -> u64 {
+pub fn nanoseconds(clock: SystemClock) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -200,11 +200,15 @@ mod tests {
 
     #[test]
     fn clocks_go_on() {
-        let since = nanoseconds(Clock::Monotonic);
-        assert!(nanoseconds(Clock::MonotonicCoarse) / 1_000_000_000 <= since / 1_000_000_000 + 1);
-        assert!(nanoseconds(Clock::Monotonic) >= since);
+        let since = nanoseconds(SystemClock::Monotonic);
+        assert!(
+            nanoseconds(SystemClock::MonotonicCoarse) / 1_000_000_000 <= since / 1_000_000_000 + 1
+        );
+        assert!(nanoseconds(SystemClock::Monotonic) >= since);
         let epoch = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
-        assert!(nanoseconds(Clock::Realtime).abs_diff(epoch.as_nanos() as u64) < 10_000_000_000);
+        assert!(
+            nanoseconds(SystemClock::Realtime).abs_diff(epoch.as_nanos() as u64) < 10_000_000_000
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The state that the library keeps for each thread.
 //!
 //! A thread has a [`Block`], the few thread-local words that the assembler reads, and, from its first event
-//! on, a [`Record`], with a part for each component ([`Part`]). One thread key and one list serve all of
+//! on, a [`ThreadRecord`], with a part for each component ([`Part`]). One thread key and one list serve all of
 //! them. Records are never freed. The next new thread takes over the record of one that has ended, with its
 //! parts, so that ten thousand short threads need only as many records as ran at the same time.
 
@@ -53,7 +53,7 @@ pub unsafe trait Part: Sync + Sized + 'static {
 
 /// The state of one thread at a time. All zeros is a free record.
 #[repr(C, align(64))]
-pub struct Record {
+pub struct ThreadRecord {
     /// The frame of the thread's call that the driver is in; 0: none. Like `passes`, it is written by the
     /// assembler of the driver's gate, if there is one.
     flight: AtomicUsize,
@@ -73,14 +73,14 @@ pub struct Record {
 }
 
 // SAFETY: each of its words is an integer or a reference that is none if it is zeros.
-unsafe impl Zeroed for Record {}
+unsafe impl Zeroed for ThreadRecord {}
 
 lifecycle::global! {
     stage: Last;
 
     /// All records, newest first.
     #[fork(by = in_child)]
-    static ALL: Published<Record> = Published::none();
+    static ALL: Published<ThreadRecord> = Published::none();
 }
 const NO_KEY: u32 = u32::MAX;
 /// The types of pthread.h. The C library's own functions are called: a library that replaces them may not be
@@ -100,13 +100,13 @@ lifecycle::global! {
     /// The functions that notify each kind of part of its thread's end; none before the first part of that
     /// kind.
     #[fork(keep = "functions of this library")]
-    static THREAD_ENDS: [Published<fn(&Record)>; KINDS] =
+    static THREAD_ENDS: [Published<fn(&ThreadRecord)>; KINDS] =
         [const { Published::none() }; KINDS];
 }
 /// The number of records that are allocated together: a page of them.
-const BATCH: usize = 4096 / size_of::<Record>();
+const BATCH: usize = 4096 / size_of::<ThreadRecord>();
 
-impl Record {
+impl ThreadRecord {
     /// Offsets of the gate's words in bytes, for the assembler.
     pub const FLIGHT: usize = offset_of!(Self, flight);
     pub const PASSES: usize = offset_of!(Self, passes);
@@ -161,9 +161,9 @@ impl Record {
 
 /// Returns the calling thread's record, if it has one.
 #[inline]
-pub fn current() -> Option<&'static Record> {
+pub fn current() -> Option<&'static ThreadRecord> {
     // SAFETY: the word is null, or `take` has put a record there, and none is ever freed.
-    unsafe { block::record().cast::<Record>().as_ref() }
+    unsafe { block::record().cast::<ThreadRecord>().as_ref() }
 }
 
 /// Returns the calling thread's part, if it has one.
@@ -179,7 +179,7 @@ pub fn part<P: Part>() -> Option<&'static P> {
 }
 
 /// Sets the part of this kind that the calling thread uses; null: none. `record` is the thread's record.
-fn set_active<P: Part>(record: &Record, part: *mut c_void) {
+fn set_active<P: Part>(record: &ThreadRecord, part: *mut c_void) {
     record.active[P::KIND as usize].store(part, Ordering::Release);
     if matches!(P::KIND, Kind::Writer) {
         block::set_writer(part);
@@ -189,11 +189,11 @@ fn set_active<P: Part>(record: &Record, part: *mut c_void) {
 /// Gives the calling thread a part, which `make` returns; it gets the one that another thread has left, if
 /// any. `None` if `make` returns `None`, or if there is no memory.
 pub fn begin_part<P: Part>(
-    make: impl FnOnce(&'static Record, Option<&'static P>) -> Option<&'static P>,
+    make: impl FnOnce(&'static ThreadRecord, Option<&'static P>) -> Option<&'static P>,
 ) -> Option<&'static P> {
     struct Ends<P>(P);
     impl<P: Part> Ends<P> {
-        const THREAD: fn(&Record) = |record| {
+        const THREAD: fn(&ThreadRecord) = |record| {
             if let Some(part) = record.part_in::<P>(&record.active) {
                 part.thread_ends();
                 set_active::<P>(record, null_mut());
@@ -233,13 +233,13 @@ pub fn forget_parts<P: Part>() {
 }
 
 /// Returns the records of all threads so far.
-pub fn records() -> impl Iterator<Item = &'static Record> {
+pub fn records() -> impl Iterator<Item = &'static ThreadRecord> {
     core::iter::successors(ALL.get(), |record| record.next.get())
 }
 
 #[cold]
-fn take() -> Option<&'static Record> {
-    let free = |record: &&Record| {
+fn take() -> Option<&'static ThreadRecord> {
+    let free = |record: &&ThreadRecord| {
         !record.is_taken.load(Ordering::Relaxed) && !record.is_taken.swap(true, Ordering::Acquire)
     };
     let record = records().find(free).or_else(more)?;
@@ -276,8 +276,8 @@ fn set_key(value: *const c_void) -> bool {
 }
 
 /// Allocates a batch of records, and takes the first.
-fn more() -> Option<&'static Record> {
-    let batch: &'static [Record] = pages::batch(BATCH)?;
+fn more() -> Option<&'static ThreadRecord> {
+    let batch: &'static [ThreadRecord] = pages::batch(BATCH)?;
     for (index, record) in batch.iter().enumerate().rev() {
         record.is_taken.store(index == 0, Ordering::Relaxed);
         let mut head = ALL.get();
@@ -332,7 +332,7 @@ fn key() -> Option<u32> {
     (key != NO_KEY).then_some(key)
 }
 
-fn thread_ends(record: &'static Record) {
+fn thread_ends(record: &'static ThreadRecord) {
     for ends in THREAD_ENDS.iter().filter_map(Published::get) {
         contained((), || ends(record));
     }

@@ -55,13 +55,13 @@ fn names() -> Option<&'static GilRangeNames> {
 }
 
 /// The number and the durations of events of one kind, in nanoseconds.
-pub struct Total {
+pub struct EventTotal {
     count: AtomicU64,
     time: AtomicU64,
     longest: AtomicU64,
 }
 
-impl Total {
+impl EventTotal {
     const fn new() -> Self {
         Self {
             count: AtomicU64::new(0),
@@ -112,10 +112,10 @@ pub struct Holds {
     hold_ticks: Cell<u64>,
     wait: Cell<Option<Started>>,
     hold: Cell<Option<Started>>,
-    pub waits: Total,
-    pub holds: Total,
+    pub waits: EventTotal,
+    pub holds: EventTotal,
     /// Waits of a thread that was forced to drop the GIL, until another has taken it.
-    pub forced: Total,
+    pub forced: EventTotal,
 }
 
 /// Returns the current tick of the record if it will be needed, otherwise 0.
@@ -144,9 +144,9 @@ impl Holds {
             hold_ticks: Cell::new(0),
             wait: Cell::new(None),
             hold: Cell::new(None),
-            waits: Total::new(),
-            holds: Total::new(),
-            forced: Total::new(),
+            waits: EventTotal::new(),
+            holds: EventTotal::new(),
+            forced: EventTotal::new(),
         }
     }
 

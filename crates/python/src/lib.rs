@@ -165,7 +165,7 @@ fn switch(is_wanted: bool) -> bool {
 
 /// The progress of installing the hooks in Python.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Progress {
+pub enum InstallProgress {
     /// All hooks are installed, or none are requested.
     Done,
     /// Another thread holds the GIL; the hooks are installed as soon as it is free.
@@ -176,17 +176,17 @@ pub enum Progress {
 
 /// Starts as [`start`] does when the library is attached to a running process, and waits for Python for a
 /// short time.
-pub fn attach() -> Progress {
+pub fn attach() -> InstallProgress {
     late::begin(attach::switch);
     start();
     if !wants::wants().is_installed() {
-        return Progress::Done;
+        return InstallProgress::Done;
     }
     let is_there = attached::api().is_some_and(late::is_served);
     match (is_there, switch(true)) {
-        (false, _) => Progress::NotThere,
-        (true, true) => Progress::Done,
-        (true, false) => Progress::Waits,
+        (false, _) => InstallProgress::NotThere,
+        (true, true) => InstallProgress::Done,
+        (true, false) => InstallProgress::Waits,
     }
 }
 

@@ -2,12 +2,12 @@
 
 use core::fmt;
 
-use tllmprof_platform::system::{Clock, nanoseconds};
+use tllmprof_platform::system::{SystemClock, nanoseconds};
 
 /// Returns nanoseconds of the monotonic clock.
 #[inline]
 pub fn now() -> u64 {
-    nanoseconds(Clock::Monotonic)
+    nanoseconds(SystemClock::Monotonic)
 }
 
 /// Nanoseconds that are formatted as milliseconds.

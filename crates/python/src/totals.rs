@@ -5,7 +5,7 @@
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::holds::Total;
+use super::holds::EventTotal;
 use super::longest::{self, Longest};
 use super::threads::{self, Thread};
 use super::time::{Milliseconds, now};
@@ -59,7 +59,7 @@ struct KindTotal {
 }
 
 impl KindTotal {
-    fn add(&mut self, total: &Total) {
+    fn add(&mut self, total: &EventTotal) {
         self.count += total.count();
         self.time += total.time();
     }

@@ -18,21 +18,21 @@ const ROOM: usize = BLOCK - size_of::<AtomicUsize>();
 
 /// One mapping.
 #[repr(C)]
-struct Block {
+struct ArenaBlock {
     used: AtomicUsize,
     pieces: UnsafeCell<[u8; ROOM]>,
 }
 
-const _: () = assert!(size_of::<Block>() == BLOCK);
+const _: () = assert!(size_of::<ArenaBlock>() == BLOCK);
 
 // SAFETY: a count of 0 and an array of bytes, of which all zeros are a value.
-unsafe impl Zeroed for Block {}
+unsafe impl Zeroed for ArenaBlock {}
 // SAFETY: `used` is atomic, and gives each piece of `pieces` to one caller; nothing else reads or writes it.
-unsafe impl Sync for Block {}
+unsafe impl Sync for ArenaBlock {}
 
 lifecycle::global! {
     #[fork(keep = "memory is inherited")]
-    static CURRENT: Published<Block> = Published::none();
+    static CURRENT: Published<ArenaBlock> = Published::none();
     #[fork(keep = "memory is inherited")]
     static MAPPED: AtomicUsize = AtomicUsize::new(0);
 }
@@ -57,12 +57,12 @@ pub fn take(bytes: usize) -> Option<NonNull<u8>> {
 }
 
 /// Replaces `full` by a new block. If another thread has already done so, the new block is lost.
-fn begin_block(full: Option<&'static Block>) -> Option<()> {
+fn begin_block(full: Option<&'static ArenaBlock>) -> Option<()> {
     if MAPPED.fetch_add(1, Ordering::Relaxed) >= BLOCKS {
         MAPPED.fetch_sub(1, Ordering::Relaxed);
         return None;
     }
-    let blocks: &'static [Block] = pages::batch(1)?;
+    let blocks: &'static [ArenaBlock] = pages::batch(1)?;
     let _ = CURRENT.replace(full, blocks.first());
     Some(())
 }

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use tllmprof_platform::lifecycle;
-use tllmprof_platform::system::{Clock, nanoseconds};
+use tllmprof_platform::system::{SystemClock, nanoseconds};
 use tllmprof_record::{Anchor, ClockKind};
 
 use super::state::{Looks, look_for, looks_for};
@@ -79,7 +79,7 @@ pub fn ticks() -> u64 {
 /// A function of its own, so that it takes no room in the code of each call.
 #[cold]
 fn monotonic() -> u64 {
-    nanoseconds(Clock::Monotonic)
+    nanoseconds(SystemClock::Monotonic)
 }
 
 /// Reads the three clocks at the same moment: of several tries, the one that took the least time.
@@ -91,12 +91,12 @@ fn anchor_by(ticks: impl Fn() -> u64) -> Anchor {
     const TRIES: usize = 4;
     let once = || {
         let before = ticks();
-        let monotonic_ns = nanoseconds(Clock::Monotonic);
+        let monotonic_ns = nanoseconds(SystemClock::Monotonic);
         let took = ticks().wrapping_sub(before);
         let anchor = Anchor {
             ticks: before.wrapping_add(took / 2),
             monotonic_ns,
-            unix_ns: nanoseconds(Clock::Realtime),
+            unix_ns: nanoseconds(SystemClock::Realtime),
         };
         (took, anchor)
     };
@@ -149,7 +149,7 @@ pub fn ns(ticks: u64) -> u64 {
 
 /// Returns milliseconds, with the resolution of the kernel's timer tick.
 pub fn coarse_ms() -> u64 {
-    nanoseconds(Clock::MonotonicCoarse) / 1_000_000
+    nanoseconds(SystemClock::MonotonicCoarse) / 1_000_000
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -216,7 +216,7 @@ mod tests {
         let before = ticks();
         let anchor = anchor();
         assert!((before..=ticks()).contains(&anchor.ticks));
-        let apart = nanoseconds(Clock::Realtime) - anchor.unix_ns;
+        let apart = nanoseconds(SystemClock::Realtime) - anchor.unix_ns;
         assert!(apart < 10_000_000_000, "{apart}");
         let ms = anchor.monotonic_ns / 1_000_000;
         assert!(coarse_ms().abs_diff(ms) < 10_000);
@@ -226,7 +226,7 @@ mod tests {
     fn a_monotonic_clock_ticks_once_in_a_nanosecond() {
         if !is_counter() {
             assert_eq!(ticks_per_ns().to_bits(), 1.0_f64.to_bits());
-            assert!(ticks().abs_diff(nanoseconds(Clock::Monotonic)) < 10_000_000_000);
+            assert!(ticks().abs_diff(nanoseconds(SystemClock::Monotonic)) < 10_000_000_000);
         }
     }
 

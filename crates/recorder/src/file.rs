@@ -32,12 +32,12 @@ const MAX_NAMES: u32 = 10_000;
 /// The file of a record.
 pub struct File {
     file: OwnFile,
-    name: Name,
+    name: FileName,
     /// The number of bytes that are reserved.
     size: u64,
 }
 
-enum Name {
+enum FileName {
     /// The file has no name yet, and is to get this one.
     Wanted { path: PathBuf, process: u32 },
     Given {
@@ -65,11 +65,11 @@ impl File {
                 // Other processes see by the lock that the file is in use. Without locks they do not use it.
                 let _ = file.try_lock();
                 let path = path.to_owned();
-                (file, Name::Wanted { path, process })
+                (file, FileName::Wanted { path, process })
             }
             Err(error) if lacks_unnamed(&error) => {
                 let (file, path, taken) = take_name(path, process, make_locked)?;
-                (file, Name::Given { path, taken })
+                (file, FileName::Given { path, taken })
             }
             Err(error) => return Err(failure(CREATED, &error)),
         };
@@ -89,13 +89,13 @@ impl File {
     /// record gets the number of its process.
     pub fn publish(&mut self) -> Result<Option<NameTaken>, Failure> {
         match &mut self.name {
-            Name::Given { taken, .. } => Ok(taken.take()),
-            Name::Wanted { path, process } => {
+            FileName::Given { taken, .. } => Ok(taken.take()),
+            FileName::Wanted { path, process } => {
                 let closed = Failure::new("its file was closed", 0);
                 let file = self.file.get().ok_or(closed)?;
                 let make = |path: &Path| link(file, path).map(Some);
                 let ((), path, taken) = take_name(path, *process, make)?;
-                self.name = Name::Given { path, taken: None };
+                self.name = FileName::Given { path, taken: None };
                 Ok(taken)
             }
         }
@@ -104,7 +104,7 @@ impl File {
     /// Returns the path of the file, or the one that it is to get.
     pub fn path(&self) -> &Path {
         match &self.name {
-            Name::Wanted { path, .. } | Name::Given { path, .. } => path,
+            FileName::Wanted { path, .. } | FileName::Given { path, .. } => path,
         }
     }
 

@@ -24,7 +24,7 @@ lifecycle::global! {
 
     /// The kept iterations. The one with place p among all of them is at index p modulo their number.
     #[fork(keep = "none of them is kept in the child")]
-    static KEPT: OnceBox<Vec<Kept>> = OnceBox::new();
+    static KEPT: OnceBox<Vec<KeptIteration>> = OnceBox::new();
     /// The chunk that holds the event which marks where their window opens.
     #[fork(keep = "stored where a record begins")]
     static EDGE: AtomicU32 = AtomicU32::new(NONE);
@@ -38,7 +38,7 @@ lifecycle::global! {
 
 /// A kept iteration. Times are in ticks.
 #[derive(Default)]
-struct Kept {
+struct KeptIteration {
     n: AtomicU64,
     start: AtomicU64,
     took: AtomicU64,
@@ -47,7 +47,7 @@ struct Kept {
 /// Enables the flight recorder if the settings ask for it. Called by the constructor.
 pub fn start(settings: &Settings) {
     if let Some(steps) = settings.latest {
-        KEPT.get_or_init(|| Box::new((0..steps).map(|_| Kept::default()).collect()));
+        KEPT.get_or_init(|| Box::new((0..steps).map(|_| KeptIteration::default()).collect()));
     }
 }
 
@@ -93,14 +93,14 @@ pub fn add(n: u64, start: u64, took: u64) {
     write_opening(opening().as_ref());
 }
 
-fn count_outside(kept: &Kept) {
+fn count_outside(kept: &KeptIteration) {
     if let Some(header) = space::header() {
         header.outside().add(kept.took.load(Ordering::Relaxed));
     }
 }
 
 /// Returns the kept iterations, the oldest first.
-fn all() -> impl DoubleEndedIterator<Item = &'static Kept> {
+fn all() -> impl DoubleEndedIterator<Item = &'static KeptIteration> {
     let kept = KEPT.get().map_or(&[][..], Vec::as_slice);
     let (first, end) = reuse::kept();
     (first..end).filter_map(|place| kept.get((place % kept.len() as u64) as usize))

@@ -44,7 +44,7 @@ impl Communicator {
 }
 
 /// The communicators that were made, and how many of them are in the record.
-struct Made {
+struct Communicators {
     all: [Communicator; MAX_COMMUNICATORS],
     count: usize,
     written: usize,
@@ -55,7 +55,7 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     #[together(tables)]
-    static MADE: Lock<Made> = Lock::new(Made {
+    static MADE: Lock<Communicators> = Lock::new(Communicators {
         all: [Communicator::UNKNOWN; MAX_COMMUNICATORS],
         count: 0,
         written: 0,

@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 
 use once_cell::race::OnceBox;
 use tllmprof_calls::CALLS;
-use tllmprof_config::{Place, Settings};
+use tllmprof_config::{Placeholders, Settings};
 use tllmprof_platform::{ids, lifecycle};
 
 pub use tllmprof_record::{
@@ -233,7 +233,7 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
         return;
     };
     let host = facts::host_name();
-    let place = Place {
+    let place = Placeholders {
         pid: ids::process().cast_unsigned(),
         rank: facts.rank.map(|ranked| ranked.rank),
         host: OsStr::from_bytes(&host),

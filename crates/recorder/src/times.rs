@@ -48,13 +48,13 @@ lifecycle::global! {
     stage: Sinks;
 
     #[fork(in_child)]
-    static TIMES: Times = Times::new();
+    static TIMES: IterationTimes = IterationTimes::new();
     /// The latest iteration whose batch was read, times [`PHASES`], plus 1, plus the index of its phase.
     #[fork(reset)]
     static READ: AtomicU64 = AtomicU64::new(0);
 }
 
-struct Times {
+struct IterationTimes {
     /// Odd while one is written.
     writes: AtomicU64,
     phases: [OfPhase; PHASES],
@@ -67,7 +67,7 @@ struct OfPhase {
 
 /// The times that the iterations of a phase have taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Taken {
+pub struct TakenTimes {
     /// `None` for iterations whose batches were not read.
     pub phase: Option<Phase>,
     /// The number of iterations that took at most each of [`BOUNDS_NS`] and more than the one before, then
@@ -100,13 +100,13 @@ pub fn add(iteration: u64, took: u64) {
 }
 
 /// Returns the times of all phases of which an iteration has ended; empty if the process makes no record.
-pub fn by_phase() -> Vec<Taken> {
+pub fn by_phase() -> Vec<TakenTimes> {
     let all = TIMES.read().into_iter().flatten();
-    let was_any = |taken: &Taken| taken.counts.iter().any(|count| *count > 0);
+    let was_any = |taken: &TakenTimes| taken.counts.iter().any(|count| *count > 0);
     all.filter(was_any).collect()
 }
 
-impl Times {
+impl IterationTimes {
     const fn new() -> Self {
         Self {
             writes: AtomicU64::new(0),
@@ -137,12 +137,12 @@ impl Times {
     }
 
     /// Reads all values as they were at one moment; `None` if they kept changing.
-    fn read(&self) -> Option<[Taken; PHASES]> {
+    fn read(&self) -> Option<[TakenTimes; PHASES]> {
         (0..READ_ATTEMPTS).find_map(|_| {
             let writes = self.writes.load(Ordering::Acquire);
             let all = array::from_fn(|place| {
                 let of = &self.phases[place];
-                Taken {
+                TakenTimes {
                     phase: Phase::ALL.get(place).copied(),
                     counts: of
                         .counts
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn a_time_counts_for_the_first_bound_that_it_does_not_exceed() {
         assert!(BOUNDS_NS.is_sorted());
-        let times = Times::new();
+        let times = IterationTimes::new();
         let decode = Phase::Decode as usize;
         for ns in [0, MS, MS + 1, 2 * MS, 10_000 * MS, 10_000 * MS + 1] {
             times.add(decode, ns);
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn sums_and_counts_are_of_the_same_moment_while_iterations_end() {
         const COUNT: u64 = 200_000;
-        let times = Times::new();
+        let times = IterationTimes::new();
         thread::scope(|scope| {
             scope.spawn(|| (0..COUNT).for_each(|n| times.add(n as usize % PHASES, 5 * MS)));
             let mut last = 0;

@@ -12,8 +12,8 @@ use std::os::unix::fs::FileExt;
 use tllmprof_platform::descriptor::OwnFile;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
-use tllmprof_platform::system::{self, Clock, ThreadUsage};
-use tllmprof_platform::thread::{self, Record};
+use tllmprof_platform::system::{self, SystemClock, ThreadUsage};
+use tllmprof_platform::thread::{self, ThreadRecord};
 use tllmprof_record::{Event, Used, What};
 use tllmprof_sync::Lock;
 
@@ -153,7 +153,10 @@ pub fn wait_begins() -> bool {
 fn asked_wait_begins() {
     if THREAD.load(Ordering::Relaxed) == this_thread() {
         RAN_BEFORE.store(system::own_processor_time().unwrap_or(0), Ordering::Relaxed);
-        WAITS_SINCE.store(system::nanoseconds(Clock::Monotonic), Ordering::Relaxed);
+        WAITS_SINCE.store(
+            system::nanoseconds(SystemClock::Monotonic),
+            Ordering::Relaxed,
+        );
     }
 }
 
@@ -171,7 +174,7 @@ fn asked_wait_ends(since: u64) {
     if THREAD.load(Ordering::Relaxed) != this_thread() {
         return;
     }
-    let took = system::nanoseconds(Clock::Monotonic).saturating_sub(since);
+    let took = system::nanoseconds(SystemClock::Monotonic).saturating_sub(since);
     WAITS_SINCE.store(0, Ordering::Relaxed);
     let before = RAN_BEFORE.load(Ordering::Relaxed);
     if let Some(now) = system::own_processor_time().filter(|_| before > 0) {
@@ -316,7 +319,7 @@ fn take(used: ThreadUsage, delayed: u64) {
 
 /// Returns the calling thread's number, without a system call if it is known.
 pub fn this_thread() -> u64 {
-    let number = thread::current().map_or_else(ids::thread, Record::number);
+    let number = thread::current().map_or_else(ids::thread, ThreadRecord::number);
     u64::from(number.cast_unsigned())
 }
 

@@ -23,7 +23,7 @@ use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::pages::{self, Chained, Spare, Zeroed};
 use tllmprof_platform::system;
 use tllmprof_platform::thread::{self, Part};
-use tllmprof_steps::ranges::open::Open;
+use tllmprof_steps::ranges::open::OpenRanges;
 use tllmprof_sync::Published;
 
 lifecycle::global! {
@@ -53,7 +53,7 @@ pub struct Writer {
     pub launched: Cell<u8>,
     thread: Cell<u32>,
     /// The writer into the thread's chunk; `None` before the first event.
-    events: Own<Option<EventWriter>>,
+    events: ThreadOnly<Option<EventWriter>>,
     /// The number of events that were written.
     kept: AtomicU64,
     /// The number of dropped events that no event of the record reports yet.
@@ -71,7 +71,7 @@ pub struct Writer {
     /// The number of events that were dropped.
     dropped: AtomicU64,
     /// The pushed ranges that are open; `None` before the first.
-    open: Own<Option<&'static mut Ranges>>,
+    open: ThreadOnly<Option<&'static mut Ranges>>,
     /// The next of the spare writers.
     next: Published<Writer>,
     /// The number of times that the thread is in the driver for GPU times now, and the ticks that such calls
@@ -90,18 +90,18 @@ unsafe impl Sync for Writer {}
 unsafe impl Zeroed for Writer {}
 const _: () = assert!(size_of::<Option<EventWriter>>() == size_of::<EventWriter>());
 
-/// Open ranges, in pages of their own.
+/// OpenRanges ranges, in pages of their own.
 #[repr(transparent)]
-struct Ranges(Open);
+struct Ranges(OpenRanges);
 
-// SAFETY: zeros are no open ranges, as `Open` documents.
+// SAFETY: zeros are no open ranges, as `OpenRanges` documents.
 unsafe impl Zeroed for Ranges {}
 
 /// A value that only the thread with the writer uses, and never within another use: `is_busy` keeps its
 /// signal handlers away.
-struct Own<T>(UnsafeCell<T>);
+struct ThreadOnly<T>(UnsafeCell<T>);
 
-impl<T> Own<T> {
+impl<T> ThreadOnly<T> {
     #[inline]
     fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
         // SAFETY: only this thread uses the value. It is in no other use of it: the acts below use nothing
@@ -168,9 +168,9 @@ pub fn write_late(event: &Event) -> bool {
 
 /// The calling thread's writer, taken for one use: events of the thread's signal handlers are dropped while
 /// this value lives.
-pub struct Taken(&'static Writer);
+pub struct TakenWriter(&'static Writer);
 
-impl Taken {
+impl TakenWriter {
     #[inline(always)]
     fn new(writer: &'static Writer) -> Self {
         writer.is_busy.store(true, Ordering::Relaxed);
@@ -179,7 +179,7 @@ impl Taken {
     }
 }
 
-impl Deref for Taken {
+impl Deref for TakenWriter {
     type Target = Writer;
 
     #[inline(always)]
@@ -188,7 +188,7 @@ impl Deref for Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for TakenWriter {
     #[inline(always)]
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
@@ -199,7 +199,7 @@ impl Drop for Taken {
 /// Takes the calling thread's writer to write an event. If it is in use, or if there is none, the event
 /// counts as dropped.
 #[inline]
-pub fn take() -> Option<Taken> {
+pub fn take() -> Option<TakenWriter> {
     let Some(writer) = current().or_else(begin) else {
         LOST.fetch_add(1, Ordering::Relaxed);
         return None;
@@ -208,7 +208,7 @@ pub fn take() -> Option<Taken> {
         writer.drop_one();
         return None;
     }
-    let writer = Taken::new(writer);
+    let writer = TakenWriter::new(writer);
     if writer.unreported.get() != 0 {
         writer.report_dropped();
     }
@@ -230,7 +230,7 @@ impl Writer {
         if self.is_busy.load(Ordering::Relaxed) || self.unreported.get() != 0 {
             return false;
         }
-        let writer = Taken::new(self);
+        let writer = TakenWriter::new(self);
         let is_kept = writer.in_chunk(|events| events.push_within_block(row));
         if is_kept {
             writer.count_kept();
@@ -350,7 +350,7 @@ impl Writer {
 
     /// Runs `act` on the thread's open ranges, if there is memory for them.
     #[inline]
-    pub fn with_open<R>(&self, act: impl FnOnce(&mut Open) -> R) -> Option<R> {
+    pub fn with_open<R>(&self, act: impl FnOnce(&mut OpenRanges) -> R) -> Option<R> {
         self.open.with(|open| {
             if open.is_none() {
                 *open = room_for_ranges();
@@ -459,7 +459,7 @@ fn begin() -> Option<&'static Writer> {
         writer.begin_thread(record.number().cast_unsigned());
         Some(writer)
     })?;
-    let taken = Taken::new(writer);
+    let taken = TakenWriter::new(writer);
     taken.push_name();
     taken.is_named.set(true);
     drop(taken);

@@ -9,26 +9,26 @@ use tllmprof_platform::libcuda::functions;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Published;
 
-use crate::nodes::Launch;
+use crate::nodes::LaunchNode;
 
-type Handle = *mut c_void;
+type CuHandle = *mut c_void;
 
 functions! {
     /// The functions of libcuda that are used here; `None` for one that it lacks.
     Functions
 
     // `_v2` fails for edges that have data; `_v3` returns the data in an additional argument.
-    capture_2: fn(Handle, &mut c_int, &mut u64, &mut Handle, &mut Handle, &mut usize) = c"cuStreamGetCaptureInfo_v2";
-    capture_3: fn(Handle, &mut c_int, &mut u64, &mut Handle, &mut Handle, &mut Handle, &mut usize)
+    capture_2: fn(CuHandle, &mut c_int, &mut u64, &mut CuHandle, &mut CuHandle, &mut usize) = c"cuStreamGetCaptureInfo_v2";
+    capture_3: fn(CuHandle, &mut c_int, &mut u64, &mut CuHandle, &mut CuHandle, &mut CuHandle, &mut usize)
         = c"cuStreamGetCaptureInfo_v3";
-    count: fn(Handle, Option<&mut Handle>, &mut usize) = c"cuGraphGetNodes";
-    node_type: fn(Handle, &mut c_int) = c"cuGraphNodeGetType";
-    child: fn(Handle, &mut Handle) = c"cuGraphChildGraphNodeGetGraph";
-    kernel: fn(Handle, &mut KernelParams) = c"cuGraphKernelNodeGetParams_v2";
+    count: fn(CuHandle, Option<&mut CuHandle>, &mut usize) = c"cuGraphGetNodes";
+    node_type: fn(CuHandle, &mut c_int) = c"cuGraphNodeGetType";
+    child: fn(CuHandle, &mut CuHandle) = c"cuGraphChildGraphNodeGetGraph";
+    kernel: fn(CuHandle, &mut KernelParams) = c"cuGraphKernelNodeGetParams_v2";
 }
 
 /// The type of `cuGraphGetNodes` when it is called with room for handles.
-type Nodes = unsafe extern "C" fn(Handle, *mut Handle, *mut usize) -> c_int;
+type Nodes = unsafe extern "C" fn(CuHandle, *mut CuHandle, *mut usize) -> c_int;
 
 lifecycle::global! {
     #[fork(keep = "the child has the driver loaded, too")]
@@ -98,7 +98,7 @@ pub struct CapturePoint {
     pub node: usize,
 }
 
-fn handle(of: usize) -> Handle {
+fn handle(of: usize) -> CuHandle {
     core::ptr::with_exposed_provenance_mut(of)
 }
 
@@ -149,7 +149,7 @@ pub fn captured(stream: CallStream) -> Option<CapturePoint> {
     let node = if count == 1 && !nodes.is_null() {
         // SAFETY: the driver has returned an array of that many handles, which is valid until the next call
         // for this stream; the calling thread is in a call for it.
-        unsafe { nodes.cast::<Handle>().read() }.expose_provenance()
+        unsafe { nodes.cast::<CuHandle>().read() }.expose_provenance()
     } else {
         0
     };
@@ -174,10 +174,10 @@ pub fn child(node: usize) -> Option<usize> {
 }
 
 /// Returns the kernel of a kernel node.
-pub fn kernel(node: usize) -> Option<Launch> {
+pub fn kernel(node: usize) -> Option<LaunchNode> {
     let mut params = KernelParams::default();
     let kernel = Functions::get()?.kernel?;
-    (kernel(handle(node), &mut params) == 0).then_some(Launch {
+    (kernel(handle(node), &mut params) == 0).then_some(LaunchNode {
         function: match params.function {
             0 => params.kernel,
             function => function,
@@ -251,7 +251,7 @@ fn nodes(graph: usize) -> Option<Vec<usize>> {
     is_whole.then(|| {
         handles
             .into_iter()
-            .map(|node: Handle| node.expose_provenance())
+            .map(|node: CuHandle| node.expose_provenance())
             .collect()
     })
 }

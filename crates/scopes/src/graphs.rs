@@ -11,7 +11,7 @@ use tllmprof_record::GraphState;
 use tllmprof_sync::{Guard, Lock};
 
 use crate::driver::{self, Inner, Shape};
-use crate::nodes::{CapturedGraph, Node, Seen};
+use crate::nodes::{CapturedGraph, Node, SeenNodes};
 use crate::paths;
 
 /// The largest number of nodes that are kept of all graphs together, 32 bytes each and up to 60 while they
@@ -50,7 +50,7 @@ enum Nodes {
     /// The nodes that were seen, by the driver's handles. Their order is only determined when something is
     /// made of the graph: asking for the number of nodes during the capture takes time that grows with it,
     /// 1.7 µs for 1000.
-    Seen(Seen),
+    Seen(SeenNodes),
     InOrder(Arc<CapturedGraph>),
 }
 
@@ -362,9 +362,9 @@ impl Graphs {
                 let known = shape.nodes.iter().zip(captured.own_nodes());
                 let known: Vec<_> = known.map(|(handle, node)| (*handle, *node)).collect();
                 self.nodes += known.len();
-                Seen(known)
+                SeenNodes(known)
             }
-            _ => Seen::default(),
+            _ => SeenNodes::default(),
         };
         self.graphs.insert(
             handle,
@@ -387,7 +387,7 @@ impl Graphs {
             // If the nodes of the original are not known, those of the clone are not either.
             nodes: match of {
                 GraphOrigin::Captured(captured) => Nodes::InOrder(captured),
-                GraphOrigin::Not(_) => Nodes::Seen(Seen::default()),
+                GraphOrigin::Not(_) => Nodes::Seen(SeenNodes::default()),
             },
             inner: Vec::new(),
             is_open: false,
@@ -502,7 +502,7 @@ impl Graphs {
 impl ProgramGraph {
     fn begun() -> Self {
         Self {
-            nodes: Nodes::Seen(Seen::default()),
+            nodes: Nodes::Seen(SeenNodes::default()),
             inner: Vec::new(),
             is_open: true,
             is_full: false,

@@ -32,7 +32,7 @@ pub use graphs::{
     is_changed, resolve, updated,
 };
 pub use judge::{Replayed, judge, node};
-pub use nodes::{Launch, Made, name_hash};
+pub use nodes::{LaunchNode, Made, name_hash};
 pub use stack::{OWN, innermost, launches, pop, push, push_within};
 
 /// Stores what the settings ask for. Called by the constructor.

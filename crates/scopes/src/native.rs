@@ -10,7 +10,7 @@ use tllmprof_platform::{stack as machine, thread};
 
 use crate::entry::{NATIVE, OpenScope};
 use crate::paths;
-use crate::stack::{self, Open};
+use crate::stack::{self, OpenScopes};
 
 /// A call that was entered.
 #[derive(Clone, Copy)]
@@ -22,7 +22,7 @@ pub struct NativeCall {
     pub value: usize,
 }
 
-impl Open {
+impl OpenScopes {
     /// Closes the calls with that mark, and those within them. A function that ends with a jump to another
     /// has that function's mark.
     fn close(&self, mark: u32) {
@@ -95,7 +95,7 @@ pub fn is_over_full() {
 
 /// Called when the call with that mark has returned, on the thread that made it.
 pub fn returns(mark: u32) {
-    if let Some(open) = thread::part::<Open>() {
+    if let Some(open) = thread::part::<OpenScopes>() {
         open.close(mark);
     }
 }
@@ -103,7 +103,7 @@ pub fn returns(mark: u32) {
 /// Called when an exception passes the frame of the call with that mark, which stays in use until
 /// [`take_left`].
 pub fn is_passed(mark: u32) {
-    let Some(open) = thread::part::<Open>() else {
+    let Some(open) = thread::part::<OpenScopes>() else {
         return;
     };
     open.settle();
@@ -122,7 +122,7 @@ pub fn is_passed(mark: u32) {
 /// Passes the marks of calls that exceptions have left on this thread to `free`, when another call begins
 /// whose return address is at `place`. Not if that call is in a signal handler, within the unwinder.
 pub fn take_left(place: usize, mut free: impl FnMut(u32)) {
-    let Some(open) = thread::part::<Open>() else {
+    let Some(open) = thread::part::<OpenScopes>() else {
         return;
     };
     let calls = &open.calls;

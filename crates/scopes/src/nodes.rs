@@ -10,7 +10,7 @@ use tllmprof_platform::driver::Driver;
 
 /// A kernel launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Launch {
+pub struct LaunchNode {
     /// The driver's handle of its function; 0 if a runtime that is not followed launches it.
     pub function: usize,
     pub grid: [u32; 3],
@@ -19,7 +19,7 @@ pub struct Launch {
 /// The kind of node that a call has made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Made {
-    Kernel(Launch),
+    Kernel(LaunchNode),
     /// A copy or a memory set: the driver may run a kernel of its own for it.
     Work,
 }
@@ -34,7 +34,7 @@ pub enum Node {
     },
     Kernel {
         scope: u32,
-        launch: Launch,
+        launch: LaunchNode,
     },
 }
 
@@ -56,7 +56,7 @@ impl Node {
     }
 
     /// Returns the launch of a kernel.
-    pub const fn launch(&self) -> Option<Launch> {
+    pub const fn launch(&self) -> Option<LaunchNode> {
         match self {
             Self::Kernel { launch, .. } => Some(*launch),
             Self::Unseen | Self::Work { .. } => None,
@@ -144,12 +144,12 @@ pub fn name_hash(name: &[u8]) -> u64 {
 
 /// Nodes by the driver's handles.
 #[derive(Clone, Debug, Default)]
-pub struct Seen(pub Vec<(usize, Node)>);
+pub struct SeenNodes(pub Vec<(usize, Node)>);
 
 // While they are captured they take up to one and a half times this size.
 const _: () = assert!(size_of::<(usize, Node)>() * 3 / 2 <= 64);
 
-impl Seen {
+impl SeenNodes {
     pub fn add(&mut self, handle: usize, node: Node) {
         if self.0.len() == self.0.capacity() {
             // Smaller steps than those of `Vec`: there are many nodes, and they stay for long.

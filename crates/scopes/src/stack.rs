@@ -16,7 +16,7 @@ use crate::paths;
 pub const OWN: usize = 1;
 
 /// The open scopes of a thread, and the call that it is in. Only the thread itself uses it.
-pub struct Open {
+pub struct OpenScopes {
     entries: [OpenScope; DEEPEST],
     depth: Cell<usize>,
     /// The number of open scopes beyond the limit.
@@ -54,29 +54,29 @@ impl Pending {
 
 // SAFETY: only the thread that has it uses its cells (`with` gets the calling thread's), and another thread
 // takes it over only after that thread has ended.
-unsafe impl Sync for Open {}
+unsafe impl Sync for OpenScopes {}
 // SAFETY: cells of numbers, for which zeros are a value.
-unsafe impl Zeroed for Open {}
+unsafe impl Zeroed for OpenScopes {}
 
 // SAFETY: `Kind::Scopes` belongs only to this type.
-unsafe impl Part for Open {
+unsafe impl Part for OpenScopes {
     const KIND: thread::Kind = thread::Kind::Scopes;
 
     fn thread_ends(&'static self) {}
 }
 
 /// Runs `act` on the calling thread's open scopes, which it has from its first range or launch on.
-pub fn with<T>(act: impl FnOnce(&Open) -> T) -> Option<T> {
-    let open = thread::part::<Open>().or_else(begin)?;
+pub fn with<T>(act: impl FnOnce(&OpenScopes) -> T) -> Option<T> {
+    let open = thread::part::<OpenScopes>().or_else(begin)?;
     Some(act(open))
 }
 
 #[cold]
-fn begin() -> Option<&'static Open> {
-    thread::begin_part(|_, left: Option<&'static Open>| {
+fn begin() -> Option<&'static OpenScopes> {
+    thread::begin_part(|_, left: Option<&'static OpenScopes>| {
         let open = match left {
             Some(left) => left,
-            None => pages::batch::<Open>(1)?.first()?,
+            None => pages::batch::<OpenScopes>(1)?.first()?,
         };
         open.depth.set(0);
         open.beyond.set(0);
@@ -87,7 +87,7 @@ fn begin() -> Option<&'static Open> {
     })
 }
 
-impl Open {
+impl OpenScopes {
     /// Returns the open scopes within the limit.
     pub fn open_entries(&self) -> &[OpenScope] {
         &self.entries[..self.depth.get()]
@@ -210,7 +210,7 @@ pub fn pop(domain: usize) {
 
 /// Returns the innermost part of the calling thread's scope.
 pub fn innermost() -> Option<&'static [u8]> {
-    paths::name(with(Open::scope)?)
+    paths::name(with(OpenScopes::scope)?)
 }
 
 /// Called when the calling thread launches work outside a capture: records its scope, if the record keeps

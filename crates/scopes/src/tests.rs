@@ -9,7 +9,7 @@ use tllmprof_record::GraphState;
 use crate::driver::{Inner, Shape};
 use crate::graphs::{self, GraphOrigin, Graphs};
 use crate::judge::{Kernel, difference};
-use crate::nodes::{CapturedGraph, Launch, Made, Node};
+use crate::nodes::{CapturedGraph, LaunchNode, Made, Node};
 use crate::{OWN, Within, capture_ends, native, node, paths, pop, push, push_within, stack};
 
 /// The known graphs belong to the process: only one test at a time uses them.
@@ -127,7 +127,7 @@ fn each_thread_has_its_own() {
 
 fn kernel(scope: u32, function: usize) -> Node {
     let grid = [function as u32, 1, 1];
-    let made = Made::Kernel(Launch { function, grid });
+    let made = Made::Kernel(LaunchNode { function, grid });
     Node::seen(scope, made)
 }
 

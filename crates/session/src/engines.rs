@@ -129,20 +129,20 @@ pub fn by_ranges() -> Option<&'static Engine> {
 
 /// Returns the first engine that is in the process.
 fn first_seen() -> Option<&'static Engine> {
-    let loaded = Loaded::look_for(ENGINES.iter().map(|engine| engine.seen_by));
+    let loaded = LoadedModules::look_for(ENGINES.iter().map(|engine| engine.seen_by));
     known(|what| is_imported(what) || loaded.has(what))
 }
 
 /// Returns the first engine that the loader knows. Engines that Python has imported are followed when they
 /// are called, and do not prevent others from being followed.
 fn first_loaded() -> Option<&'static Engine> {
-    let loaded = Loaded::look_for(ENGINES.iter().map(|engine| engine.seen_by));
+    let loaded = LoadedModules::look_for(ENGINES.iter().map(|engine| engine.seen_by));
     known(|what| loaded.has(what))
 }
 
 /// Returns true if the process has it.
 pub fn seen(what: &Seen) -> bool {
-    is_imported(what) || Loaded::look_for([*what].into_iter()).has(what)
+    is_imported(what) || LoadedModules::look_for([*what].into_iter()).has(what)
 }
 
 /// Returns true if Python has imported it since the library was loaded.
@@ -154,7 +154,7 @@ fn is_imported(what: &Seen) -> bool {
 }
 
 /// The modules and symbols that the loader has.
-struct Loaded(Vec<Sought>);
+struct LoadedModules(Vec<Sought>);
 
 struct Sought {
     what: Seen,
@@ -163,7 +163,7 @@ struct Sought {
     is_there: bool,
 }
 
-impl Loaded {
+impl LoadedModules {
     /// Looks for all modules and symbols in one walk. No file is read during the walk: other threads may wait for
     /// the loader.
     fn look_for(what: impl Iterator<Item = Seen>) -> Self {

@@ -43,7 +43,7 @@ pub fn memory() -> Memory {
     Memory {
         learner: LEARNER.lock(),
         trails: &TRAILS,
-        clock: || system::nanoseconds(system::Clock::Monotonic),
+        clock: || system::nanoseconds(system::SystemClock::Monotonic),
     }
 }
 

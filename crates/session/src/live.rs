@@ -141,7 +141,7 @@ impl Refusal {
 
 /// The state of the process, for a status request.
 #[derive(Clone, Debug)]
-pub struct Status {
+pub struct ProcessStatus {
     pub rank: Rank,
     pub engine: Option<&'static str>,
     pub step: &'static Step,
@@ -328,7 +328,7 @@ pub fn close_idle() {
 }
 
 /// Returns the state of the process; `None` if it is ending.
-pub fn status() -> Option<Status> {
+pub fn status() -> Option<ProcessStatus> {
     let mut guard = lock()?;
     let state = guard.as_mut()?;
     let iterations = state.counter.iterations(&state.slots);
@@ -336,7 +336,7 @@ pub fn status() -> Option<Status> {
     state.rank_is_wanted = true;
     let open = state.schedule.open().map(|open| (open.window, true));
     let demanded = state.schedule.demanded().map(|window| (window, false));
-    let status = Status {
+    let status = ProcessStatus {
         rank: state.rank,
         engine: state.engine().map(|found| found.engine.name),
         step: state.step(),

@@ -36,7 +36,7 @@ lifecycle::global! {
 
 /// Follows the calling thread, which makes a step. If all slots are in use, it is not followed.
 pub fn follow() {
-    let number = thread::current().map_or_else(ids::thread, thread::Record::number);
+    let number = thread::current().map_or_else(ids::thread, thread::ThreadRecord::number);
     let ours = |place: &&ThreadSlot| place.number.load(Ordering::Relaxed) == number;
     let free = |place: &&ThreadSlot| {
         let taken = place

@@ -16,7 +16,7 @@ use tllmprof_recorder::{self as recorder, NO_STRING, StringId};
 /// Largest number of addresses whose names are kept.
 const MAX_NAMES: usize = 1 << 16;
 
-struct Module {
+struct MappedModule {
     start: usize,
     end: usize,
     /// The difference between addresses in memory and in its file.
@@ -29,7 +29,7 @@ struct Module {
 /// The modules of the process, and the names of addresses in them.
 #[derive(Default)]
 pub struct Modules {
-    known: Vec<Module>,
+    known: Vec<MappedModule>,
     /// Number of module loads and unloads when the list was read.
     changes: Option<u64>,
     names: HashMap<usize, StringId, BuildHasherDefault<OfAddress>>,
@@ -45,7 +45,7 @@ impl Modules {
         self.names.clear();
         self.known.clear();
         elf::with_modules(|modules| {
-            self.known.extend(modules.iter().map(|module| Module {
+            self.known.extend(modules.iter().map(|module| MappedModule {
                 start: module.start,
                 end: module.end,
                 base: module.base,
@@ -69,7 +69,7 @@ impl Modules {
         self.containing(address)?.unwind_table
     }
 
-    fn containing(&self, address: usize) -> Option<&Module> {
+    fn containing(&self, address: usize) -> Option<&MappedModule> {
         let after = self.known.partition_point(|module| module.start <= address);
         let module = self.known.get(after.checked_sub(1)?)?;
         (address < module.end).then_some(module)

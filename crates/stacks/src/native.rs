@@ -107,7 +107,7 @@ pub struct Ring {
 }
 
 /// A sample of a thread's native stack.
-pub struct Sample<'a> {
+pub struct NativeSample<'a> {
     /// Time in nanoseconds of the monotonic clock.
     pub time: u64,
     /// The addresses that the kernel found by frame pointers, the innermost first. The first lies within its function,
@@ -117,7 +117,7 @@ pub struct Sample<'a> {
     pub copy: Option<(Registers, &'a [u64])>,
 }
 
-impl Sample<'_> {
+impl NativeSample<'_> {
     /// Returns the addresses of its functions by frame pointers. Those of callers lie within the call instruction.
     pub fn by_frame_pointers(&self) -> impl Iterator<Item = usize> {
         let addresses = self
@@ -130,7 +130,7 @@ impl Sample<'_> {
         addresses.enumerate().map(exact)
     }
 
-    fn parse(record: &[u64], has_stacks: bool) -> Option<Sample<'_>> {
+    fn parse(record: &[u64], has_stacks: bool) -> Option<NativeSample<'_>> {
         let [time, count, rest @ ..] = record else {
             return None;
         };
@@ -157,7 +157,7 @@ impl Sample<'_> {
             }
             _ => None,
         };
-        Some(Sample {
+        Some(NativeSample {
             time: *time,
             chain,
             copy,
@@ -213,7 +213,7 @@ impl Ring {
     }
 
     /// Calls `act` for each stack that was recorded since the last call.
-    pub fn each(&mut self, mut act: impl FnMut(&Sample<'_>)) {
+    pub fn each(&mut self, mut act: impl FnMut(&NativeSample<'_>)) {
         let head = self.word(HEAD_OFFSET).load(Ordering::Acquire);
         let data = self.data;
         let at = |bytes: u64| HEADER_BYTES + bytes as usize % data;
@@ -230,7 +230,7 @@ impl Ring {
             record.extend(words.map(|bytes| self.word(at(bytes)).load(Ordering::Relaxed)));
             self.tail += size;
             if header as u32 == SAMPLE_RECORD
-                && let Some(sample) = Sample::parse(&record, self.has_stacks)
+                && let Some(sample) = NativeSample::parse(&record, self.has_stacks)
             {
                 act(&sample);
             }
@@ -285,7 +285,7 @@ impl Drop for Ring {
 
 /// Returns the present time by the clock of [`Ring::each`].
 pub fn now() -> u64 {
-    system::nanoseconds(system::Clock::Monotonic)
+    system::nanoseconds(system::SystemClock::Monotonic)
 }
 
 #[cfg(test)]

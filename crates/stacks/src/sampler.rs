@@ -24,7 +24,7 @@ use super::followed::{self, Followed};
 use super::frames::Frames;
 use super::modules::Modules;
 use super::native::{self, Ring};
-use super::scheduled::{Scheduled, Seen};
+use super::scheduled::{Scheduled, ThreadActivity};
 use super::unwind::Unwinder;
 
 const NO_THREAD: u32 = 0;
@@ -54,12 +54,12 @@ lifecycle::global! {
     static IS_REFUSED: AtomicBool = AtomicBool::new(false);
     /// Data that one window's thread leaves for the next one's.
     #[fork(reset)]
-    static KEPT: Lock<Option<Box<Kept>>> = Lock::new(None);
+    static KEPT: Lock<Option<Box<StringIds>>> = Lock::new(None);
 }
 
 /// Data that is valid as long as the record's strings are the same.
 #[derive(Default)]
-struct Kept {
+struct StringIds {
     /// The record's era in which the data is valid.
     era: u32,
     names: Names,
@@ -68,7 +68,7 @@ struct Kept {
     unwinder: Unwinder,
 }
 
-impl Kept {
+impl StringIds {
     /// Forgets everything if a window with strings of its own has opened. Returns true if so.
     fn keep_up(&mut self) -> bool {
         let era = recorder::era();
@@ -101,7 +101,7 @@ impl Kept {
 
     /// Returns the innermost frame of a sample: by the modules' tables, unless these end early and frame pointers lead
     /// further.
-    fn sampled(&mut self, sample: &native::Sample<'_>, addresses: &mut Vec<usize>) -> u32 {
+    fn sampled(&mut self, sample: &native::NativeSample<'_>, addresses: &mut Vec<usize>) -> u32 {
         addresses.clear();
         let Self {
             unwinder, modules, ..
@@ -247,7 +247,7 @@ extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
 fn run() {
     let Some(rate) = rate() else { return };
     let kept = KEPT.lock_for(END_TIMEOUT).and_then(|mut kept| kept.take());
-    let mut sampler = Sampler {
+    let mut sampler = SamplingThread {
         process: ids::process(),
         kept: kept.unwrap_or_default(),
         period: 1_000_000_000 / rate.max(1),
@@ -285,18 +285,18 @@ struct Slept {
 }
 
 /// Python's interpreter in this process.
-enum Interpreter {
+enum InterpreterState {
     NotThere,
     Read(&'static Ready),
     /// The interpreter is there, but its stacks cannot be read.
     Hidden,
 }
 
-struct Sampler {
+struct SamplingThread {
     process: i32,
     /// Mean interval between samples, in nanoseconds.
     period: u64,
-    kept: Box<Kept>,
+    kept: Box<StringIds>,
     threads: Vec<Thread>,
     /// The functions of one stack, the innermost first.
     functions: Vec<StringId>,
@@ -304,7 +304,7 @@ struct Sampler {
     addresses: Vec<usize>,
 }
 
-impl Sampler {
+impl SamplingThread {
     /// Samples until it is requested to end, or until no thread is left to sample.
     fn run(&mut self) {
         let mut intervals = Intervals::new(self.period);
@@ -336,9 +336,9 @@ impl Sampler {
     fn sample(&mut self) -> bool {
         self.take_native();
         let interpreter = match python::ready() {
-            None => Interpreter::NotThere,
-            Some(Ok(ready)) => Interpreter::Read(ready),
-            Some(Err(_)) if takes_native() => Interpreter::Hidden,
+            None => InterpreterState::NotThere,
+            Some(Ok(ready)) => InterpreterState::Read(ready),
+            Some(Err(_)) if takes_native() => InterpreterState::Hidden,
             Some(Err(_)) => return false,
         };
         let mut is_anybody_left = false;
@@ -354,7 +354,7 @@ impl Sampler {
     }
 
     /// Samples a thread. Returns false if it has ended, or nothing can be read.
-    fn sample_one(&mut self, interpreter: &Interpreter, thread: Followed) -> bool {
+    fn sample_one(&mut self, interpreter: &InterpreterState, thread: Followed) -> bool {
         let start = recorder::ticks();
         self.kept.keep_up();
         // SAFETY: takes nothing.
@@ -370,12 +370,15 @@ impl Sampler {
             return true;
         }
         let found = match (interpreter, thread.target) {
-            (Interpreter::Read(ready), Some(target)) => self.walk(ready, index, target),
-            (Interpreter::Read(_), None) | (Interpreter::NotThere, _) => Ok((Taken::NoPython, 0)),
+            (InterpreterState::Read(ready), Some(target)) => self.walk(ready, index, target),
+            (InterpreterState::Read(_), None) | (InterpreterState::NotThere, _) => {
+                Ok((Taken::NoPython, 0))
+            }
             // It is not known whether the thread is in a Python function.
-            (Interpreter::Hidden, _) => return true,
+            (InterpreterState::Hidden, _) => return true,
         };
-        let Seen::There(state) = self.threads[index].scheduled.seen(thread, used, ours) else {
+        let ThreadActivity::There(state) = self.threads[index].scheduled.seen(thread, used, ours)
+        else {
             return false;
         };
         let (taken, frame) = match found {
@@ -444,7 +447,7 @@ impl Sampler {
                 self.functions.clear();
                 let functions = &mut self.functions;
                 let codes = walker.codes();
-                let Kept { names, frames, .. } = &mut *self.kept;
+                let StringIds { names, frames, .. } = &mut *self.kept;
                 let is_whole =
                     names.strings(self.process, ready, codes, |name| functions.push(name))?;
                 Ok(if is_whole {
@@ -486,7 +489,7 @@ fn write(start: u64, sample: What, asleep: Option<What>) {
     }
 }
 
-impl Sampler {
+impl SamplingThread {
     /// Writes the native stacks that were recorded since the last time.
     fn take_native(&mut self) {
         let Self {

@@ -13,7 +13,7 @@ use super::followed::Followed;
 
 /// The state of a thread at a sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Seen {
+pub enum ThreadActivity {
     /// The thread exists, and is in this state, if it is known.
     There(Option<ThreadState>),
     /// The thread has ended.
@@ -49,25 +49,25 @@ impl Scheduled {
 
     /// Returns the state of the thread at a sample that has just been taken. The sample began on processor `ours`, when
     /// the thread had `used` this much processor time.
-    pub fn seen(&mut self, thread: Followed, used: u64, ours: i32) -> Seen {
+    pub fn seen(&mut self, thread: Followed, used: u64, ours: i32) -> ThreadActivity {
         let Some(now) = processor_time(thread.number) else {
             close(thread.place);
-            return Seen::Gone;
+            return ThreadActivity::Gone;
         };
         let at = Instant::now();
         let ran = u128::from(now.saturating_sub(self.used));
         let ran_mostly = 2 * ran > at.duration_since(self.at).as_nanos();
         (self.at, self.used) = (at, now);
         if now > used {
-            return Seen::There(Some(ThreadState::Running));
+            return ThreadActivity::There(Some(ThreadState::Running));
         }
         let Some((letter, processor)) = look(thread) else {
-            return Seen::There(None);
+            return ThreadActivity::There(None);
         };
-        Seen::There(Some(match letter {
+        ThreadActivity::There(Some(match letter {
             b'Z' | b'X' | b'x' => {
                 close(thread.place);
-                return Seen::Gone;
+                return ThreadActivity::Gone;
             }
             // If the sampler has taken the processor from the thread, its state until then counts.
             b'R' if processor == ours && ran_mostly => ThreadState::Running,
@@ -143,13 +143,18 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(1));
                 scheduled.seen(thread, used, ours)
             };
-            let has = |state| move |seen: Seen| seen == Seen::There(Some(state));
+            let has =
+                |state| move |seen: ThreadActivity| seen == ThreadActivity::There(Some(state));
             assert!((0..1000).map(|_| see()).any(has(ThreadState::Running)));
             sleeps.store(true, Ordering::Relaxed);
             assert!((0..1000).map(|_| see()).any(has(ThreadState::Sleeping)));
             worker.thread().unpark();
             worker.join().unwrap();
-            assert!((0..1000).map(|_| see()).any(|seen| seen == Seen::Gone));
+            assert!(
+                (0..1000)
+                    .map(|_| see())
+                    .any(|seen| seen == ThreadActivity::Gone)
+            );
             assert!(!files::is_open(0));
         });
     }

@@ -48,7 +48,7 @@ pub enum Next {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Part {
+enum LengthPart {
     First,
     Kernels {
         /// The number of iterations that have ended.
@@ -61,7 +61,7 @@ enum Part {
 /// The window that is open.
 #[derive(Clone, Copy, Debug)]
 pub struct Measuring {
-    part: Part,
+    part: LengthPart,
     kernels: Option<KernelPart>,
     /// The usual duration of an iteration, if it is known.
     usual: Option<Duration>,
@@ -79,7 +79,7 @@ impl Measuring {
     /// A window that opens at `now`. `usual`: the usual duration of an iteration.
     pub const fn new(kernels: Option<KernelPart>, usual: Option<Duration>, now: Instant) -> Self {
         Self {
-            part: Part::First,
+            part: LengthPart::First,
             kernels,
             usual,
             opened: now,
@@ -92,7 +92,7 @@ impl Measuring {
 
     /// Returns true if the part with kernels has begun.
     pub const fn takes_kernels(&self) -> bool {
-        matches!(self.part, Part::Kernels { .. })
+        matches!(self.part, LengthPart::Kernels { .. })
     }
 
     /// Excludes the current iteration from the count: a stream was captured.
@@ -107,7 +107,7 @@ impl Measuring {
             .map(|since| now.saturating_duration_since(since));
         self.running = known.counts.then_some(now);
         self.over += 1;
-        if let Part::Kernels { over, since } = &mut self.part {
+        if let LengthPart::Kernels { over, since } = &mut self.part {
             *over += 1;
             let since = *since.get_or_insert(now);
             let is_over = self.kernels.is_none_or(|kernels| {
@@ -135,7 +135,7 @@ impl Measuring {
         match self.kernels {
             None => Next::Closes,
             Some(_) => {
-                self.part = Part::Kernels {
+                self.part = LengthPart::Kernels {
                     over: 0,
                     since: None,
                 };

@@ -127,7 +127,7 @@ fn agree(shortest: Duration, longest: Duration) -> bool {
 
 /// A block that is not full yet.
 #[derive(Clone, Copy, Debug, Default)]
-struct Block {
+struct OpenBlock {
     steps: [Duration; BLOCK],
     count: usize,
 }
@@ -162,7 +162,7 @@ impl Recent {
 pub struct Settling {
     /// The current step, and the time when it began.
     running: Option<(u64, Instant)>,
-    block: Block,
+    block: OpenBlock,
     medians: Recent,
     means: Recent,
     latest: Latest,
@@ -211,7 +211,7 @@ impl Settling {
     /// Called when a stream was captured.
     pub fn interrupt(&mut self) {
         self.running = None;
-        self.block = Block::default();
+        self.block = OpenBlock::default();
         (self.medians, self.means, self.latest) = Default::default();
     }
 
@@ -223,7 +223,7 @@ impl Settling {
 
     fn add(&mut self, step: Duration) {
         self.latest.push(step);
-        let Block { steps, count } = &mut self.block;
+        let OpenBlock { steps, count } = &mut self.block;
         if let Some(place) = steps.get_mut(*count) {
             *place = step;
             *count += 1;
@@ -234,7 +234,7 @@ impl Settling {
                 .push((steps[BLOCK / 2 - 1] + steps[BLOCK / 2]) / 2);
             let without_longest: Duration = steps[..BLOCK - 1].iter().sum();
             self.means.push(without_longest / (BLOCK as u32 - 1));
-            self.block = Block::default();
+            self.block = OpenBlock::default();
         }
     }
 

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::function::{Slots, Sources};
 use crate::imports;
 use crate::source::{Source, open};
-use crate::table::Table;
+use crate::table::SymbolTable;
 
 /// A file's symbols.
 pub struct Image {
@@ -18,7 +18,7 @@ pub struct Image {
     /// The separate file from which its symbol table was read.
     pub debug_file: Option<PathBuf>,
     /// The symbol tables, in the order in which their names are preferred.
-    pub(crate) tables: Vec<Table>,
+    pub(crate) tables: Vec<SymbolTable>,
     /// The slots of each dynamic symbol, by index.
     pub(crate) slots: Vec<Slots>,
     go: Go,
@@ -60,9 +60,9 @@ pub fn address_of(source: &(impl Source + ?Sized), name: &str) -> Option<u64> {
     (address != 0).then_some(address)
 }
 
-fn own_table(source: &(impl Source + ?Sized)) -> Option<Table> {
+fn own_table(source: &(impl Source + ?Sized)) -> Option<SymbolTable> {
     let elf = Elf::read(source).ok()?;
-    let read = Table::read(source, &elf, elf::SHT_SYMTAB, Sources::default());
+    let read = SymbolTable::read(source, &elf, elf::SHT_SYMTAB, Sources::default());
     read.ok().flatten()
 }
 
@@ -90,7 +90,7 @@ impl Image {
                 debug: true,
                 ..Sources::default()
             };
-            if let Ok(Some(table)) = Table::read(&file, &elf, elf::SHT_SYMTAB, sources) {
+            if let Ok(Some(table)) = SymbolTable::read(&file, &elf, elf::SHT_SYMTAB, sources) {
                 image.tables.push(table);
                 image.debug_file = Some(path);
                 image.go = go(&image.elf, &image.tables);
@@ -110,7 +110,7 @@ impl Image {
             dynamic: true,
             ..Sources::default()
         };
-        if let Some(table) = Table::read(source, &elf, elf::SHT_DYNSYM, dynamic)? {
+        if let Some(table) = SymbolTable::read(source, &elf, elf::SHT_DYNSYM, dynamic)? {
             slots = imports::slots(source, &elf, table.len())?;
             tables.push(table);
         }
@@ -118,7 +118,7 @@ impl Image {
             table: true,
             ..Sources::default()
         };
-        tables.extend(Table::read(source, &elf, elf::SHT_SYMTAB, own)?);
+        tables.extend(SymbolTable::read(source, &elf, elf::SHT_SYMTAB, own)?);
         Ok(Self {
             go: go(&elf, &tables),
             elf,
@@ -144,11 +144,11 @@ impl Image {
 
     /// Returns the number of symbols in its tables, of all kinds.
     pub fn symbols(&self) -> usize {
-        self.tables.iter().map(Table::len).sum()
+        self.tables.iter().map(SymbolTable::len).sum()
     }
 }
 
-fn go(elf: &Elf, tables: &[Table]) -> Go {
+fn go(elf: &Elf, tables: &[SymbolTable]) -> Go {
     let sections: [&[u8]; 4] = [
         b".gopclntab",
         b".data.rel.ro.gopclntab",

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::function::{Function, Slots, Sources};
 use crate::image::Image;
 use crate::pattern::Pattern;
-use crate::table::{Entry, Table};
+use crate::table::{Entry, SymbolTable};
 
 /// Largest number of functions that a rule may match; with more it is refused.
 pub const LIMIT: usize = 64;
@@ -64,7 +64,7 @@ impl Image {
 
     /// Returns the functions at the addresses for which `wanted` is true, by address.
     fn defined(&self, wanted: impl Fn(u64) -> bool) -> Vec<Function<'_>> {
-        let mut entries: Vec<(Entry, &Table)> = Vec::new();
+        let mut entries: Vec<(Entry, &SymbolTable)> = Vec::new();
         for table in &self.tables {
             let functions = table.functions(&self.elf);
             entries.extend(
@@ -143,7 +143,7 @@ impl Image {
         imports
     }
 
-    fn dynamic(&self) -> Option<&Table> {
+    fn dynamic(&self) -> Option<&SymbolTable> {
         self.tables.iter().find(|table| table.sources.dynamic)
     }
 }

@@ -47,9 +47,9 @@ impl Pattern {
             && self.regex.is_match(text)
     }
 
-    pub(crate) fn search<'a>(&self, strings: &'a [u8]) -> Search<'a> {
+    pub(crate) fn search<'a>(&self, strings: &'a [u8]) -> WordHits<'a> {
         let Some(words) = &self.words else {
-            return Search {
+            return WordHits {
                 strings,
                 hits: None,
             };
@@ -61,7 +61,7 @@ impl Pattern {
             hits.extend(Finder::new(word).find_iter(text));
         }
         hits.sort_unstable();
-        Search {
+        WordHits {
             strings,
             hits: Some(hits),
         }
@@ -70,13 +70,13 @@ impl Pattern {
 
 /// The positions of the words in a table of strings.
 #[derive(Default)]
-pub struct Search<'a> {
+pub struct WordHits<'a> {
     strings: &'a [u8],
     /// `None` if every name may match.
     hits: Option<Vec<usize>>,
 }
 
-impl Search<'_> {
+impl WordHits<'_> {
     /// Returns true if the name that begins at `at` may match.
     pub fn may_match(&self, at: u32) -> bool {
         let Some(hits) = &self.hits else {

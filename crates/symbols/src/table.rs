@@ -16,7 +16,7 @@ pub const LONGEST_NAME: usize = 1 << 15;
 /// Flag from the ELF ABI supplement for AArch64.
 const STO_AARCH64_VARIANT_PCS: u8 = 0x80;
 
-pub struct Table {
+pub struct SymbolTable {
     pub sources: Sources,
     symbols: Vec<u8>,
     strings: Vec<u8>,
@@ -43,7 +43,7 @@ pub struct Undefined {
     pub is_variant_call: bool,
 }
 
-impl Table {
+impl SymbolTable {
     /// Reads the table of a kind, `SHT_DYNSYM` or `SHT_SYMTAB`; `None` if the file has no such table.
     pub fn read(
         source: &(impl Source + ?Sized),

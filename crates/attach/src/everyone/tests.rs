@@ -169,7 +169,7 @@ fn traced<R: Send>(program: &Program, act: impl FnOnce() -> R + Send) -> R {
 #[test]
 fn all_threads_are_stopped_at_once_and_go_on() {
     let program = Program::start("sleepers");
-    let memory = Memory::open(program.pid()).unwrap();
+    let memory = ProcessMemory::open(program.pid()).unwrap();
     traced(&program, || {
         let everyone = Everyone::stop(program.pid(), &memory, TIMEOUT).unwrap();
         let states = program.states();
@@ -197,7 +197,7 @@ fn all_threads_are_stopped_at_once_and_go_on() {
 #[test]
 fn a_process_of_which_another_traces_a_thread_is_not_stopped() {
     let program = Program::start("sleepers");
-    let memory = Memory::open(program.pid()).unwrap();
+    let memory = ProcessMemory::open(program.pid()).unwrap();
     let last = *process::threads(program.pid()).iter().max().unwrap();
     traced(&program, || {
         let other = Stopped::stop(last, TIMEOUT).unwrap();
@@ -215,7 +215,7 @@ fn a_process_of_which_another_traces_a_thread_is_not_stopped() {
 #[test]
 fn waits_do_not_end_because_a_child_does() {
     let program = Program::start("waiters");
-    let memory = Memory::open(program.pid()).unwrap();
+    let memory = ProcessMemory::open(program.pid()).unwrap();
     for _ in 0..500 {
         traced(&program, || {
             let everyone = Everyone::stop(program.pid(), &memory, TIMEOUT).unwrap();

@@ -3,7 +3,7 @@
 //! CUPTI gives times of `CLOCK_REALTIME` in nanoseconds. Between two readings of both clocks, the record's ticks are
 //! taken to pass at a constant rate.
 
-use tllmprof_platform::system::{Clock, nanoseconds};
+use tllmprof_platform::system::{SystemClock, nanoseconds};
 use tllmprof_recorder as recorder;
 
 /// The same moment on both clocks.
@@ -36,7 +36,7 @@ impl Reading {
 
     /// Returns the present moment, by the clock that CUPTI reads.
     pub fn now() -> Self {
-        Self::new(|| nanoseconds(Clock::Realtime))
+        Self::new(|| nanoseconds(SystemClock::Realtime))
     }
 
     /// Returns the ticks at time `ns`, interpolated between this reading and a later one.

@@ -13,7 +13,7 @@ use super::library::Cupti;
 use super::others;
 use super::presence::{self, Presence};
 use super::refusal::Refusal;
-use super::taking::{self, Totals};
+use super::taking::{self, RecordedCounts};
 use super::{Driver, buffers};
 pub use crate::worker::CuptiJob as Job;
 use tllmprof_platform::gate;
@@ -358,7 +358,7 @@ fn release() {
 
 /// Returns true if calls bypassed the gate and submitted work, for example from a library that was opened with
 /// `RTLD_DEEPBIND`: such a call may be in the driver now.
-fn is_passed_by(totals: Totals) -> bool {
+fn is_passed_by(totals: RecordedCounts) -> bool {
     /// Tolerance: calls that were under way at the beginning, and calls that count as several.
     const CALL_TOLERANCE: u64 = 16;
     let [on, off] = PASSES
@@ -438,9 +438,9 @@ mod tests {
         PASSES[0].store(100, Ordering::Relaxed);
         PASSES[1].store(1700, Ordering::Relaxed);
         let passed = |calls| {
-            is_passed_by(Totals {
+            is_passed_by(RecordedCounts {
                 calls,
-                ..Totals::default()
+                ..RecordedCounts::default()
             })
         };
         assert!(!passed(0) && !passed(1600) && !passed(1716));

@@ -13,7 +13,7 @@ use tllmprof_platform::lifecycle;
 use super::refusal::Refusal;
 use tllmprof_platform::{elf, function};
 
-pub type Status = c_int;
+pub type CuptiResult = c_int;
 /// `CUpti_ActivityKind`.
 pub type Kind = c_int;
 pub type Subscriber = *mut c_void;
@@ -22,7 +22,7 @@ pub type BufferRequested = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 pub type BufferCompleted = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
 /// `cuptiGetGraphExecId`.
-pub type GraphExecId = unsafe extern "C" fn(*mut c_void, *mut u32) -> Status;
+pub type GraphExecId = unsafe extern "C" fn(*mut c_void, *mut u32) -> CuptiResult;
 
 /// `CUPTI_API_VERSION` of CUDA 12.0; that of 11.8 is 18 (`cupti_version.h`).
 const API_OF_12: u32 = 19;
@@ -36,7 +36,7 @@ macro_rules! functions {
             pub version: u32,
             /// Present since CUDA 12.
             pub graph_exec_id: Option<GraphExecId>,
-            $(pub $field: unsafe extern "C" fn($($arg),*) -> Status,)*
+            $(pub $field: unsafe extern "C" fn($($arg),*) -> CuptiResult,)*
         }
 
         impl Cupti {
@@ -55,7 +55,7 @@ macro_rules! functions {
                             let function = name.to_str().unwrap_or_default();
                             return Err(Refusal::Lacks { path, function });
                         };
-                        type Function = unsafe extern "C" fn($($arg),*) -> Status;
+                        type Function = unsafe extern "C" fn($($arg),*) -> CuptiResult;
                         // SAFETY: the types are those of CUPTI's headers for this name.
                         unsafe { core::mem::transmute::<*mut c_void, Function>(address) }
                     },)*
@@ -246,38 +246,38 @@ pub mod made {
 
     /// # Safety
     /// `version` is valid for writing.
-    unsafe extern "C" fn get_version(version: *mut u32) -> Status {
+    unsafe extern "C" fn get_version(version: *mut u32) -> CuptiResult {
         // SAFETY: the caller has room for the version there.
         unsafe { *version = API_OF_12 };
         0
     }
 
-    extern "C" fn get_timestamp(_: *mut u64) -> Status {
+    extern "C" fn get_timestamp(_: *mut u64) -> CuptiResult {
         1
     }
 
-    extern "C" fn subscribe(_: *mut Subscriber, _: OnCallback, _: *mut c_void) -> Status {
+    extern "C" fn subscribe(_: *mut Subscriber, _: OnCallback, _: *mut c_void) -> CuptiResult {
         0
     }
 
-    extern "C" fn unsubscribe(_: Subscriber) -> Status {
+    extern "C" fn unsubscribe(_: Subscriber) -> CuptiResult {
         0
     }
 
-    extern "C" fn register(_: BufferRequested, _: BufferCompleted) -> Status {
+    extern "C" fn register(_: BufferRequested, _: BufferCompleted) -> CuptiResult {
         0
     }
 
-    extern "C" fn enable(kind: Kind) -> Status {
+    extern "C" fn enable(kind: Kind) -> CuptiResult {
         ENABLED.lock().unwrap().insert(kind);
         0
     }
 
-    extern "C" fn disable(kind: Kind) -> Status {
+    extern "C" fn disable(kind: Kind) -> CuptiResult {
         i32::from(!ENABLED.lock().unwrap().remove(&kind))
     }
 
-    extern "C" fn flush_all(_: u32) -> Status {
+    extern "C" fn flush_all(_: u32) -> CuptiResult {
         *FLUSHES.lock().unwrap() += 1;
         0
     }
@@ -289,7 +289,7 @@ pub mod made {
         buffer: *mut u8,
         valid: usize,
         record: *mut *mut u8,
-    ) -> Status {
+    ) -> CuptiResult {
         // SAFETY: null or the last result, which the caller keeps there.
         let last = unsafe { *record };
         let at = match last.addr() {
@@ -306,14 +306,18 @@ pub mod made {
 
     /// # Safety
     /// `dropped` is valid for writing.
-    unsafe extern "C" fn dropped_records(_: *mut c_void, _: u32, dropped: *mut usize) -> Status {
+    unsafe extern "C" fn dropped_records(
+        _: *mut c_void,
+        _: u32,
+        dropped: *mut usize,
+    ) -> CuptiResult {
         let now = core::mem::take(&mut *DROPPED.lock().unwrap());
         // SAFETY: the caller has room for the number there.
         unsafe { *dropped = now };
         0
     }
 
-    extern "C" fn finalize() -> Status {
+    extern "C" fn finalize() -> CuptiResult {
         0
     }
 

@@ -38,7 +38,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use super::worker;
 use jobs::Left;
 pub use jobs::{Job, work};
-use plan::{Action, Event, NEVER, Plan, Where};
+use plan::{Action, AttachPlan, Event, NEVER, Where};
 use refusal::Refusal;
 use tllmprof_platform::driver::Driver;
 use tllmprof_platform::log;
@@ -74,7 +74,7 @@ lifecycle::global! {
     static REPORTED: AtomicU32 = AtomicU32::new(0);
     #[fork(by = in_child)]
     #[exit = "CUPTI is flushed"]
-    pub(crate) static PLAN: Lock<Plan> = Lock::new(Plan::Off);
+    pub(crate) static PLAN: Lock<AttachPlan> = Lock::new(AttachPlan::Off);
 }
 
 /// Returns true if the variables ask for kernels and allow them. Called early and often.
@@ -310,7 +310,7 @@ fn flush_at_exit() {
     }
 }
 
-impl Plan {
+impl AttachPlan {
     /// Handles `event`, and returns what to do about it.
     pub fn on(&mut self, event: Event) -> Action {
         let (next, action) = self.next(event);
@@ -474,5 +474,5 @@ pub fn write_sample(samples: KernelSamples, iteration: u64) {
 fn in_child(alone: &OnlyThread) {
     PLAN.break_open(alone);
     // The CUPTI that the parent loaded refers to the parent's threads.
-    *PLAN.lock() = Plan::of_child(library::Cupti::get().is_some());
+    *PLAN.lock() = AttachPlan::of_child(library::Cupti::get().is_some());
 }

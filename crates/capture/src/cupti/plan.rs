@@ -28,7 +28,7 @@ pub const NEVER: u64 = u64::MAX;
 
 /// The state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plan {
+pub enum AttachPlan {
     /// Nothing must be done.
     Off,
     /// A window is open, and kernels are not recorded yet, maybe because of a stream capture. CUPTI may still be
@@ -125,7 +125,7 @@ pub enum Action {
     SayCaptured,
 }
 
-impl Plan {
+impl AttachPlan {
     /// Returns the iteration at which something must be done next; [`NEVER`] for none.
     pub const fn due(self) -> u64 {
         match self {

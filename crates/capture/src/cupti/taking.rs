@@ -36,7 +36,7 @@ struct Taking {
     since: Reading,
     /// By how many nanoseconds CUPTI's clock is ahead of `CLOCK_REALTIME`: usually 0.
     ahead: i64,
-    names: HashMap<usize, Name>,
+    names: HashMap<usize, KernelName>,
     /// The record's era in which the numbers of the names are valid.
     era: u32,
     /// Correlation numbers of the calls that submitted work.
@@ -47,7 +47,7 @@ struct Taking {
 }
 
 /// A kernel's name, by its address. When a module is unloaded, another name may be loaded at the same address.
-struct Name {
+struct KernelName {
     text: Box<[u8]>,
     id: StringId,
     hash: u64,
@@ -55,7 +55,7 @@ struct Name {
 
 /// Counts of what was recorded so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Totals {
+pub struct RecordedCounts {
     pub kernels: u64,
     pub copies: u64,
     pub sets: u64,
@@ -104,14 +104,14 @@ pub fn end() {
 }
 
 /// Returns the counts since [`begin`].
-pub fn totals() -> Totals {
+pub fn totals() -> RecordedCounts {
     let calls = TAKING
         .lock_for(LOCK_TIMEOUT)
         .and_then(|taking| Some(taking.as_ref()?.calls.len()))
         .unwrap_or(0);
     let [kernels, copies, sets, dropped, untimed] =
         TOTALS.each_ref().map(|total| total.load(Ordering::Relaxed));
-    Totals {
+    RecordedCounts {
         kernels,
         copies,
         sets,
@@ -264,7 +264,8 @@ impl Taking {
         let id = recorder::id_of(&text.to_string_lossy());
         let hash = scopes::name_hash(text.to_bytes());
         let text = text.to_bytes().into();
-        self.names.insert(name.addr(), Name { text, id, hash });
+        self.names
+            .insert(name.addr(), KernelName { text, id, hash });
         (id, hash)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 
-use tllmprof_platform::system::{Clock, nanoseconds};
+use tllmprof_platform::system::{SystemClock, nanoseconds};
 use tllmprof_record::{CopyKind, Event as Recorded};
 
 use super::activity::{Activity, CONCURRENT_KERNEL, MEMCPY, MEMSET, Work};
@@ -194,7 +194,7 @@ fn a_pause_between_two_readings_is_no_difference_of_clocks() {
     let mut reads = 0;
     let mut ahead_of = |by: u64| {
         clock::ahead(|| {
-            let now = nanoseconds(Clock::Realtime) + by;
+            let now = nanoseconds(SystemClock::Realtime) + by;
             reads += 1;
             if reads % 8 == 0 {
                 std::thread::sleep(PAUSE);

@@ -29,14 +29,14 @@ pub struct Arguments {
 }
 
 /// A process that listens, with what it did between two looks.
-pub struct Seen {
+pub struct SeenProcess {
     status: Status,
     rate: Option<f64>,
     p50: Option<u64>,
 }
 
 /// Looks twice at all processes that can be captured.
-pub fn look() -> Vec<Seen> {
+pub fn look() -> Vec<SeenProcess> {
     let listening = sockets::listening();
     if !listening.is_empty() {
         thread::sleep(BETWEEN);
@@ -48,7 +48,7 @@ pub fn look() -> Vec<Seen> {
         let p50 = status
             .p50_ns
             .or_else(|| Figures::from_status(&status)?.p50());
-        Some(Seen { status, rate, p50 })
+        Some(SeenProcess { status, rate, p50 })
     };
     listening.into_iter().filter_map(again).collect()
 }
@@ -84,8 +84,8 @@ pub fn rate(before: &Status, now: &Status) -> Option<f64> {
 }
 
 /// Returns a process as an object of JSON.
-pub fn json(seen: &Seen) -> Object {
-    let Seen { status, rate, p50 } = seen;
+pub fn json(seen: &SeenProcess) -> Object {
+    let SeenProcess { status, rate, p50 } = seen;
     Object::default()
         .with("pid", status.pid)
         .with("host", status.host.as_str())
@@ -102,14 +102,14 @@ pub fn json(seen: &Seen) -> Object {
         .with("record", status.record.as_deref())
 }
 
-fn table(all: &[Seen]) -> String {
+fn table(all: &[SeenProcess]) -> String {
     let mut rows = vec![
         [
             "PID", "RANK", "ENGINE", "RULE", "STEPS", "STEPS/S", "P50", "STATE", "RECORD",
         ]
         .map(str::to_owned),
     ];
-    for Seen { status, rate, p50 } in all {
+    for SeenProcess { status, rate, p50 } in all {
         let text = |text: &Option<String>| or_dash(text.as_ref().map(printable));
         rows.push([
             status.pid.to_string(),
@@ -145,7 +145,7 @@ mod tests {
         let rate = rate(&before, &status);
         assert_eq!(rate, Some(100.0));
         assert_eq!(super::rate(&status, &before), None);
-        let seen = [Seen {
+        let seen = [SeenProcess {
             status,
             rate,
             p50: Some(1_234_567),

@@ -48,7 +48,7 @@ struct Found {
 
 pub fn runs(asked: &Runs, _: &mut Shared) -> Result<String> {
     let folder = asked.folder.as_deref().unwrap_or(Path::new("."));
-    let mut search = Search::default();
+    let mut search = FolderSearch::default();
     // One that is named has to be readable; those below it may not be.
     fs::read_dir(folder).with_context(|| format!("folder {}", folder.display()))?;
     search.look(folder, 0);
@@ -63,13 +63,13 @@ pub fn runs(asked: &Runs, _: &mut Shared) -> Result<String> {
     answer::list(Map::new(), asked.page, found.into_iter())
 }
 
-struct Search {
+struct FolderSearch {
     found: Vec<Found>,
     /// Number of entries that may still be looked at.
     left: usize,
 }
 
-impl Default for Search {
+impl Default for FolderSearch {
     fn default() -> Self {
         Self {
             found: Vec::new(),
@@ -78,7 +78,7 @@ impl Default for Search {
     }
 }
 
-impl Search {
+impl FolderSearch {
     fn look(&mut self, folder: &Path, depth: usize) {
         let Ok(entries) = fs::read_dir(folder) else {
             return;

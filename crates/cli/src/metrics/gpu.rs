@@ -37,7 +37,7 @@ pub struct Gpu<'nvml> {
 }
 
 /// Values, and the interval of which they are means, in nanoseconds of `CLOCK_MONOTONIC`.
-pub struct Taken {
+pub struct MeasuredValues {
     pub start: u64,
     pub end: u64,
     pub values: Vec<Value>,
@@ -65,7 +65,7 @@ impl<'nvml> Gpu<'nvml> {
     }
 
     /// The metrics since the last call. An error comes from the GPM counters, which are not read again after it.
-    pub fn take(&mut self, nvml: &'nvml Nvml) -> (Taken, Result<(), NvmlError>) {
+    pub fn take(&mut self, nvml: &'nvml Nvml) -> (MeasuredValues, Result<(), NvmlError>) {
         let mut values = Vec::new();
         let start = self.since;
         let counted = self.counted(nvml, &mut values);
@@ -76,7 +76,7 @@ impl<'nvml> Gpu<'nvml> {
             self.since = clock::monotonic();
         }
         self.plain(&mut values);
-        let taken = Taken {
+        let taken = MeasuredValues {
             start,
             end: self.since,
             values,

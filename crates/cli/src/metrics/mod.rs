@@ -28,7 +28,7 @@ use crate::{inherited, output};
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The settings of the sampling process.
-struct Plan {
+struct SamplingPlan {
     path: PathBuf,
     /// The number of the command's process.
     pid: u32,
@@ -52,7 +52,7 @@ impl Sampler {
     pub fn start(folder: &Path, run: &RunId, limit: u64, log: Level) -> Option<Self> {
         let pid = std::process::id();
         let path = file::path(folder, pid);
-        let plan = Plan {
+        let plan = SamplingPlan {
             path: path.clone(),
             pid,
             run: run.clone(),
@@ -109,7 +109,7 @@ impl Sampler {
 }
 
 /// Forks the sampling process. Returns its number, and our end of the socket.
-fn fork(plan: Plan) -> Result<(libc::pid_t, UnixStream)> {
+fn fork(plan: SamplingPlan) -> Result<(libc::pid_t, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     // The terminal's signals are meant for the program; this child ends after it.
     let _held = Held::now();
@@ -127,7 +127,7 @@ fn fork(plan: Plan) -> Result<(libc::pid_t, UnixStream)> {
     }
 }
 
-fn in_child(plan: &Plan, mut orders: UnixStream) {
+fn in_child(plan: &SamplingPlan, mut orders: UnixStream) {
     inherited::release();
     // This process must not hold the program's output open, and NVML must not write to it.
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {

@@ -12,9 +12,9 @@ use nvml_wrapper::{Device, Nvml};
 use tllmprof_config::Level;
 use tllmprof_record::{Counter, Ended, Event, Info, StreamWriter, What};
 
-use super::gpu::{Gpu, Taken};
+use super::gpu::{Gpu, MeasuredValues};
 use super::visible::{Asked, Listed, visible};
-use super::{Plan, clock, file};
+use super::{SamplingPlan, clock, file};
 use crate::output;
 
 /// Interval between samples: the shortest that NVML allows for GPM.
@@ -23,13 +23,13 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const ANCHOR: Duration = Duration::from_secs(60);
 
 /// A GPU and its name.
-type Named<'nvml> = (Device<'nvml>, String);
+type NamedGpu<'nvml> = (Device<'nvml>, String);
 
 /// Samples until the other end is closed or sends something. Returns the number of rounds.
 ///
 /// # Errors
 /// The reason why there are no metrics, or no further ones.
-pub fn sample(plan: &Plan, orders: &mut UnixStream) -> Result<u64> {
+pub fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64> {
     let nvml = Nvml::init().map_err(plainly)?;
     let (devices, notes) = devices(&nvml)?;
     for note in &notes {
@@ -73,7 +73,7 @@ pub fn sample(plan: &Plan, orders: &mut UnixStream) -> Result<u64> {
 
 /// Takes samples until it is asked to stop.
 fn look<'nvml>(
-    plan: &Plan,
+    plan: &SamplingPlan,
     nvml: &'nvml Nvml,
     gpus: &mut [Gpu<'nvml>],
     record: &mut StreamWriter,
@@ -120,7 +120,7 @@ fn look<'nvml>(
     }
 }
 
-fn keep(record: &mut StreamWriter, device: u8, taken: &Taken) -> Result<()> {
+fn keep(record: &mut StreamWriter, device: u8, taken: &MeasuredValues) -> Result<()> {
     for (metric, thousandths) in &taken.values {
         let what = What::GpuMetric {
             device,
@@ -144,7 +144,7 @@ fn is_over(orders: &mut UnixStream, wait: Duration) -> bool {
 }
 
 /// The GPUs that the program sees, in the order of its own numbers, with their names, and notes for the user.
-fn devices(nvml: &Nvml) -> Result<(Vec<Named<'_>>, Vec<String>)> {
+fn devices(nvml: &Nvml) -> Result<(Vec<NamedGpu<'_>>, Vec<String>)> {
     let mut found = Vec::new();
     let mut listed = Vec::new();
     for index in 0..nvml.device_count().map_err(plainly)? {
@@ -186,7 +186,7 @@ fn plainly(error: NvmlError) -> anyhow::Error {
     }
 }
 
-fn warn(plan: &Plan, line: &str) {
+fn warn(plan: &SamplingPlan, line: &str) {
     if plan.log >= Level::Warn {
         output::say(format_args!("{line}"));
     }

@@ -48,22 +48,22 @@ impl Judged {
         }
     }
 
-    fn see(&mut self, record: &Record) {
+    fn see(&mut self, record: &ReplayRecord) {
         let Self {
             trails,
             learner,
             boundaries: Boundaries(boundaries),
         } = self;
         match *record {
-            Record::Mark => boundaries.push(0),
-            Record::Call(thread, call, time) => {
+            ReplayRecord::Mark => boundaries.push(0),
+            ReplayRecord::Call(thread, call, time) => {
                 if learner.event(trails, thread, call, &|| time).is_some()
                     && let Some(count) = boundaries.last_mut()
                 {
                     *count += 1;
                 }
             }
-            Record::Other => {}
+            ReplayRecord::Other => {}
         }
     }
 }
@@ -114,7 +114,7 @@ fn described(rule: &Rule) -> String {
     text
 }
 
-enum Record {
+enum ReplayRecord {
     /// A true iteration begins. The learner does not see this.
     Mark,
     /// A call with its thread, and its time in nanoseconds.
@@ -126,7 +126,7 @@ enum Record {
 /// Kernels are numbered from here, because real handles are pointers and never small.
 const KERNELS: u64 = 1 << 32;
 
-fn record(line: &str) -> Result<Record> {
+fn record(line: &str) -> Result<ReplayRecord> {
     let mut fields = line.split(',');
     let mut field = || fields.next().unwrap_or("");
     let (time, thread, call, argument) = (field(), field(), field(), field());
@@ -137,7 +137,7 @@ fn record(line: &str) -> Result<Record> {
         .parse()
         .context("the second field is not a number (wanted: t_ns,thread,call,arg,stream)")?;
     if call == "mark" {
-        return Ok(Record::Mark);
+        return Ok(ReplayRecord::Mark);
     }
     if call.is_empty() {
         bail!("there is no third field (wanted: t_ns,thread,call,arg,stream)");
@@ -149,7 +149,9 @@ fn record(line: &str) -> Result<Record> {
         anyhow::Ok(KERNELS.wrapping_add(kernel))
     };
     let call = Call::recorded(call, kernel)?;
-    Ok(call.map_or(Record::Other, |call| Record::Call(thread, call, time)))
+    Ok(call.map_or(ReplayRecord::Other, |call| {
+        ReplayRecord::Call(thread, call, time)
+    }))
 }
 
 impl Boundaries {

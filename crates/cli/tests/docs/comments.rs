@@ -1,5 +1,6 @@
 //! The vocabulary of comments, and names that say nothing.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -27,6 +28,13 @@ const MAX_WORDS: usize = 150;
 const OPENINGS: &str = r"^(What|Whether|How|Where|Which)(?-u:\b)";
 /// Names of functions and constants that do not say what these are for.
 const NAMES: &str = r"(?-u:\b)(fn of|(const|static) (MOST|PATIENCE|LOOK))(?-u:\b)";
+
+/// A type or a trait of a module. Associated types, such as `Output`, and types inside a function are indented.
+const TYPES: &str = r"(?m)^(?:pub(?:\([^)]*\))? )?(?:unsafe )?(?:struct|enum|union|trait|type) ([A-Z][A-Za-z0-9_]*)";
+/// The most files that may define a type of one name: the name then stands for two things.
+const MAX_TYPES_OF_A_NAME: usize = 2;
+/// The number of names that more files define. They are to be renamed, and no more may come.
+const OVERUSED_NAMES: usize = 47;
 
 /// Every source of the repository in one of the languages, by its path below the root.
 static SOURCES: LazyLock<Vec<(String, Source)>> = LazyLock::new(|| {
@@ -139,6 +147,35 @@ fn names_say_what_they_are_for() {
             .collect()
     });
     assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn a_name_stands_for_one_type_or_two() {
+    let types = Regex::new(TYPES).unwrap();
+    let mut files: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (name, source) in SOURCES.iter() {
+        let is_test = name.split(['/', '.']).any(|part| part == "tests");
+        if is_test || !(name.starts_with("crates/") || name.starts_with("src/")) {
+            continue;
+        }
+        for found in types.captures_iter(&source.code) {
+            let name_of_type = found.get(1).unwrap().as_str();
+            files.entry(name_of_type).or_default().insert(name);
+        }
+    }
+    assert!(files.len() > 1_000, "{} names", files.len());
+    let overused = files
+        .iter()
+        .filter(|(_, files)| files.len() > MAX_TYPES_OF_A_NAME);
+    let overused: Vec<_> = overused
+        .map(|(name, files)| format!("{name}: {files:?}"))
+        .collect();
+    assert!(
+        overused.len() <= OVERUSED_NAMES,
+        "{} names stand for more than two types each (at most {OVERUSED_NAMES})\n{}",
+        overused.len(),
+        overused.join("\n")
+    );
 }
 
 #[test]

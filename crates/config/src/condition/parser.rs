@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{FIRST_TIME, NAMES, Node, PARTS, PHASE, PHASES, Part, With};
+use super::{ConditionNode, ConditionPart, FIRST_TIME, NAMES, PARTS, PHASE, PHASES, With};
 use crate::comparison::Comparison;
 use crate::error::{Problem, quoted};
 use crate::time;
@@ -47,7 +47,7 @@ pub struct Parser<'a> {
     /// Position in the text, in bytes.
     at: usize,
     depth: usize,
-    parts: Vec<Part>,
+    parts: Vec<ConditionPart>,
 }
 
 impl<'a> Parser<'a> {
@@ -62,7 +62,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses the whole text into its comparisons and the tree that joins them.
-    pub fn parse(mut self) -> Result<(Vec<Part>, Node), Problem> {
+    pub fn parse(mut self) -> Result<(Vec<ConditionPart>, ConditionNode), Problem> {
         let node = self.either()?;
         if !self.rest().is_empty() {
             return Err(self.problem("and, or, or the end should stand"));
@@ -104,29 +104,29 @@ impl<'a> Parser<'a> {
         has
     }
 
-    fn either(&mut self) -> Result<Node, Problem> {
+    fn either(&mut self) -> Result<ConditionNode, Problem> {
         let mut node = self.both()?;
         while self.has_word("or") {
-            node = Node::Or(Box::new([node, self.both()?]));
+            node = ConditionNode::Or(Box::new([node, self.both()?]));
         }
         Ok(node)
     }
 
-    fn both(&mut self) -> Result<Node, Problem> {
+    fn both(&mut self) -> Result<ConditionNode, Problem> {
         let mut node = self.single()?;
         while self.has_word("and") {
-            node = Node::And(Box::new([node, self.single()?]));
+            node = ConditionNode::And(Box::new([node, self.single()?]));
         }
         Ok(node)
     }
 
-    fn single(&mut self) -> Result<Node, Problem> {
+    fn single(&mut self) -> Result<ConditionNode, Problem> {
         if self.depth == DEPTH {
             return Err(self.problem("too many brackets within each other"));
         }
         self.depth += 1;
         let node = if self.has_word("not") {
-            Node::Not(Box::new(self.single()?))
+            ConditionNode::Not(Box::new(self.single()?))
         } else if self.has("(") {
             let node = self.either()?;
             if !self.has(")") {
@@ -140,7 +140,7 @@ impl<'a> Parser<'a> {
         Ok(node)
     }
 
-    fn comparison(&mut self) -> Result<Node, Problem> {
+    fn comparison(&mut self) -> Result<ConditionNode, Problem> {
         let word = self.word();
         let mut names = self.names.list().iter();
         let Some(name) = names.position(|name| *name == word) else {
@@ -174,12 +174,12 @@ impl<'a> Parser<'a> {
             return Err(self.problem(format_args!("more than {PARTS} comparisons")));
         }
         self.at += word.len();
-        self.parts.push(Part {
+        self.parts.push(ConditionPart {
             name,
             comparison,
             with,
         });
-        Ok(Node::Part(self.parts.len() - 1))
+        Ok(ConditionNode::Part(self.parts.len() - 1))
     }
 
     /// The number or phase that `name` is compared with, without consuming it.

@@ -513,7 +513,7 @@ fn windows_hold_what_their_items_hold() {
 fn a_process_that_listens_has_a_record_on_demand_unless_another_or_none_is_named() {
     let trace = |set: &[(&str, &str)]| {
         let settings = from(set).unwrap();
-        let place = crate::Place {
+        let place = crate::Placeholders {
             pid: 7,
             rank: Some(3),
             host: OsStr::new("h"),

@@ -11,12 +11,12 @@ use std::collections::HashMap;
 use std::io;
 
 use proto::{
-    Clock, ClockSnapshot, CounterDescriptor, Interned, InternedData, ProcessDescriptor,
+    ClockSnapshot, CounterDescriptor, Interned, InternedData, ProcessDescriptor, ProtoClock,
     ThreadDescriptor, TracePacket, TracePacketDefaults, TrackDescriptor, TrackEvent,
 };
 use tllmprof_timeline::{Category, Key, Name, Track};
 
-use wire::{Open, Wire};
+use wire::{OpenMessage, Wire};
 
 use crate::activity::{Activity, Text, Value};
 use crate::clocks::Clocks;
@@ -61,7 +61,7 @@ impl<'a> Perfetto<'a> {
     }
 
     /// Begins the packet of an event. Returns the bytes, the open packet and its open event.
-    fn event(&self, line: Id, at: u64, kind: u32) -> (Wire, Open, Open) {
+    fn event(&self, line: Id, at: u64, kind: u32) -> (Wire, OpenMessage, OpenMessage) {
         let mut wire = Wire::new();
         let packet = wire.begin(proto::TRACE_PACKET as u8);
         wire.number(8, at);
@@ -150,7 +150,7 @@ impl Names {
 impl Format for Perfetto<'_> {
     fn begin(&mut self, clocks: &Clocks) -> io::Result<()> {
         // The time of day, if it is later than the clock's zero.
-        let clock = |clock_id, timestamp| Clock {
+        let clock = |clock_id, timestamp| ProtoClock {
             clock_id: Some(clock_id),
             timestamp: Some(timestamp),
         };

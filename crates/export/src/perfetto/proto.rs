@@ -34,13 +34,13 @@ pub const SEQ_NEEDS_INCREMENTAL_STATE: u32 = 2;
 #[derive(Clone, PartialEq, Message)]
 pub struct ClockSnapshot {
     #[prost(message, repeated, tag = "1")]
-    pub clocks: Vec<Clock>,
+    pub clocks: Vec<ProtoClock>,
     #[prost(uint32, optional, tag = "2")]
     pub primary_trace_clock: Option<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Clock {
+pub struct ProtoClock {
     #[prost(uint32, optional, tag = "1")]
     pub clock_id: Option<u32>,
     #[prost(uint64, optional, tag = "2")]

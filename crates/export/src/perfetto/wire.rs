@@ -14,7 +14,7 @@ pub struct Wire {
 
 /// A message that has not ended: the place of its length.
 #[must_use]
-pub struct Open(usize);
+pub struct OpenMessage(usize);
 
 impl Wire {
     pub const fn new() -> Self {
@@ -46,15 +46,15 @@ impl Wire {
 
     /// Begins a field that is a message. The next fields are in it.
     #[inline]
-    pub const fn begin(&mut self, field: u8) -> Open {
+    pub const fn begin(&mut self, field: u8) -> OpenMessage {
         self.varint((field as u64) << 3 | 2);
         self.byte(0);
-        Open(self.length - 1)
+        OpenMessage(self.length - 1)
     }
 
     #[inline]
-    pub const fn end(&mut self, message: Open) {
-        let Open(at) = message;
+    pub const fn end(&mut self, message: OpenMessage) {
+        let OpenMessage(at) = message;
         self.bytes[at] = (self.length - at - 1) as u8;
     }
 

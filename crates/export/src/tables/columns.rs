@@ -73,12 +73,12 @@ struct Column {
 
 /// Some rows of a table.
 #[derive(Debug)]
-pub struct Rows {
+pub struct RowGroup {
     columns: Vec<Column>,
     count: usize,
 }
 
-impl Rows {
+impl RowGroup {
     pub fn new(table: &Table) -> Self {
         let column = |field: &super::schema::Field| Column {
             values: match field.kind {

@@ -21,7 +21,7 @@ use ::parquet::errors::ParquetError;
 use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
 use ::parquet::file::writer::SerializedFileWriter;
 use ::parquet::schema::types::ColumnPath;
-use columns::{Cell, Rows};
+use columns::{Cell, RowGroup};
 use rows::{Tables, Texts};
 pub use schema::TABLES;
 use schema::{Kind, Table};
@@ -107,7 +107,7 @@ fn tables(record: &Record, folder: &Path, partition: &Partition) -> io::Result<u
         files.push(create(table, &file).map_err(failed)?);
     }
     thread::scope(|scope| {
-        let (writer, packets) = sync_channel::<(usize, Rows)>(MAX_WAITING_GROUPS);
+        let (writer, packets) = sync_channel::<(usize, RowGroup)>(MAX_WAITING_GROUPS);
         let encoding = scope.spawn(move || {
             for (table, rows) in packets {
                 rows.write(&mut files[table])?;
@@ -118,7 +118,7 @@ fn tables(record: &Record, folder: &Path, partition: &Partition) -> io::Result<u
             })
         });
         let mut gathered = Gathered {
-            rows: TABLES.iter().map(Rows::new).collect(),
+            rows: TABLES.iter().map(RowGroup::new).collect(),
             writer,
             count: 0,
         };
@@ -156,10 +156,10 @@ fn failed(error: ParquetError) -> io::Error {
     }
 }
 
-/// Rows that wait until there are enough for a group.
+/// RowGroup that wait until there are enough for a group.
 struct Gathered {
-    rows: Vec<Rows>,
-    writer: SyncSender<(usize, Rows)>,
+    rows: Vec<RowGroup>,
+    writer: SyncSender<(usize, RowGroup)>,
     count: u64,
 }
 
@@ -171,13 +171,13 @@ impl Tables for Gathered {
         if rows.count() < GROUP_ROWS {
             return Ok(());
         }
-        let rows = std::mem::replace(rows, Rows::new(&TABLES[table]));
+        let rows = std::mem::replace(rows, RowGroup::new(&TABLES[table]));
         self.send(table, rows)
     }
 }
 
 impl Gathered {
-    fn send(&self, table: usize, rows: Rows) -> io::Result<()> {
+    fn send(&self, table: usize, rows: RowGroup) -> io::Result<()> {
         // If the writer has failed, it returns the reason.
         let sent = self.writer.send((table, rows));
         sent.map_err(|_| io::ErrorKind::BrokenPipe.into())

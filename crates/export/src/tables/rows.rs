@@ -287,9 +287,9 @@ impl Source {
 }
 
 /// The table of a kind, and the source of each cell of its rows.
-type Plan = Option<(usize, Vec<Source>)>;
+type TablePlan = Option<(usize, Vec<Source>)>;
 
-fn plan(kind: Kind, texts: &mut Texts) -> Plan {
+fn plan(kind: Kind, texts: &mut Texts) -> TablePlan {
     let (name, _) = kind.row().table?;
     let place = TABLES.iter().position(|table| table.name == name)?;
     let fields = TABLES[place].fields.iter();
@@ -305,7 +305,7 @@ struct Items<'a> {
     /// The name of each row of the table of calls.
     calls: Vec<Cell>,
     /// The plans, by kind.
-    plans: Vec<Plan>,
+    plans: Vec<TablePlan>,
     /// Kept for its memory.
     row: Vec<Cell>,
 }

@@ -12,7 +12,7 @@ use tllmprof_record::What;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::{Slot, UNLIMITED};
 
-use crate::made::{Seen, alone, call_by, real_address, record_of, recorded};
+use crate::made::{MadeCall, alone, call_by, real_address, record_of, recorded};
 use crate::named::pool;
 use crate::thunk::{Role, Thunk};
 
@@ -272,7 +272,7 @@ mod exported {
         #[link_name = "ffsll"]
         pub fn first_set(bits: i64) -> i32;
         #[link_name = "cuGraphLaunch_ptsz"]
-        pub fn launch(seen: &mut super::Seen) -> i32;
+        pub fn launch(seen: &mut super::MadeCall) -> i32;
     }
 }
 
@@ -283,12 +283,12 @@ fn an_exported_function_is_the_callers_or_says_that_there_is_none() {
             // SAFETY: takes only a number.
             assert_eq!(unsafe { exported::first_set(1 << bit) }, bit + 1);
         }
-        let mut seen = Seen::default();
+        let mut seen = MadeCall::default();
         for _ in 0..3 {
             // SAFETY: there is no such function, and its stand-in reads nothing.
             assert_eq!(unsafe { exported::launch(&mut seen) }, 3, "not initialised");
         }
-        assert_eq!(seen, Seen::default());
+        assert_eq!(seen, MadeCall::default());
     });
     if let Some(said) = said {
         let warned = "cuGraphLaunch_ptsz was called, but no library that is loaded has it";

@@ -45,7 +45,7 @@ impl Rule {
 
 /// The state of all rules: modules, functions and patches.
 #[derive(Default)]
-pub struct Followed {
+pub struct NamedRules {
     /// The rule of steps, if it is one for native functions.
     pub step: Option<Rule>,
     /// True if known modules must still be searched by it.
@@ -73,7 +73,7 @@ pub struct Followed {
     pub too_many_scopes: Option<usize>,
 }
 
-impl Followed {
+impl NamedRules {
     pub fn set_step(&mut self, rule: Rule) {
         self.step = Some(rule);
         self.step_is_new = true;
@@ -97,7 +97,7 @@ impl Followed {
             let is_known = self.loaded.iter().any(|known| known.is(&loaded));
             let is_new = !is_known || step_is_new;
             if is_new && self.is_for(&loaded) && is_replaced(&loaded, &maps) {
-                self.unsearched.add(&loaded, Why::Replaced);
+                self.unsearched.add(&loaded, ReadFailure::Replaced);
                 if !is_known {
                     self.loaded.push(loaded);
                 }
@@ -152,7 +152,7 @@ impl Followed {
             return;
         }
         let Ok((functions, more)) = functions::matching(&loaded.path, &rule.pattern, LIMIT) else {
-            self.unsearched.add(loaded, Why::Unreadable);
+            self.unsearched.add(loaded, ReadFailure::Unreadable);
             return;
         };
         self.searched += 1;
@@ -175,7 +175,7 @@ impl Followed {
             const MAX_COUNTED: usize = 10_000;
             let Ok((found, _)) = functions::matching(&loaded.path, &rule.pattern, MAX_COUNTED)
             else {
-                self.unsearched.add(loaded, Why::Unreadable);
+                self.unsearched.add(loaded, ReadFailure::Unreadable);
                 continue;
             };
             self.searched_for_scopes += 1;
@@ -398,7 +398,7 @@ fn is_replaced(loaded: &LoadedModule, maps: &Maps) -> bool {
 
 /// Reason why the functions of a module are not known.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum ReadFailure {
     /// The module's file was replaced after it was loaded.
     Replaced,
     /// The module's file cannot be read, or is damaged.
@@ -407,10 +407,10 @@ pub enum Why {
 
 /// Modules whose functions are not known, by file name, each once.
 #[derive(Default)]
-pub struct Unsearched(Vec<(String, Why)>);
+pub struct Unsearched(Vec<(String, ReadFailure)>);
 
 impl Unsearched {
-    fn add(&mut self, loaded: &LoadedModule, why: Why) {
+    fn add(&mut self, loaded: &LoadedModule, why: ReadFailure) {
         let name = loaded.path.file_name().unwrap_or_default();
         let name = name.to_string_lossy();
         let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
@@ -427,10 +427,13 @@ impl fmt::Display for Unsearched {
         const MAX_NAMED: usize = 3;
         for (why, what) in [
             (
-                Why::Replaced,
+                ReadFailure::Replaced,
                 "replaced after being loaded, and not searched: restart the program",
             ),
-            (Why::Unreadable, "not searched, as the file cannot be read"),
+            (
+                ReadFailure::Unreadable,
+                "not searched, as the file cannot be read",
+            ),
         ] {
             let names = self.0.iter().filter(|(_, is)| *is == why);
             let count = names.clone().count();

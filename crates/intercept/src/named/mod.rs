@@ -60,7 +60,7 @@ pub use calls::{after, before};
 pub use ends::await_end as await_end_of;
 #[cfg(target_arch = "x86_64")]
 pub use ends::passes;
-use followed::{Followed, Rule};
+use followed::{NamedRules, Rule};
 pub use lookup::lookup;
 use patch::Means;
 pub use report::{report, report_unmatched, report_unmatched_scopes};
@@ -72,7 +72,7 @@ lifecycle::global! {
     stage: Doors;
 
     #[fork(hold)]
-    static FOLLOWED: Lock<Option<Followed>> = Lock::new(None);
+    static FOLLOWED: Lock<Option<NamedRules>> = Lock::new(None);
     /// The thread that holds the lock, 0 for none: an allocator of the host's may look something up meanwhile.
     #[fork(by = in_child)]
     static LOOKING: AtomicI32 = AtomicI32::new(0);
@@ -172,7 +172,7 @@ pub fn look() {
 
 fn look_at(changes: u64) {
     seek_engine();
-    let is_complete = with_followed(Followed::look).unwrap_or_else(follows_nothing_yet);
+    let is_complete = with_followed(NamedRules::look).unwrap_or_else(follows_nothing_yet);
     if is_complete {
         SEEN.store(changes, Ordering::Release);
     }
@@ -184,14 +184,14 @@ fn follows_nothing_yet() -> bool {
 }
 
 /// Runs `act` under the lock. Returns `None` if the lock is not available or nothing is followed.
-fn with_followed<R>(act: impl FnOnce(&mut Followed) -> R) -> Option<R> {
+fn with_followed<R>(act: impl FnOnce(&mut NamedRules) -> R) -> Option<R> {
     // `act` may use a function that the rule names; that call would find our locks held.
     let _inside = Inside::enter();
     let us = ids::thread();
     if LOOKING.load(Ordering::Relaxed) == us {
         return None;
     }
-    let mut guard: Guard<'_, Option<Followed>> = FOLLOWED.lock_for(SEARCH_LOCK_TIMEOUT)?;
+    let mut guard: Guard<'_, Option<NamedRules>> = FOLLOWED.lock_for(SEARCH_LOCK_TIMEOUT)?;
     LOOKING.store(us, Ordering::Relaxed);
     let result = guard.as_mut().map(act);
     LOOKING.store(0, Ordering::Relaxed);

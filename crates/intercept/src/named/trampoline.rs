@@ -11,7 +11,7 @@ mod tests;
 use core::ops::Range;
 use core::sync::atomic::AtomicUsize;
 
-use part::Part;
+use part::TrampolinePages;
 
 use super::pool::{COUNT, LIMIT};
 use super::scopes::SAYS_NUMBER;
@@ -33,7 +33,7 @@ pub struct Region {
     /// Start address of the module.
     pub of: usize,
     /// One part, or several if no gap has room for all.
-    parts: Vec<Part>,
+    parts: Vec<TrampolinePages>,
 }
 
 impl Region {
@@ -56,7 +56,7 @@ impl Region {
             |gap: &Range<usize>, size| address.clamp(gap.start, gap.end - size) & !(PAGE_SIZE - 1);
         let mut wide = gaps.iter().filter(|gap| gap.len() >= size).take(MAX_TRIES);
         let mut denied = None;
-        let mut map = |place, size| match Part::map(place, size) {
+        let mut map = |place, size| match TrampolinePages::map(place, size) {
             Ok(part) => part,
             Err(why) => {
                 denied = Some(why);
@@ -120,7 +120,7 @@ impl Region {
     /// # Errors
     /// The system does not allow that.
     pub fn finish(&self) -> Result<(), Refusal> {
-        let finished = self.parts.iter().try_for_each(Part::finish);
+        let finished = self.parts.iter().try_for_each(TrampolinePages::finish);
         finished.map_err(Refusal::NotExecutable)
     }
 

@@ -17,7 +17,7 @@ struct Gpu {
     /// For each device, true if its primary context is in use.
     primaries: Vec<bool>,
     /// The status that the profiler's functions and waits return.
-    status: Status,
+    status: CuResult,
     /// The context that each of them was called in.
     used: Vec<usize>,
     retained: c_int,
@@ -31,7 +31,7 @@ fn gpu<R>(act: impl FnOnce(&mut Gpu) -> R) -> R {
     GPU.with_borrow_mut(act)
 }
 
-extern "C" fn acts() -> Status {
+extern "C" fn acts() -> CuResult {
     gpu(|gpu| {
         gpu.used.push(gpu.current);
         if gpu.current == 0 {
@@ -42,54 +42,54 @@ extern "C" fn acts() -> Status {
     })
 }
 
-extern "C" fn get_current(context: &mut Context) -> Status {
+extern "C" fn get_current(context: &mut Context) -> CuResult {
     *context = core::ptr::without_provenance_mut(gpu(|gpu| gpu.current));
     0
 }
 
-extern "C" fn set_current(context: Context) -> Status {
+extern "C" fn set_current(context: Context) -> CuResult {
     gpu(|gpu| gpu.current = context.addr());
     0
 }
 
-extern "C" fn get_count(count: &mut c_int) -> Status {
+extern "C" fn get_count(count: &mut c_int) -> CuResult {
     *count = gpu(|gpu| gpu.primaries.len()) as c_int;
     0
 }
 
-extern "C" fn get_device(device: &mut Device, ordinal: c_int) -> Status {
+extern "C" fn get_device(device: &mut CuDevice, ordinal: c_int) -> CuResult {
     *device = 10 + ordinal;
     0
 }
 
-extern "C" fn get_state(device: Device, _: &mut c_uint, active: &mut c_int) -> Status {
+extern "C" fn get_state(device: CuDevice, _: &mut c_uint, active: &mut c_int) -> CuResult {
     *active = gpu(|gpu| gpu.primaries[device as usize - 10]).into();
     0
 }
 
-extern "C" fn retain(context: &mut Context, device: Device) -> Status {
+extern "C" fn retain(context: &mut Context, device: CuDevice) -> CuResult {
     gpu(|gpu| gpu.retained += 1);
     *context = core::ptr::without_provenance_mut(100 + device as usize);
     0
 }
 
-extern "C" fn release(_: Device) -> Status {
+extern "C" fn release(_: CuDevice) -> CuResult {
     gpu(|gpu| gpu.retained -= 1);
     0
 }
 
-extern "C" fn get_version(version: &mut c_int) -> Status {
+extern "C" fn get_version(version: &mut c_int) -> CuResult {
     *version = 12040;
     0
 }
 
-extern "C" fn get_memory(free: &mut usize, total: &mut usize) -> Status {
+extern "C" fn get_memory(free: &mut usize, total: &mut usize) -> CuResult {
     (*free, *total) = (5, 8);
     gpu(|gpu| gpu.status)
 }
 
 /// Knows kernels 1 and 2; 3 has no name.
-extern "C" fn name_of_function(name: &mut *const c_char, handle: *mut c_void) -> Status {
+extern "C" fn name_of_function(name: &mut *const c_char, handle: *mut c_void) -> CuResult {
     const LONG_NAME: &CStr =
         c"_Z0123456789012345678901234567890123456789012345678901234567890123456789";
     match handle.addr() {
@@ -101,7 +101,7 @@ extern "C" fn name_of_function(name: &mut *const c_char, handle: *mut c_void) ->
     0
 }
 
-extern "C" fn name_of_kernel(name: &mut *const c_char, handle: *mut c_void) -> Status {
+extern "C" fn name_of_kernel(name: &mut *const c_char, handle: *mut c_void) -> CuResult {
     match handle.addr() {
         4 => *name = c"_Z6kernelv".as_ptr(),
         5 => *name = core::ptr::null(),

@@ -38,15 +38,23 @@ pub fn unallocated_thread_locals() -> usize {
 /// allocates from [`crate::heap`].
 pub fn with_modules(act: impl FnOnce(&[Module])) {
     let mut act = Some(act);
+    let mut act_once = |modules: &[Module]| {
+        if let Some(act) = act.take() {
+            act(modules);
+        }
+    };
+    pass_modules(&mut act_once);
+}
+
+/// One copy for all of [`with_modules`].
+fn pass_modules(act: &mut dyn FnMut(&[Module])) {
     walk(|_| {
         let mut modules = Vec::new();
         iterate(&mut |module| {
             modules.push(*module);
             false
         });
-        if let Some(act) = act.take() {
-            act(&modules);
-        }
+        act(&modules);
         true
     });
 }

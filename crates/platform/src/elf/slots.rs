@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{Elf64_Phdr, Elf64_Rela};
 
 use super::memory::double_word;
-use super::{Module, STT_GNU_IFUNC, STT_TLS, Symbol};
+use super::{ElfSymbol, Module, STT_GNU_IFUNC, STT_TLS};
 
 #[cfg(target_arch = "x86_64")]
 const GLOB_DAT: u32 = 6;
@@ -134,7 +134,7 @@ impl Module {
         (symbol.kind != STT_GNU_IFUNC).then(|| start..start.wrapping_add(symbol.size))
     }
 
-    fn defined(&self, name: &CStr, version: Option<&CStr>) -> Option<Symbol> {
+    fn defined(&self, name: &CStr, version: Option<&CStr>) -> Option<ElfSymbol> {
         let index = self.find(name, |index, symbol| {
             symbol.section != 0
                 && symbol.value != 0

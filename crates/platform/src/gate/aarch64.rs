@@ -6,7 +6,7 @@
 use core::arch::{global_asm, naked_asm};
 
 use crate::gate::{GATE_COUNT, Gate, STUB_SIZE};
-use crate::thread::{Block, Record};
+use crate::thread::{Block, ThreadRecord};
 
 global_asm!(
     ".section .text.tllmprof_gates,\"ax\",@progbits",
@@ -135,10 +135,10 @@ unsafe extern "C" fn pass() {
         "b 3b",
         ".cfi_endproc",
         record = const Block::RECORD,
-        flight = const Record::FLIGHT,
+        flight = const ThreadRecord::FLIGHT,
         real = const Gate::REAL,
         weight = const Gate::WEIGHT,
-        passes = const Record::PASSES,
+        passes = const ThreadRecord::PASSES,
         closed = sym crate::gate::CLOSED,
         unseen = sym crate::gate::UNSEEN,
         enter = sym crate::gate::enter,

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
 use crate::lifecycle;
-use crate::system::{self, Clock};
+use crate::system::{self, SystemClock};
 use tllmprof_calls::is_called_in_context;
 
 use super::{is_hooked, is_profiler, is_wanted, stand_in};
@@ -108,7 +108,7 @@ pub fn have_settled(time: Duration) -> bool {
 }
 
 fn now() -> u64 {
-    system::nanoseconds(Clock::Monotonic)
+    system::nanoseconds(SystemClock::Monotonic)
 }
 
 fn needs_driver(module: &Module) -> bool {

@@ -7,7 +7,7 @@
 use core::arch::{global_asm, naked_asm};
 
 use crate::gate::{GATE_COUNT, Gate, STUB_SIZE};
-use crate::thread::{Block, Record};
+use crate::thread::{Block, ThreadRecord};
 
 /// The number of stack words of arguments that are copied. `cuTensorMapEncodeIm2colWide` has ten, more than
 /// any other function of the driver.
@@ -133,10 +133,10 @@ unsafe extern "C" fn pass() {
         ".cfi_endproc",
         words = const STACK_WORDS,
         record = const Block::RECORD,
-        flight = const Record::FLIGHT,
+        flight = const ThreadRecord::FLIGHT,
         real = const Gate::REAL,
         weight = const Gate::WEIGHT,
-        passes = const Record::PASSES,
+        passes = const ThreadRecord::PASSES,
         closed = sym crate::gate::CLOSED,
         unseen = sym crate::gate::UNSEEN,
         enter = sym crate::gate::enter,

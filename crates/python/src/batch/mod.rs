@@ -29,7 +29,7 @@ pub type Arguments<'a, 'py> = &'a dyn Fn(&Place) -> Option<Object<'py>>;
 const MAX_FAILURES: usize = 64;
 
 /// Reads the batches from the arguments of a step's function.
-pub struct Reader {
+pub struct BatchReader {
     function: &'static PyFunction,
     is_given: bool,
     ways: Vec<Way>,
@@ -68,7 +68,7 @@ impl fmt::Display for ReadFailure<'_> {
     }
 }
 
-impl Reader {
+impl BatchReader {
     /// Returns a reader for the function with this code, or `None` if its arguments are not known.
     #[cold]
     pub fn new(

@@ -1,7 +1,7 @@
 //! Evaluates a formula.
 
 use tllmprof_config::Comparison;
-use tllmprof_config::formula::{ARGUMENTS, Node, Sum, VARIABLES};
+use tllmprof_config::formula::{ARGUMENTS, Node, SumExpression, VARIABLES};
 
 use super::Way;
 use super::plain::{self, Elements, MAX_ELEMENTS, Refused};
@@ -126,7 +126,7 @@ impl<'a, 'py> Reading<'a, 'py> {
     }
 
     #[inline(never)]
-    fn sum(&mut self, sum: &Sum) -> Result<i64, Refused> {
+    fn sum(&mut self, sum: &SumExpression) -> Result<i64, Refused> {
         let mut lists = [const { None }; VARIABLES];
         let mut length = isize::MAX;
         for (place, list) in lists.iter_mut().zip(&sum.lists) {

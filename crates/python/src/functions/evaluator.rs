@@ -8,8 +8,8 @@ use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 
-use super::frames::{Frame, Layout, State, code_of};
-use super::{marked, resolve, targets, trial};
+use super::frames::{Frame, FrameState, Layout, code_of};
+use super::{candidates, marked, targets, trial};
 use crate::api::{Api, Evaluate, Raw, ThreadState};
 use crate::attached::{Attached, api};
 use crate::late;
@@ -83,7 +83,7 @@ pub fn install(py: Python<'_>) -> Option<()> {
     })
 }
 
-/// Reports the first call of each function to [`resolve::meets`].
+/// Reports the first call of each function to [`candidates::meets`].
 pub fn search(py: Python<'_>) -> Option<()> {
     IS_SEARCHING.store(true, Ordering::Relaxed);
     install(py)
@@ -426,7 +426,7 @@ unsafe fn meet(frame: Raw) {
 fn is_met<'py>(py: Python<'py>, frame: &Frame<'py>) -> bool {
     frame.code().is_some_and(|code| {
         let first = |code: &Object<'py>| first_argument(frame, code);
-        resolve::meets(py, &code, &|| frame.globals(), &first)
+        candidates::meets(py, &code, &|| frame.globals(), &first)
     })
 }
 
@@ -597,7 +597,7 @@ fn enters<'py>(thread: &Thread, frame: &Frame<'py>, throws: c_int, mark: &'stati
         let py = frame.py();
         let is_confirmed = py.quietly(|py| {
             let first = |code: &Object<'py>| first_argument(frame, code);
-            resolve::confirms(py, mark, &|| frame.globals(), &first)
+            candidates::confirms(py, mark, &|| frame.globals(), &first)
         });
         if !is_confirmed {
             marked::remove_one(py, mark.code());
@@ -615,13 +615,13 @@ fn enters<'py>(thread: &Thread, frame: &Frame<'py>, throws: c_int, mark: &'stati
 
 /// Returns true if a call resumes after a yield, false if it begins, and `None` if it does neither. `state`
 /// is that of a generator's frame.
-fn goes_on(state: Option<State>, throws: bool) -> Option<bool> {
-    match state.unwrap_or(State::New) {
-        State::Makes => None,
+fn goes_on(state: Option<FrameState>, throws: bool) -> Option<bool> {
+    match state.unwrap_or(FrameState::New) {
+        FrameState::Makes => None,
         // An exception thrown into a new generator ends it before it begins.
-        State::New if throws => None,
-        State::New => Some(false),
-        State::Suspended => Some(true),
+        FrameState::New if throws => None,
+        FrameState::New => Some(false),
+        FrameState::Suspended => Some(true),
     }
 }
 
@@ -659,11 +659,11 @@ mod tests {
     #[test]
     fn a_call_begins_with_its_first_frame() {
         assert_eq!(goes_on(None, false), Some(false));
-        assert_eq!(goes_on(Some(State::Makes), false), None);
-        assert_eq!(goes_on(Some(State::New), false), Some(false));
-        assert_eq!(goes_on(Some(State::New), true), None);
-        assert_eq!(goes_on(Some(State::Suspended), false), Some(true));
-        assert_eq!(goes_on(Some(State::Suspended), true), Some(true));
+        assert_eq!(goes_on(Some(FrameState::Makes), false), None);
+        assert_eq!(goes_on(Some(FrameState::New), false), Some(false));
+        assert_eq!(goes_on(Some(FrameState::New), true), None);
+        assert_eq!(goes_on(Some(FrameState::Suspended), false), Some(true));
+        assert_eq!(goes_on(Some(FrameState::Suspended), true), Some(true));
     }
 
     #[test]

@@ -45,7 +45,7 @@ enum Yielded {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum FrameState {
     /// The call of a generator function, which only makes the generator.
     Makes,
     New,
@@ -93,7 +93,7 @@ impl Layout {
     ///
     /// # Safety
     /// `frame` is a frame of this layout that is about to be evaluated.
-    unsafe fn state(&self, frame: Raw) -> State {
+    unsafe fn state(&self, frame: Raw) -> FrameState {
         // SAFETY: a frame of this layout has these fields, and the instruction that it points to is in its
         // code.
         let is_new = unsafe {
@@ -101,7 +101,7 @@ impl Layout {
                 Last::Index { at: last } => at::<i32>(frame, last) == -1,
                 Last::Instruction {
                     owner, generator, ..
-                } if at::<u8>(frame, owner) != generator => return State::Makes,
+                } if at::<u8>(frame, owner) != generator => return FrameState::Makes,
                 Last::Instruction {
                     at: last,
                     instruction,
@@ -109,7 +109,11 @@ impl Layout {
                 } => at::<*const u8>(frame, last).read() == instruction,
             }
         };
-        if is_new { State::New } else { State::Suspended }
+        if is_new {
+            FrameState::New
+        } else {
+            FrameState::Suspended
+        }
     }
 
     /// Returns the result of [`Frame::has_yielded`].
@@ -188,7 +192,7 @@ impl<'py> Frame<'py> {
 
     /// Returns whether a generator's frame has run before, or runs to make the generator. It must be called
     /// before the frame is evaluated.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> FrameState {
         // SAFETY: the interpreter has passed the frame to be evaluated, and the layout is that of its version
         // (`Frame::new`).
         unsafe { self.layout.state(self.raw) }
@@ -251,7 +255,7 @@ mod tests {
             unsafe { self.raw().byte_offset(offset).cast::<T>().write(value) };
         }
 
-        fn state(&mut self, layout: &Layout) -> State {
+        fn state(&mut self, layout: &Layout) -> FrameState {
             // SAFETY: the layouts' offsets are within the words, and so is the instruction.
             unsafe { layout.state(self.raw()) }
         }
@@ -267,9 +271,9 @@ mod tests {
         for (layout, last) in [(&UNTIL_3_9, 104), (&IN_3_10, 96)] {
             let mut made = Made::new();
             made.set(last, -1_i32);
-            assert_eq!(made.state(layout), State::New);
+            assert_eq!(made.state(layout), FrameState::New);
             made.set(last, 0_i32);
-            assert_eq!(made.state(layout), State::Suspended);
+            assert_eq!(made.state(layout), FrameState::Suspended);
         }
     }
 
@@ -278,11 +282,11 @@ mod tests {
         static CODE: [u8; 2] = [75, 0];
         let mut made = Made::new();
         made.set(56, CODE.as_ptr());
-        assert_eq!(made.state(&IN_3_11), State::Makes);
+        assert_eq!(made.state(&IN_3_11), FrameState::Makes);
         made.set(69, 1_u8);
-        assert_eq!(made.state(&IN_3_11), State::New);
+        assert_eq!(made.state(&IN_3_11), FrameState::New);
         made.set(56, &raw const CODE[1]);
-        assert_eq!(made.state(&IN_3_11), State::Suspended);
+        assert_eq!(made.state(&IN_3_11), FrameState::Suspended);
     }
 
     #[test]

@@ -6,16 +6,19 @@
 //!                                                   └▶ spans: this thread's calls, what a call means
 //! ```
 
+mod candidates;
 mod code;
 mod evaluator;
 mod frames;
 mod innermost;
+pub mod lookup;
 mod marked;
 mod monitoring;
 pub mod near;
 mod replaced;
+mod replacement;
 mod report;
-pub mod resolve;
+mod resolve;
 pub mod targets;
 mod trial;
 
@@ -45,7 +48,7 @@ pub fn mark(py: Python<'_>, code: &Object<'_>, function: &'static Function) -> b
     sees(py, code)
 }
 
-/// Marks a code object whose first call shows whether it is the function's ([`resolve::confirms`]).
+/// Marks a code object whose first call shows whether it is the function's ([`candidates::confirms`]).
 pub fn mark_candidate(py: Python<'_>, code: &Object<'_>, function: &'static Function) {
     let mark = || Mark::new(py, code, Watch::Function(function)).map(Mark::into_candidate);
     if marked::find(code.addr()).is_none()

@@ -7,7 +7,7 @@ use core::ffi::CStr;
 use core::time::Duration;
 
 use super::innermost::frame;
-use super::{marked, resolve};
+use super::{candidates, marked};
 use crate::late;
 use crate::method::MethodDef;
 use crate::object::{Held, Object, Python};
@@ -275,7 +275,7 @@ pub fn check(py: Python<'_>) -> Option<()> {
     Some(())
 }
 
-/// Reports the first call of each function to [`resolve::meets`].
+/// Reports the first call of each function to [`candidates::meets`].
 pub fn search(py: Python<'_>) -> Option<()> {
     let number = py.interpreter();
     let is_known = |searches: &[(i64, i64)]| searches.iter().any(|(known, _)| *known == number);
@@ -303,7 +303,7 @@ fn first_call<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
         && !thread.is_busy.get()
         && thread.busily(|| {
             let globals = || py.frame()?.globals();
-            resolve::meets(py, code, &globals, &|_| None)
+            candidates::meets(py, code, &globals, &|_| None)
         })
         && let Some(mark) = marked::find(code.addr())
     {
@@ -346,7 +346,7 @@ fn start(py: Python<'_>, code: usize) {
 fn confirms(py: Python<'_>, mark: &'static Mark) -> bool {
     py.quietly(|py| {
         let globals = || py.frame()?.globals();
-        if resolve::confirms(py, mark, &globals, &|_| None) {
+        if candidates::confirms(py, mark, &globals, &|_| None) {
             return true;
         }
         if let (Some(code), Some(Some(tool))) = (mark.code_object(py), known(py)) {

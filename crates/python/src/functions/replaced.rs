@@ -4,11 +4,11 @@
 //! The name is looked up again from time to time, and at the end. A replacement is followed, too, from then
 //! on. If it calls the function that it replaces, a call of both counts once.
 
-use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::replacement::Replaced;
 use super::targets::{self, Found, Target};
-use super::{evaluator, mark, marked, monitoring, resolve};
+use super::{evaluator, lookup, mark, marked, monitoring};
 use crate::object::{Object, Python};
 use crate::spans::Mark;
 use crate::time::now;
@@ -33,17 +33,6 @@ lifecycle::global! {
     static WERE_CHECKED: AtomicBool = AtomicBool::new(false);
 }
 
-/// The replacement of a function.
-pub struct Replaced {
-    /// `MODULE:QUALNAME`, or the type if it is not a Python function.
-    by: String,
-    is_function: bool,
-    /// Number of calls of the function before the replacement was noticed.
-    after: u64,
-    /// True if the replacement's calls are seen from then on.
-    is_followed: AtomicBool,
-}
-
 /// Returns true if it is time for [`check`].
 pub fn is_time() -> bool {
     now() >= NEXT.load(Ordering::Relaxed)
@@ -60,7 +49,7 @@ pub fn check(py: Python<'_>) {
         if found.peek().is_none() {
             continue;
         }
-        let Some(there) = resolve::imported(py, &module.name) else {
+        let Some(there) = lookup::imported(py, &module.name) else {
             continue;
         };
         for target in found {
@@ -98,7 +87,7 @@ fn is_its(code: &Object<'_>, target: &Target) -> bool {
 fn look_up(py: Python<'_>, module: &Object<'_>, target: &'static Target) -> Option<()> {
     let wanted = &target.function.asked.qualname;
     let mut others = Vec::new();
-    let kind = resolve::each_named(module, wanted, &mut |code| {
+    let kind = lookup::each_named(module, wanted, &mut |code| {
         if !is_its(code, target) {
             others.push(code.clone());
         }
@@ -106,7 +95,7 @@ fn look_up(py: Python<'_>, module: &Object<'_>, target: &'static Target) -> Opti
     if others.is_empty() && kind.is_none() {
         return None;
     }
-    let by = resolve::named(module, wanted).and_then(|object| name_of(&object));
+    let by = lookup::named(module, wanted).and_then(|object| name_of(&object));
     let replaced = Replaced {
         by: by.or_else(|| kind.clone())?,
         is_function: kind.is_none(),
@@ -146,30 +135,4 @@ pub fn is_set(py: Python<'_>, args: &Object<'_>) -> Option<()> {
         mark(py, &value, function);
     }
     Some(())
-}
-
-impl Replaced {
-    /// Returns true if it may hide calls: it does unless it calls the function that it replaces.
-    pub fn hides_calls(&self, target: &Target) -> bool {
-        !target.function.is_called_within()
-    }
-}
-
-/// Formats it like `was replaced by MODULE:QUALNAME after 7 calls, …`.
-impl fmt::Display for Replaced {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { by, after, .. } = self;
-        let calls = if *after == 1 { "call" } else { "calls" };
-        match self.is_function {
-            true => write!(f, "was replaced by {by}, noticed after {after} {calls}: ")?,
-            false => write!(
-                f,
-                "was replaced by an object of type {by}, noticed after {after} {calls}: "
-            )?,
-        }
-        match self.is_followed.load(Ordering::Relaxed) {
-            true => write!(f, "calls of {by} before that are missing"),
-            false => f.write_str("calls of that are missing"),
-        }
-    }
 }

@@ -4,7 +4,8 @@ use core::fmt;
 use core::sync::atomic::Ordering;
 
 use super::evaluator;
-use super::replaced::{self, Replaced};
+use super::replaced;
+use super::replacement::Replaced;
 use super::targets::{self, By, Found, Module, Target};
 use crate::attached::{self, Presence};
 use crate::trouble;
@@ -48,7 +49,7 @@ pub fn report() {
 fn replaced(target: &Target) -> Option<&Replaced> {
     let is_wanted = target.is_by_name() || target.function.is_step();
     let replaced = target.replaced.get().filter(|_| is_wanted)?;
-    replaced.hides_calls(target).then_some(replaced)
+    replaced.hides_calls(&target.function).then_some(replaced)
 }
 
 /// A reported fact about a requested function.

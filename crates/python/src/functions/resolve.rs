@@ -7,20 +7,20 @@
 //!
 //! Some code does not have the file that its module names: that of a frozen program, of a notebook, or code
 //! by value as from cloudpickle. Code with the name of a requested function is then a candidate. At its first
-//! call, the `__name__` of its module shows whether it is that function ([`confirms`]). The code of a frozen
+//! call, the `__name__` of its module shows whether it is that function ([`super::candidates::confirms`]). The code of a frozen
 //! program's `__main__` is not audited. In such a program, while a function is missing, the first call of
-//! each function is examined ([`meets`]).
+//! each function is examined ([`super::candidates::meets`]).
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::ffi::CString;
 
-use super::code::{each_inner, is_function};
+use super::candidates::{is_called, is_code, name_of};
+use super::code::is_function;
+use super::lookup::{each_in, each_named, imported};
 use super::targets::{self, Found, Module, Target};
-use super::{evaluator, mark, mark_candidate, marked, monitoring, near, replaced};
+use super::{evaluator, mark_candidate, monitoring, near, replaced};
 use crate::late;
 use crate::object::Object;
 use crate::object::Python;
-use crate::spans::Mark;
 use crate::time::now;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
@@ -28,8 +28,6 @@ use tllmprof_platform::log;
 /// Nanoseconds between two searches among loaded modules: at first, and at most.
 const FIRST_INTERVAL_NS: u64 = 1_000_000;
 const MAX_INTERVAL_NS: u64 = 100_000_000;
-/// Limit for the number of wrappers around a function.
-const MAX_WRAPPERS: usize = 32;
 /// Limit for candidates; they stay marked.
 const MAX_CANDIDATES: u32 = 4096;
 
@@ -69,7 +67,7 @@ pub fn install(py: Python<'_>) {
     }
 }
 
-/// Calls [`meets`] for the first call of each function, in a frozen program in which one is missing.
+/// Has [`super::candidates::meets`] called for the first call of each function, in a frozen program in which one is missing.
 fn search(py: Python<'_>) {
     let is_frozen = || py.sys(c"frozen").is_some_and(|frozen| frozen.is_true());
     if IS_SEARCHING.load(Ordering::Relaxed) || !targets::are_missing() || !is_frozen() {
@@ -96,105 +94,6 @@ pub fn end_search(py: Python<'_>, is_over: bool) {
     } else {
         evaluator::end_search(py);
     }
-}
-
-/// Handles the first call of the function that `code` belongs to. Returns true if it is a requested function
-/// that was missing. `globals` returns the names of its module, `first` the first argument of the call.
-pub fn meets<'py>(
-    py: Python<'py>,
-    code: &Object<'py>,
-    globals: &dyn Fn() -> Option<Object<'py>>,
-    first: &dyn Fn(&Object<'py>) -> Option<Object<'py>>,
-) -> bool {
-    let name = name_of(py, code);
-    let Some(name) = name.as_ref().and_then(Object::as_text) else {
-        return false;
-    };
-    let mut is_one = false;
-    for module in targets::known() {
-        for target in module.targets.iter().filter(|target| target.is_missing()) {
-            if is_called(py, target, name)
-                && is_function_of(py, code, module, target, globals, first).is_some()
-            {
-                module.imported();
-                is_one |= is_code(py, code, target, Found::InTime);
-            }
-        }
-    }
-    is_one
-}
-
-/// Returns the qualified name of code, or its plain name if the version has no qualified names.
-fn name_of<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
-    let has_whole = py.api.version.has_qualified_names();
-    code.attr(if has_whole {
-        c"co_qualname"
-    } else {
-        c"co_name"
-    })
-}
-
-/// Returns true if the target may have this result of [`name_of`].
-fn is_called(py: Python<'_>, target: &Target, name: &str) -> bool {
-    let asked = target.function.asked.qualname.as_str();
-    let is_last = || asked.rsplit('.').next() == Some(name);
-    asked == name || !py.api.version.has_qualified_names() && is_last()
-}
-
-/// Returns `Some` if code with the function's name is the requested function.
-fn is_function_of<'py>(
-    py: Python<'py>,
-    code: &Object<'py>,
-    module: &Module,
-    target: &Target,
-    globals: &dyn Fn() -> Option<Object<'py>>,
-    first: &dyn Fn(&Object<'py>) -> Option<Object<'py>>,
-) -> Option<()> {
-    let globals = globals()?;
-    let said = globals.item(c"__name__")?;
-    let is_its = module.is_called(said.as_text()?) && is_function(code);
-    let has_whole = py.api.version.has_qualified_names();
-    (is_its && (has_whole || is_named(code, &globals, first, target))).then_some(())
-}
-
-/// Returns true if code of which only the plain name is known is the function's: its module, or the class of
-/// its first argument, has it under the requested name.
-fn is_named<'py>(
-    code: &Object<'py>,
-    globals: &Object<'py>,
-    first: &dyn Fn(&Object<'py>) -> Option<Object<'py>>,
-    target: &Target,
-) -> bool {
-    let asked = target.function.asked.qualname.as_str();
-    let mut is_it = false;
-    let mut compare = |found: &Object<'py>| is_it |= found.raw() == code.raw();
-    let parts: Vec<_> = asked.split('.').collect();
-    let (Some(root), Some(last)) = (parts.first(), parts.last()) else {
-        return false;
-    };
-    let root = CString::new(*root)
-        .ok()
-        .and_then(|root| globals.item(&root));
-    if let Some(root) = root {
-        each_below(root, &parts[1..], &mut compare);
-    } else if parts.len() == 1 {
-        return true; // a function by value, whose globals hold only the names that it uses
-    } else if let Some(first) = first(code) {
-        let class = if first.is_class() {
-            Some(first)
-        } else {
-            first.class()
-        };
-        let function = class.and_then(|class| attr_of(&class, last)).map(innermost);
-        if let Some(function) = function
-            && let Some(found) = function.code()
-            && let Some(whole) = function.attr(c"__qualname__")
-            && whole.as_text() == Some(asked)
-        {
-            compare(&found);
-        }
-    }
-    is_it
 }
 
 /// Stops the search until [`install`] is called again.
@@ -329,33 +228,6 @@ fn is_candidate(py: Python<'_>, code: &Object<'_>, target: &'static Target) {
     }
 }
 
-/// Returns true if the first call of a candidate shows that it is the requested function's code: by the name
-/// of its module and, if the code has no qualified name, by that of `first`, the call's first argument.
-pub fn confirms<'py>(
-    py: Python<'py>,
-    mark: &Mark,
-    globals: &dyn Fn() -> Option<Object<'py>>,
-    first: &dyn Fn(&Object<'py>) -> Option<Object<'py>>,
-) -> bool {
-    let confirmed = || {
-        let function = mark.function()?;
-        let code = mark.code_object(py)?;
-        for module in targets::known() {
-            let is_it = |target: &&Target| core::ptr::eq(&target.function, function);
-            if let Some(target) = module.targets.iter().find(is_it)
-                && is_function_of(py, &code, module, target, globals, first).is_some()
-            {
-                module.imported();
-                target.set_found(Found::InTime);
-                mark.confirm();
-                return Some(());
-            }
-        }
-        None
-    };
-    confirmed().is_some()
-}
-
 /// Returns true if code from `file` that is about to run is the module's. Another module's file may have the
 /// same name, and so may code that is passed to `exec`.
 fn is_run_as(py: Python<'_>, module: &Module, file: &str) -> bool {
@@ -425,45 +297,6 @@ fn parts(qualname: &str) -> impl Iterator<Item = &str> {
     qualname.split('.').filter(|part| *part != "<locals>")
 }
 
-/// Calls `act` for each function of that name in the code that contains it.
-pub fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Object<'py>)) {
-    let Some((part, rest)) = parts.split_first() else {
-        if is_function(code) {
-            act(code);
-        }
-        return;
-    };
-    each_inner(code, &mut |inner, name| {
-        if name == *part {
-            each_in(inner, rest, act);
-        } else if name.starts_with("<generic parameters of ") {
-            each_in(inner, parts, act);
-        }
-    });
-}
-
-/// Marks the code object of a requested function, so that its calls are seen. Returns true if that succeeded.
-fn is_code(py: Python<'_>, code: &Object<'_>, target: &'static Target, mut found: Found) -> bool {
-    // It was marked before its first call.
-    if let Some(mark) = marked::find(code.addr()).filter(|mark| mark.is_candidate()) {
-        mark.confirm();
-        found = Found::InTime;
-    }
-    let is_seen = mark(py, code, &target.function);
-    if !is_seen {
-        target.is_unseen.store(true, Ordering::Relaxed);
-    }
-    if target.found() == Found::NotYet {
-        let how = match found {
-            Found::Late => "late, by its name",
-            _ => "in time",
-        };
-        log::say!(Debug, "{target}: found {how}");
-    }
-    target.set_found(found);
-    is_seen
-}
-
 /// Searches for missing functions among the loaded modules.
 pub fn look(py: Python<'_>) {
     let mut has_left = !monitoring::try_again(py);
@@ -520,11 +353,6 @@ pub fn ends(py: Python<'_>) {
     }
 }
 
-/// Returns `sys.modules.get(name)`.
-pub fn imported<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
-    py.imported(&CString::new(name).ok()?)
-}
-
 /// Returns true if the module's code has not finished.
 fn is_being_imported(module: &Object<'_>) -> bool {
     let is_initialising = || {
@@ -532,109 +360,6 @@ fn is_being_imported(module: &Object<'_>) -> bool {
         spec.own_attrs()?.item(c"_initializing")?.as_int()
     };
     is_initialising().is_some_and(|is| is != 0)
-}
-
-/// Calls `act` for the code of each function that the attributes of that name lead to. Returns the type of
-/// the object if it is not a Python function.
-pub fn each_named<'py>(
-    module: &Object<'py>,
-    wanted: &str,
-    act: &mut impl FnMut(&Object<'py>),
-) -> Option<String> {
-    let parts: Vec<_> = wanted.split('.').collect();
-    let (first, rest) = parts.split_first()?;
-    each_below(attr_of(module, first)?, rest, act)
-}
-
-/// Continues [`each_named`] from the module's attribute for the first part of the name.
-fn each_below<'py>(
-    mut at: Object<'py>,
-    parts: &[&str],
-    act: &mut impl FnMut(&Object<'py>),
-) -> Option<String> {
-    let mut parts = parts.iter().peekable();
-    while let Some(part) = parts.next_if(|part| **part != "<locals>") {
-        at = attr_of(&at, part)?;
-    }
-    let rest: Vec<_> = parts.copied().filter(|part| *part != "<locals>").collect();
-    let function = innermost(at);
-    match function.code() {
-        Some(code) => each_in(&code, &rest, act),
-        None => {
-            let name = function.class()?.attr(c"__name__")?;
-            return Some(name.as_text()?.to_owned());
-        }
-    }
-    None
-}
-
-/// Returns the object with a qualified name, or with the part of it before `<locals>`, without its wrappers.
-pub fn named<'py>(module: &Object<'py>, wanted: &str) -> Option<Object<'py>> {
-    let mut parts = wanted.split('.').take_while(|part| *part != "<locals>");
-    let first = attr_of(module, parts.next()?)?;
-    parts
-        .try_fold(first, |at, part| attr_of(&at, part))
-        .map(innermost)
-}
-
-/// Returns true if Python mangles the name of an attribute of a class.
-fn is_private(name: &str) -> bool {
-    name.starts_with("__") && !name.ends_with("__")
-}
-
-/// Returns the mangled name in the class.
-fn mangled(class: &str, name: &str) -> String {
-    format!("_{}{name}", class.trim_start_matches('_'))
-}
-
-/// Returns the attribute of an object, or of the object that it wraps.
-fn attr_of<'py>(object: &Object<'py>, name: &str) -> Option<Object<'py>> {
-    let class = object.class()?;
-    let own = if object.is_class() {
-        object.class_attr(name).or_else(|| {
-            let class = is_private(name)
-                .then(|| object.attr(c"__name__"))
-                .flatten()?;
-            object.class_attr(&mangled(class.as_text()?, name))
-        })
-    } else {
-        let name_in_c = CString::new(name).ok()?;
-        let own = object.own_attrs().and_then(|attrs| attrs.item(&name_in_c));
-        own.or_else(|| class.class_attr(name))
-    };
-    own.or_else(|| attr_of(&wrapped(object)?, name))
-}
-
-/// Removes all wrappers from an object.
-fn innermost(mut object: Object<'_>) -> Object<'_> {
-    for _ in 0..MAX_WRAPPERS {
-        match wrapped(&object) {
-            Some(inner) => object = inner,
-            None => break,
-        }
-    }
-    object
-}
-
-/// Returns the object inside a decorator, a method or a partial call.
-fn wrapped<'py>(object: &Object<'py>) -> Option<Object<'py>> {
-    let (py, kind) = (object.py(), object.kind());
-    let types = &py.api.types;
-    if [types.static_method, types.class_method, types.method].contains(&kind) {
-        return object.attr(c"__func__");
-    }
-    if kind == types.property {
-        return object.attr(c"fget").filter(|get| !get.is_none());
-    }
-    let attrs = object.own_attrs();
-    let of = |name| attrs.as_ref().and_then(|attrs| attrs.item(name));
-    if kind == types.function {
-        return of(c"__wrapped__");
-    }
-    of(c"__wrapped__").or_else(|| of(c"func")).or_else(|| {
-        let partial = py.imported(c"functools")?.own_attrs()?.item(c"partial")?;
-        (partial.raw() == kind).then(|| object.attr(c"func"))?
-    })
 }
 
 #[cfg(test)]
@@ -673,14 +398,6 @@ mod tests {
         assert!(is_typed("<string>", None)); // embedded
         assert!(!is_typed("<string>", Some("program.py"))); // exec in a program
         assert!(!is_typed("program.py", Some("-c")));
-    }
-
-    #[test]
-    fn names_of_classes_are_mangled_as_python_does() {
-        assert!(is_private("__step"));
-        assert!(!is_private("__call__") && !is_private("_step"));
-        assert_eq!(mangled("Engine", "__step"), "_Engine__step");
-        assert_eq!(mangled("__Engine", "__step"), "_Engine__step");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use tllmprof_config::{PyFunction, Settings, Step};
 use tllmprof_engines::{DRAFTS, DUMMY_STEPS, IDLE_WAITS, SCOPES, Scopes, api_functions};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
-use super::replaced::Replaced;
+use super::replacement::Replaced;
 use crate::spans::{Function, StepOf};
 use tllmprof_capture::marks;
 use tllmprof_capture::marks::Name;

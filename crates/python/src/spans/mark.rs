@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::function::{Entered, Function};
-use crate::batch::{Arguments, Reader};
+use crate::batch::{Arguments, BatchReader};
 use crate::object::{Held, Object, Python};
 use crate::place::Place;
 use tllmprof_capture as capture;
@@ -56,7 +56,7 @@ pub struct Mark {
     /// The location of a call's first argument, if it is needed.
     first: Option<Place>,
     /// Reads the batch of a step, if that is possible.
-    reader: Option<Box<Reader>>,
+    reader: Option<Box<BatchReader>>,
     /// The number of its interpreter.
     pub interpreter: i64,
     /// True if it has the function's name, but its first call must show whether it is the function's code.
@@ -85,7 +85,9 @@ impl Mark {
         }
         let yields = yields(code)?;
         let (first, reader) = match watch {
-            Watch::Function(function) => (None, Reader::new(py, code, yields, &function.asked)),
+            Watch::Function(function) => {
+                (None, BatchReader::new(py, code, yields, &function.asked))
+            }
             Watch::Calls(_) => (Place::find(py, code, yields, None), None),
         };
         Some(Self {

@@ -5,7 +5,7 @@
 //! cases they are checked on a known stack before they are used ([`super::trial`]).
 
 use tllmprof_platform::ids;
-use tllmprof_platform::peek::{self, Span};
+use tllmprof_platform::peek::{self, MemoryRange};
 
 use super::Trouble;
 use crate::version::Version;
@@ -333,7 +333,7 @@ fn word_end(offsets: &[usize]) -> usize {
 
 /// Returns the table of `_PyRuntime`.
 fn words(runtime: usize) -> Result<[u64; WORDS], Trouble> {
-    let span = Span {
+    let span = MemoryRange {
         address: runtime,
         length: WORDS * size_of::<u64>(),
     };

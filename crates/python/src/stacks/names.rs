@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use core::hash::{BuildHasherDefault, Hasher};
 use std::collections::HashMap;
 
-use tllmprof_platform::peek::Span;
+use tllmprof_platform::peek::MemoryRange;
 use tllmprof_recorder::{self as recorder, LONGEST, NO_STRING, StringId};
 use tllmprof_sync::hash::MIX;
 
@@ -103,7 +103,7 @@ impl Names {
             }
         }
         let length = layout.code_bytes();
-        let spans = self.asked.iter().map(|code| Span {
+        let spans = self.asked.iter().map(|code| MemoryRange {
             address: *code,
             length,
         });

@@ -3,7 +3,7 @@
 
 use core::ffi::c_int;
 
-use tllmprof_platform::peek::{self, Span};
+use tllmprof_platform::peek::{self, MemoryRange};
 
 /// Limit for the bytes that are copied.
 const MAX_BYTES: usize = 8 << 20;
@@ -12,7 +12,7 @@ const MAX_BYTES: usize = 8 << 20;
 #[derive(Default)]
 pub struct Snapshot {
     process: i32,
-    spans: Vec<Span>,
+    spans: Vec<MemoryRange>,
     /// The offset of each span's copy.
     starts: Vec<usize>,
     bytes: Vec<u8>,
@@ -31,7 +31,7 @@ impl Snapshot {
     pub fn take(
         &mut self,
         process: i32,
-        spans: impl IntoIterator<Item = Span>,
+        spans: impl IntoIterator<Item = MemoryRange>,
     ) -> Result<(), c_int> {
         self.process = process;
         self.spans.clear();
@@ -83,7 +83,7 @@ impl Snapshot {
     }
 
     fn add(&mut self, address: usize, length: usize) -> Option<usize> {
-        let span = Span { address, length };
+        let span = MemoryRange { address, length };
         // The kernel has left out the spans from here on.
         let wanted = self.starts.partition_point(|start| *start < self.copied);
         self.spans.truncate(wanted);
@@ -120,8 +120,8 @@ mod tests {
 
     use super::*;
 
-    fn span(words: &[u64]) -> Span {
-        Span {
+    fn span(words: &[u64]) -> MemoryRange {
+        MemoryRange {
             address: words.as_ptr().addr(),
             length: size_of_val(words),
         }
@@ -147,7 +147,7 @@ mod tests {
     fn what_is_behind_a_place_that_is_not_there_is_read_by_itself() {
         let mut snapshot = Snapshot::default();
         let (one, two) = ([1_u64, 2], [3_u64]);
-        let nowhere = Span {
+        let nowhere = MemoryRange {
             address: 16,
             length: 8,
         };

@@ -7,7 +7,7 @@
 
 use core::ffi::c_int;
 
-use tllmprof_platform::peek::Span;
+use tllmprof_platform::peek::MemoryRange;
 
 use super::layout::{Layout, Life, Top, chunk, owner};
 use super::snapshot::{Snapshot, word};
@@ -115,19 +115,19 @@ impl Walker {
 
     /// Copies the places that the last sample has read.
     fn copy(&mut self, process: i32, layout: &Layout, target: Target) -> Result<(), c_int> {
-        let state = Span {
+        let state = MemoryRange {
             address: target.state,
             length: layout.thread_bytes(),
         };
-        let behind = (self.behind != 0).then_some(Span {
+        let behind = (self.behind != 0).then_some(MemoryRange {
             address: self.behind,
             length: LINK_BYTES,
         });
-        let chunks = self.chunks.iter().map(|chunk| Span {
+        let chunks = self.chunks.iter().map(|chunk| MemoryRange {
             address: chunk.address,
             length: chunk.used,
         });
-        let outside = self.outside.iter().map(|frame| Span {
+        let outside = self.outside.iter().map(|frame| MemoryRange {
             address: *frame,
             length: layout.frame_bytes(),
         });

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use super::hosted::in_each;
 use crate::functions::targets::{self, Found, Target};
-use crate::functions::{Uncalled, follow, interpreter_ends, near, resolve};
+use crate::functions::{Uncalled, follow, interpreter_ends, lookup, near};
 use crate::object::{Object, Python};
 use crate::spans::{Calls, Entered};
 
@@ -173,7 +173,7 @@ number = 3
             let module = py.imported(c"made").unwrap();
             let find = |wanted: &str| {
                 let mut found = Vec::new();
-                let kind = resolve::each_named(&module, wanted, &mut |code| {
+                let kind = lookup::each_named(&module, wanted, &mut |code| {
                     let name = code.attr(c"co_name").unwrap();
                     found.push(name.as_text().unwrap().to_owned());
                 });

@@ -197,7 +197,7 @@ impl Host {
         if is_late {
             let host = Self { library };
             host.initialize();
-            host.without_gil(|| assert_eq!(crate::attach(), crate::Progress::Done));
+            host.without_gil(|| assert_eq!(crate::attach(), crate::InstallProgress::Done));
             return host;
         }
         attach::look();

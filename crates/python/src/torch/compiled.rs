@@ -18,7 +18,7 @@ use tllmprof_sync::Lock;
 
 use super::{fused, gone, known};
 use crate::functions::follow;
-use crate::functions::resolve::{each_in, each_named};
+use crate::functions::lookup::{each_in, each_named};
 use crate::later::call_for_program;
 use crate::method::MethodDef;
 use crate::object::{Held, Object, Python};

@@ -10,7 +10,7 @@ use tllmprof_sync::Lock;
 use crate::object::Held;
 
 /// The name of a module, and a reference to it.
-pub struct Known {
+pub struct KnownModule {
     pub name: Name,
     /// A weak reference, which calls back when the module is freed.
     pub reference: Held,
@@ -23,7 +23,7 @@ lifecycle::global! {
     /// under the lock.
     #[fork(reset)]
     #[restart(reset)]
-    pub static TABLE: Lock<BTreeMap<usize, Known>> = Lock::new(BTreeMap::new());
+    pub static TABLE: Lock<BTreeMap<usize, KnownModule>> = Lock::new(BTreeMap::new());
 }
 /// Limit for the wait for the table.
 pub const TABLE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use tllmprof_config::Settings;
 use tllmprof_platform::lifecycle;
 
-use super::known::{Known, TABLE, TABLE_TIMEOUT};
+use super::known::{KnownModule, TABLE, TABLE_TIMEOUT};
 use super::{compiled, gone};
 use crate::functions::follow;
 use crate::later::call_for_program;
@@ -172,7 +172,7 @@ pub fn names(py: Python<'_>) -> Option<Object<'_>> {
 
 fn learn(py: Python<'_>, module: &Object<'_>, name: &str) -> Option<()> {
     static GOES: MethodDef = MethodDef::bound(c"tllmprof_module_goes", goes);
-    let known = Known {
+    let known = KnownModule {
         name: Name::of_range(name)?,
         reference: gone::reference(module, &GOES)?,
     };
@@ -187,7 +187,7 @@ fn goes(py: Python<'_>, address: &Object<'_>) {
     drop_known(py, gone::address(address).and_then(remove));
 }
 
-fn drop_known(py: Python<'_>, known: Option<Known>) {
+fn drop_known(py: Python<'_>, known: Option<KnownModule>) {
     if let Some(known) = known {
         drop(known.reference.take(py));
     }

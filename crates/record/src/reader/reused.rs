@@ -12,7 +12,7 @@ use crate::read_header::Header;
 /// The time when a chunk was begun, in ticks. A thread writes its own events when they end, so their ends are
 /// in order. Events reported later, such as GPU times, may be seconds older than the event before them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Begun {
+enum ChunkBegin {
     /// The chunk has no event with a time so far.
     Unknown,
     /// The start of the first event with a time. It is used until the chunk has an event of its thread's own.
@@ -21,7 +21,7 @@ enum Begun {
     At(u64),
 }
 
-impl Begun {
+impl ChunkBegin {
     const fn see(&mut self, event: &Event) {
         match (*self, own_end(event)) {
             (Self::Unknown | Self::About(_), Some(end)) => *self = Self::At(end),
@@ -61,9 +61,9 @@ pub(crate) struct Reused {
     /// The tick at which the first kept window opened, if others are dropped.
     kept_from: u64,
     /// The time at which each chunk was begun, as far as it is known, and its number.
-    chunks: Vec<(Begun, u32)>,
+    chunks: Vec<(ChunkBegin, u32)>,
     /// The openings and closings of windows, in the order of time. At the same moment, a closing comes first.
-    edges: BTreeMap<Key, Event>,
+    edges: BTreeMap<EdgeKey, Event>,
     windows: Vec<(u64, u64)>,
 }
 
@@ -82,7 +82,7 @@ impl Reused {
     /// Notes an entry of a chunk. The entries of a chunk come together.
     pub fn see(&mut self, chunk: u32, entry: &Entry<'_>) {
         if self.chunks.last().is_none_or(|(_, last)| *last != chunk) {
-            self.chunks.push((Begun::Unknown, chunk));
+            self.chunks.push((ChunkBegin::Unknown, chunk));
         }
         if let Entry::Event { event, .. } = entry
             && let Some((begun, _)) = self.chunks.last_mut()
@@ -172,9 +172,9 @@ impl Reused {
 }
 
 /// An edge's moment, true if it opens a window, its thread and its iteration.
-type Key = (u64, bool, u32, u64);
+type EdgeKey = (u64, bool, u32, u64);
 
-fn key(thread: u32, event: &Event) -> Option<Key> {
+fn key(thread: u32, event: &Event) -> Option<EdgeKey> {
     match event.what {
         What::Window { edge, iteration } => {
             Some((event.start, edge == Edge::Open, thread, iteration))

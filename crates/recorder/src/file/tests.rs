@@ -102,7 +102,7 @@ fn a_file_has_no_name_before_it_is_published() {
         let path = folder.path().join("a.tlm");
         let earlier = earlier.inspect(|earlier| fs::write(&path, earlier).unwrap());
         let mut file = File::create(&path, OURS).unwrap();
-        if matches!(file.name, Name::Wanted { .. }) {
+        if matches!(file.name, FileName::Wanted { .. }) {
             assert_eq!(fs::read(&path).ok(), earlier);
         }
         file.grow(4096).unwrap();

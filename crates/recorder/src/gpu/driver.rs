@@ -47,9 +47,9 @@ pub struct Pair {
 
 /// The status of a call that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Status(c_int);
+pub struct DriverError(c_int);
 
-impl Status {
+impl DriverError {
     /// The work is not finished yet.
     pub const NOT_READY: Self = Self(600);
     /// The driver does not have this function.
@@ -67,7 +67,7 @@ impl Status {
     }
 }
 
-impl Status {
+impl DriverError {
     /// Returns true if the stream is the only reason: the program has made a mistake with it, or is capturing
     /// it.
     pub const fn is_of_a_stream(self) -> bool {
@@ -77,17 +77,17 @@ impl Status {
     }
 }
 
-impl core::fmt::Display for Status {
+impl core::fmt::Display for DriverError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         self.0.fmt(f)
     }
 }
 
-fn check(status: c_int) -> Result<(), Status> {
+fn check(status: c_int) -> Result<(), DriverError> {
     if status == 0 {
         Ok(())
     } else {
-        Err(Status(status))
+        Err(DriverError(status))
     }
 }
 
@@ -196,8 +196,8 @@ impl Driver {
     }
 
     /// Creates an event in the calling thread's context.
-    fn create(self) -> Result<Event, Status> {
-        let create = self.0.create.ok_or(Status::NOT_SUPPORTED)?;
+    fn create(self) -> Result<Event, DriverError> {
+        let create = self.0.create.ok_or(DriverError::NOT_SUPPORTED)?;
         let mut event = null_mut();
         check(create(&mut event, 0))?;
         Ok(event.expose_provenance())
@@ -211,7 +211,7 @@ impl Driver {
     }
 
     /// Creates two events, like [`Self::create`].
-    pub fn create_pair(self) -> Result<Pair, Status> {
+    pub fn create_pair(self) -> Result<Pair, DriverError> {
         let start = self.create()?;
         let end = self.create().inspect_err(|_| self.destroy(start))?;
         Ok(Pair { start, end })
@@ -224,15 +224,15 @@ impl Driver {
     }
 
     /// Records an event in a stream: it happens when the stream reaches it.
-    pub fn record(self, event: Event, stream: usize) -> Result<(), Status> {
-        let record = self.0.record.ok_or(Status::NOT_SUPPORTED)?;
+    pub fn record(self, event: Event, stream: usize) -> Result<(), DriverError> {
+        let record = self.0.record.ok_or(DriverError::NOT_SUPPORTED)?;
         check(record(handle(event), handle(stream)))
     }
 
     /// Returns the nanoseconds between two events, accurate to about half a microsecond;
-    /// [`Status::NOT_READY`] if one has not happened yet ("CUDA Driver API", `cuEventElapsedTime`).
-    pub fn elapsed(self, from: Event, to: Event) -> Result<f64, Status> {
-        let elapsed = self.0.elapsed.ok_or(Status::NOT_SUPPORTED)?;
+    /// [`DriverError::NOT_READY`] if one has not happened yet ("CUDA Driver API", `cuEventElapsedTime`).
+    pub fn elapsed(self, from: Event, to: Event) -> Result<f64, DriverError> {
+        let elapsed = self.0.elapsed.ok_or(DriverError::NOT_SUPPORTED)?;
         let mut milliseconds = 0.0;
         check(elapsed(&mut milliseconds, handle(from), handle(to)))?;
         Ok(f64::from(milliseconds) * 1e6)
@@ -274,7 +274,7 @@ pub mod made {
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    use super::{Driver, Event, FUNCTIONS, Functions, Handle, Room, Status, c_int, handle};
+    use super::{Driver, DriverError, Event, FUNCTIONS, Functions, Handle, Room, c_int, handle};
     use tllmprof_platform::libcuda::DriverLocation;
 
     /// The state of the fake driver's events.
@@ -394,7 +394,7 @@ pub mod made {
         let state = state();
         assert!(state.recorded.contains_key(&to.addr()));
         if IS_BUSY.load(Ordering::Relaxed) {
-            return Status::NOT_READY.0;
+            return DriverError::NOT_READY.0;
         }
         let at = |event: Handle| f64::from(state.recorded[&event.addr()].0);
         *milliseconds = ((at(to) - at(from)) / 1e3) as f32;

@@ -94,7 +94,7 @@ impl States for Making {
 mod tests {
     use tllmprof_sync::States;
 
-    use super::super::phase::{self, Phase};
+    use super::super::phase::{self, SamplingPhase};
     use super::Event::{self, Begins, Dooms, Ends, Gone};
     use super::Making::{self, Barred, Busy, Idle, Stopping};
 
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_window_that_closes_while_events_are_made_leaves_the_worker_to_who_destroys_the_context() {
-        let mut phase = Phase::Unused;
+        let mut phase = SamplingPhase::Unused;
         let mut happens = |event| phase = phase.next(event).unwrap_or(phase);
         happens(phase::Event::Opens);
         let mut making = after(&[Begins])[0];
@@ -153,7 +153,7 @@ mod tests {
             making = making.next(event).unwrap_or(making);
             assert_eq!(making, next);
         }
-        assert_eq!(phase, Phase::Resting);
+        assert_eq!(phase, SamplingPhase::Resting);
     }
 
     #[test]

@@ -42,12 +42,12 @@ use super::writers::{self, Writer};
 use super::{add, clock, facts, is_on, is_recording};
 use driver::Driver;
 use making::Making;
-use phase::Phase;
-use sampling::{Sampling, Spans};
+use phase::SamplingPhase;
+use sampling::{Sampling, SpanCount};
 use span::Why;
 use spans::{begin, end_locked, end_span, give_last};
 use streams::Stream;
-pub use streams::Target;
+pub use streams::StreamArgument;
 use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::gate;
 use tllmprof_platform::log;
@@ -62,7 +62,7 @@ lifecycle::global! {
     /// The phase of the process's GPU timing.
     #[fork(in_child)]
     #[together(calls)]
-    static PHASE: Machine<Phase> = Machine::new();
+    static PHASE: Machine<SamplingPhase> = Machine::new();
     /// The state of the worker that creates events.
     #[fork(in_child)]
     static MAKING: Machine<Making> = Machine::new();
@@ -132,7 +132,7 @@ pub fn window_opens(capturing: bool) {
         sampling.window_opens();
     }
     let Some(driver) = Driver::find() else { return };
-    if phase == Phase::Unused
+    if phase == SamplingPhase::Unused
         && let Some(version) = driver.version()
     {
         facts::write_number(Info::CudaDriver, version);
@@ -145,7 +145,7 @@ pub fn window_opens(capturing: bool) {
 
 /// Returns true if there are fewer events than should be created in advance.
 pub fn wants_events() -> bool {
-    PHASE.peek() == Phase::Timing && pool::wants_more()
+    PHASE.peek() == SamplingPhase::Timing && pool::wants_more()
 }
 
 /// Creates events in advance, for a bounded time. Runs on a thread of the library.
@@ -160,10 +160,10 @@ pub fn make_events() {
 
 /// From here on, work belongs to this iteration. `excluded`: the condition on batches does not hold for it.
 pub fn iteration_begins(n: u64, excluded: bool) {
-    if PHASE.peek() == Phase::Timing
+    if PHASE.peek() == SamplingPhase::Timing
         && let Some(mut sampling) = SAMPLING.try_lock()
     {
-        let spans = Spans {
+        let spans = SpanCount {
             pairs: PAIRS.load(Ordering::Relaxed),
             by_clock: BY_CLOCK.load(Ordering::Relaxed),
         };
@@ -228,7 +228,7 @@ pub fn take_not() {
 /// earlier one is still open.
 #[inline]
 pub fn is_timing() -> bool {
-    looks_for(Looks::GpuTimes) && PHASE.peek() == Phase::Timing && is_recording()
+    looks_for(Looks::GpuTimes) && PHASE.peek() == SamplingPhase::Timing && is_recording()
 }
 
 /// Called when a call is about to enqueue work. Returns true if that is expected to be the stream's last for
@@ -236,7 +236,7 @@ pub fn is_timing() -> bool {
 // SAFETY: only names a code section, in which the code of each recorded call lies together.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[inline(never)]
-pub fn before_work(target: Target) -> bool {
+pub fn before_work(target: StreamArgument) -> bool {
     let iteration = ITERATION.load(Ordering::Relaxed);
     match launched_again(target, iteration) {
         Some(stream) => stream.launches_one(),
@@ -247,7 +247,7 @@ pub fn before_work(target: Target) -> bool {
 /// Returns the stream if the calling thread has launched into it last, in this iteration, and its span has
 /// begun, which is the usual case.
 #[inline(always)]
-fn launched_again(target: Target, iteration: u64) -> Option<&'static Stream> {
+fn launched_again(target: StreamArgument, iteration: u64) -> Option<&'static Stream> {
     if iteration == NONE {
         return None;
     }
@@ -258,7 +258,7 @@ fn launched_again(target: Target, iteration: u64) -> Option<&'static Stream> {
 /// Returns the stream if the calling thread has launched into it last. Not for a default stream, which only
 /// the driver can identify.
 #[inline(always)]
-fn launched_last(target: Target) -> Option<&'static Stream> {
+fn launched_last(target: StreamArgument) -> Option<&'static Stream> {
     let key = target.key_by_name()?;
     let stream = streams::stream_at(writers::current()?.launched.get());
     stream.is(key).then_some(stream)
@@ -266,17 +266,17 @@ fn launched_last(target: Target) -> Option<&'static Stream> {
 
 /// Returns the stream, if it is known.
 #[inline(always)]
-fn known(target: Target) -> Option<&'static Stream> {
+fn known(target: StreamArgument) -> Option<&'static Stream> {
     launched_last(target).or_else(|| find(target))
 }
 
 #[inline(never)]
-fn find(target: Target) -> Option<&'static Stream> {
+fn find(target: StreamArgument) -> Option<&'static Stream> {
     streams::find(target.key(Driver::get()?))
 }
 
 #[inline(never)]
-fn before_other_work(target: Target, iteration: u64) -> bool {
+fn before_other_work(target: StreamArgument, iteration: u64) -> bool {
     sweep(iteration);
     let Some(driver) = Driver::get().filter(|_| iteration != NONE) else {
         return false;
@@ -295,7 +295,7 @@ fn before_other_work(target: Target, iteration: u64) -> bool {
 
 /// Called when the driver has accepted the work that is expected to be the last: records an event after it.
 #[cold]
-pub fn after_last(target: Target) {
+pub fn after_last(target: StreamArgument) {
     let (Some(driver), Some(stream)) = (Driver::get(), known(target)) else {
         return;
     };
@@ -310,7 +310,7 @@ pub fn after_last(target: Target) {
 
 /// Called when the driver has not accepted the work.
 #[cold]
-pub fn refused(target: Target) {
+pub fn refused(target: StreamArgument) {
     if let Some(stream) = known(target) {
         stream.launches_one_less();
     }
@@ -319,7 +319,7 @@ pub fn refused(target: Target) {
 /// The object that a call waits for.
 #[derive(Clone, Copy)]
 pub enum Wait {
-    Stream(Target),
+    Stream(StreamArgument),
     /// An event of any stream.
     Event,
     /// All work of the context's streams, or of those that wait for the legacy stream.
@@ -395,7 +395,7 @@ fn between_ns(since: u64, until: u64) -> f64 {
 }
 
 /// Called when a call has waited for a stream from `since` to `until`, in ticks.
-pub fn after_wait(target: Target, since: u64, until: u64) {
+pub fn after_wait(target: StreamArgument, since: u64, until: u64) {
     let Some(stream) = known(target) else { return };
     let Some(mut open) = stream.span.try_lock() else {
         return;
@@ -458,7 +458,7 @@ fn forget_doomed(driver: Driver, doomed: Doomed, capturing: bool) {
     let device_of = |context| driver.in_context(context, |device| device);
     match doomed {
         Doomed::Stream(handle) => {
-            let key = Target {
+            let key = StreamArgument {
                 handle,
                 per_thread: false,
             };
@@ -489,7 +489,7 @@ fn end_contexts(driver: Driver, why: Why, ends: impl Fn(usize, Option<u8>) -> bo
 /// `capturing`: a stream capture is in progress.
 pub fn work_ends(capturing: bool) {
     between_iterations();
-    if PHASE.state() != Phase::Timing {
+    if PHASE.state() != SamplingPhase::Timing {
         return;
     }
     if let Some(driver) = Driver::get() {

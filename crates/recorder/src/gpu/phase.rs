@@ -16,7 +16,7 @@ use tllmprof_sync::States;
 /// A phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Phase {
+pub enum SamplingPhase {
     /// No window has opened: there are no events, and the driver's version is not in the record.
     Unused,
     /// Between windows: there are events, but no streams.
@@ -44,7 +44,7 @@ pub enum Event {
     GivesUp,
 }
 
-impl Phase {
+impl SamplingPhase {
     /// Returns true if events may be used.
     pub const fn may_use_events(self) -> bool {
         !matches!(self, Self::Reading | Self::Failing | Self::Over)
@@ -66,7 +66,7 @@ impl Phase {
     }
 }
 
-impl States for Phase {
+impl States for SamplingPhase {
     type Event = Event;
 
     fn next(self, event: Event) -> Option<Self> {
@@ -103,12 +103,12 @@ mod tests {
     use tllmprof_sync::States;
 
     use super::Event::{self, AllRead, Closes, GivesUp, Opens};
-    use super::Phase::{self, Failing, Over, Reading, Resting, Timing, Unused};
+    use super::SamplingPhase::{self, Failing, Over, Reading, Resting, Timing, Unused};
 
-    const ALL: [Phase; 6] = [Unused, Resting, Timing, Reading, Failing, Over];
+    const ALL: [SamplingPhase; 6] = [Unused, Resting, Timing, Reading, Failing, Over];
 
     /// Returns the phases after each of `events`.
-    fn after(events: &[Event]) -> Vec<Phase> {
+    fn after(events: &[Event]) -> Vec<SamplingPhase> {
         let mut phase = Unused;
         let on = |event: &Event| {
             phase = phase.next(*event).unwrap_or(phase);
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn a_word_holds_each_state() {
         for phase in ALL {
-            assert_eq!(Phase::from_bits(phase.to_bits()), phase);
+            assert_eq!(SamplingPhase::from_bits(phase.to_bits()), phase);
         }
         assert_eq!(Unused.to_bits(), 0);
     }

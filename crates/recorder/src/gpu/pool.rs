@@ -14,7 +14,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{Counter, Event as Recorded, Info, What};
 
 use super::super::{add, clock, facts, writers};
-use super::driver::{BesideCaptures, Driver, Pair, Status};
+use super::driver::{BesideCaptures, Driver, DriverError, Pair};
 use super::supply::{self, Supply};
 use tllmprof_platform::log;
 use tllmprof_sync::Guard;
@@ -48,7 +48,7 @@ pub type Index = u16;
 
 /// A stream's work, whose events have been recorded.
 #[derive(Clone, Copy)]
-pub struct Span {
+pub struct StreamSpan {
     pub pair: Index,
     /// The stream's number.
     pub stream: u16,
@@ -82,7 +82,7 @@ pub struct Pool {
     last: Option<(Index, f64)>,
     pairs: [Pair; MAX_PAIRS],
     free: [Index; MAX_PAIRS],
-    unread: [Span; MAX_PAIRS],
+    unread: [StreamSpan; MAX_PAIRS],
 }
 
 lifecycle::global! {
@@ -285,7 +285,7 @@ pub fn measured(ns: u64) {
 
 impl Pool {
     const fn new() -> Self {
-        const NO_SPAN: Span = Span {
+        const NO_SPAN: StreamSpan = StreamSpan {
             pair: 0,
             stream: 0,
             cut: false,
@@ -400,7 +400,7 @@ impl Pool {
 
     /// Adds a span whose events have both been recorded. Reads some spans if many are unread: the host has
     /// time now, as it is about to wait or the GPU has work.
-    pub fn add(&mut self, driver: Driver, span: Span) {
+    pub fn add(&mut self, driver: Driver, span: StreamSpan) {
         if usize::from(span.pair) >= self.made {
             return lose(1);
         }
@@ -415,14 +415,14 @@ impl Pool {
     }
 
     /// Called when the driver has refused to record an event in a stream.
-    pub fn refused(&mut self, status: Status) {
+    pub fn refused(&mut self, status: DriverError) {
         if !status.is_of_a_stream() {
             self.fail(status);
         }
     }
 
     /// Called when the driver has refused a call.
-    fn fail(&mut self, status: Status) {
+    fn fail(&mut self, status: DriverError) {
         self.supply = self.supply.next(supply::Event::Refused);
         if !status.is_of_an_end() {
             log::once!(Warn, "GPU timing stopped: driver error {status}");
@@ -441,7 +441,7 @@ impl Pool {
             let span = self.unread[self.first_unread];
             match self.times(driver, &span, per_ns) {
                 Ok((start, duration)) => self.write(&span, start, duration),
-                Err(Status::NOT_READY) => break,
+                Err(DriverError::NOT_READY) => break,
                 Err(status) => self.fail(status),
             }
         }
@@ -454,7 +454,12 @@ impl Pool {
     ///
     /// The GPU's clock is related to the host's by two facts: no event happens before it was recorded, and on
     /// an idle stream it happens at that moment.
-    fn times(&self, driver: Driver, span: &Span, per_ns: f64) -> Result<(f64, f64), Status> {
+    fn times(
+        &self,
+        driver: Driver,
+        span: &StreamSpan,
+        per_ns: f64,
+    ) -> Result<(f64, f64), DriverError> {
         let pair = self.pairs[usize::from(span.pair)];
         let duration = driver.elapsed(pair.start, pair.end)?;
         let since = span.since as f64;
@@ -466,7 +471,7 @@ impl Pool {
         Ok((since.max(at + passed - drifted), duration))
     }
 
-    fn write(&mut self, span: &Span, start: f64, duration: f64) {
+    fn write(&mut self, span: &StreamSpan, start: f64, duration: f64) {
         let what = What::GpuSpan {
             device: self.device,
             stream: span.stream,

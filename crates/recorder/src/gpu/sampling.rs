@@ -23,7 +23,7 @@ const MAX_EVERY: u64 = 16;
 
 /// The number of spans that have begun so far.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Spans {
+pub struct SpanCount {
     pub pairs: u64,
     pub by_clock: u64,
 }
@@ -41,7 +41,7 @@ pub struct Sampling {
     /// The durations of the iterations that were taken since the last decision, and the spans by then.
     took: [u64; BLOCK as usize],
     known: usize,
-    spans: Spans,
+    spans: SpanCount,
 }
 
 impl Sampling {
@@ -53,7 +53,7 @@ impl Sampling {
             since: None,
             took: [0; BLOCK as usize],
             known: 0,
-            spans: Spans {
+            spans: SpanCount {
                 pairs: 0,
                 by_clock: 0,
             },
@@ -68,7 +68,7 @@ impl Sampling {
     }
 
     /// Called when an iteration begins at `now`, in ticks. Returns true if its GPU times are taken.
-    pub fn begins(&mut self, now: u64, spans: Spans, excluded: bool) -> bool {
+    pub fn begins(&mut self, now: u64, spans: SpanCount, excluded: bool) -> bool {
         if let Some(since) = self.since.take() {
             self.took[self.known] = now.saturating_sub(since);
             self.known += 1;
@@ -91,7 +91,7 @@ impl Sampling {
         is_taken
     }
 
-    fn decide(&mut self, spans: Spans) {
+    fn decide(&mut self, spans: SpanCount) {
         let pairs = spans.pairs.saturating_sub(self.spans.pairs);
         let by_clock = spans.by_clock.saturating_sub(self.spans.by_clock);
         let cost = (pairs * PAIR_NS + by_clock * CLOCK_NS) / BLOCK;
@@ -112,7 +112,7 @@ mod tests {
         mode: GpuTimes,
         iterations: u64,
         ns: u64,
-        of: Spans,
+        of: SpanCount,
     ) -> Vec<u64> {
         sampling.mode = mode;
         sampling.window_opens();
@@ -141,7 +141,7 @@ mod tests {
             let (mut now, mut pairs) = (0, 0);
             let begins = |n: &u64| {
                 let by_clock = 0;
-                let spans = Spans { pairs, by_clock };
+                let spans = SpanCount { pairs, by_clock };
                 let is_taken = sampling.begins(ticks(now), spans, !is_in(*n));
                 pairs += u64::from(is_taken);
                 now += ns;
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(of(1_500_000).len(), 1000);
     }
 
-    const ONE: Spans = Spans {
+    const ONE: SpanCount = SpanCount {
         pairs: 1,
         by_clock: 0,
     };
@@ -171,7 +171,7 @@ mod tests {
             taken(&mut sampling, GpuTimes::Auto, 60, 1_400_000, ONE).len(),
             60
         );
-        let many = Spans {
+        let many = SpanCount {
             pairs: 3,
             by_clock: 20,
         };
@@ -219,7 +219,7 @@ mod tests {
         for n in 0..=BLOCK {
             sampling.begins(
                 ticks(now),
-                Spans {
+                SpanCount {
                     pairs: n,
                     by_clock: 0,
                 },

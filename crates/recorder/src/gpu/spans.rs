@@ -6,15 +6,15 @@ use core::time::Duration;
 use tllmprof_sync::Guard;
 
 use super::driver::{Driver, Pair};
-use super::pool::{self, Index, Span};
+use super::pool::{self, Index, StreamSpan};
 use super::span::{Ending, Fate, Why};
-use super::streams::{self, Key, Open, Stream};
+use super::streams::{self, Open, Stream, StreamKey};
 use super::{BY_CLOCK, LATEST, PAIRS, is_taken, timed};
 use crate::clock;
 
 /// Begins a span.
 #[cold]
-pub fn begin(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u64) {
+pub fn begin(driver: Driver, key: StreamKey, known: Option<&'static Stream>, iteration: u64) {
     if let Some(stream) = known
         && let Some(mut open) = stream.span.try_lock()
         && stream.is(key)
@@ -47,7 +47,12 @@ fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bo
 }
 
 /// Begins a span. `None` if one should have begun and could not.
-fn begun(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u64) -> Option<()> {
+fn begun(
+    driver: Driver,
+    key: StreamKey,
+    known: Option<&'static Stream>,
+    iteration: u64,
+) -> Option<()> {
     let stream = match known {
         Some(stream) => stream,
         None => streams::insert(key, key.context(driver))?,
@@ -167,7 +172,7 @@ pub fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, w
         return pool::lose(1);
     };
     if is_whole {
-        let span = Span {
+        let span = StreamSpan {
             pair: open.pair,
             stream: stream.number(),
             cut,

@@ -33,7 +33,7 @@ const PER_THREAD: usize = 2;
 
 /// The argument of a call that says which stream it is for.
 #[derive(Clone, Copy)]
-pub struct Target {
+pub struct StreamArgument {
     pub handle: usize,
     /// True if 0 is the thread's own stream.
     pub per_thread: bool,
@@ -41,18 +41,18 @@ pub struct Target {
 
 /// A key that identifies a stream: a default stream is a different one in each context and in each thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Key {
+pub struct StreamKey {
     /// The handle; for a thread's own stream the address of its block, and [`PER_THREAD`].
     name: usize,
     /// The context of a default stream; otherwise 0.
     context: usize,
 }
 
-impl Target {
+impl StreamArgument {
     /// Returns the stream's key. The context is 0 if the thread has none.
     #[inline]
-    pub fn key(self, driver: Driver) -> Key {
-        self.key_by_name().unwrap_or_else(|| Key {
+    pub fn key(self, driver: Driver) -> StreamKey {
+        self.key_by_name().unwrap_or_else(|| StreamKey {
             name: match (self.handle, self.per_thread) {
                 (0, true) | (PER_THREAD, _) => thread::address() | PER_THREAD,
                 _ => LEGACY,
@@ -63,18 +63,18 @@ impl Target {
 
     /// Returns the same for a stream that is not a default stream. Its context does not matter.
     #[inline]
-    pub const fn key_by_name(self) -> Option<Key> {
+    pub const fn key_by_name(self) -> Option<StreamKey> {
         if self.handle <= PER_THREAD {
             return None;
         }
-        Some(Key {
+        Some(StreamKey {
             name: self.handle,
             context: 0,
         })
     }
 }
 
-impl Key {
+impl StreamKey {
     /// Returns the stream's context.
     pub fn context(self, driver: Driver) -> usize {
         if self.is_default() {
@@ -92,7 +92,7 @@ impl Key {
 /// A stream. The fields that each launch reads are in one cache line, and those that it writes in another.
 #[repr(C, align(128))]
 pub struct Stream {
-    /// The name of its [`Key`]; 0: not in use.
+    /// The name of its [`StreamKey`]; 0: not in use.
     name: AtomicUsize,
     context: AtomicUsize,
     /// The stream's [state](Has). Written with the lock held, and when the stream is forgotten.
@@ -105,13 +105,13 @@ pub struct Stream {
     /// there are more than `settled`, and nothing if that is noted already.
     is_shared: AtomicBool,
     number: AtomicU16,
-    counted: Counted,
+    counted: LaunchCounts,
     pub span: Lock<Open>,
 }
 
 /// The fields that launches write.
 #[repr(align(128))]
-struct Counted {
+struct LaunchCounts {
     /// The number of launches of the span.
     launches: AtomicU32,
     /// The number of recent launches by another thread than the one before.
@@ -172,7 +172,7 @@ impl Stream {
             settled: AtomicU32::new(0),
             is_shared: AtomicBool::new(false),
             number: AtomicU16::new(0),
-            counted: Counted {
+            counted: LaunchCounts {
                 launches: AtomicU32::new(0),
                 turns: AtomicU32::new(0),
                 owner: AtomicUsize::new(0),
@@ -305,7 +305,7 @@ impl Stream {
     }
 
     /// Returns true if this is the stream that was looked for: its place may have been given to another.
-    pub fn is(&self, key: Key) -> bool {
+    pub fn is(&self, key: StreamKey) -> bool {
         self.name.load(Ordering::Acquire) == key.name
             && (!key.is_default() || self.context() == key.context)
     }
@@ -327,7 +327,7 @@ impl Stream {
         open.by_clock = events.is_none();
         (open.pair, open.events) = events.unwrap_or_default();
         (open.begun, open.since, open.covered) = (iteration + 1, since, 0);
-        let Counted {
+        let LaunchCounts {
             launches,
             turns,
             owner,
@@ -397,7 +397,7 @@ pub fn stream_at(place: u8) -> &'static Stream {
     &ALL[usize::from(place)]
 }
 
-fn places(key: Key) -> impl Iterator<Item = &'static Stream> {
+fn places(key: StreamKey) -> impl Iterator<Item = &'static Stream> {
     // The context is in the high bits of the key: only the highest bits depend on it.
     let start = spread(key.name as u64 ^ (key.context as u64).rotate_left(32)) >> 16;
     (0..REACH).map(move |step| &ALL[(start + step) % STREAMS])
@@ -405,12 +405,12 @@ fn places(key: Key) -> impl Iterator<Item = &'static Stream> {
 
 /// Returns the stream of a key, if it is known.
 #[inline]
-pub fn find(key: Key) -> Option<&'static Stream> {
+pub fn find(key: StreamKey) -> Option<&'static Stream> {
     places(key).find(|stream| stream.is(key))
 }
 
 /// Adds a stream, which has this context. `None` if there is no room.
-pub fn insert(key: Key, context: usize) -> Option<&'static Stream> {
+pub fn insert(key: StreamKey, context: usize) -> Option<&'static Stream> {
     let _inserting = INSERTING.lock_for(Duration::from_micros(200))?;
     if let Some(known) = find(key) {
         return Some(known);

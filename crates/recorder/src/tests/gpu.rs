@@ -32,8 +32,8 @@ impl Gpu {
         Self { context, record }
     }
 
-    fn stream(&self, number: usize) -> Target {
-        Target {
+    fn stream(&self, number: usize) -> StreamArgument {
+        StreamArgument {
             handle: self.context + 8 * number,
             per_thread: false,
         }
@@ -91,7 +91,7 @@ fn shown(spans: &[Recorded]) -> Vec<(u64, u64)> {
     spans.iter().map(of).collect()
 }
 
-fn launch(target: Target) {
+fn launch(target: StreamArgument) {
     if before_work(target) {
         after_last(target);
     }
@@ -233,7 +233,7 @@ fn work_behind_a_wait_is_another_span() {
 fn default_streams_differ_by_context_and_thread() {
     let gpu = Gpu::new(5);
     let driver = Driver::get().unwrap();
-    let zero = |per_thread| Target {
+    let zero = |per_thread| StreamArgument {
         handle: 0,
         per_thread,
     };
@@ -391,7 +391,7 @@ fn there_are_only_so_many_streams_and_those_that_have_nothing_open_make_room() {
     let driver = Driver::get().unwrap();
     for number in 1..2000 {
         let handle = gpu.context + 0x100 * number;
-        let key = Target {
+        let key = StreamArgument {
             handle,
             per_thread: false,
         }
@@ -405,7 +405,7 @@ fn there_are_only_so_many_streams_and_those_that_have_nothing_open_make_room() {
 
 /// Launches two kernels and waits for them, `times` times. Returns how often the wait ended a span by the
 /// host's clock.
-fn launch_and_wait(stream: Target, times: usize) -> usize {
+fn launch_and_wait(stream: StreamArgument, times: usize) -> usize {
     let mut by_clock = 0;
     for _ in 0..times {
         launch(stream);

@@ -25,7 +25,7 @@ const MAX_CLOCK_ERROR_NS: u64 = 10_000;
 
 /// A launching call, from the record.
 #[derive(Clone, Copy, Debug)]
-struct Call {
+struct LaunchCall {
     thread: u32,
     /// Start and end, in nanoseconds of `CLOCK_MONOTONIC`.
     start: u64,
@@ -103,7 +103,7 @@ pub struct LaunchTally<'a> {
     rows: HashMap<u8, CallKind>,
     /// The windows of kernels, from the start of the first iteration to the end of the last one.
     windows: Vec<(u64, u64)>,
-    calls: Vec<Call>,
+    calls: Vec<LaunchCall>,
     works: HashMap<(usize, u32), Work>,
     /// Start and end of each piece of GPU work.
     busy: Vec<(u64, u64)>,
@@ -164,7 +164,7 @@ impl<'a> LaunchTally<'a> {
             } if !event.failed => {
                 if let Some(kind) = self.rows.get(&row) {
                     let end = event.start.saturating_add(event.duration);
-                    self.call(Call {
+                    self.call(LaunchCall {
                         thread,
                         start: self.clock.ns(event.start),
                         end: self.clock.ns(end),
@@ -182,7 +182,7 @@ impl<'a> LaunchTally<'a> {
         at.checked_sub(1)
     }
 
-    fn call(&mut self, call: Call) {
+    fn call(&mut self, call: LaunchCall) {
         let is_in = self
             .window(call.start)
             .is_some_and(|at| call.start <= self.windows[at].1);
@@ -266,10 +266,14 @@ impl<'a> LaunchTally<'a> {
     }
 }
 
-type Pair<'a> = (&'a Call, &'a Work);
+type Pair<'a> = (&'a LaunchCall, &'a Work);
 
 /// Matches calls to work, both in order, between moments at which the GPUs were idle.
-fn between_idle<'a>(calls: &'a [Call], works: &'a [Work], busy: &[(u64, u64)]) -> Vec<Pair<'a>> {
+fn between_idle<'a>(
+    calls: &'a [LaunchCall],
+    works: &'a [Work],
+    busy: &[(u64, u64)],
+) -> Vec<Pair<'a>> {
     let mut found = Vec::new();
     let (mut call, mut work) = (0, 0);
     for (next_call, next_work) in idle_moments(calls, works, busy)
@@ -284,7 +288,7 @@ fn between_idle<'a>(calls: &'a [Call], works: &'a [Work], busy: &[(u64, u64)]) -
 }
 
 /// Matches each call to the work at its position. Returns `None` if the numbers differ or if any pair does not fit.
-fn fit<'a>(calls: &'a [Call], works: &'a [Work]) -> Option<Vec<Pair<'a>>> {
+fn fit<'a>(calls: &'a [LaunchCall], works: &'a [Work]) -> Option<Vec<Pair<'a>>> {
     let is_one = |(call, work): &Pair<'_>| {
         work.first.saturating_add(MAX_CLOCK_ERROR_NS) >= call.start
             && (call.kind == CallKind::GraphLaunch || work.kernels == 1)
@@ -295,7 +299,7 @@ fn fit<'a>(calls: &'a [Call], works: &'a [Work]) -> Option<Vec<Pair<'a>>> {
 
 /// Returns the calls before which the GPUs were idle, each with the first work after that moment. A call is left out if
 /// another thread was still in a call, which may launch its work later.
-fn idle_moments(calls: &[Call], works: &[Work], busy: &[(u64, u64)]) -> Vec<(usize, usize)> {
+fn idle_moments(calls: &[LaunchCall], works: &[Work], busy: &[(u64, u64)]) -> Vec<(usize, usize)> {
     // Latest start of any work before each index, and earliest start from that index on.
     let mut before = vec![0; works.len() + 1];
     let mut after = vec![u64::MAX; works.len() + 1];
@@ -382,8 +386,8 @@ mod tests {
 
     const US: u64 = 1000;
 
-    fn call(thread: u32, start: u64) -> Call {
-        Call {
+    fn call(thread: u32, start: u64) -> LaunchCall {
+        LaunchCall {
             thread,
             start: start * US,
             end: (start + 4) * US,
@@ -394,12 +398,12 @@ mod tests {
 
     /// Matches calls to kernels, given by number, start and stream; each thread has its own streams. Returns the number
     /// of each call's work.
-    fn found(calls: &[Call], kernels: &[(u32, u64, u16)]) -> Vec<Option<u32>> {
+    fn found(calls: &[LaunchCall], kernels: &[(u32, u64, u16)]) -> Vec<Option<u32>> {
         found_where(calls, kernels, false)
     }
 
     fn found_where(
-        calls: &[Call],
+        calls: &[LaunchCall],
         kernels: &[(u32, u64, u16)],
         lacks_some: bool,
     ) -> Vec<Option<u32>> {
@@ -419,7 +423,7 @@ mod tests {
             tally.kernel((0, *stream), *correlation, start * US);
         }
         let launches = tally.finish();
-        let number = |call: &Call| {
+        let number = |call: &LaunchCall| {
             let launch = *launches.of_call(call.thread, call.start)?;
             let of = |(correlation, start, _): &&(u32, u64, u16)| {
                 launches.of_kernel(*correlation, start * US) == Some(&launch)
@@ -460,7 +464,7 @@ mod tests {
     fn the_gpu_is_not_done_with_a_call_that_is_on_its_way() {
         // Each call begins while the GPU is idle, but the previous call has not reached the driver yet. The kernel
         // without a call prevents a match over the whole window.
-        let calls = [(1, 100), (2, 116), (1, 132)].map(|(thread, start)| Call {
+        let calls = [(1, 100), (2, 116), (1, 132)].map(|(thread, start)| LaunchCall {
             end: (start + 24) * US,
             ..call(thread, start)
         });
@@ -480,7 +484,7 @@ mod tests {
         let calls = [call(1, 10), call(1, 12)];
         let kernels = [(1, 20, 1), (1, 24, 1), (2, 28, 1)];
         assert_eq!(found(&calls, &kernels), [None, None]);
-        let graph = Call {
+        let graph = LaunchCall {
             kind: CallKind::GraphLaunch,
             ..calls[0]
         };

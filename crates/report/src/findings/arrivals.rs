@@ -1,7 +1,7 @@
 //! Ranks that wait for each other in collectives.
 
+use super::definition::JobAnalyses;
 use super::evidence::Evidence;
-use super::rules::JobAnalyses;
 use super::{Judgement, ranks};
 use crate::numbers::units::{Change, Share, Time};
 use crate::ranks::arrivals::{Arrivals, Bound};
@@ -87,7 +87,7 @@ pub fn skew(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
         Time(now)
     );
     // Losses to causes of its own count for the findings of these causes.
-    match arrivals.gain(one.place) - ranks::theirs(one, all) {
+    match arrivals.gain(one.place) - ranks::theirs(one, all, together.rules) {
         gain if gain > 0.0 => Judgement::yes(evidence, gain),
         _ => Judgement::Yes {
             evidence,

@@ -5,6 +5,7 @@
 
 mod arrivals;
 mod claims;
+mod definition;
 mod evidence;
 mod gpu;
 mod host;
@@ -26,9 +27,10 @@ use crate::process::Process;
 use crate::ranks::arrivals::Arrivals;
 use crate::ranks::skew::Skew;
 pub use claims::{ClaimedRow, Side};
+use definition::{JobAnalyses, Judge};
+pub use definition::{Kind, Rule};
 use evidence::Evidence;
-use rules::{JobAnalyses, Judge};
-pub use rules::{Kind, RULES, Rule};
+pub use rules::RULES;
 
 /// The result of judging a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
@@ -123,7 +125,11 @@ pub fn findings(
     skew: Option<&Skew>,
     arrivals: Option<&Arrivals>,
 ) -> Vec<Finding> {
-    let together = JobAnalyses { skew, arrivals };
+    let together = JobAnalyses {
+        rules: RULES,
+        skew,
+        arrivals,
+    };
     let all: Vec<_> = Evidence::collect(processes, names);
     if all.is_empty() {
         return Vec::new();

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use super::Judgement;
+use super::definition::{JobAnalyses, Judge, Kind, Rule};
 use super::evidence::Evidence;
 use super::ledger::{CODE_RULE, IDLE_RULE};
-use super::rules::{JobAnalyses, Judge, Kind, RULES, Rule};
 use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share, Time};
 use crate::ranks::skew::Skew;
@@ -64,7 +64,7 @@ pub fn slow(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
         return Judgement::No(evidence);
     }
     // Losses to causes of its own count for the findings of these causes.
-    let theirs = theirs(slowest, all);
+    let theirs = theirs(slowest, all, together.rules);
     if slower - theirs < MIN_EXCESS {
         return Judgement::Yes {
             evidence: evidence + ", by causes of its own",
@@ -155,18 +155,19 @@ pub fn slowest(all: &[Evidence<'_>]) -> Option<usize> {
 }
 
 /// Returns the share of the time that a process loses to causes of its own, beyond the mean of the others.
-pub fn theirs(one: &Evidence<'_>, all: &[Evidence<'_>]) -> f64 {
+pub fn theirs(one: &Evidence<'_>, all: &[Evidence<'_>], rules: &[Rule]) -> f64 {
     let others = || all.iter().filter(|other| other.place != one.place);
-    let usual = others().map(causes).sum::<f64>() / others().count().max(1) as f64;
-    (causes(one) - usual).max(0.0)
+    let usual =
+        others().map(|other| causes(other, rules)).sum::<f64>() / others().count().max(1) as f64;
+    (causes(one, rules) - usual).max(0.0)
 }
 
 /// Returns the share of the time that a process loses to causes that can be judged without other ranks.
-fn causes(one: &Evidence<'_>) -> f64 {
+fn causes(one: &Evidence<'_>, rules: &[Rule]) -> f64 {
     // Host code, and a GPU that waits for it, are the reason why the rank is slow, so they are not separate causes.
     let is_one =
         |rule: &&Rule| rule.kind == Kind::Cause && ![CODE_RULE, IDLE_RULE].contains(&rule.name);
-    let causes = RULES.iter().filter(is_one);
+    let causes = rules.iter().filter(is_one);
     let losses = causes.filter_map(|rule| match rule.judge {
         Judge::Each(judge) | Judge::Ledger(judge) => match judge(one) {
             Judgement::Yes { loss, .. } => loss,

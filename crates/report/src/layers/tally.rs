@@ -47,13 +47,13 @@ enum KernelRef {
 
 /// The kernels of a scope, or of a name.
 #[derive(Default, Debug)]
-struct Sum {
+struct KernelSum {
     kernels: u64,
     ns: u64,
     by_step: Vec<(u32, u64)>,
 }
 
-impl Sum {
+impl KernelSum {
     fn add(&mut self, other: Self) {
         self.kernels += other.kernels;
         self.ns = self.ns.saturating_add(other.ns);
@@ -66,7 +66,7 @@ impl Sum {
 pub struct LayerTally {
     raw: RawLayers,
     latest: HashMap<u32, LatestKernel>,
-    by_scope: HashMap<Result<u32, UnknownScope>, Sum>,
+    by_scope: HashMap<Result<u32, UnknownScope>, KernelSum>,
     alone: Vec<KernelOutsideGraph>,
     gaps: Gaps<KernelRef>,
     /// Number of further pairs of a scope and an iteration that fit.
@@ -254,21 +254,25 @@ impl LayerTally {
 }
 
 /// Sums by name, the names of scopes, and kernels without a scope.
-type NamedSums = (BTreeMap<String, Sum>, HashMap<u32, String>, Vec<Unknown>);
+type NamedSums = (
+    BTreeMap<String, KernelSum>,
+    HashMap<u32, String>,
+    Vec<Unknown>,
+);
 
 /// Returns the sums of scopes by name. Times by index become times by the number in `steps`.
 fn named(
-    by_scope: HashMap<Result<u32, UnknownScope>, Sum>,
+    by_scope: HashMap<Result<u32, UnknownScope>, KernelSum>,
     scopes: &Scopes,
     strings: &Strings,
     steps: &[Option<u32>],
     whole: LayerTotals,
 ) -> NamedSums {
-    let numbered = |sum: &Sum| {
+    let numbered = |sum: &KernelSum| {
         let step = |(place, ns): &(u32, u64)| Some(((*steps.get(*place as usize)?)?, *ns));
         sum.by_step.iter().filter_map(step).collect()
     };
-    let mut by_name: BTreeMap<String, Sum> = BTreeMap::new();
+    let mut by_name: BTreeMap<String, KernelSum> = BTreeMap::new();
     let (mut names, mut unknown) = (HashMap::new(), Vec::new());
     for (scope, mut sum) in by_scope {
         match scope {
@@ -291,8 +295,8 @@ fn named(
 }
 
 /// Returns the layers, the longest first. `has_steps` is true if their times in each iteration are complete.
-fn rows(by_name: BTreeMap<String, Sum>, whole: LayerTotals, has_steps: bool) -> Vec<Layer> {
-    let row = |(name, sum): (String, Sum)| Layer {
+fn rows(by_name: BTreeMap<String, KernelSum>, whole: LayerTotals, has_steps: bool) -> Vec<Layer> {
+    let row = |(name, sum): (String, KernelSum)| Layer {
         name,
         kernels: sum.kernels,
         ns: sum.ns,

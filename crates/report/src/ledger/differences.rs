@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::LedgerKind;
-use super::host::Times;
 use super::keys::{HostCause, Named};
+use super::times::Times;
 use crate::ledger::difference::Difference;
 use crate::ledger::difference::cause::{REST, WORK};
 use crate::numbers::units::Rate;

@@ -7,9 +7,10 @@ use tllmprof_record::Strings;
 
 use super::difference::Difference;
 use super::differences::{Side, differences};
-use super::host::{GroupedIteration, Sums, Times};
+use super::host::{GroupedIteration, Sums};
 use super::keys::{HostCause, Named};
 use super::split::Part;
+use super::times::Times;
 use super::{Basis, CauseTime, IDLE, Ledger, LedgerDetails, LedgerKind, LedgerRow, kinds, rows};
 use crate::events::busy::DeviceActivity;
 use crate::events::busy::work_name;
@@ -22,7 +23,7 @@ use crate::events::work_classes::WorkClasses;
 
 /// Common properties of the iterations of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Group {
+struct IterationGroup {
     window: usize,
     /// True if they count in figures.
     qualified: bool,
@@ -61,7 +62,7 @@ struct GroupWork {
 /// Groups of the iterations of all windows.
 #[derive(Debug)]
 pub struct Groups {
-    groups: Vec<Group>,
+    groups: Vec<IterationGroup>,
     /// Indexes of the groups of each window.
     by_window: Vec<Vec<usize>>,
     /// Work of the device in each group, if GPU time is known from kernels.
@@ -93,7 +94,7 @@ impl Groups {
             end: one.end(),
         });
         let spans = Spans::new(spans.collect());
-        let mut known: HashMap<Group, usize> = HashMap::new();
+        let mut known: HashMap<IterationGroup, usize> = HashMap::new();
         let work = WorkClasses::new(windows.iter().flat_map(Window::qualified));
         let mut found = Self {
             groups: Vec::new(),
@@ -106,7 +107,7 @@ impl Groups {
         };
         for ((window, one), span) in all.into_iter().zip(spans.spans()) {
             let gpu = gpu_from.time(one).filter(|_| is_measured);
-            let group = Group {
+            let group = IterationGroup {
                 window,
                 qualified: one.qualifies(),
                 taken: one.gpu_busy.is_some(),
@@ -175,7 +176,7 @@ impl Groups {
     }
 
     /// Returns the groups of a window, or of all windows, that count and for which `is` is true.
-    fn chosen(&self, window: Option<usize>, is: impl Fn(&Group) -> bool) -> Vec<usize> {
+    fn chosen(&self, window: Option<usize>, is: impl Fn(&IterationGroup) -> bool) -> Vec<usize> {
         let is = |at: &usize| self.groups[*at].qualified && is(&self.groups[*at]);
         match window {
             Some(window) => {
@@ -331,7 +332,7 @@ impl Groups {
         let Some(one) = self.groups.iter().position(|of| of.slow == Some(slow)) else {
             return (0, Vec::new());
         };
-        let Group { taken, counted, .. } = self.groups[one];
+        let IterationGroup { taken, counted, .. } = self.groups[one];
         // Recording kernels makes iterations longer, so iterations are compared with others of the same kind.
         let is_like = |at: &usize| {
             let other = &self.groups[*at];

@@ -10,6 +10,7 @@ use tllmprof_record::{Clock, Event, What};
 use super::keys::{HostCause, Key, Named};
 use super::paths::Paths;
 use super::split::{Count, SampleSums};
+use super::times::Times;
 use crate::events::idle::Idle;
 use crate::events::iteration::part;
 use crate::events::requests::Requests;
@@ -21,13 +22,6 @@ const MIN_HELD_BACK: usize = 1 << 16;
 
 /// Maximum number of pairs of a cause and a group of iterations to distinguish.
 const MAX_TIMES: usize = 1 << 18;
-
-/// Time, and the part of it in which the GPU was idle, in nanoseconds.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Times {
-    pub all: u64,
-    pub idle: u64,
-}
 
 /// An iteration with the group to which its time is added.
 #[derive(Clone, Copy, Debug)]
@@ -341,15 +335,6 @@ impl Sums {
         let worked =
             groups.map(|group| group.total.all - waited(group).map_or(0, |times| times.all));
         worked.sum()
-    }
-}
-
-impl Times {
-    pub const fn and(self, more: Self) -> Self {
-        Self {
-            all: self.all + more.all,
-            idle: self.idle + more.idle,
-        }
     }
 }
 

@@ -12,6 +12,7 @@ mod paths;
 pub mod slow;
 mod split;
 pub mod text;
+mod times;
 
 use std::collections::BTreeMap;
 

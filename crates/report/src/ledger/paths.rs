@@ -77,7 +77,7 @@ type Counts = Vec<(u32, u64)>;
 
 /// Samples of one kind, by stack.
 #[derive(Debug, Default)]
-struct Stacks<'a> {
+struct PathSamples<'a> {
     /// The functions of each stack, the outermost first, and its number of samples. A stack is empty if a sample is in
     /// no such function.
     all: Vec<(Vec<u32>, u64)>,
@@ -105,7 +105,7 @@ impl Paths {
             let all = some.map(|((_, frame), count)| (named.frames.stack(*frame), *count));
             let frames = Some(named.frames);
             let all = all.collect();
-            Stacks { all, frames }.path()
+            PathSamples { all, frames }.path()
         };
         let (python, mut native) = (path(false), path(true));
         // Native stacks explain only the time outside Python functions.
@@ -128,7 +128,7 @@ impl Paths {
     }
 }
 
-impl Stacks<'_> {
+impl PathSamples<'_> {
     fn path(self) -> Option<Path> {
         let frames = self.frames?;
         let total: u64 = self.all.iter().map(|(_, count)| count).sum();
@@ -277,7 +277,7 @@ mod tests {
         let all = counts
             .iter()
             .map(|(frame, count)| (frames.stack(*frame), *count));
-        Stacks {
+        PathSamples {
             all: all.collect(),
             frames: Some(&frames),
         }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 
-use super::host::Times;
 use super::keys::HostCause;
+use super::times::Times;
 use crate::events::samples::{SampleCounts, SampledState};
 
 /// Maximum weight of a sample of a sleep, whose inverse is the minimum, and number of steps of the search for the

@@ -33,12 +33,12 @@ const OUTSIDE_LABEL: &str = "in no Python function";
 /// A tree under construction. The first node stands for all samples.
 #[derive(Debug, Default)]
 pub struct TreeBuilder {
-    nodes: Vec<Node>,
+    nodes: Vec<SampledNode>,
     children: HashMap<(usize, Option<u32>), usize>,
 }
 
 #[derive(Debug)]
-struct Node {
+struct SampledNode {
     function: Option<u32>,
     parent: usize,
     samples: u64,
@@ -81,7 +81,7 @@ impl TreeBuilder {
     }
 
     fn node(&mut self, parent: usize, function: Option<u32>) -> usize {
-        self.nodes.push(Node {
+        self.nodes.push(SampledNode {
             function,
             parent,
             samples: 0,

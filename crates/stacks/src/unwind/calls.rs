@@ -11,7 +11,7 @@ const MAX_ADDRESSES: usize = 1 << 12;
 
 /// A call instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Call {
+pub enum CallInstruction {
     /// A call of this function: directly, through its entry in a table of the linker's, or through code of the linker's
     /// that jumps by such an entry.
     Of(usize),
@@ -21,11 +21,11 @@ pub enum Call {
 
 /// The calls before addresses that were looked up.
 #[derive(Default)]
-pub struct Calls(HashMap<usize, Option<Call>, BuildHasherDefault<OfAddress>>);
+pub struct Calls(HashMap<usize, Option<CallInstruction>, BuildHasherDefault<OfAddress>>);
 
 impl Calls {
     /// Returns the call instruction that ends at an address, if there is one.
-    pub fn before(&mut self, address: usize) -> Option<Call> {
+    pub fn before(&mut self, address: usize) -> Option<CallInstruction> {
         if self.0.len() >= MAX_ADDRESSES {
             self.0.clear();
         }
@@ -34,17 +34,17 @@ impl Calls {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn before(address: usize) -> Option<Call> {
+fn before(address: usize) -> Option<CallInstruction> {
     let code = bytes::<7>(address.wrapping_sub(7))?;
     match code {
         // `call *ENTRY(%rip)`
-        [_, 0xff, 0x15, a, b, c, d] => entry([a, b, c, d], address).map(Call::Of),
+        [_, 0xff, 0x15, a, b, c, d] => entry([a, b, c, d], address).map(CallInstruction::Of),
         // `call FUNCTION`
         [_, _, 0xe8, a, b, c, d] => {
             let target = relative([a, b, c, d], address);
-            Some(Call::Of(jumps_to(target).unwrap_or(target)))
+            Some(CallInstruction::Of(jumps_to(target).unwrap_or(target)))
         }
-        _ => is_indirect(code).then_some(Call::Indirect),
+        _ => is_indirect(code).then_some(CallInstruction::Indirect),
     }
 }
 
@@ -92,15 +92,17 @@ fn relative(distance: [u8; 4], behind: usize) -> usize {
 }
 
 #[cfg(target_arch = "aarch64")]
-fn before(address: usize) -> Option<Call> {
+fn before(address: usize) -> Option<CallInstruction> {
     let at = address.wrapping_sub(4);
     let code = u32::from_le_bytes(bytes(at)?);
     let words = (code << 6).cast_signed() >> 6;
     match code {
         // `bl FUNCTION`
-        _ if code >> 26 == 0b10_0101 => Some(Call::Of(at.wrapping_add_signed(words as isize * 4))),
+        _ if code >> 26 == 0b10_0101 => Some(CallInstruction::Of(
+            at.wrapping_add_signed(words as isize * 4),
+        )),
         // `blr REGISTER`
-        _ if code & 0xffff_fc1f == 0xd63f_0000 => Some(Call::Indirect),
+        _ if code & 0xffff_fc1f == 0xd63f_0000 => Some(CallInstruction::Indirect),
         _ => None,
     }
 }
@@ -150,8 +152,11 @@ mod tests {
         code.extend((-14_i32).to_le_bytes());
         let padded = [&[0x90; 2][..], &code].concat();
         let start = padded.as_ptr().addr();
-        assert_eq!(before(start + 7), Some(Call::Of(0x1234)));
-        assert_eq!(before(start + padded.len()), Some(Call::Of(0x1234)));
+        assert_eq!(before(start + 7), Some(CallInstruction::Of(0x1234)));
+        assert_eq!(
+            before(start + padded.len()),
+            Some(CallInstruction::Of(0x1234))
+        );
         assert_eq!(before(16), None);
     }
 }

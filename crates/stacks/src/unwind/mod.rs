@@ -13,7 +13,7 @@ use tllmprof_platform::ids;
 use tllmprof_platform::peek;
 
 use super::modules::Modules;
-use calls::{Call, Calls};
+use calls::{CallInstruction, Calls};
 use rules::{Caller, Cfa, Function, Rule, Rules, Saved};
 
 /// Largest numbers of frames of a sleeping thread's stack, and of a copy of a stack.
@@ -99,9 +99,9 @@ impl Unwinder {
         frames.push(registers.program_counter);
         while frames.len() < most {
             match walk.step() {
-                Step::Caller => frames.push(walk.address()),
-                Step::End => return true,
-                Step::Unknown => return false,
+                UnwindResult::Caller => frames.push(walk.address()),
+                UnwindResult::End => return true,
+                UnwindResult::Unknown => return false,
             }
         }
         false
@@ -110,7 +110,7 @@ impl Unwinder {
 
 /// Result of a step from a function to its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
+enum UnwindResult {
     Caller,
     /// The function has no caller.
     End,
@@ -123,7 +123,7 @@ impl Walk<'_> {
     }
 
     /// Steps to the caller.
-    fn step(&mut self) -> Step {
+    fn step(&mut self) -> UnwindResult {
         let function = self
             .unwinder
             .rules
@@ -132,20 +132,20 @@ impl Walk<'_> {
             Some(Function {
                 caller: Some(Caller::Nobody),
                 ..
-            }) => return Step::End,
+            }) => return UnwindResult::End,
             Some(Function {
                 start,
                 caller: Some(Caller::By(rule)),
             }) => (start, rule),
-            _ => return Step::Unknown,
+            _ => return UnwindResult::Unknown,
         };
         match self.caller(start, rule) {
             Some(caller) if caller.program_counter > 1 => {
                 (self.registers, self.behind_call) = (caller, 1);
-                Step::Caller
+                UnwindResult::Caller
             }
-            Some(_) => Step::End,
-            None => Step::Unknown,
+            Some(_) => UnwindResult::End,
+            None => UnwindResult::Unknown,
         }
     }
 
@@ -194,8 +194,10 @@ impl Walk<'_> {
                 continue;
             }
             match self.unwinder.calls.before(word) {
-                Some(Call::Of(called)) if called == function => return rule.frame_pointer_of(at),
-                Some(Call::Indirect) => indirect.push(at),
+                Some(CallInstruction::Of(called)) if called == function => {
+                    return rule.frame_pointer_of(at);
+                }
+                Some(CallInstruction::Indirect) => indirect.push(at),
                 _ => {}
             }
         }
@@ -219,9 +221,9 @@ impl Walk<'_> {
         (walk.registers, walk.behind_call) = (caller, 1);
         for _ in 0..MAX_FRAMES {
             match walk.step() {
-                Step::Caller => {}
-                Step::End => return true,
-                Step::Unknown => return false,
+                UnwindResult::Caller => {}
+                UnwindResult::End => return true,
+                UnwindResult::Unknown => return false,
             }
         }
         true
@@ -260,7 +262,7 @@ impl Stack {
         }
         self.bytes.resize(CHUNK_BYTES, 0);
         self.start = address;
-        let span = peek::Span {
+        let span = peek::MemoryRange {
             address,
             length: CHUNK_BYTES,
         };

@@ -17,7 +17,7 @@ pub struct Begun {
 }
 
 #[derive(Clone, Copy)]
-struct Range {
+struct ThreadRange {
     /// The domain's handle: each domain has a stack of its own.
     stack: usize,
     since: u64,
@@ -26,18 +26,18 @@ struct Range {
 }
 
 /// A thread's open ranges. All zeros: none are open.
-pub struct Open {
+pub struct OpenRanges {
     /// The window in which they began. Those of older windows are dropped.
     window: u32,
     used: u32,
     /// True if there were too many in this window.
     is_lost: bool,
-    ranges: [Range; MAX_OPEN],
+    ranges: [ThreadRange; MAX_OPEN],
 }
 
-const _: () = assert!(size_of::<Open>() <= 32 << 10);
+const _: () = assert!(size_of::<OpenRanges>() <= 32 << 10);
 
-impl Open {
+impl OpenRanges {
     /// Returns true if no range is open.
     pub const fn is_empty(&self) -> bool {
         self.used == 0
@@ -58,7 +58,7 @@ impl Open {
             self.used = 0;
             return false;
         };
-        *place = Range {
+        *place = ThreadRange {
             stack,
             since: begun.since,
             domain: begun.domain,
@@ -97,14 +97,14 @@ impl Open {
 mod tests {
     use super::*;
 
-    fn none() -> Box<Open> {
-        let ranges = [Range {
+    fn none() -> Box<OpenRanges> {
+        let ranges = [ThreadRange {
             stack: 0,
             since: 0,
             domain: 0,
             name: 0,
         }; MAX_OPEN];
-        Box::new(Open {
+        Box::new(OpenRanges {
             window: 0,
             used: 0,
             is_lost: false,

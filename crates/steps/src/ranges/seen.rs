@@ -18,30 +18,30 @@ const REPORTED: usize = 3;
 /// numbers, one is kept.
 pub struct Seen {
     looked_at: AtomicU32,
-    names: Lock<Names>,
+    names: Lock<SeenNames>,
 }
 
-struct Names {
+struct SeenNames {
     count: usize,
-    names: [Name; NAMES],
+    names: [SeenName; NAMES],
 }
 
 #[derive(Clone, Copy)]
-struct Name {
+struct SeenName {
     length: u8,
     text: [u8; LONGEST],
     /// True if the name matches, but not its domain.
     elsewhere: bool,
 }
 
-impl Name {
+impl SeenName {
     fn text(&self) -> &[u8] {
         &self.text[..self.length.into()]
     }
 
     /// Returns true if they differ only in numbers.
     fn is_like(&self, other: &Self) -> bool {
-        fn words(name: &Name) -> impl Iterator<Item = &u8> {
+        fn words(name: &SeenName) -> impl Iterator<Item = &u8> {
             name.text().iter().filter(|byte| !byte.is_ascii_digit())
         }
         self.elsewhere == other.elsewhere && words(self).eq(words(other))
@@ -51,14 +51,14 @@ impl Name {
 impl Seen {
     /// No names yet.
     pub const fn new() -> Self {
-        const NONE: Name = Name {
+        const NONE: SeenName = SeenName {
             length: 0,
             text: [0; LONGEST],
             elsewhere: false,
         };
         Self {
             looked_at: AtomicU32::new(0),
-            names: Lock::new(Names {
+            names: Lock::new(SeenNames {
                 count: 0,
                 names: [NONE; NAMES],
             }),
@@ -88,7 +88,7 @@ impl Seen {
             // harm.
             self.looked_at.store(looked_at + 1, Ordering::Relaxed);
         }
-        let mut name = Name {
+        let mut name = SeenName {
             length: 0,
             text: [0; LONGEST],
             elsewhere,

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 /// the next begin.
 const MAX_FOLLOWED: usize = 8;
 
-struct Range {
+struct StepRange {
     domain: AtomicUsize,
     iteration: AtomicU64,
     /// The number of ranges that have been pushed inside it since, and not been popped.
@@ -20,7 +20,7 @@ struct Range {
 /// The followed ranges of one thread, which only that thread uses; the innermost is last.
 pub struct OpenRanges {
     count: AtomicUsize,
-    ranges: [Range; MAX_FOLLOWED],
+    ranges: [StepRange; MAX_FOLLOWED],
 }
 
 impl OpenRanges {
@@ -29,7 +29,7 @@ impl OpenRanges {
         Self {
             count: AtomicUsize::new(0),
             ranges: [const {
-                Range {
+                StepRange {
                     domain: AtomicUsize::new(0),
                     iteration: AtomicU64::new(0),
                     inner: AtomicU64::new(0),

@@ -3,10 +3,10 @@ use tllmprof_sync::States;
 use super::super::attempt::{self, Attempt};
 use super::super::presence::{self, Presence};
 use super::Action::{self, Nothing, SayCaptured, Stop, StopAndLeave, StopBefore};
+use super::AttachPlan::{self, Cut, Hopeless, Leaving, Off, Taking, Waiting};
 use super::Event::{
     self, Attached, Broken, Busy, Closes, Early, Ends, Left, Obstructed, Opens, Yields,
 };
-use super::Plan::{self, Cut, Hopeless, Leaving, Off, Taking, Waiting};
 use super::{EARLY_RETRY_ITERATIONS, LATE_RETRY_ITERATIONS, Leave, MAX_TRIES, NEVER, Where};
 
 const SLOW: Event = Event::NotAttached {
@@ -43,7 +43,7 @@ fn closed(over: u64, cupti: Where) -> Event {
 }
 
 /// Returns what to do at each of `events`, and the plan after them.
-fn after(events: &[Event]) -> (Vec<Action>, Plan) {
+fn after(events: &[Event]) -> (Vec<Action>, AttachPlan) {
     let mut plan = Off;
     let on = |event: &Event| {
         let (next, action) = plan.next(*event);
@@ -298,14 +298,22 @@ fn the_end_of_the_process_stops_what_is_taken() {
 
 #[test]
 fn the_child_of_a_fork_has_no_window_and_not_its_parents_cupti() {
-    let child = Plan::of_child(true);
+    let child = AttachPlan::of_child(true);
     assert_eq!(child.next(Opens), (child, Nothing));
     assert_eq!(child.next(Event::Closes { over: 9 }), (child, Nothing));
-    assert_eq!(Plan::of_child(false).next(Opens).0, Waiting { leave: None });
+    assert_eq!(
+        AttachPlan::of_child(false).next(Opens).0,
+        Waiting { leave: None }
+    );
 }
 
 /// Calls `act` with the plan before and after each event, for all lists of `length` events.
-fn walk(plan: Plan, events: &[Event], length: u32, act: &impl Fn(Plan, Event, Plan, Action)) {
+fn walk(
+    plan: AttachPlan,
+    events: &[Event],
+    length: u32,
+    act: &impl Fn(AttachPlan, Event, AttachPlan, Action),
+) {
     for event in events.iter().copied().filter(|_| length > 0) {
         let (next, action) = plan.next(event);
         act(plan, event, next, action);

@@ -31,7 +31,7 @@ pub struct Member {
 }
 
 /// The processes that accepted a window, and whether any did not.
-pub struct Begun {
+pub struct BegunProcesses {
     pub members: Vec<Member>,
     pub failed: bool,
 }
@@ -128,7 +128,7 @@ fn samples(candidates: &mut Vec<Candidate>) -> Result<[Sample; 3]> {
 ///
 /// # Errors
 /// A process refuses, no process is left, or the processes cannot agree on an iteration.
-pub fn begin(processes: Vec<Process>, wanted: &Wanted) -> Result<Begun> {
+pub fn begin(processes: Vec<Process>, wanted: &Wanted) -> Result<BegunProcesses> {
     let asked = processes.len();
     let candidate = |process| Candidate {
         process,
@@ -160,7 +160,7 @@ pub fn begin(processes: Vec<Process>, wanted: &Wanted) -> Result<Begun> {
                 bail!(NONE_LEFT);
             }
             let failed = members.len() < asked;
-            return Ok(Begun { members, failed });
+            return Ok(BegunProcesses { members, failed });
         }
         let mut refusals = Vec::new();
         for (candidate, answer) in candidates.iter_mut().zip(answers) {

@@ -197,18 +197,18 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// The folder of `-o`, if this command created it. It is removed if it is empty at the end.
-struct Made<'a>(&'a Path);
+struct CreatedFolder<'a>(&'a Path);
 
-impl Drop for Made<'_> {
+impl Drop for CreatedFolder<'_> {
     fn drop(&mut self) {
         let _ = fs::remove_dir(self.0);
     }
 }
 
 /// Creates the folder of `-o` before anything is captured. Its parent must exist, because the name may be mistyped.
-fn folder(path: &Path) -> Result<Option<Made<'_>>> {
+fn folder(path: &Path) -> Result<Option<CreatedFolder<'_>>> {
     let error = match fs::create_dir(path) {
-        Ok(()) => return Ok(Some(Made(path))),
+        Ok(()) => return Ok(Some(CreatedFolder(path))),
         Err(_) if path.is_dir() => return Ok(None),
         Err(error) => error,
     };

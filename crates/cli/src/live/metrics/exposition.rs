@@ -7,7 +7,7 @@ use tllmprof_control::{Phase, Status, Times};
 use crate::live::record::Figures;
 
 /// A process, and the figures of its record.
-pub struct Seen {
+pub struct ProcessFigures {
     pub status: Status,
     pub figures: Option<Figures>,
 }
@@ -21,10 +21,10 @@ pub struct Family {
 
 /// The source of a metric's value; a process without a value has no line.
 enum Of {
-    Counter(fn(&Seen) -> Option<u64>),
-    Gauge(fn(&Seen) -> Option<u64>),
+    Counter(fn(&ProcessFigures) -> Option<u64>),
+    Gauge(fn(&ProcessFigures) -> Option<u64>),
     /// A gauge in nanoseconds; shown in seconds.
-    Seconds(fn(&Seen) -> Option<u64>),
+    Seconds(fn(&ProcessFigures) -> Option<u64>),
     /// A histogram of iteration times by phase, in seconds.
     Durations,
     /// A constant 1, with facts about the process as labels.
@@ -98,7 +98,7 @@ pub const FAMILIES: [Family; 12] = [
 ];
 
 /// The metrics of these processes.
-pub fn text(seen: &[Seen]) -> String {
+pub fn text(seen: &[ProcessFigures]) -> String {
     let mut out = String::new();
     for family in &FAMILIES {
         let lines = family.lines(seen);
@@ -121,7 +121,7 @@ impl Family {
         }
     }
 
-    fn lines(&self, all: &[Seen]) -> String {
+    fn lines(&self, all: &[ProcessFigures]) -> String {
         let name = self.name;
         let mut out = String::new();
         if matches!(self.of, Of::Count) {
@@ -226,7 +226,7 @@ mod tests {
             iterations: 50,
             ..Status::default()
         };
-        let seen = [7, 8].map(|pid| Seen {
+        let seen = [7, 8].map(|pid| ProcessFigures {
             status: status(pid),
             figures: None,
         });
@@ -262,7 +262,7 @@ mod tests {
                 taken(None, [0, 5, 0, 0], 5_000_000),
             ],
         };
-        let seen = Seen {
+        let seen = ProcessFigures {
             status: Status {
                 pid: 7,
                 times: Some(times),

@@ -15,7 +15,7 @@ use super::record::Figures;
 use super::sockets;
 use crate::failure::worded;
 use crate::output;
-use exposition::Seen;
+use exposition::ProcessFigures;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -70,8 +70,8 @@ fn answer(request: Request) {
     let _ = request.respond(response);
 }
 
-fn seen() -> Vec<Seen> {
-    let of = |process: sockets::Process| Seen {
+fn seen() -> Vec<ProcessFigures> {
+    let of = |process: sockets::Process| ProcessFigures {
         figures: Figures::from_status(&process.status),
         status: process.status,
     };

@@ -5,13 +5,13 @@ use core::ops::Range;
 use tllmprof_platform::entry::{Denied, Refusal};
 
 /// Consecutive pages, not executable at first.
-pub struct Part {
+pub struct TrampolinePages {
     start: usize,
     size: usize,
     code: Vec<u8>,
 }
 
-impl Part {
+impl TrampolinePages {
     /// Maps pages at `place`, a page boundary where nothing is mapped; `None` if something is mapped there by now.
     ///
     /// # Errors

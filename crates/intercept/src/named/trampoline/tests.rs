@@ -169,7 +169,7 @@ fn a_region_has_several_parts_where_no_gap_is_wide_enough() {
         let page = |at: usize| free.start + at * PAGE_SIZE..free.start + (at + 1) * PAGE_SIZE;
         let gaps = [page(2), page(4).start..page(5).end, page(8), page(10)];
         let region = Region::within(&gaps, us.start, 4 * PAGE_SIZE).unwrap();
-        let parts: Vec<_> = region.parts.iter().map(Part::range).collect();
+        let parts: Vec<_> = region.parts.iter().map(TrampolinePages::range).collect();
         assert_eq!(parts, gaps[..3]);
         assert!(fill(region) >= 4 * (PAGE_SIZE / TRAMPOLINE_SIZE));
         let few = Region::within(&gaps[..1], us.start, 4 * PAGE_SIZE).unwrap();
@@ -190,7 +190,7 @@ fn fill(mut region: Region) -> usize {
             &raw const tllmprof_made_plain_end,
         )
     };
-    let parts: Vec<_> = region.parts.iter().map(Part::range).collect();
+    let parts: Vec<_> = region.parts.iter().map(TrampolinePages::range).collect();
     let mut added = 0;
     while let Ok(place) = region.add(&plain(), None) {
         let is_within = |part: &Range<usize>| part.start <= place.start && place.end <= part.end;

@@ -66,7 +66,7 @@ fn threads_that_take_turns_in_iterations_that_are_not_timed_do_not_make_a_stream
 fn streams_for_which_there_is_no_room_are_not_missing_in_iterations_that_are_not_timed() {
     let gpu = Gpu::new(25);
     let before = gpu.lost();
-    let stream = |number: usize| Target {
+    let stream = |number: usize| StreamArgument {
         handle: gpu.context + 0x100 * number,
         per_thread: false,
     };
@@ -88,7 +88,7 @@ fn streams_for_which_there_is_no_room_are_not_missing_in_iterations_that_are_not
 }
 
 /// Like [`launch`], but the call asks first if it has to be timed.
-fn launch_if_followed(target: Target) {
+fn launch_if_followed(target: StreamArgument) {
     if is_timing() {
         launch(target);
     }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use tllmprof_record::{StringId, Strings};
 
+use super::function::{Function, Origin};
 use super::location::Location;
 use super::native::Modules;
 use super::sleep::Sleep;
@@ -22,52 +23,6 @@ pub struct Frame {
     pub parent: u32,
     /// Index in [`Frames::functions`].
     pub function: u32,
-}
-
-/// A function.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Function {
-    /// The name in the record, printable or not; for a native function its symbol, if it was found.
-    pub name: String,
-    /// The same with only the last part of the file's path.
-    pub label: String,
-    pub origin: Origin,
-}
-
-/// The origin of a function.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Origin {
-    /// The program, or a library that it brings.
-    Program,
-    /// The C library.
-    C,
-    /// Another library that belongs to a language, or this tool.
-    Runtime,
-    /// The Python interpreter.
-    Interpreter,
-    /// Python's standard library.
-    PythonLibrary,
-    /// The CUDA driver or runtime.
-    Driver,
-}
-
-impl Function {
-    /// Returns the location of its code, as far as its name contains it.
-    #[must_use]
-    pub fn location(&self) -> Location {
-        let python = self.name.split_once(" (").and_then(|(function, place)| {
-            let (file, line) = place.strip_suffix(')')?.rsplit_once(':')?;
-            Some((function, file, line.parse().ok()?))
-        });
-        match python {
-            Some((function, file, line)) => Location {
-                function: function.to_owned(),
-                file: Some(file.to_owned()),
-                line: Some(line),
-            },
-            None => Location::native(&self.name),
-        }
-    }
 }
 
 /// Frames while they are collected.

@@ -1,6 +1,7 @@
 //! Samples of stacks, from the record.
 
 mod frames;
+mod function;
 mod location;
 mod native;
 mod sleep;
@@ -13,8 +14,9 @@ use serde::Serialize;
 use tllmprof_record::{Clock, Event, Strings, Taken, ThreadState, What};
 
 use super::facts::Facts;
+pub use frames::Frames;
 use frames::RawFrames;
-pub use frames::{Frames, Function, Origin};
+pub use function::{Function, Origin};
 pub use location::Location;
 pub use sleep::SleepKind;
 use sleeps::{Asleep, Sleeps};

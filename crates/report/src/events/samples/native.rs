@@ -9,7 +9,7 @@ use std::path::Path;
 
 use tllmprof_symbols::{Image, demangle};
 
-use super::frames::{Function, Origin};
+use super::function::{Function, Origin};
 use crate::events::facts::{Facts, name};
 
 /// Maximum number of modules to read.

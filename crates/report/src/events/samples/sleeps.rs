@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use tllmprof_record::SystemCall;
 
-use super::frames::{Frames, Function, Origin};
+use super::frames::Frames;
+use super::function::{Function, Origin};
 use super::sleep::{Sleep, SleepKind};
 
 /// The data in a sample of a sleeping thread.

@@ -137,7 +137,7 @@ pub fn sums(processes: &[Rank<'_>], matched: &Matched<'_>, clocks: &Clocks) -> S
     let mut cells = Cells::new(matched, ranks);
     for (at, group) in matched.groups.iter().enumerate() {
         let lanes = group.lanes.iter();
-        let mut events = Events {
+        let mut events = CollectiveEvents {
             at,
             group,
             clocks,
@@ -185,7 +185,7 @@ pub fn sums(processes: &[Rank<'_>], matched: &Matched<'_>, clocks: &Clocks) -> S
     sums
 }
 
-struct Events<'a> {
+struct CollectiveEvents<'a> {
     at: usize,
     group: &'a Group<'a>,
     clocks: &'a Clocks,
@@ -197,7 +197,7 @@ struct Events<'a> {
     each: Vec<Sum>,
 }
 
-impl Events<'_> {
+impl CollectiveEvents<'_> {
     /// Returns true if each rank has an earlier collective in the same window. In the first collective of a window,
     /// ranks wait for each other while CUPTI attaches, which takes 8 to 32 ms on each rank.
     fn follows(&self, event: &[u32], known: &KnownIterations<'_>) -> bool {

@@ -65,7 +65,7 @@ pub struct ArrivalsView<'a> {
     ranks: Vec<RankView>,
     /// The iterations in which collectives were matched, in the order of their numbers.
     #[schemars(with = "Vec<StepView>")]
-    iterations: Steps<'a>,
+    iterations: StepRows<'a>,
 }
 
 /// Ranks whose collectives of one kind are the same events.
@@ -147,9 +147,9 @@ struct StepView {
 
 /// Iterations that are converted one by one while they are written.
 #[derive(Debug)]
-struct Steps<'a>(Option<&'a Arrivals>);
+struct StepRows<'a>(Option<&'a Arrivals>);
 
-impl Serialize for Steps<'_> {
+impl Serialize for StepRows<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let arrivals = self.0.into_iter();
         let all =
@@ -208,7 +208,7 @@ impl<'a> ArrivalsView<'a> {
             ranks: (0..arrivals.ranks.len())
                 .map(|place| RankView::new(arrivals, place))
                 .collect(),
-            iterations: Steps(each.then_some(arrivals)),
+            iterations: StepRows(each.then_some(arrivals)),
         }
     }
 }

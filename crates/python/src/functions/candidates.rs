@@ -1,0 +1,165 @@
+//! Recognises the code of requested functions, at their first calls where their names alone do not show it.
+
+use std::ffi::CString;
+use std::sync::atomic::Ordering;
+
+use super::code::is_function;
+use super::lookup::{attr_of, each_below, innermost};
+use super::targets::{self, Found, Module, Target};
+use super::{mark, marked};
+use crate::object::{Object, Python};
+use crate::spans::Mark;
+use tllmprof_platform::log;
+
+/// Handles the first call of the function that `code` belongs to. Returns true if it is a requested function
+/// that was missing. `globals` returns the names of its module, `first` the first argument of the call.
+pub fn meets<'py>(
+    py: Python<'py>,
+    code: &Object<'py>,
+    globals: &dyn Fn() -> Option<Object<'py>>,
+    first: &dyn Fn(&Object<'py>) -> Option<Object<'py>>,
+) -> bool {
+    let name = name_of(py, code);
+    let Some(name) = name.as_ref().and_then(Object::as_text) else {
+        return false;
+    };
+    let mut is_one = false;
+    for module in targets::known() {
+        for target in module.targets.iter().filter(|target| target.is_missing()) {
+            if is_called(py, target, name)
+                && is_function_of(py, code, module, target, globals, first).is_some()
+            {
+                module.imported();
+                is_one |= is_code(py, code, target, Found::InTime);
+            }
+        }
+    }
+    is_one
+}
+
+/// Returns the qualified name of code, or its plain name if the version has no qualified names.
+pub fn name_of<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
+    let has_whole = py.api.version.has_qualified_names();
+    code.attr(if has_whole {
+        c"co_qualname"
+    } else {
+        c"co_name"
+    })
+}
+
+/// Returns true if the target may have this result of [`name_of`].
+pub fn is_called(py: Python<'_>, target: &Target, name: &str) -> bool {
+    let asked = target.function.asked.qualname.as_str();
+    let is_last = || asked.rsplit('.').next() == Some(name);
+    asked == name || !py.api.version.has_qualified_names() && is_last()
+}
+
+/// Returns `Some` if code with the function's name is the requested function.
+fn is_function_of<'py>(
+    py: Python<'py>,
+    code: &Object<'py>,
+    module: &Module,
+    target: &Target,
+    globals: &dyn Fn() -> Option<Object<'py>>,
+    first: &dyn Fn(&Object<'py>) -> Option<Object<'py>>,
+) -> Option<()> {
+    let globals = globals()?;
+    let said = globals.item(c"__name__")?;
+    let is_its = module.is_called(said.as_text()?) && is_function(code);
+    let has_whole = py.api.version.has_qualified_names();
+    (is_its && (has_whole || is_named(code, &globals, first, target))).then_some(())
+}
+
+/// Returns true if code of which only the plain name is known is the function's: its module, or the class of
+/// its first argument, has it under the requested name.
+fn is_named<'py>(
+    code: &Object<'py>,
+    globals: &Object<'py>,
+    first: &dyn Fn(&Object<'py>) -> Option<Object<'py>>,
+    target: &Target,
+) -> bool {
+    let asked = target.function.asked.qualname.as_str();
+    let mut is_it = false;
+    let mut compare = |found: &Object<'py>| is_it |= found.raw() == code.raw();
+    let parts: Vec<_> = asked.split('.').collect();
+    let (Some(root), Some(last)) = (parts.first(), parts.last()) else {
+        return false;
+    };
+    let root = CString::new(*root)
+        .ok()
+        .and_then(|root| globals.item(&root));
+    if let Some(root) = root {
+        each_below(root, &parts[1..], &mut compare);
+    } else if parts.len() == 1 {
+        return true; // a function by value, whose globals hold only the names that it uses
+    } else if let Some(first) = first(code) {
+        let class = if first.is_class() {
+            Some(first)
+        } else {
+            first.class()
+        };
+        let function = class.and_then(|class| attr_of(&class, last)).map(innermost);
+        if let Some(function) = function
+            && let Some(found) = function.code()
+            && let Some(whole) = function.attr(c"__qualname__")
+            && whole.as_text() == Some(asked)
+        {
+            compare(&found);
+        }
+    }
+    is_it
+}
+
+/// Returns true if the first call of a candidate shows that it is the requested function's code: by the name
+/// of its module and, if the code has no qualified name, by that of `first`, the call's first argument.
+pub fn confirms<'py>(
+    py: Python<'py>,
+    mark: &Mark,
+    globals: &dyn Fn() -> Option<Object<'py>>,
+    first: &dyn Fn(&Object<'py>) -> Option<Object<'py>>,
+) -> bool {
+    let confirmed = || {
+        let function = mark.function()?;
+        let code = mark.code_object(py)?;
+        for module in targets::known() {
+            let is_it = |target: &&Target| core::ptr::eq(&target.function, function);
+            if let Some(target) = module.targets.iter().find(is_it)
+                && is_function_of(py, &code, module, target, globals, first).is_some()
+            {
+                module.imported();
+                target.set_found(Found::InTime);
+                mark.confirm();
+                return Some(());
+            }
+        }
+        None
+    };
+    confirmed().is_some()
+}
+
+/// Marks the code object of a requested function, so that its calls are seen. Returns true if that succeeded.
+pub fn is_code(
+    py: Python<'_>,
+    code: &Object<'_>,
+    target: &'static Target,
+    mut found: Found,
+) -> bool {
+    // It was marked before its first call.
+    if let Some(mark) = marked::find(code.addr()).filter(|mark| mark.is_candidate()) {
+        mark.confirm();
+        found = Found::InTime;
+    }
+    let is_seen = mark(py, code, &target.function);
+    if !is_seen {
+        target.is_unseen.store(true, Ordering::Relaxed);
+    }
+    if target.found() == Found::NotYet {
+        let how = match found {
+            Found::Late => "late, by its name",
+            _ => "in time",
+        };
+        log::say!(Debug, "{target}: found {how}");
+    }
+    target.set_found(found);
+    is_seen
+}

@@ -1,0 +1,147 @@
+//! Looks up objects by their qualified names, through wrappers. No code of the program runs for that.
+
+use std::ffi::CString;
+
+use super::code::{each_inner, is_function};
+use crate::object::{Object, Python};
+
+/// Limit for the number of wrappers around a function.
+const MAX_WRAPPERS: usize = 32;
+
+/// Returns `sys.modules.get(name)`.
+pub fn imported<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
+    py.imported(&CString::new(name).ok()?)
+}
+
+/// Calls `act` for each function of that name in the code that contains it.
+pub fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Object<'py>)) {
+    let Some((part, rest)) = parts.split_first() else {
+        if is_function(code) {
+            act(code);
+        }
+        return;
+    };
+    each_inner(code, &mut |inner, name| {
+        if name == *part {
+            each_in(inner, rest, act);
+        } else if name.starts_with("<generic parameters of ") {
+            each_in(inner, parts, act);
+        }
+    });
+}
+
+/// Calls `act` for the code of each function that the attributes of that name lead to. Returns the type of
+/// the object if it is not a Python function.
+pub fn each_named<'py>(
+    module: &Object<'py>,
+    wanted: &str,
+    act: &mut impl FnMut(&Object<'py>),
+) -> Option<String> {
+    let parts: Vec<_> = wanted.split('.').collect();
+    let (first, rest) = parts.split_first()?;
+    each_below(attr_of(module, first)?, rest, act)
+}
+
+/// Continues [`each_named`] from the module's attribute for the first part of the name.
+pub fn each_below<'py>(
+    mut at: Object<'py>,
+    parts: &[&str],
+    act: &mut impl FnMut(&Object<'py>),
+) -> Option<String> {
+    let mut parts = parts.iter().peekable();
+    while let Some(part) = parts.next_if(|part| **part != "<locals>") {
+        at = attr_of(&at, part)?;
+    }
+    let rest: Vec<_> = parts.copied().filter(|part| *part != "<locals>").collect();
+    let function = innermost(at);
+    match function.code() {
+        Some(code) => each_in(&code, &rest, act),
+        None => {
+            let name = function.class()?.attr(c"__name__")?;
+            return Some(name.as_text()?.to_owned());
+        }
+    }
+    None
+}
+
+/// Returns the object with a qualified name, or with the part of it before `<locals>`, without its wrappers.
+pub fn named<'py>(module: &Object<'py>, wanted: &str) -> Option<Object<'py>> {
+    let mut parts = wanted.split('.').take_while(|part| *part != "<locals>");
+    let first = attr_of(module, parts.next()?)?;
+    parts
+        .try_fold(first, |at, part| attr_of(&at, part))
+        .map(innermost)
+}
+
+/// Returns true if Python mangles the name of an attribute of a class.
+fn is_private(name: &str) -> bool {
+    name.starts_with("__") && !name.ends_with("__")
+}
+
+/// Returns the mangled name in the class.
+fn mangled(class: &str, name: &str) -> String {
+    format!("_{}{name}", class.trim_start_matches('_'))
+}
+
+/// Returns the attribute of an object, or of the object that it wraps.
+pub fn attr_of<'py>(object: &Object<'py>, name: &str) -> Option<Object<'py>> {
+    let class = object.class()?;
+    let own = if object.is_class() {
+        object.class_attr(name).or_else(|| {
+            let class = is_private(name)
+                .then(|| object.attr(c"__name__"))
+                .flatten()?;
+            object.class_attr(&mangled(class.as_text()?, name))
+        })
+    } else {
+        let name_in_c = CString::new(name).ok()?;
+        let own = object.own_attrs().and_then(|attrs| attrs.item(&name_in_c));
+        own.or_else(|| class.class_attr(name))
+    };
+    own.or_else(|| attr_of(&wrapped(object)?, name))
+}
+
+/// Removes all wrappers from an object.
+pub fn innermost(mut object: Object<'_>) -> Object<'_> {
+    for _ in 0..MAX_WRAPPERS {
+        match wrapped(&object) {
+            Some(inner) => object = inner,
+            None => break,
+        }
+    }
+    object
+}
+
+/// Returns the object inside a decorator, a method or a partial call.
+fn wrapped<'py>(object: &Object<'py>) -> Option<Object<'py>> {
+    let (py, kind) = (object.py(), object.kind());
+    let types = &py.api.types;
+    if [types.static_method, types.class_method, types.method].contains(&kind) {
+        return object.attr(c"__func__");
+    }
+    if kind == types.property {
+        return object.attr(c"fget").filter(|get| !get.is_none());
+    }
+    let attrs = object.own_attrs();
+    let of = |name| attrs.as_ref().and_then(|attrs| attrs.item(name));
+    if kind == types.function {
+        return of(c"__wrapped__");
+    }
+    of(c"__wrapped__").or_else(|| of(c"func")).or_else(|| {
+        let partial = py.imported(c"functools")?.own_attrs()?.item(c"partial")?;
+        (partial.raw() == kind).then(|| object.attr(c"func"))?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_classes_are_mangled_as_python_does() {
+        assert!(is_private("__step"));
+        assert!(!is_private("__call__") && !is_private("_step"));
+        assert_eq!(mangled("Engine", "__step"), "_Engine__step");
+        assert_eq!(mangled("__Engine", "__step"), "_Engine__step");
+    }
+}

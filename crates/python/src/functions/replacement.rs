@@ -1,0 +1,43 @@
+//! What is known of the replacement of a function.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use crate::spans::Function;
+
+/// The replacement of a function.
+pub struct Replaced {
+    /// `MODULE:QUALNAME`, or the type if it is not a Python function.
+    pub by: String,
+    pub is_function: bool,
+    /// Number of calls of the function before the replacement was noticed.
+    pub after: u64,
+    /// True if the replacement's calls are seen from then on.
+    pub is_followed: AtomicBool,
+}
+
+impl Replaced {
+    /// Returns true if it may hide calls: it does unless it calls the function that it replaces.
+    pub fn hides_calls(&self, replaced: &Function) -> bool {
+        !replaced.is_called_within()
+    }
+}
+
+/// Formats it like `was replaced by MODULE:QUALNAME after 7 calls, …`.
+impl fmt::Display for Replaced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { by, after, .. } = self;
+        let calls = if *after == 1 { "call" } else { "calls" };
+        match self.is_function {
+            true => write!(f, "was replaced by {by}, noticed after {after} {calls}: ")?,
+            false => write!(
+                f,
+                "was replaced by an object of type {by}, noticed after {after} {calls}: "
+            )?,
+        }
+        match self.is_followed.load(Ordering::Relaxed) {
+            true => write!(f, "calls of {by} before that are missing"),
+            false => f.write_str("calls of that are missing"),
+        }
+    }
+}
