@@ -40,6 +40,10 @@ const MAX_OVERLAP: f64 = 1.02;
 /// Minimum share of the change of all kernels in one layer, to divide their time by layer.
 const MIN_LAYER_SHARE: f64 = 0.5;
 
+/// Minimum ratio of the change of alike layers to that of any kernel to divide time by layer; its inverse is that of one
+/// layer.
+const CLEARLY_MORE: f64 = 1.25;
+
 /// Minimum share of the difference of alike layers in one of them for this layer to get a row of its own.
 const MIN_SINGLE_SHARE: f64 = 0.5;
 
@@ -322,16 +326,23 @@ fn fold_small(parts: &mut Parts, periods: [f64; 2]) {
     }
 }
 
-/// Returns the time of kernels by layer, if one layer has more of the change than any kernel has; `None` if not, or if
-/// layers do not divide that time.
+/// Returns the time of kernels by layer, if that says more than by kernel: one of several alike layers has about as much of
+/// the change as any kernel, or alike layers together have clearly more. `None` if not, if that kernel runs more or less
+/// often, or if layers do not divide that time.
 fn by_layer(sides: [&Runs<'_>; 2], kernels: &Parts) -> Option<Parts> {
     let is_kernel = |kind: Kind| matches!(kind, Kind::Kernel | Kind::Collective);
     let kernels = kernels.iter().filter(|((kind, _), _)| is_kernel(*kind));
-    let (mut busy, mut most) = ([0.0; 2], 0.0_f64);
+    let (mut busy, mut most, mut is_as_often) = ([0.0; 2], 0.0, true);
     for (_, (_, [base, other])) in kernels {
         busy[0] += base.ns;
         busy[1] += other.ns;
-        most = most.max((other.ns - base.ns).abs());
+        if (other.ns - base.ns).abs() > most {
+            most = (other.ns - base.ns).abs();
+            is_as_often = (other.count / base.count - 1.0).abs() < MIN_DIFFERENCE;
+        }
+    }
+    if !is_as_often {
+        return None;
     }
     let mut single: BTreeMap<&str, [f64; 2]> = BTreeMap::new();
     for (side, runs) in sides.into_iter().enumerate() {
@@ -357,32 +368,29 @@ fn by_layer(sides: [&Runs<'_>; 2], kernels: &Parts) -> Option<Parts> {
     }
     let more = |times: &[f64; 2]| times[1] - times[0];
     let mut rows: Vec<(String, [f64; 2])> = Vec::new();
+    let (change, mut says_more) = (more(&busy).abs(), false);
+    let mut add = |name: String, times: [f64; 2], ratio: f64| {
+        let more = more(&times).abs();
+        says_more |= more >= ratio * most && more >= change * MIN_LAYER_SHARE;
+        rows.push((name, times));
+    };
     for (pattern, layers) in patterns {
         let mut sum = [0, 1].map(|side| layers.iter().map(|(_, times)| times[side]).sum::<f64>());
         let largest = layers
             .iter()
             .max_by(|a, b| more(&a.1).abs().total_cmp(&more(&b.1).abs()));
-        if let Some((name, times)) = largest
+        let mut name = pattern;
+        if let Some((single, times)) = largest
             && layers.len() > 1
             && more(times) / more(&sum) >= MIN_SINGLE_SHARE
         {
             sum = [0, 1].map(|side| sum[side] - times[side]);
-            rows.push(((*name).to_owned(), *times));
+            add((*single).to_owned(), *times, CLEARLY_MORE.recip());
+            name = format!("others of {name}");
         }
-        rows.push((
-            match rows.last() {
-                Some((single, _)) if starred(single) == pattern => format!("others of {pattern}"),
-                _ => pattern,
-            },
-            sum,
-        ));
+        add(name, sum, CLEARLY_MORE);
     }
-    let largest = rows
-        .iter()
-        .map(|(_, times)| more(times).abs())
-        .fold(0.0, f64::max);
-    let change = more(&busy).abs();
-    if largest <= most || largest < change * MIN_LAYER_SHARE || change < busy[0] * MIN_DIFFERENCE {
+    if !says_more || change < busy[0] * MIN_DIFFERENCE {
         return None;
     }
     let unknown = [0, 1].map(|side| busy[side] - all[side] + outside[side]);
