@@ -123,22 +123,20 @@ fn unlike_conditions(processes: [&Process; 2]) -> Vec<String> {
         let differ = base != other && !base.is_empty() && !other.is_empty();
         differ.then(|| format!("{what} differ: {base} and {other}"))
     };
-    let software: [(_, fn(&Process) -> String); 5] = [
-        ("the GPUs", |one| one.facts.software.gpus.join(", ")),
-        ("the CUDA drivers", |one| {
+    let software = [
+        texts("the GPUs", |one| one.facts.software.gpus.join(", ")),
+        texts("the CUDA drivers", |one| {
             let version = one.facts.software.cuda_driver;
             let text = |version| format!("{}.{}", version / 1000, version % 1000 / 10);
             version.map_or_else(String::new, text)
         }),
-        ("the versions of Python", |one| {
+        texts("the versions of Python", |one| {
             one.facts.software.python.clone()
         }),
-        ("the engines", |one| one.facts.engine.clone()),
-        ("the profilers", |one| one.facts.origin.tool.clone()),
+        texts("the engines", |one| one.facts.engine.clone()),
+        texts("the profilers", |one| one.facts.origin.tool.clone()),
     ];
-    let mut notes: Vec<_> = (software.into_iter())
-        .filter_map(|(what, text)| texts(what, text))
-        .collect();
+    let mut notes: Vec<_> = software.into_iter().flatten().collect();
     if processes.iter().all(|one| one.facts.origin.is_own()) {
         let sides = processes.map(|one| settings(&one.facts.asked.settings));
         let alone = |side: usize| {
