@@ -82,7 +82,7 @@ struct Finite<R> {
     /// Bytes to hand out, from `at` on.
     text: Vec<u8>,
     at: usize,
-    /// The beginning of a number or a word outside strings.
+    /// The beginning of a word outside strings that may be no number.
     word: Vec<u8>,
     is_in_string: bool,
     is_escaped: bool,
@@ -116,20 +116,44 @@ impl<R: Read> Finite<R> {
 
     /// Takes bytes of a string up to its end, and returns what follows.
     fn take_string<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
-        let (mut length, mut rest) = (bytes.len(), &[][..]);
-        for (at, byte) in bytes.iter().enumerate() {
-            match byte {
-                _ if self.is_escaped => self.is_escaped = false,
-                b'\\' => self.is_escaped = true,
-                b'"' => {
-                    self.is_in_string = false;
-                    (length, rest) = (at + 1, &bytes[at + 1..]);
-                    break;
-                }
-                _ => (),
-            }
+        let mut at = 0;
+        if std::mem::take(&mut self.is_escaped) {
+            at = 1;
         }
-        self.text.extend_from_slice(&bytes[..length]);
+        let end = loop {
+            let special = bytes[at..].iter().position(|byte| b"\"\\".contains(byte));
+            match special.map(|more| at + more) {
+                None => break bytes.len(),
+                Some(quote) if bytes[quote] == b'"' => {
+                    self.is_in_string = false;
+                    break quote + 1;
+                }
+                Some(escape) if escape + 1 == bytes.len() => {
+                    self.is_escaped = true;
+                    break bytes.len();
+                }
+                Some(escape) => at = escape + 2,
+            }
+        };
+        let (string, rest) = bytes.split_at(end);
+        self.text.extend_from_slice(string);
+        rest
+    }
+
+    /// Takes bytes outside strings up to a string or a word that may be no number, and returns what follows.
+    fn take_plain<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let special = bytes.iter().position(|byte| b"\"-NnIi".contains(byte));
+        let (plain, rest) = bytes.split_at(special.unwrap_or(bytes.len()));
+        self.text.extend_from_slice(plain);
+        let Some((byte, rest)) = rest.split_first() else {
+            return rest;
+        };
+        if *byte == b'"' {
+            self.text.push(b'"');
+            self.is_in_string = true;
+        } else {
+            self.word.push(*byte);
+        }
         rest
     }
 
@@ -137,17 +161,14 @@ impl<R: Read> Finite<R> {
         while let Some((byte, rest)) = bytes.split_first() {
             if self.is_in_string {
                 bytes = self.take_string(bytes);
-                continue;
-            }
-            let is_of_word = byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
-            if is_of_word && self.word.len() < LONGEST_WORD {
+            } else if self.word.is_empty() {
+                bytes = self.take_plain(bytes);
+            } else if byte.is_ascii_alphabetic() && self.word.len() < LONGEST_WORD {
                 self.word.push(*byte);
+                bytes = rest;
             } else {
                 self.end_word();
-                self.text.push(*byte);
-                self.is_in_string = *byte == b'"';
             }
-            bytes = rest;
         }
     }
 }
