@@ -163,7 +163,7 @@ fn a_trace_with_nan_is_read() {
     let scratch = Scratch::new();
     let whole = trace::two_steps().to_string();
     scratch.write("whole.json", &whole);
-    let odd = whole.replace("\"args\":{", "\"args\":{\"bandwidth\":-Infinity,\"x\":NaN,");
+    let odd = whole.replace("\"dur\":", "\"bandwidth\":-Infinity,\"x\":NaN,\"dur\":");
     assert_ne!(odd, whole);
     scratch.write("nan.json", &odd);
     let [nan, plain] = ["nan.json", "whole.json"].map(|name| {
