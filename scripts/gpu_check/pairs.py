@@ -17,7 +17,7 @@ if __name__ == "__main__":  # not this folder, whose modules have names of the s
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from gpu_check import child, host  # noqa: E402
-from gpu_check.kernels import Report, short  # noqa: E402
+from gpu_check.kernels import Report  # noqa: E402
 
 NAME = "pairs"
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "pairs.cu")
@@ -28,8 +28,6 @@ A_SIDE = 3
 EQUAL, APART = 44, 2
 BUDGET, RUN_SECONDS = 150, 60
 ALARMS = ("faster", "slower")
-# Rows of the host's time that are not a program's own code.
-CALLS = ("launch", "wait", "cop", "alloc", "free", "collect")
 TITLE = ("## Planted changes, and equal runs", "", f"`compare` of {A_SIDE} runs a side, which took turns.")
 
 
@@ -59,25 +57,13 @@ def sides_of(order, change):
 
 
 def cause_of(compared):
-    """The kind of change that the tables of a comparison name first, and that row in words."""
-    def top(table):
-        rows = [row for row in compared.get(table) or [] if row["other_ns"] > row["base_ns"]]
-        return max(rows, key=lambda row: row["other_ns"] - row["base_ns"], default=None)
-
-    def grown(row):
-        return row["other_ns"] - row["base_ns"] if row else 0
-
-    more = [row for row in compared["kernels"] if row["counts"] and row["counts"][1] > row["counts"][0] + 0.5]
-    own = [row for row in (compared["functions"] + compared["causes"]) if not any(word in row["name"].lower() for word in CALLS)]
-    kernel, layer, code = top("kernels"), top("layers"), max(own, key=grown, default=None)
-    if more:
-        return "launches", f"{short(more[0]['name'])}: {more[0]['counts']} a step"
-    if grown(code) > max(grown(kernel), grown(layer)):
-        return "host", f"{code['name']}: {grown(code) / 1000:+.1f} us"
-    # A kernel whose time is spread over all layers is the cause; else the layer is.
-    if layer and grown(layer) > grown(kernel):
-        return "layer", f"{layer['name']}: {grown(layer) / 1000:+.1f} us"
-    return ("kernel", f"{short(kernel['name'])}: {grown(kernel) / 1000:+.1f} us") if kernel else ("", "nothing")
+    """The kind of change that comes first in a comparison's list of causes, and that row in words."""
+    causes = compared["why"]["causes"]
+    if not causes:
+        return "", "nothing"
+    first = causes[0]
+    kind = "launches" if first["what"] == "more often" else {"idle": "host"}.get(first["kind"], first["kind"])
+    return kind, f"{first['what']}: {first['name']}: {first['ns'] / 1000:+.1f} us"
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,16 @@ from gpu_check import pairs  # noqa: E402
 from gpu_check.kernels import Report  # noqa: E402
 
 
-def row(name, base, other, counts=(1, 1)):
-    return dict(name=name, base_ns=base, other_ns=other, counts=list(counts))
+def compared(text="slower by 2.0 %", *causes):
+    return dict(text=text, why=dict(causes=[dict(kind=kind, name=name, what=what, ns=40000) for kind, name, what in causes]))
 
 
-def compared(text="slower by 2.0 %", **tables):
-    return dict({"text": text, "kernels": [], "layers": [], "functions": [], "causes": []}, **tables)
-
-
+SLOWER = "slower by 2.0 %"
 FOUND = {
-    "host": compared(kernels=[row("gemm(int)", 100, 101)], causes=[row("waiting", 900, 2000), row("between calls", 1000, 41000)]),
-    "kernel": compared(kernels=[row("attention(int)", 100, 40100)], layers=[row("layer 3", 10, 5010)], causes=[row("between calls", 1000, 1010)]),
-    "launches": compared(kernels=[row("sample(int)", 2, 40002, (1, 19))], causes=[row("launching", 1000, 41000)]),
-    "layer": compared(kernels=[row("attention(int)", 100, 10100)], layers=[row("layer 3", 10, 40010)]),
+    "host": compared(SLOWER, ("idle", "code between calls", "longer"), ("kernel", "gemm", "the same")),
+    "kernel": compared(SLOWER, ("kernel", "attention", "slower")),
+    "launches": compared(SLOWER, ("kernel", "sample", "more often"), ("idle", "launching", "more often")),
+    "layer": compared(SLOWER, ("layer", "layer 3", "slower"), ("layer", "others of layer *", "the same")),
 }
 
 

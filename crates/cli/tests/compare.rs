@@ -245,7 +245,25 @@ fn a_comparison_is_the_same_figures_in_every_form() {
             "{row} {mean}"
         );
     }
+    let why = &json["why"];
+    let number = |value: &Value| value.as_f64().unwrap();
+    let causes = why["causes"].as_array().unwrap();
+    assert!(!causes.is_empty(), "{why}");
+    let sum = causes.iter().map(|cause| number(&cause["ns"])).sum::<f64>();
+    let change = number(&why["other_ns"]) - number(&why["base_ns"]);
+    assert!(
+        (sum + number(&why["rest_ns"]) - change).abs() < 1.0,
+        "{why}"
+    );
+    let in_csv = csv.lines().filter(|row| row.starts_with("why,"));
+    assert_eq!(in_csv.count(), causes.len() + 1, "{csv}");
     let markdown = of("markdown");
+    assert!(
+        markdown.contains("| why | base | other | difference |"),
+        "{markdown}"
+    );
+    let text = of("text");
+    assert!(text.contains("  why, by the "), "{text}");
     assert!(markdown.starts_with("**slower by "), "{markdown}");
     assert!(
         markdown.contains("\n- ❌ exceeded: mean \\> +2%: "),

@@ -271,9 +271,12 @@ impl Finder {
         let launches = self.launches.iter();
         let most = launches.max_by_key(|(thread, count)| (**count, Reverse(**thread)));
         let thread = most.map(|(thread, _)| *thread).or(trace.main_thread);
-        let calls = match self.launches.is_empty() {
-            true => "no launches",
-            false => "neither its launches nor its waits recur often enough",
+        let (calls, call) = match self.launches.is_empty() {
+            true => ("no launches", ""),
+            false => (
+                "neither its launches nor its waits recur often enough",
+                ", --step CALL a call, such as cudaStreamSynchronize",
+            ),
         };
         let one = Some(Iteration {
             number: 0,
@@ -286,7 +289,7 @@ impl Finder {
             method: Method::Whole,
             rule: WHOLE.to_owned(),
             why: format!(
-                "no iteration was found in it: it has none of the known ranges, and {calls}; --step nvtx:REGEX names a range"
+                "no iteration was found in it: it has none of the known ranges, and {calls}; --step nvtx:REGEX names a range{call}"
             ),
             iterations: Vec::from_iter(one.filter(|one| one.start < one.end)),
             left_out: 0,

@@ -455,7 +455,7 @@ fn what_is_no_trace_is_one_clear_line() {
         ("UTF-16", utf16, "JSON in UTF-16 (wanted: UTF-8)"),
         (
             "not a number",
-            br#"{"traceEvents":[{"ph":"X","cat":"kernel","ts":NaN,"dur":2}]}"#.to_vec(),
+            br#"{"traceEvents":[{"ph":"X","cat":"kernel","ts":None,"dur":2}]}"#.to_vec(),
             "not valid JSON",
         ),
         (

@@ -1,7 +1,7 @@
 //! The collectives that a process ran, found by the kernels in its record: those of NCCL and other libraries.
 //! `arrivals` compares the collectives of several ranks.
 
-mod names;
+pub mod names;
 mod tally;
 
 use std::collections::BTreeMap;

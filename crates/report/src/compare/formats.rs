@@ -1,5 +1,6 @@
 //! A comparison for other programs: Markdown, JUnit's XML, and CSV. The figures are those of the JSON.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
@@ -7,15 +8,19 @@ use quick_xml::Writer;
 use quick_xml::events::BytesText;
 use serde::Serialize;
 
+use super::why::Cause;
 use super::{Comparison, Measure, Met};
 use crate::numbers::bootstrap::Change;
 use crate::numbers::parts::PartChange;
+
+/// Maximum number of causes in Markdown.
+const MAX_CAUSES: usize = 10;
 
 /// A row of the CSV. Times are in nanoseconds, changes are parts of 1.
 #[derive(Serialize)]
 struct CsvRow<'a> {
     table: &'static str,
-    name: &'a str,
+    name: Cow<'a, str>,
     unit: &'static str,
     base: f64,
     other: f64,
@@ -47,6 +52,17 @@ impl<'a> CsvRow<'a> {
         )
     }
 
+    fn of_cause(cause: &'a Cause) -> Self {
+        let relative = (cause.base > 0.0 && cause.other > 0.0).then(|| Change {
+            relative: cause.other / cause.base - 1.0,
+            interval: None,
+        });
+        Self {
+            name: cause.to_string().into(),
+            ..Self::new("why", "", "ns", [cause.base, cause.other], relative)
+        }
+    }
+
     fn new(
         table: &'static str,
         name: &'a str,
@@ -57,7 +73,7 @@ impl<'a> CsvRow<'a> {
         let interval = change.and_then(|change| change.interval);
         Self {
             table,
-            name,
+            name: name.into(),
             unit,
             base,
             other,
@@ -71,6 +87,12 @@ impl<'a> CsvRow<'a> {
 impl Comparison {
     /// Returns all rows of all tables.
     fn rows(&self) -> impl Iterator<Item = CsvRow<'_>> {
+        let why = self.why.causes.iter().map(CsvRow::of_cause);
+        let rest = [0.0, self.why.rest];
+        let rest = self
+            .why
+            .view
+            .map(|_| CsvRow::new("why", "rest", "ns", rest, None));
         let parts = [
             ("kernels", &self.kernels),
             ("layers", &self.layers),
@@ -80,7 +102,8 @@ impl Comparison {
         let parts = parts.into_iter();
         let parts =
             parts.flat_map(|(table, all)| all.iter().map(move |part| CsvRow::of_part(table, part)));
-        self.measures.iter().map(CsvRow::of_measure).chain(parts)
+        let measures = self.measures.iter().map(CsvRow::of_measure);
+        measures.chain(why).chain(rest).chain(parts)
     }
 
     /// Writes the tables as CSV, with a line of headings.
@@ -106,11 +129,9 @@ impl Comparison {
             let _ = write!(text, "\n- {mark} {}", escaped(&checked.to_string()));
         }
         text += "\n\n| | base | other | change | 95 % interval |\n|---|--:|--:|--:|--:|\n";
-        for row in self
-            .rows()
-            .filter(|row| row.table == "measures" || row.table == "kernels")
-        {
-            let name = escaped(row.name);
+        let is_shown = |row: &CsvRow<'_>| row.table == "measures" || row.table == "kernels";
+        for row in self.rows().filter(is_shown) {
+            let name = escaped(&row.name);
             let percent = |part: Option<f64>| {
                 part.map_or_else(String::new, |part| format!("{:+.1} %", part * 100.0))
             };
@@ -130,6 +151,30 @@ impl Comparison {
                 "| {name} | {base} | {other} | {change} | {interval} |"
             );
         }
+        text + &self.why_markdown()
+    }
+
+    /// Returns the causes of the change as a table of Markdown.
+    fn why_markdown(&self) -> String {
+        if self.why.view.is_none() {
+            return String::new();
+        }
+        let mut text = "\n| why | base | other | difference |\n|---|--:|--:|--:|\n".to_owned();
+        let time = |ns: f64| format!("{:.1} µs", ns / 1e3);
+        for cause in self.why.causes.iter().take(MAX_CAUSES) {
+            let (name, more) = (escaped(&cause.to_string()), cause.more / 1e3);
+            let (base, other) = (time(cause.base), time(cause.other));
+            let _ = writeln!(text, "| {name} | {base} | {other} | {more:+.1} µs |");
+        }
+        let small: f64 = self
+            .why
+            .causes
+            .iter()
+            .skip(MAX_CAUSES)
+            .map(|cause| cause.more)
+            .sum();
+        let rest = (self.why.rest + small) / 1e3;
+        let _ = writeln!(text, "| in none of these | | | {rest:+.1} µs |");
         text
     }
 

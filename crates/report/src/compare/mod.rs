@@ -12,6 +12,7 @@ mod runs;
 mod series;
 mod text;
 mod verdict;
+mod why;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -34,6 +35,7 @@ use pace::{Gpu, IterationClass, Pace};
 use series::Series;
 use verdict::MIN_DIFFERENCE;
 pub use verdict::{Outcome, WITHIN};
+use why::Why;
 
 /// Name of the measure that the verdict is checked against.
 const MEDIAN: &str = "iteration, p50";
@@ -50,6 +52,7 @@ pub struct Comparison {
     base: Side,
     other: Side,
     measures: Vec<Measure>,
+    why: Why,
     kernels: Vec<PartChange>,
     /// Numbers of iterations that `kernels` and `layers` are based on.
     kernels_of: [u64; 2],
@@ -234,6 +237,7 @@ impl Comparison {
         let mut notes = notes::find(&runs, &base_side, &other_side, which);
         let mut measures = Vec::new();
         let mut parts = Parts::default();
+        let mut why = Why::default();
         if let ([Some(a), Some(b)], true) = (slowest, is_comparable) {
             let processes = [runs[0][&a], runs[1][&b]];
             let of_slowest = [&paces[0][&a], &paces[1][&b]];
@@ -243,6 +247,8 @@ impl Comparison {
             notes.extend(differences);
             gpu_times(processes, is_alike, &mut measures, &mut notes);
             parts = Parts::compare(processes, asked, &mut notes);
+            let [base, other] = [0, 1].map(|side| [(processes[side], of_slowest[side].period())]);
+            why = Why::find([&base, &other]);
         }
         let verdict = match is_comparable {
             true if is_of_trace => Outcome::NoIterations,
@@ -261,6 +267,7 @@ impl Comparison {
             base: base_side,
             other: other_side,
             measures,
+            why,
             kernels: parts.kernels,
             kernels_of: parts.kernels_of,
             layers: parts.layers,

@@ -1,13 +1,27 @@
 //! Notes on differences between two runs that a reader of their comparison must know.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use tllmprof_record::Metric;
 
 use super::pace::IterationClass;
 use super::{Ranks, Side};
 use crate::events::origin::SMALL_COST;
 use crate::numbers::units::Share;
 use crate::print::lines::short;
+use crate::process::Process;
 use crate::process::state::State;
+
+/// Minimum change of a clock, power or temperature for a note, as a part of 1.
+const MIN_CONDITION_CHANGE: f64 = 0.02;
+
+/// Beginnings of settings that differ between any two runs.
+const OF_A_RUN: [&str; 4] = [
+    "TLLMPROF_TRACE=",
+    "TLLMPROF_RUN=",
+    "TLLMPROF_CONTROL=",
+    "TLLM_TORCH_PROFILE_TRACE=",
+];
 
 /// Returns notes on differences between two runs, except those of their batches and GPU times.
 pub fn find(
@@ -34,6 +48,9 @@ pub fn find(
         notes.push(format!("not the same iterations: {base}, and {other}"));
     }
     notes.extend(unlike(&base.command, &other.command));
+    if let [Some(base), Some(other)] = runs.each_ref().map(|run| run.values().next()) {
+        notes.extend(unlike_conditions([base, other]));
+    }
     notes.extend(unlike_ranks(runs));
     let all = || runs.iter().flat_map(BTreeMap::values);
     let have_kernels = all().any(|process| process.kernels.window.is_some());
@@ -96,6 +113,66 @@ fn unlike(base: &str, other: &str) -> Option<String> {
         }
     });
     Some(format!("the commands differ: {a} and {b}"))
+}
+
+/// Returns notes on what else differs between two processes: the GPU, versions, settings, clock and power. What is not
+/// known of one of them is no difference.
+fn unlike_conditions(processes: [&Process; 2]) -> Vec<String> {
+    let texts = |what: &'static str, text: fn(&Process) -> String| {
+        let [base, other] = processes.map(text);
+        let differ = base != other && !base.is_empty() && !other.is_empty();
+        differ.then(|| format!("{what} differ: {base} and {other}"))
+    };
+    let software = [
+        texts("the GPUs", |one| one.facts.software.gpus.join(", ")),
+        texts("the CUDA drivers", |one| {
+            let version = one.facts.software.cuda_driver;
+            let text = |version| format!("{}.{}", version / 1000, version % 1000 / 10);
+            version.map_or_else(String::new, text)
+        }),
+        texts("the versions of Python", |one| {
+            one.facts.software.python.clone()
+        }),
+        texts("the engines", |one| one.facts.engine.clone()),
+        texts("the profilers", |one| one.facts.origin.tool.clone()),
+    ];
+    let mut notes: Vec<_> = software.into_iter().flatten().collect();
+    if processes.iter().all(|one| one.facts.origin.is_own()) {
+        let sides = processes.map(|one| settings(&one.facts.asked.settings));
+        let alone = |side: usize| {
+            let other = &sides[1 - side];
+            let mine = sides[side].iter().filter(|one| !other.contains(*one));
+            short(&mine.copied().collect::<Vec<_>>().join(" "), 60)
+        };
+        let [base, other] = [alone(0), alone(1)].map(|text| match text.is_empty() {
+            true => "none there".to_owned(),
+            false => text,
+        });
+        if base != other {
+            notes.push(format!("the settings differ: {base} and {other}"));
+        }
+    }
+    for metric in [Metric::SmClock, Metric::Power, Metric::Temperature] {
+        let [base, other] = processes.map(|one| {
+            let sums = one.metrics.sums.iter();
+            let of = sums.filter(|sum| sum.metric == metric).map(|sum| sum.mean);
+            of.reduce(f64::max)
+        });
+        if let (Some(base), Some(other)) = (base, other)
+            && (other / base - 1.0).abs() >= MIN_CONDITION_CHANGE
+        {
+            let (name, unit) = (metric.name(), metric.unit());
+            notes.push(format!("{name} differs: {base:.0} and {other:.0} {unit}"));
+        }
+    }
+    notes
+}
+
+/// Returns the settings that may change what is measured. Each run has its own names of files and of itself.
+fn settings(all: &[String]) -> BTreeSet<&str> {
+    let all = all.iter().map(String::as_str);
+    all.filter(|setting| !OF_A_RUN.iter().any(|name| setting.starts_with(name)))
+        .collect()
 }
 
 /// Returns a note on ranks that only one run has, or on a run without iterations.

@@ -70,6 +70,11 @@ impl Pace {
         pace
     }
 
+    /// Returns the mean time from the start of an iteration to that of the next one; 0 without iterations.
+    pub fn period(&self) -> f64 {
+        self.periods.iter().sum::<f64>() / self.periods.len().max(1) as f64
+    }
+
     /// Returns the number of iterations per second.
     pub fn rate(&self) -> f64 {
         let time: f64 = self.periods.iter().sum();

@@ -1,6 +1,7 @@
 //! Comparison of several runs of each side. It is based on the variation between runs, not on that within a run.
 
 use super::pace::{IterationClass, Pace};
+use super::why::Why;
 use super::{Asked, Comparison, Outcome, ranks, slowest, which};
 use crate::kernels::compare as kernels;
 use crate::layers::compare as layers;
@@ -93,6 +94,14 @@ impl Comparison {
                 compare_part(part, &values(&|run| time(run, &name)));
             }
             parts.sort_by(|a, b| difference(b).total_cmp(&difference(a)));
+        }
+        if !matches!(found.verdict, Outcome::NotComparable(..)) {
+            let [base, other] = sides.each_ref().map(|side| {
+                let runs = side.iter().flatten();
+                runs.map(|run| (run.process, run.pace.period()))
+                    .collect::<Vec<_>>()
+            });
+            found.why = Why::find([&base, &other]);
         }
         found.runs = [base.len(), other.len()];
         let rate = found.measures.first().map(|rate| rate.change);

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::why::{View, Why};
 use super::{Comparison, MIN_DIFFERENCE, Outcome, Side, Unit};
 use crate::numbers::bootstrap::Change;
 use crate::numbers::parts::PartChange;
@@ -13,6 +14,8 @@ const MAX_PARTS: usize = 6;
 const MAX_RANKS: usize = 8;
 /// Width of names, in characters.
 const NAME_WIDTH: usize = 34;
+/// Width of causes, in characters.
+const CAUSE_WIDTH: usize = 46;
 
 impl Comparison {
     /// Returns the comparison as plain text. The verdict comes last.
@@ -32,6 +35,7 @@ impl Comparison {
         side("other", &self.other, self.runs[1], &mut lines);
         lines.blank();
         self.table(&mut lines);
+        self.why(&mut lines);
         for (what, all, steps) in [
             ("kernel", &self.kernels, self.kernels_of),
             ("layer", &self.layers, self.kernels_of),
@@ -109,6 +113,50 @@ impl Comparison {
                 lines,
             );
         }
+    }
+
+    /// Adds the causes of a change that is certain, or of the difference of two whole traces.
+    fn why(&self, lines: &mut Lines) {
+        let by = match self.why.view {
+            Some(View::Gpu) => "by the GPU's time",
+            Some(View::Host) => "by the host's time",
+            None => return,
+        };
+        let is_changed = matches!(self.verdict, Outcome::Faster(..) | Outcome::Slower(..));
+        if !is_changed && !self.is_of_trace {
+            return;
+        }
+        lines.blank();
+        lines.heading(format_args!(
+            "{:>12}{:>10}{:>10}  why, {by} {}",
+            "difference",
+            "base",
+            "other",
+            lines.a_step()
+        ));
+        let time = |ns: f64| Time(ns as u64).to_string();
+        let row = |more: f64, times: Option<[f64; 2]>, name: &str, lines: &mut Lines| {
+            let sign = if more < 0.0 { '-' } else { '+' };
+            let more = format!("{sign}{}", Time(more.abs() as u64));
+            let [base, other] = times.map_or_else(Default::default, |times| times.map(time));
+            let name = lines.name(name, CAUSE_WIDTH);
+            lines.add(format_args!("{more:>12}{base:>10}{other:>10}  {name}"));
+        };
+        let causes = &self.why.causes;
+        let (shown, small) = causes.split_at(causes.len().min(MAX_PARTS));
+        for cause in shown {
+            let times = Some([cause.base, cause.other]);
+            row(cause.more, times, &cause.to_string(), lines);
+        }
+        if !small.is_empty() {
+            let sum = small.iter().map(|cause| cause.more).sum();
+            row(sum, None, &format!("{} more", small.len()), lines);
+        }
+        let Why {
+            base, other, rest, ..
+        } = self.why;
+        row(rest, None, "in none of these", lines);
+        row(other - base, Some([base, other]), "all", lines);
     }
 
     fn ranks(&self, lines: &mut Lines) {

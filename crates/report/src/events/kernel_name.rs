@@ -17,7 +17,8 @@ pub fn full(name: &str) -> String {
 /// distinguish many kernels.
 pub fn short(name: &str) -> String {
     let mut depth = 0_usize;
-    let (mut start, mut end) = (0, name.len());
+    // Without parameters it is no function's name, and spaces are a part of it.
+    let (mut start, mut end, mut whole) = (0, name.len(), 0);
     for (at, byte) in name.bytes().enumerate() {
         match byte {
             b'<' | b'{' => depth += 1,
@@ -27,9 +28,13 @@ pub fn short(name: &str) -> String {
                 break;
             }
             b'(' => depth += 1,
-            b' ' | b':' if depth == 0 => start = at + 1,
+            b':' if depth == 0 => (start, whole) = (at + 1, at + 1),
+            b' ' if depth == 0 => start = at + 1,
             _ => (),
         }
+    }
+    if end == name.len() {
+        start = whole;
     }
     match &name[start..end] {
         "" => name.to_owned(),
@@ -171,6 +176,7 @@ mod tests {
             ("f(int)::{lambda(int)#1}::operator()(int)", "f"),
             ("a<b<c>::d>::e<f>", "e<f>"),
             ("nvjet_sm90_tst_64x8", "nvjet_sm90_tst_64x8"),
+            ("CUDA graph 5", "CUDA graph 5"),
             ("", ""),
             ("odd(", "odd"),
             ("x::", "x::"),

@@ -54,7 +54,13 @@ fn confidence(finding: &Finding) -> String {
 
 /// Returns the command that shows the rest of a finding.
 fn command(finding: &Finding, processes: &[Process]) -> String {
-    let files: Vec<&Path> = processes.iter().map(|one| &*one.file).collect();
+    // A trace may have several processes.
+    let mut files: Vec<&Path> = Vec::new();
+    for process in processes {
+        if !files.contains(&&*process.file) {
+            files.push(&process.file);
+        }
+    }
     let folder = files.first().and_then(|file| file.parent());
     let is_one_folder = files.iter().all(|file| file.parent() == folder);
     let files = match folder {

@@ -16,7 +16,8 @@ use serde::{Serialize, Serializer};
 use tllmprof_record::GraphState;
 
 pub use names::Pattern;
-use names::{parent, starred};
+use names::parent;
+pub use names::starred;
 pub use raw::RawLayers;
 pub use scopes::Scopes;
 pub use tally::LayerTally;

@@ -405,6 +405,36 @@ fn is_named(comparison: &Comparison, plant: Plant) -> bool {
     first.is_some_and(|row| row["name"] == name)
 }
 
+/// Returns true if the list of causes begins with the planted one, and adds up to the change.
+fn is_explained(comparison: &Comparison, plant: Plant) -> bool {
+    let json = json(comparison);
+    let why = &json["why"];
+    let number = |value: &Value| value.as_f64().unwrap();
+    let causes = why["causes"].as_array().unwrap();
+    let sum: f64 = causes.iter().map(|cause| number(&cause["ns"])).sum();
+    let change = number(&why["other_ns"]) - number(&why["base_ns"]);
+    assert!(
+        (sum + number(&why["rest_ns"]) - change).abs() < 1.0,
+        "{why}"
+    );
+    let [kind, name, what] = match plant {
+        Plant::Nothing => return true,
+        Plant::HostCode | Plant::Command => ["idle", Plant::HostCode.cause().1, "longer"],
+        Plant::Collections => ["idle", "GC", "longer"],
+        Plant::GilWaits => ["idle", "waiting for the GIL", "longer"],
+        Plant::Copies => ["idle", "copies", "longer"],
+        Plant::SlowLaunches => ["idle", "launching", "longer"],
+        Plant::MoreLaunches => ["idle", "launching", "more often"],
+        Plant::SlowKernel => ["kernel", "attention", "slower"],
+        Plant::NewKernel => ["kernel", "dequantize", "new"],
+        Plant::KernelGone => ["kernel", "activation", "gone"],
+        Plant::OneLayer => ["layer", "model.layers.2", "slower"],
+        Plant::Batches => ["kernel", "gemm", "slower"],
+    };
+    let first = &causes[0];
+    [&first["kind"], &first["name"], &first["what"]] == [kind, name, what]
+}
+
 /// Returns the number of pairs of each kind.
 fn each() -> u64 {
     let each = std::env::var("TLLMPROF_TEST_PLANTED");
@@ -415,18 +445,20 @@ fn each() -> u64 {
 fn planted_changes_are_found_and_their_causes_named() {
     let each = each();
     let all = KINDS.len() as u64 * each;
-    let (mut found, mut named, mut misses) = (0, 0, Vec::new());
+    let (mut found, mut named, mut explained, mut misses) = (0, 0, 0, Vec::new());
     for (place, plant) in (0..).zip(KINDS) {
         let mut of_kind = 0;
         for seed in 0..each {
             let comparison = pair(1 + place * each + seed, plant);
             let (is_found, is_named) = (is_found(&comparison, plant), is_named(&comparison, plant));
+            let is_explained = is_explained(&comparison, plant);
+            explained += u64::from(is_explained);
             found += u64::from(is_found);
             of_kind += u64::from(is_named);
-            if !(is_found && is_named) {
+            if !(is_found && is_named && is_explained) {
                 let text = comparison.text();
                 misses.push(format!(
-                    "{plant:?}: found {is_found}, named {is_named}\n{text}"
+                    "{plant:?}: found {is_found}, named {is_named}, explained {is_explained}\n{text}"
                 ));
             }
         }
@@ -437,10 +469,12 @@ fn planted_changes_are_found_and_their_causes_named() {
             misses.join("\n")
         );
     }
-    println!("{found} of {all} changes found, {named} causes named");
+    println!(
+        "{found} of {all} changes found, {named} causes named, {explained} first in the list of causes"
+    );
     let is_enough = |some: u64| some * 100 >= all * 95;
     assert!(
-        is_enough(found) && is_enough(named),
+        is_enough(found) && is_enough(named) && is_enough(explained),
         "{}",
         misses.join("\n")
     );
