@@ -1,8 +1,14 @@
 //! Made-up programs: the calls of their threads, with the times that a host and a GPU would need.
 
+mod loops;
 mod programs;
 
-pub use programs::all;
+/// Returns all programs with their names.
+pub fn all() -> Vec<(String, Vec<Record>)> {
+    let mut all = programs::all();
+    all.extend(loops::all());
+    all
+}
 
 use super::recorded::Record;
 use tllmprof_calls::Wait;
