@@ -17,6 +17,7 @@ use super::by::By;
 use super::end::End;
 use super::rank::Rank;
 use super::recording::Beginning;
+use super::span::Reported;
 use super::state::count_calls;
 use super::wiring::{doors, interpreter, listener, sink};
 use super::{Gating, OWNER, STATE, stream_capture, turn};
@@ -31,7 +32,7 @@ use tllmprof_steps::steady::{ENOUGH, NEEDED};
 use tllmprof_steps::step::learned::Learnt;
 use tllmprof_steps::step::threads::Slot;
 use tllmprof_steps::turn::Event;
-use tllmprof_steps::window::{Cut, Schedule, Taken};
+use tllmprof_steps::window::{Cut, Point, Schedule, Taken};
 
 /// The time the end of the process waits for a thread that has the turn.
 pub const ENDING: Duration = Duration::from_secs(1);
@@ -127,6 +128,12 @@ fn close(by: End) {
     let calls = Tally::count(&state.slots);
     let another = Beginning::anew(state);
     let learnt = state.counter.learnt();
+    let span = state.span.finish(Instant::now());
+    let span_ends = state.span.is_on().then(|| match span {
+        Some(span) if span.is_current => Point::After(state.turn.done().over()),
+        // It is too short, and dropped.
+        _ => Point::Start,
+    });
     // Exit handlers that run after ours may still make calls, and so may other threads.
     state.counter.run_to(&state.slots, None);
     let uses_cuda = state.uses_cuda;
@@ -136,6 +143,9 @@ fn close(by: End) {
     uncounted(&mut || {
         if let Some(another) = &another {
             another.write_rule(settings);
+        }
+        if let Some(point) = span_ends {
+            sink().passes(point, false);
         }
         sink().ends(over, capturing, by);
     });
@@ -179,6 +189,7 @@ fn close(by: End) {
                 calls,
                 is_unheard,
                 latest: sink().latest_left(),
+                span,
                 by
             }
         );
@@ -288,6 +299,8 @@ struct Outcome<'a> {
     is_unheard: bool,
     /// The number of iterations outside windows in the record, at the end of the process.
     latest: u64,
+    /// The stretch of time that the record has instead, if no step was known.
+    span: Option<Reported>,
     by: End,
 }
 
@@ -309,6 +322,7 @@ impl fmt::Display for Outcome<'_> {
             calls,
             is_unheard,
             latest,
+            span,
             by: end,
         } = self;
         let by = By {
@@ -466,7 +480,10 @@ impl fmt::Display for Outcome<'_> {
                  counts through)"
             )?;
         }
-        if missed && *latest > 0 {
+        if let Some(span) = span.filter(|_| missed) {
+            let seconds = span.length.as_secs_f64();
+            write!(f, "; the last {seconds:.1} s are reported as one span")?;
+        } else if missed && *latest > 0 {
             let (s, are) = if *latest == 1 {
                 ("", "is")
             } else {

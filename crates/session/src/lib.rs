@@ -24,6 +24,7 @@ mod recording;
 mod refusal;
 mod sample;
 mod slots;
+mod span;
 mod state;
 mod stream_capture;
 #[cfg(test)]
