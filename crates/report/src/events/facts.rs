@@ -11,7 +11,7 @@ use tllmprof_record::{
 };
 
 use super::groups::{Communicator, GroupPlace, write_communicators, write_groups};
-use super::origin::Origin;
+use super::origin::{Data, Origin};
 
 /// Maximum number of facts, and of names of threads, to keep.
 const MAX_FACTS: usize = 4096;
@@ -56,9 +56,6 @@ pub struct Facts {
     pub rule: String,
     /// The reason for that rule, such as how `auto` chose it; empty if the record has none.
     pub rule_why: String,
-    /// True if no step was known, and a span of time stands for iterations.
-    #[serde(skip)]
-    pub is_span: bool,
     /// The inference or training engine, if it is a known one; empty otherwise.
     pub engine: String,
     #[serde(flatten)]
@@ -221,8 +218,8 @@ impl RawFacts {
                 Info::Group => facts.add_group(&text()),
                 Info::Communicator => facts.add_communicator(&text()),
                 Info::Run => facts.run = text(),
-                Info::Rule => (facts.rule, facts.is_span) = (text(), false),
-                Info::Span => facts.is_span = *value != 0,
+                Info::Rule => (facts.rule, facts.origin) = (text(), Origin::default()),
+                Info::Span => facts.origin.lacks.push(Data::Iterations),
                 Info::RuleWhy => facts.rule_why = text(),
                 Info::Version => facts.software.library = text(),
                 Info::Python => facts.software.python = text(),
