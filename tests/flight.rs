@@ -1,6 +1,8 @@
 //! Checks the flight recorder: the record has the latest steps outside windows, however the process ends.
 
 mod common;
+#[path = "flight/no_step.rs"]
+mod no_step;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

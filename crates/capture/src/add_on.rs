@@ -13,6 +13,11 @@ pub trait AddOn: Sync {
     fn window_is_open(&self, _: Window, _: &Place<'_>) {}
     /// Called when an iteration begins on the calling thread, inside a window or outside. Must not wait.
     fn iteration_begins(&self) {}
+    /// Called when the stretch of time has begun on the calling thread that stands for an iteration while no step is
+    /// known.
+    fn span_has_begun(&self) {}
+    /// Called when that stretch is dropped. Must neither wait nor allocate.
+    fn span_is_replaced(&self) {}
     /// Called when the window closes. The device is idle, unless a stream capture is under way, and nothing has been
     /// switched off yet.
     fn window_closes(&self, _: &Place<'_>) {}

@@ -305,6 +305,19 @@ impl tllmprof_session::Sink for Profilers {
         }
     }
 
+    fn span_begins(&self) {
+        recorder::span_begins();
+    }
+
+    fn span_has_begun(&self) {
+        add_ons().for_each(|add_on| add_on.span_has_begun());
+    }
+
+    fn span_is_replaced(&self) {
+        add_ons().for_each(|add_on| add_on.span_is_replaced());
+        recorder::span_is_replaced();
+    }
+
     fn wants_calls(&self) -> bool {
         recorder::wants_calls()
     }

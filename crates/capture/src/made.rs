@@ -32,6 +32,7 @@ fn begin_here() -> File {
         rule: &"auto",
         why: None,
         engine: None,
+        is_span: false,
     };
     recorder::start(&settings);
     recorder::begin(&settings, &facts);

@@ -83,6 +83,7 @@ pub fn recorded(act: impl FnOnce()) -> Contents {
         rule: &"",
         why: None,
         engine: None,
+        is_span: false,
     };
     tllmprof_recorder::begin(settings, &facts);
     tllmprof_recorder::window_opens(0, false);

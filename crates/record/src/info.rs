@@ -13,7 +13,10 @@ macro_rules! infos {
             /// Returns true if the value is a number and not a string's id.
             #[must_use]
             pub const fn is_number(self) -> bool {
-                matches!(self, Self::Rank | Self::CudaDriver | Self::WorldSize | Self::StacksRate)
+                matches!(
+                    self,
+                    Self::Rank | Self::CudaDriver | Self::WorldSize | Self::StacksRate | Self::Span
+                )
             }
 
             /// Returns the fact that a code stands for.
@@ -79,4 +82,7 @@ infos! {
     /// A group of ranks that the process is in, formatted as [`GroupRank`](crate::GroupRank). The latest of
     /// each name counts.
     Group = 24,
+    /// 1 if no step was known when the rule was written: a span of time stands for its iterations. A *number*; later
+    /// rules without it have iterations.
+    Span = 25,
 }

@@ -209,6 +209,9 @@ pub fn write_rule(facts: &Facts<'_>) {
     if let Some(why) = facts.why {
         write_shown(Info::RuleWhy, why);
     }
+    if facts.is_span {
+        write_number(Info::Span, 1);
+    }
     if let Some(engine) = facts.engine {
         write_text(Info::Engine, engine);
     }

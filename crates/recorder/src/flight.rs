@@ -31,6 +31,10 @@ lifecycle::global! {
     /// True once the first window has opened: then iterations are no longer kept.
     #[fork(reset)]
     static IS_OVER: AtomicBool = AtomicBool::new(false);
+    /// True while spans of time stand for iterations, as no step is known. Only the latest one is kept.
+    #[fork(reset)]
+    #[together(iterations)]
+    static KEEPS_SPAN: AtomicBool = AtomicBool::new(false);
     /// The number of kept iterations that are left in the record at the end of the process.
     #[fork(reset)]
     static LEFT: AtomicU64 = AtomicU64::new(0);
@@ -75,13 +79,34 @@ pub fn resume() {
     }
 }
 
+/// Returns true while spans of time stand for iterations.
+pub fn keeps_span() -> bool {
+    KEEPS_SPAN.load(Ordering::Relaxed)
+}
+
+/// Called before the first span begins, and each later one.
+pub fn span_begins() {
+    KEEPS_SPAN.store(true, Ordering::Relaxed);
+}
+
+/// Drops the span that is kept. Iterations come from here on.
+pub fn forget_span() {
+    KEEPS_SPAN.store(false, Ordering::Relaxed);
+    if reuse::end(false) {
+        write_opening(None);
+        reuse::keep_none();
+        resume();
+    }
+}
+
 /// Adds an iteration that began at `start` and has ended.
 pub fn add(n: u64, start: u64, took: u64) {
     let Some(kept) = KEPT.get() else { return };
     let most = kept.len() as u64;
     let (first, end) = reuse::kept();
     let place = &kept[(end % most) as usize];
-    let is_full = end - first >= most;
+    let is_span = keeps_span();
+    let is_full = !is_span && end - first >= most;
     if is_full {
         // The oldest is dropped, and counts as an iteration that was never kept.
         count_outside(place);
@@ -89,7 +114,11 @@ pub fn add(n: u64, start: u64, took: u64) {
     place.n.store(n, Ordering::Relaxed);
     place.start.store(start, Ordering::Relaxed);
     place.took.store(took, Ordering::Relaxed);
-    reuse::keep_one(first + u64::from(is_full));
+    reuse::keep_one(if is_span {
+        end
+    } else {
+        first + u64::from(is_full)
+    });
     write_opening(opening().as_ref());
 }
 
@@ -170,7 +199,7 @@ pub fn ends(stays: bool) {
             header.add(Counter::Windows, 1);
             keep::has_past(opening.start, header.get(Counter::Windows));
         }
-    } else {
+    } else if !keeps_span() {
         all().for_each(count_outside);
     }
     write_opening(None);

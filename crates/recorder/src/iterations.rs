@@ -113,11 +113,13 @@ fn end(counts: bool, cut: bool) {
     let Some(header) = space::header() else {
         return;
     };
-    header.add(Counter::Iterations, 1);
-    pace::add(took);
     let is_inside = is_recording();
-    if !is_inside {
-        times::add(n, took);
+    if !flight::keeps_span() {
+        header.add(Counter::Iterations, 1);
+        pace::add(took);
+        if !is_inside {
+            times::add(n, took);
+        }
     }
     if !is_inside && !reuse::is_on() {
         header.outside().add(took);
@@ -138,6 +140,12 @@ fn end(counts: bool, cut: bool) {
     } else {
         flight::add(n, since, took);
     }
+}
+
+/// Drops the span that stood for an iteration while no step was known.
+pub fn span_is_replaced() {
+    end(false, false);
+    flight::forget_span();
 }
 
 /// Opens a window with iteration `first`. `past`: the iterations before it that were kept stay in the record.

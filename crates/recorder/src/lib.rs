@@ -48,10 +48,11 @@ pub use usage::{wait_begins, wait_ends};
 
 pub use clock::{ticks, ticks_per_ns};
 pub use facts::{expert_loads, thread_name, write_rank, write_rule};
+pub use flight::{keeps_span, span_begins};
 pub use groups::{are_parts_open, communicator, part, part_is_ready, split, write_group};
 pub use iterations::{
-    count_calls, iteration_begins, iteration_ends, open_iteration, wants_calls, window_closes,
-    window_opens, write_before,
+    count_calls, iteration_begins, iteration_ends, open_iteration, span_is_replaced, wants_calls,
+    window_closes, window_opens, write_before,
 };
 pub use pace::median_ns;
 pub use space::{make_room, set_helper};

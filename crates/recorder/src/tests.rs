@@ -58,6 +58,7 @@ fn begin_here() -> fs::File {
         rule: &"nvtx:step",
         why: None,
         engine: None,
+        is_span: false,
     };
     begin(&settings, &facts);
     assert!(is_on() && is_wanted() && !is_recording());
@@ -569,6 +570,7 @@ fn the_child_of_a_fork_has_a_record_of_its_own_which_ends() {
             rule: &"auto",
             why: Some(&"of its own"),
             engine: Some("vllm"),
+            is_span: false,
         };
         begin(&settings.unwrap(), &facts);
         iteration_begins(0, false);

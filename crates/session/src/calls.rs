@@ -91,7 +91,10 @@ pub fn enter_with(what: Counted, facts: Facts) -> Option<u64> {
         Some(begun) => begin(guard, begun, facts),
         // No thread gets credit during a switch.
         None if state.turn.is_taken() => {}
-        None => state.run_on(),
+        None => {
+            state.run_on();
+            look_for_span(guard);
+        }
     }
     entered.ends
 }
@@ -128,6 +131,9 @@ fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun, facts: Facts) {
             state.schedule.counts(begun.iteration, counts);
         }
     }
+    if begun.understood && state.span.is_replaced() {
+        sink().span_is_replaced();
+    }
     let follows_each = state.schedule.follows_each();
     SEARCHES.store(follows_each, Ordering::Relaxed);
     let is_of_interest = follows_each || state.automatic.watch.is_some();
@@ -155,9 +161,22 @@ fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun, facts: Facts) {
     }
     let waiting = state.schedule.waiting_at(begun.iteration);
     state.run_on();
-    drop(guard);
+    look_for_span(guard);
     if let Some(window) = waiting {
         learning::log_waiting(window);
+    }
+}
+
+/// Begins a stretch of time that stands for an iteration, if it is time for that. Called at a call that began no
+/// iteration that can be relied on.
+fn look_for_span(mut guard: Guard<'static, Option<State>>) {
+    let Some(state) = guard.as_mut().filter(|state| state.wants_span()) else {
+        return;
+    };
+    if let Some(number) = state.span.begins(Instant::now()) {
+        sink().span_begins();
+        turn::reach(guard, Point::In(number));
+        sink().span_has_begun();
     }
 }
 
@@ -194,6 +213,9 @@ pub fn returned(call: Call, stream: usize, succeeded: bool) {
     match state.counter.returned(call, &state.slots, slot) {
         Some(begun) => begin(guard, begun, Facts::default()),
         None if state.turn.is_taken() => {}
-        None => state.run_on(),
+        None => {
+            state.run_on();
+            look_for_span(guard);
+        }
     }
 }

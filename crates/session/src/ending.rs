@@ -121,6 +121,9 @@ fn finish_sinks(ended: &Ended, by: End) -> bool {
         if let Some(another) = &ended.another {
             another.write_rule(settings);
         }
+        if let Some(point) = ended.span_ends {
+            sink().passes(point, false);
+        }
         sink().ends(ended.over, capturing, by);
     });
     doors().record_calls();

@@ -25,6 +25,7 @@ mod recording;
 mod refusal;
 mod sample;
 mod slots;
+mod span;
 mod state;
 mod stream_capture;
 mod switch;

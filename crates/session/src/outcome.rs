@@ -3,6 +3,7 @@
 //! `_exit` may be called in a signal handler that interrupted the allocator, so nothing here allocates or frees.
 
 use core::fmt;
+use std::time::Instant;
 
 use tllmprof_calls::{CALLS, Kind};
 use tllmprof_config::condition::Held;
@@ -10,12 +11,13 @@ use tllmprof_config::{Listed, Settings, Step, Window};
 use tllmprof_steps::steady::{ENOUGH, NEEDED};
 use tllmprof_steps::step::learned::Learnt;
 use tllmprof_steps::step::threads::Slot;
-use tllmprof_steps::window::{Cut, Schedule, Taken};
+use tllmprof_steps::window::{Cut, Point, Schedule, Taken};
 
 use super::by::By;
 use super::end::End;
 use super::rank::Rank;
 use super::recording::Beginning;
+use super::span::Reported;
 use super::wiring::{doors, interpreter};
 use super::{Gating, State};
 
@@ -49,6 +51,9 @@ pub struct Ended {
     pub another: Option<Beginning>,
     /// The state of learning, if the rule is learnt.
     learnt: Option<Learnt>,
+    /// The stretch of time that the record has instead, if no step was known, and the point at which the current one ends.
+    span: Option<Reported>,
+    pub span_ends: Option<Point>,
     pub uses_cuda: bool,
 }
 
@@ -61,6 +66,12 @@ impl Ended {
         let over = closed.map_or(begun, |closed| closed.over(begun));
         let planned = closed.filter(|closed| !closed.on_demand);
         let cut = planned.and_then(|closed| closed.cut(over));
+        let span = state.span.finish(Instant::now());
+        let span_ends = state.span.is_on().then(|| match span {
+            Some(span) if span.is_current => Point::After(state.turn.done().over()),
+            // It is too short, and dropped.
+            _ => Point::Start,
+        });
         Self {
             settings: state.settings,
             step: state.step(),
@@ -79,6 +90,8 @@ impl Ended {
             calls: CallCounts::read(&state.slots),
             another: Beginning::anew(state),
             learnt: state.counter.learnt(),
+            span,
+            span_ends,
             uses_cuda: state.uses_cuda,
         }
     }
@@ -291,7 +304,10 @@ impl Outcome<'_> {
                 .then_some(Note::Condition(ended)),
             rank,
             (missed && ended.restarts > 0).then_some(Note::Restarted(ended.restarts)),
-            (missed && self.latest > 0).then_some(Note::Latest(self.latest)),
+            match ended.span {
+                Some(span) if missed => Some(Note::Span(span)),
+                _ => (missed && self.latest > 0).then_some(Note::Latest(self.latest)),
+            },
             self.is_unheard.then(|| Note::Unheard(ended.opened())),
         ]
     }
@@ -339,6 +355,8 @@ enum Note<'a> {
     Restarted(u64),
     /// The number of iterations that are reported without a window.
     Latest(u64),
+    /// The stretch of time that is reported instead.
+    Span(Reported),
     /// Nothing recorded these windows, of which there are this many.
     Unheard(usize),
 }
@@ -363,6 +381,10 @@ impl fmt::Display for Note<'_> {
                 let (latest, s) = counted(latest);
                 let are = if latest == 1 { "is" } else { "are" };
                 write!(f, "the last {latest} iteration{s} {are} reported")
+            }
+            Self::Span(span) => {
+                let seconds = span.length.as_secs_f64();
+                write!(f, "the last {seconds:.1} s are reported as one span")
             }
             Self::Unheard(opened) => {
                 let windows = if opened == 1 { "it" } else { "them" };

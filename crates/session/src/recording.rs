@@ -18,6 +18,7 @@ pub struct Beginning {
     rank: Rank,
     learnt: Option<Rule>,
     engine: Option<&'static Found>,
+    is_span: bool,
 }
 
 impl Beginning {
@@ -27,21 +28,25 @@ impl Beginning {
     }
 
     /// Returns the facts again if `auto` counts another step than when the record began, because the function
-    /// of a known engine was called only then.
+    /// of a known engine was called only then, or no step was known.
     pub fn anew(state: &mut State) -> Option<Self> {
-        let is_another = |recorded: &Step| !core::ptr::eq(recorded, state.step());
+        let is_another = |(recorded, was_span): (&Step, bool)| {
+            !core::ptr::eq(recorded, state.step()) || was_span != state.span.is_on()
+        };
         (state.recording == Recording::Yes && state.recorded_step.is_some_and(is_another))
             .then(|| Self::now(state))
     }
 
     fn now(state: &mut State) -> Self {
         let step = state.step();
-        state.recorded_step = Some(step);
+        let is_span = state.span.is_on();
+        state.recorded_step = Some((step, is_span));
         Self {
             step,
             rank: state.rank,
             learnt: state.counter.learnt_rule(),
             engine: state.engine(),
+            is_span,
         }
     }
 
@@ -68,6 +73,7 @@ impl Beginning {
             rule: &self.step,
             why: is_auto.then_some(self),
             engine: self.engine.map(|found| found.engine.name),
+            is_span: self.is_span,
         }
     }
 }
@@ -76,6 +82,7 @@ impl Beginning {
 impl Display for Beginning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.engine, &self.learnt) {
+            _ if self.is_span => f.write_str("auto relied on no step"),
             (Some(found), _) => write!(f, "auto knows {}", found.engine.name),
             (None, Some(rule)) => write!(f, "auto learnt it: {}", learning::Described(rule)),
             (None, None) => f.write_str("auto knows nothing better"),

@@ -15,6 +15,7 @@ use tllmprof_steps::length::KernelPart;
 use tllmprof_steps::sampling::Sampler;
 use tllmprof_steps::step::Counter;
 use tllmprof_steps::step::counted::Counted;
+use tllmprof_steps::step::learned::Learnt;
 use tllmprof_steps::step::threads::Slot;
 use tllmprof_steps::trigger::{Fired, Watch};
 use tllmprof_steps::turn::{Event, Turn};
@@ -25,6 +26,7 @@ use super::activity::USES_CUDA;
 use super::demand::{Demand, HAS_CONDITION, Progress};
 use super::engines::{self, Found};
 use super::rank::Rank;
+use super::span::Span;
 use super::wiring::{doors, interpreter, sink};
 use super::{learning, slots};
 
@@ -79,8 +81,10 @@ pub struct State {
     pub gating: Gating,
     pub follows_each: bool,
     pub recording: Recording,
-    /// The rule that the record has.
-    pub recorded_step: Option<&'static Step>,
+    /// The rule that the record has, and whether a span stood for its iterations.
+    pub recorded_step: Option<(&'static Step, bool)>,
+    /// The stretch of time that stands for an iteration while no step is known.
+    pub span: Span,
     /// The number of stream captures after which a count started again that had begun.
     pub restarts: u64,
     /// The number of iterations that began during a turn, because their threads could not wait any longer;
@@ -179,6 +183,7 @@ impl State {
             follows_each: settings.nvtx && injection::has_tool(),
             recording: Recording::asked_for(settings),
             recorded_step: None,
+            span: Span::default(),
             restarts: 0,
             early: Some(0),
             demand: None,
@@ -223,6 +228,7 @@ impl State {
             return;
         }
         self.uses_cuda = true;
+        self.span.cuda_is_used();
         USES_CUDA.store(true, Ordering::Relaxed);
         for slot in &self.slots {
             for what in Counted::all().filter(|what| !what.is_by_name()) {
@@ -230,6 +236,22 @@ impl State {
                     .set_limit(self.first_limit(what, slot.thread()));
             }
         }
+    }
+
+    /// Returns true if a stretch of time may stand for an iteration: no step is known yet.
+    pub fn wants_span(&self) -> bool {
+        !self.span.is_over()
+            && self.settings.windows.is_auto()
+            && self.records_each()
+            && self.condition().is_none()
+            && self.schedule.has_more()
+            && !self.schedule.has_opened()
+            && self.turn.has_begun()
+            && !self.turn.is_taken()
+            && self
+                .counter
+                .learnt()
+                .is_some_and(|learnt| learnt != Learnt::Understood)
     }
 
     /// Takes the turn.

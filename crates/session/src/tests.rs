@@ -125,6 +125,7 @@ impl Sink for Made {
             rule,
             why,
             engine,
+            is_span: _,
         } = facts;
         let rank = rank.map(|ranked| ranked.rank);
         let why = why.map_or_else(String::new, ToString::to_string);

@@ -49,6 +49,8 @@ pub struct Facts<'a> {
     pub why: Option<&'a dyn Display>,
     /// The engine that is known, if its step is counted.
     pub engine: Option<&'a str>,
+    /// True if a stretch of time stands for iterations, as no step is known.
+    pub is_span: bool,
 }
 
 /// Carries out what windows and iterations require: profilers, ranges, the record.
@@ -71,6 +73,12 @@ pub trait Sink: Sync {
     /// Called when an iteration begins, for which the condition on batches does not hold if it is `excluded`,
     /// or ends, and nothing is switched. Called for each iteration, if there is a record.
     fn passes(&self, point: Point, excluded: bool);
+    /// Called before the stretch of time begins that stands for an iteration while no step is known.
+    fn span_begins(&self) {}
+    /// Called when it has begun. No lock is held.
+    fn span_has_begun(&self) {}
+    /// Called when it is dropped, as a step is known now. Does not wait.
+    fn span_is_replaced(&self) {}
     /// Returns true if the record's counts of calls have to be updated.
     fn wants_calls(&self) -> bool;
     /// Sets the number of calls of each row of the table, in the table's order.

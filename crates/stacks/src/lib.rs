@@ -42,6 +42,15 @@ impl AddOn for StackSampler {
         sampler::iteration_begins();
     }
 
+    fn span_has_begun(&self) {
+        sampler::window_opens();
+        sampler::iteration_begins();
+    }
+
+    fn span_is_replaced(&self) {
+        sampler::process_ends();
+    }
+
     fn window_closes(&self, _: &Place<'_>) {
         sampler::window_closes();
     }

@@ -326,7 +326,8 @@ impl SamplingThread {
                     return;
                 }
             }
-            if recorder::is_recording() && !self.sample() {
+            let is_wanted = recorder::is_recording() || recorder::keeps_span();
+            if is_wanted && !self.sample() {
                 return;
             }
         }

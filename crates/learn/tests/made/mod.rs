@@ -1,8 +1,16 @@
 //! Made-up programs: the calls of their threads, with the times that a host and a GPU would need.
 
+mod loops;
 mod programs;
 
-pub use programs::{all, synced_layers};
+pub use programs::synced_layers;
+
+/// Returns all programs with their names.
+pub fn all() -> Vec<(String, Vec<Record>)> {
+    let mut all = programs::all();
+    all.extend(loops::all());
+    all
+}
 
 use super::recorded::Record;
 use tllmprof_calls::Wait;

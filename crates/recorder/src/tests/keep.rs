@@ -40,6 +40,7 @@ fn begin_kept(path: &Path) {
         rule: &"auto",
         why: None,
         engine: None,
+        is_span: false,
     };
     begin(&settings, &facts);
     assert!(is_on());

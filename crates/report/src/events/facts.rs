@@ -11,7 +11,7 @@ use tllmprof_record::{
 };
 
 use super::groups::{Communicator, GroupPlace, write_communicators, write_groups};
-use super::origin::Origin;
+use super::origin::{Data, Origin};
 
 /// Maximum number of facts, and of names of threads, to keep.
 const MAX_FACTS: usize = 4096;
@@ -218,7 +218,8 @@ impl RawFacts {
                 Info::Group => facts.add_group(&text()),
                 Info::Communicator => facts.add_communicator(&text()),
                 Info::Run => facts.run = text(),
-                Info::Rule => facts.rule = text(),
+                Info::Rule => (facts.rule, facts.origin) = (text(), Origin::default()),
+                Info::Span => facts.origin.lacks.push(Data::Iterations),
                 Info::RuleWhy => facts.rule_why = text(),
                 Info::Version => facts.software.library = text(),
                 Info::Python => facts.software.python = text(),

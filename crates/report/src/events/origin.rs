@@ -59,6 +59,12 @@ impl Origin {
         self.tool.is_empty()
     }
 
+    /// Returns this origin, or `known` if tllmprof recorded the process: its record says itself what it lacks.
+    #[must_use]
+    pub fn or(self, known: &Self) -> Self {
+        if self.is_own() { known.clone() } else { self }
+    }
+
     /// Returns an estimate of the share of recording in the time of windows, as a part of 1; `None` if there is none.
     #[must_use]
     pub fn cost_share(&self, windows: &[Window]) -> Option<f64> {

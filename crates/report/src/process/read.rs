@@ -37,7 +37,7 @@ pub fn read(file: PathBuf, recording: &impl Recording, records: usize) -> io::Re
     first.requests.lacks_streams = !recording.origin().is_own();
     recording.read(|entry| first.take(&clock, &entry))?;
     let (mut known, edges, layers) = first.finish(header, &clock);
-    known.facts.origin = recording.origin();
+    known.facts.origin = recording.origin().or(&known.facts.origin);
     let mut second = SecondPass::new(&known, layers, header, &clock, records);
     let damage = recording.read(|entry| second.take(&entry))?;
     let mut counted = second.finish(&known, edges);

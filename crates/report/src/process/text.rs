@@ -1,11 +1,22 @@
 //! Notes on the figures of a process.
 
 use super::Process;
+use crate::events::origin::Data;
 use crate::numbers::units::{Bytes, Time};
 
 /// Returns notes on what the figures lack. At most `warnings` warnings are shown.
 pub fn notes(process: &Process, warnings: usize) -> Vec<String> {
     let mut notes = Vec::from_iter(process.uncounted());
+    let origin = &process.facts.origin;
+    if let (true, Some(sum)) = (
+        origin.is_own() && origin.lacks(Data::Iterations),
+        &process.sum,
+    ) {
+        notes.push(format!(
+            "no step was recognised: this is about the last {} as one span. --step names what a step is",
+            Time(sum.time.max)
+        ));
+    }
     if let Some(tied) = process.record.tied_briefly {
         notes.push(format!(
             "times are unsure: the clock was tied for {} alone",

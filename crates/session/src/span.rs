@@ -1,0 +1,144 @@
+//! A stretch of the program's time that stands for an iteration as long as `auto` relies on no step, so that a
+//! run in which no step is recognised still has a record.
+//!
+//! Each stretch replaces the one before. The latest one that is long enough is reported as one span when the
+//! process ends. The first iteration that is relied on drops it.
+
+use core::time::Duration;
+use std::time::Instant;
+
+/// The time from the process's first CUDA call to the first stretch.
+const FIRST_STRETCH_AFTER: Duration = Duration::from_millis(200);
+/// The shortest stretch that is reported.
+const SHORTEST: Duration = Duration::from_millis(250);
+/// The length after which a stretch ends with the next call.
+const LONGEST: Duration = Duration::from_secs(4);
+
+/// The stretches of a process.
+#[derive(Default)]
+pub struct Span {
+    /// The time of the first CUDA call.
+    since: Option<Instant>,
+    /// The current stretch: its beginning and its number.
+    current: Option<(Instant, u64)>,
+    /// The length of the stretch before it.
+    last: Option<Duration>,
+    /// True if an iteration has been relied on.
+    is_over: bool,
+}
+
+/// The stretch that is reported at the end of the process.
+#[derive(Clone, Copy)]
+pub struct Reported {
+    pub length: Duration,
+    /// True if it is the current one, and not the one before.
+    pub is_current: bool,
+}
+
+impl Span {
+    /// Called when the process begins to use CUDA.
+    pub fn cuda_is_used(&mut self) {
+        self.since = Some(Instant::now());
+    }
+
+    /// Returns true if a stretch stands for iterations now.
+    pub const fn is_on(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// Returns true if an iteration has been relied on: no stretch begins any more.
+    pub const fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Begins the first stretch, or the next one, if it is time for that. Returns its number.
+    pub fn begins(&mut self, now: Instant) -> Option<u64> {
+        let number = match self.current {
+            None => {
+                let since = now.saturating_duration_since(self.since?);
+                (since >= FIRST_STRETCH_AFTER).then_some(0)
+            }
+            Some((began, number)) => {
+                let length = now.saturating_duration_since(began);
+                (length >= LONGEST).then(|| {
+                    self.last = Some(length);
+                    number + 1
+                })
+            }
+        }?;
+        self.current = Some((now, number));
+        Some(number)
+    }
+
+    /// Called when an iteration begins that is relied on. Returns true if a stretch has to be dropped.
+    pub fn is_replaced(&mut self) -> bool {
+        self.is_over = true;
+        self.current.take().is_some()
+    }
+
+    /// Called at the end of the process. Returns the stretch that is reported.
+    pub fn finish(&mut self, now: Instant) -> Option<Reported> {
+        let (began, _) = self.current?;
+        let length = now.saturating_duration_since(began);
+        match self.last {
+            Some(last) if length < LONGEST / 2 => Some(Reported {
+                length: last,
+                is_current: false,
+            }),
+            None if length < SHORTEST => None,
+            _ => Some(Reported {
+                length,
+                is_current: true,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Duration = Duration::from_secs(1);
+
+    /// A process that uses CUDA, and the times at which it makes calls, in milliseconds since then.
+    fn calls(at: &[u64]) -> (Span, Instant, Vec<Option<u64>>) {
+        let began = Instant::now() + START;
+        let mut span = Span {
+            since: Some(began),
+            ..Span::default()
+        };
+        let begin = |ms: &u64| span.begins(began + Duration::from_millis(*ms));
+        let begun = at.iter().map(begin).collect();
+        (span, began, begun)
+    }
+
+    fn reported(span: &mut Span, began: Instant, ms: u64) -> Option<(u128, bool)> {
+        let reported = span.finish(began + Duration::from_millis(ms))?;
+        Some((reported.length.as_millis(), reported.is_current))
+    }
+
+    #[test]
+    fn a_stretch_begins_a_while_after_the_first_call() {
+        let (mut span, began, begun) = calls(&[0, 150, 210, 900]);
+        assert_eq!(begun, [None, None, Some(0), None]);
+        assert!(span.is_on());
+        assert_eq!(reported(&mut span, began, 400), None, "it is too short");
+        assert_eq!(reported(&mut span, began, 1210), Some((1000, true)));
+    }
+
+    #[test]
+    fn the_latest_stretch_that_is_long_enough_is_reported() {
+        let (mut span, began, begun) = calls(&[200, 4100, 4300]);
+        assert_eq!(begun, [Some(0), None, Some(1)]);
+        assert_eq!(reported(&mut span, began, 4900), Some((4100, false)));
+        assert_eq!(reported(&mut span, began, 6400), Some((2100, true)));
+    }
+
+    #[test]
+    fn an_iteration_that_is_relied_on_ends_them() {
+        let (mut span, began, _) = calls(&[300]);
+        assert!(span.is_replaced() && !span.is_replaced());
+        assert!(span.is_over() && !span.is_on());
+        assert_eq!(reported(&mut span, began, 9000), None);
+    }
+}

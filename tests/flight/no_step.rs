@@ -1,0 +1,213 @@
+//! Runs in which `auto` relies on no step: the record has the last stretch of time as one span.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::common::python::pythons;
+use super::common::{self, Output, Scratch, command, compiler, repo, run, shim, standin};
+
+const TEST_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// The result of `tllmprof run -- PROGRAM` with no option.
+struct Ran {
+    /// The lines of the library and the summary.
+    said: String,
+    /// The only process of the report.
+    process: Value,
+    /// The full text of the report.
+    text: String,
+}
+
+fn tllmprof(scratch: &Scratch) -> Command {
+    let mut tllmprof = command(common::tllmprof());
+    tllmprof
+        .current_dir(scratch.folder())
+        .env("TLLMPROF_LIB", shim());
+    tllmprof
+}
+
+fn succeeds(command: &mut Command) -> Output {
+    let output = run(command, TEST_TIMEOUT);
+    assert!(output.status.success(), "{}", output.err());
+    output
+}
+
+fn run_default(scratch: &Scratch, program: &[PathBuf]) -> Ran {
+    let mut start = tllmprof(scratch);
+    start.args(["run", "--"]).args(program);
+    start
+        .env("LD_LIBRARY_PATH", standin())
+        .env("PYTHONPATH", repo().join("tests/fixtures"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        // Other tests capture every process that listens.
+        .env("TLLMPROF_CONTROL", "0");
+    let said = succeeds(&mut start).err();
+    let json = succeeds(tllmprof(scratch).args(["report", "--json"]));
+    let mut report: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(report["processes"].as_array().unwrap().len(), 1, "{said}");
+    Ran {
+        text: succeeds(tllmprof(scratch).args(["report", "--full"])).out(),
+        process: report["processes"][0].take(),
+        said,
+    }
+}
+
+/// Builds a program of C that launches by `work` and waits by `wait_for_it`, and runs it.
+fn run_c(name: &str, main: &str) -> Ran {
+    let scratch = Scratch::new(name);
+    let (source, built) = (scratch.path("program.c"), scratch.path("program"));
+    let program =
+        format!("{PROGRAM}\nint main(void) {{\n    begin();\n{main}\n    return 0;\n}}\n");
+    std::fs::write(&source, program).unwrap();
+    let mut cc = compiler();
+    cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Werror", "-o"]);
+    succeeds(cc.arg(&built).arg(&source).arg("-ldl"));
+    run_default(&scratch, &[built])
+}
+
+const PROGRAM: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+static int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+static int (*wait_for_stream)(void *), (*wait_for_all)(void);
+static void *kernels[40], *words;
+static void must(int error) { if (error) abort(); }
+static void begin(void) {
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW), *context, *module;
+    if (!cuda) abort();
+    must(((int (*)(unsigned))dlsym(cuda, "cuInit"))(0));
+    must(((int (*)(void **, int))dlsym(cuda, "cuDevicePrimaryCtxRetain"))(&context, 0));
+    must(((int (*)(void *))dlsym(cuda, "cuCtxSetCurrent"))(context));
+    *(void **)&launch = dlsym(cuda, "cuLaunchKernel");
+    *(void **)&wait_for_stream = dlsym(cuda, "cuStreamSynchronize");
+    *(void **)&wait_for_all = dlsym(cuda, "cuCtxSynchronize");
+    int (*load)(void **, const void *), (*get)(void **, void *, const char *), (*allocate)(void **, size_t);
+    *(void **)&load = dlsym(cuda, "cuModuleLoadData");
+    *(void **)&get = dlsym(cuda, "cuModuleGetFunction");
+    *(void **)&allocate = dlsym(cuda, "cuMemAlloc_v2");
+    must(allocate(&words, 16));
+    for (int n = 0; n < 40; n++) {
+        must(load(&module, ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry mix(.param .u64 words) { ret; }\n"));
+        must(get(&kernels[n], module, "mix"));
+    }
+}
+static void work(int kernel) {
+    void *params[] = { &words };
+    must(launch(kernels[kernel], 1, 1, 1, 1, 1, 1, 0, 0, params, 0));
+}
+static inline double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+__attribute__((noinline)) static void prepare_batch(int us) { usleep(us); }
+"#;
+
+/// Asserts that the record has one span, of at least `seconds`, and nothing that only steps have.
+fn assert_span(ran: &Ran, seconds: f64) {
+    let (process, said) = (&ran.process, &ran.said);
+    let windows = process["windows"].as_array().unwrap();
+    assert_eq!(windows.len(), 1, "{said}");
+    let iterations = windows[0]["iterations"].as_array().unwrap();
+    assert_eq!(iterations.len(), 1, "{said}");
+    let ns = iterations[0]["dur_ns"].as_f64().unwrap();
+    assert!(ns >= seconds * 1e9, "{ns}: {said}");
+    assert!(said.contains(" s are reported as one span"), "{said}");
+    assert_eq!(process["rule_why"], "auto relied on no step");
+    assert_eq!(process["outside"]["iterations"], 0, "{process}");
+    let note = "no step was recognised: this is about the last ";
+    assert!(ran.text.contains(note), "{}", ran.text);
+    let host = process["ledger"]["host"].as_array().unwrap();
+    let sum: f64 = host.iter().map(|row| row["share"].as_f64().unwrap()).sum();
+    assert!((sum - 1.0).abs() < 0.01, "{host:?}");
+}
+
+/// Returns true if the host's ledger names this.
+fn names(ran: &Ran, what: &str) -> bool {
+    ran.process["ledger"]["host"].to_string().contains(what)
+}
+
+#[test]
+fn six_long_waits_are_one_span() {
+    let ran = run_c(
+        "six_waits",
+        "    for (int n = 0; n < 6; n++) { prepare_batch(150000); for (int k = 0; k <= n; k++) work(k); must(wait_for_stream(0)); }",
+    );
+    assert_span(&ran, 0.4);
+    assert!(ran.said.contains("6 stream waits"), "{}", ran.said);
+    assert!(names(&ran, "asleep"), "{}", ran.process["ledger"]);
+}
+
+#[test]
+fn random_calls_are_one_span() {
+    let ran = run_c(
+        "random_calls",
+        "    srandom(7);
+    for (double end = now() + 1.2; now() < end; ) {
+        for (int n = random() % 60; n >= 0; n--) work(random() % 40);
+        if (random() % 3 == 0) must(wait_for_stream(0));
+        if (random() % 3 == 0) must(wait_for_all());
+        prepare_batch(random() % 9000);
+    }",
+    );
+    assert_span(&ran, 0.3);
+    assert!(ran.process["calls"].to_string().contains("cuLaunchKernel"));
+}
+
+#[test]
+fn the_span_of_a_python_program_names_its_functions() {
+    let Some(which) = pythons().iter().rfind(|python| python.has_gil) else {
+        return;
+    };
+    let scratch = Scratch::new("python_span");
+    let program = "
+import random, time
+from py_ctypes import Driver
+loop = Driver('libcuda.so.1')
+loop.capture()
+chosen = random.Random(3)
+
+def tokenise_prompts(until):
+    total = 0
+    while time.monotonic() < until:
+        total += sum(range(200))
+    return total
+
+for length in (0.3, 0.21, 0.14, 0.4, 0.12):
+    tokenise_prompts(time.monotonic() + length)
+    for _ in range(chosen.randrange(1, 9)):
+        loop.lib.cuGraphLaunch(loop.graph, loop.stream)
+    loop.lib.cuStreamSynchronize(loop.stream)
+";
+    let path = scratch.path("main.py");
+    std::fs::write(&path, program).unwrap();
+    let ran = run_default(&scratch, &[which.path.clone(), path]);
+    assert_span(&ran, 0.5);
+    assert!(names(&ran, "tokenise_prompts"), "{}", ran.process["ledger"]);
+}
+
+#[test]
+fn a_step_that_is_recognised_later_replaces_the_span() {
+    let ran_c = |steps: u32| {
+        run_c(
+            "late_step",
+            &format!(
+                "    srandom(5);
+    for (int n = 0; n < 5; n++) {{ prepare_batch(90000); work(random() % 40); must(wait_for_stream(0)); }}
+    for (int n = 0; n < {steps}; n++) {{ for (int k = 0; k < 20; k++) work(k); must(wait_for_stream(0)); usleep(2000); }}"
+            ),
+        )
+    };
+    let ran = ran_c(400);
+    assert!(!ran.text.contains("no step was recognised"), "{}", ran.text);
+    let why = ran.process["rule_why"].as_str().unwrap();
+    assert!(why.starts_with("auto learnt it: "), "{why}");
+    let windows = ran.process["windows"].as_array().unwrap();
+    assert!(windows[0]["iterations"].as_array().unwrap().len() > 10);
+}
