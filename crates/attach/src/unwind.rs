@@ -24,8 +24,29 @@ type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// Returns the code address of each frame, the innermost first: the interrupted instruction, and then the return
 /// addresses. Returns `None` if they are not known up to the end.
-pub fn frames(memory: &Memory, modules: &[Module], mut registers: Registers) -> Option<Vec<u64>> {
-    let mut frames = vec![registers[RIP]?];
+pub fn frames(memory: &Memory, modules: &[Module], registers: Registers) -> Option<Vec<u64>> {
+    let mut frames = Vec::new();
+    follow(memory, modules, registers, &mut frames)?;
+    Some(frames)
+}
+
+/// Returns the registers of which only the stack pointer and the instruction are known.
+pub const fn start(stack_pointer: u64, instruction: u64) -> Registers {
+    let mut registers = [None; 17];
+    registers[RSP] = Some(stack_pointer);
+    registers[RIP] = Some(instruction);
+    registers
+}
+
+/// Adds the code address of each frame to `frames`, as far as they are known. Returns `None` if that is not up to the
+/// end.
+pub fn follow(
+    memory: &Memory,
+    modules: &[Module],
+    mut registers: Registers,
+    frames: &mut Vec<u64>,
+) -> Option<()> {
+    frames.push(registers[RIP]?);
     // If the call is the last instruction of its function, the return address is after the function.
     let mut is_return = false;
     while frames.len() < MAX_FRAMES {
@@ -33,7 +54,7 @@ pub fn frames(memory: &Memory, modules: &[Module], mut registers: Registers) -> 
         let module = modules.iter().find(|module| module.contains(address))?;
         let step = step(memory, module, address, &registers)?;
         let Some((next, is_signal)) = step else {
-            return Some(frames);
+            return Some(());
         };
         let is_deeper = next[RSP]? > registers[RSP]?;
         if !is_deeper && !is_signal {
