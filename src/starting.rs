@@ -21,7 +21,10 @@ pub fn start(is_attached: bool) {
         scopes::start(settings);
     }
     let has_work = |settings: &Settings| {
-        !settings.windows.is_empty() || settings.control.is_on() || recorder::is_wanted()
+        !settings.windows.is_empty()
+            || settings.control.is_on()
+            || recorder::is_wanted()
+            || recorder::ring::is_wanted()
     };
     if settings.is_none_or(has_work) {
         // A child may write lines, too, wherever its standard error leads.

@@ -1,7 +1,7 @@
 """Which checks there are, in the order in which they are run."""
 from dataclasses import replace
 
-from . import arrivals, inside_python, metrics, record, router, router_ranks
+from . import arrivals, hang, inside_python, metrics, record, router, router_ranks
 from .checks import (FIRST, LAST, STEPS, AgainstWholeRun, ByCommand, Closed, KernelsUnderNcu, Learnt, RankWindows,
                      StepsInARow, Unharmed, Windows)
 from .expect import GRAPH_LAUNCH, LLAMA_DECODE, OWN_FUNCTION, OWN_RANGE, READ, STREAM_WAIT, Expected, known
@@ -22,6 +22,7 @@ def all_checks(programs):
     # The slowest first, so that none is left alone at the end.
     checks = inside_python.checks(programs) + router.checks(programs) + router_ranks.checks(programs)
     checks += arrivals.checks(programs)
+    checks += hang.checks(programs)
     checks.append(AgainstWholeRun(hf, [STREAM_WAIT, READ], warmup="capture"))
     checks.append(StepsInARow(jax, READ, 1000, 1050, 1200))
     checks.append(AgainstWholeRun(torch, [GRAPH_LAUNCH]))

@@ -97,6 +97,7 @@ def all_programs(folder, failed):
         python("moe_ranks", "transformers", "transformers on torch, two ranks"),
         python("arrivals", "torch", "torch and NCCL"),
         python("splits", "torch", "torch and NCCL"),
+        python("hang", "torch", "torch and NCCL"),
         python("jax_jit", "jax", "JAX, driver only"),
         python("cupy_graph", "cupy", "CuPy, its own cudart", inlined_runtime=True),
         # 200 steps, always.

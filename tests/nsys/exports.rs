@@ -1,7 +1,7 @@
 //! Checks that tllmprof reads the same in an export of nsys as in its own record of the same run.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tllmprof_record::Reader;
 use tllmprof_report::Process;
@@ -48,7 +48,8 @@ fn exports_hold_the_iterations_of_records() {
             .map(|report| report.with_extension("sqlite"));
         let mut found: Vec<Window> = Vec::new();
         for export in exports {
-            let recorded = tllmprof_nsys::open(&export, None).expect("an export");
+            let recorded =
+                tllmprof_nsys::open(&export, Path::new("nsys"), None).expect("an export");
             let [recorded] = &recorded[..] else {
                 panic!("{} processes", recorded.len())
             };
@@ -106,7 +107,7 @@ fn exports_have_what_was_in_each_batch() {
     let reader = Reader::open(&record).expect("a record");
     let record = batches(&Process::read(record, &reader).expect("a record"));
     let export = &reports(run.scratch.folder())[0].with_extension("sqlite");
-    let recorded = tllmprof_nsys::open(export, None).expect("an export");
+    let recorded = tllmprof_nsys::open(export, Path::new("nsys"), None).expect("an export");
     let export = Process::read(PathBuf::from("export"), &recorded[0]).expect("an export");
     assert!(record.iter().all(|(_, batch)| batch.is_some()));
     assert_eq!(record.len(), 9);

@@ -40,10 +40,13 @@ mod stub;
 mod traced;
 #[cfg(target_arch = "x86_64")]
 mod unwind;
+#[cfg_attr(not(target_arch = "x86_64"), path = "no_view.rs")]
+mod view;
 
 pub use library::{Attached, Hooked, Library};
 pub use process::{Status, Turn, is_there};
 pub use refusal::Refusal;
+pub use view::{Frame, View};
 
 use std::path::Path;
 

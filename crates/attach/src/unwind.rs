@@ -27,9 +27,30 @@ type Slice<'a> = EndianSlice<'a, LittleEndian>;
 pub fn frames(
     memory: &ProcessMemory,
     modules: &[Module],
-    mut registers: Registers,
+    registers: Registers,
 ) -> Option<Vec<u64>> {
-    let mut frames = vec![registers[RIP]?];
+    let mut frames = Vec::new();
+    follow(memory, modules, registers, &mut frames)?;
+    Some(frames)
+}
+
+/// Returns the registers of which only the stack pointer and the instruction are known.
+pub const fn start(stack_pointer: u64, instruction: u64) -> Registers {
+    let mut registers = [None; 17];
+    registers[RSP] = Some(stack_pointer);
+    registers[RIP] = Some(instruction);
+    registers
+}
+
+/// Adds the code address of each frame to `frames`, as far as they are known. Returns `None` if that is not up to the
+/// end.
+pub fn follow(
+    memory: &ProcessMemory,
+    modules: &[Module],
+    mut registers: Registers,
+    frames: &mut Vec<u64>,
+) -> Option<()> {
+    frames.push(registers[RIP]?);
     // If the call is the last instruction of its function, the return address is after the function.
     let mut is_return = false;
     while frames.len() < MAX_FRAMES {
@@ -37,7 +58,7 @@ pub fn frames(
         let module = modules.iter().find(|module| module.contains(address))?;
         let step = step(memory, module, address, &registers)?;
         let Some((next, is_signal)) = step else {
-            return Some(frames);
+            return Some(());
         };
         let is_deeper = next[RSP]? > registers[RSP]?;
         if !is_deeper && !is_signal {

@@ -57,7 +57,17 @@ macro_rules! cuda_calls {
              InitRankScalable = ncclCommInitRankScalable;
              InitAll = ncclCommInitAll;
              Split = ncclCommSplit;
-             AsyncError = ncclCommGetAsyncError;]
+             AsyncError = ncclCommGetAsyncError;
+             Destroy = ncclCommDestroy ncclCommAbort;
+             AllReduce = ncclAllReduce;
+             Broadcast = ncclBroadcast;
+             BroadcastInPlace = ncclBcast;
+             Reduce = ncclReduce;
+             AllGather = ncclAllGather;
+             ReduceScatter = ncclReduceScatter;
+             AllToAll = ncclAlltoAll;
+             Send = ncclSend;
+             Receive = ncclRecv;]
             GraphLaunch = GraphLaunch,
                 [cuGraphLaunch cuGraphLaunch_ptsz]
                 [cudaGraphLaunch cudaGraphLaunch_ptsz]
@@ -232,7 +242,7 @@ macro_rules! table {
         pub const CUPTI_CALLS: &[(CuptiCall, &[&str])] =
             &[$((CuptiCall::$cupti, &[$(stringify!($cupti_name)),*])),*];
 
-        /// A function with which a program makes NCCL communicators.
+        /// A function with which a program makes NCCL communicators, destroys them, or has ranks communicate.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
         #[allow(missing_docs)] // the variants are named after the functions
@@ -240,7 +250,7 @@ macro_rules! table {
             $($nccl,)*
         }
 
-        /// The NCCL functions that are intercepted, for the ranks in their arguments.
+        /// The NCCL functions that are intercepted, for the ranks in their arguments and for the ring of collectives.
         pub const NCCL_CALLS: &[(NcclCall, &[&str])] =
             &[$((NcclCall::$nccl, &[$(stringify!($nccl_name)),*])),*];
     };

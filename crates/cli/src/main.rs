@@ -12,6 +12,7 @@ mod doctor;
 mod env;
 mod export;
 mod failure;
+mod hang;
 mod inherited;
 mod library;
 mod live;
@@ -95,6 +96,8 @@ enum Verb {
     Detach(live::detach::Arguments),
     /// Show processes that run, live on the terminal: iterations a second, their times, waits
     Top(live::top::Arguments),
+    /// Find out why ranks that run are stuck: which rank, which collective, which function
+    Hang(hang::Arguments),
     /// Serve figures of processes that run to Prometheus
     ServeMetrics(live::metrics::Arguments),
     /// Answer questions of assistants about runs, by the Model Context Protocol
@@ -163,6 +166,7 @@ fn perform(verb: &Verb) -> anyhow::Result<ExitCode> {
         Verb::Attach(arguments) => live::attach::run(arguments),
         Verb::Detach(arguments) => live::detach::run(arguments),
         Verb::Top(arguments) => live::top::run(arguments),
+        Verb::Hang(arguments) => hang::run(arguments),
         Verb::ServeMetrics(arguments) => live::metrics::run(arguments),
         Verb::Mcp(arguments) => mcp::run(arguments),
         Verb::Doctor(arguments) => doctor::run(arguments),

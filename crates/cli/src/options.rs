@@ -8,7 +8,9 @@ use anyhow::Result;
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use tllmprof_config::error::{BadValue, shown};
-use tllmprof_config::{Control, Ranked, SETTINGS, Setting, Settings, Value, settings, variable};
+use tllmprof_config::{
+    Control, Placeholders, Ranked, SETTINGS, Setting, Settings, Value, settings, variable,
+};
 
 use crate::failure::{usage, worded};
 use crate::{manners, records};
@@ -276,7 +278,7 @@ impl Options {
     /// Checks the paths, except that of the record, that a program on this machine is given.
     ///
     /// # Errors
-    /// A file of PyTorch's profiler cannot be created, or a folder of sockets cannot be used.
+    /// A file of PyTorch's profiler or the ring cannot be created, or a folder of sockets cannot be used.
     pub fn check_places(&self, settings: &Settings) -> Result<()> {
         if let Some(trace) = &settings.torch_trace {
             let by = self.given_by("--torch-trace", variable::torch_trace);
@@ -285,6 +287,16 @@ impl Options {
             // The profiler creates missing folders.
             let folder = parent(&typed).ancestors().find(|folder| folder.exists());
             records::check_can_create((by, &typed), folder.unwrap_or(Path::new(".")), true, &name)?;
+        }
+        if let Some(ring) = &settings.ring {
+            let by = self.given_by("--ring", variable::ring);
+            let place = Placeholders {
+                pid: std::process::id(),
+                rank: None,
+                host: OsStr::new("host"),
+            };
+            let path = ring.fill(&place, |name| env::var_os(name));
+            records::check_can_create((by, &path), parent(&path), true, &path)?;
         }
         let Control::Folder(folder) = &settings.control else {
             return Ok(());

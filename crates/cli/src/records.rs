@@ -21,6 +21,8 @@ use crate::{output, runs};
 
 /// The default template of records, in the run's folder.
 pub const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
+/// The default template of rings, beside the records.
+const RING: &str = "tllmprof-%h-%p.ring";
 /// Prefix of the files that show which tasks of a job have run.
 const MARK: &str = ".task-";
 /// Precision of file times on file systems that round them.
@@ -101,6 +103,14 @@ impl Records {
     pub fn place(&self) -> PathBuf {
         let folder = self.of_run.clone();
         folder.unwrap_or_else(|| PathBuf::from(&self.variable))
+    }
+
+    /// The template of the rings of steps and collectives, where the records are in the run's folder. It is an absolute
+    /// path, as the records' is.
+    pub fn ring(&self) -> Option<OsString> {
+        self.of_run.as_ref()?;
+        let records = self.variable.as_bytes().strip_suffix(DEFAULT.as_bytes())?;
+        Some(OsString::from_vec([records, RING.as_bytes()].concat()))
     }
 
     /// Removes the folder that was created if nothing was written to it.

@@ -143,6 +143,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     command.env(variable::run, run.as_str());
     if let Some(records) = &records {
         command.env(variable::trace, &records.variable);
+        if let Some(ring) = records.ring()
+            && settings.ring.is_none()
+            && env::var_os(variable::ring).is_none()
+        {
+            command.env(variable::ring, ring);
+        }
     } else if is_recorded {
         // There is no place for a record.
         command.env(variable::trace, "");

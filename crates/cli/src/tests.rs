@@ -39,7 +39,7 @@ impl Hostile {
     fn is_one_of(self, row: &Setting) -> bool {
         let names = match row.variables.first().copied().unwrap_or_default() {
             // The file system's limits are checked outside the parser.
-            "TLLMPROF_TRACE" => &[Huge, Negative, NotUtf8, Misspelt][..],
+            "TLLMPROF_TRACE" | "TLLMPROF_RING" => &[Huge, Negative, NotUtf8, Misspelt][..],
             "TLLMPROF_RUN" => &[Misspelt],
             "TLLM_TORCH_PROFILE_TRACE" => &[Huge, Negative, Misspelt],
             _ => &[],

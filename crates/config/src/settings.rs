@@ -224,6 +224,13 @@ table(env) {
         without: "tllmprof-RUN/tllmprof-%h-%r-%p.tllmprof with run, no record under nsys or ncu", example: "x-%p",
         attach: Some("Write the record here [default: tllmprof-HOST-RANK-PID.tllmprof in the folder of the process]"),
     }
+    ring: Option<PathTemplate> = ["TLLMPROF_RING"], PathTemplate::parse => "--ring" {
+        help: "Write the ring of the latest steps and collectives, which tllmprof hang reads, to PATH",
+        more: "PATH is as in --trace; %r is 0, as the rank is not known yet",
+        value: Named("PATH"), heading: Record,
+        otherwise: "no ring, but tllmprof run makes one",
+        without: "tllmprof-RUN/tllmprof-%h-%p.ring with run, where it makes that folder", example: "x-%p.ring",
+    }
     no_trace => "--no-trace" {
         help: "Write no record",
         conflicts: &["--trace", "--keep"], heading: Record,

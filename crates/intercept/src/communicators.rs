@@ -6,6 +6,7 @@ use core::ffi::{CStr, c_int, c_void};
 use core::mem::transmute;
 
 use tllmprof_calls::NcclCall;
+use tllmprof_platform::thread::uncounted;
 use tllmprof_platform::{elf, peek};
 use tllmprof_recorder::{self as recorder, CommunicatorId, Member};
 use tllmprof_session as session;
@@ -19,7 +20,7 @@ type AskNccl = unsafe extern "C" fn(usize, *mut c_int) -> c_int;
 /// Largest number of identifiers of one communicator that are read.
 const MAX_IDENTIFIERS: usize = 16;
 
-/// Records that the program creates communicators. Returns true if the call must return to the library. A communicator
+/// Records that the program creates communicators, or destroys one. Returns true if the call must return to the library. A communicator
 /// that NCCL creates by itself is part of one of the program's.
 pub fn made(call: NcclCall, frame: &Frame) -> bool {
     if call == NcclCall::AsyncError && !recorder::are_parts_open() {
@@ -28,6 +29,13 @@ pub fn made(call: NcclCall, frame: &Frame) -> bool {
     let nccl = elf::containing(frame.thunk.real().addr());
     if nccl.is_some_and(|nccl| nccl.contains(frame.return_address)) {
         return false;
+    }
+    if call == NcclCall::Destroy {
+        recorder::ring::communicator_ends(frame.args[0]);
+        return false;
+    }
+    if let Some(settings) = session::activity::settings() {
+        uncounted(&mut || recorder::ring::begin(settings));
     }
     let number = |word: usize| u64::try_from(frame.args[word] as i32).ok();
     let one = |rank: usize, id: &dyn Fn() -> CommunicatorId| {
@@ -53,8 +61,9 @@ pub fn made(call: NcclCall, frame: &Frame) -> bool {
                 recorder::communicator(Member::UNKNOWN, 0);
             }
         }
-        NcclCall::Split => return recorder::is_wanted(),
+        NcclCall::Split => return recorder::is_wanted() || recorder::ring::is_wanted(),
         NcclCall::AsyncError => return true,
+        _ => {} // collectives, which do not come here
     }
     false
 }
@@ -86,7 +95,7 @@ pub fn is_asked_about(frame: &Frame) {
 }
 
 /// Returns a function that is true of addresses that hold the communicator's handle.
-fn holds(communicator: usize) -> impl Fn(usize) -> bool {
+pub fn holds(communicator: usize) -> impl Fn(usize) -> bool {
     move |slot| handle(slot) == Some(communicator)
 }
 

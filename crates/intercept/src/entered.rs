@@ -15,7 +15,7 @@ use tllmprof_calls::{Call, Destroyed, Kind, Library, Stream};
 use super::followed::{is_followed, is_nested};
 use super::frame::{Frame, Work};
 use super::thunk::{Does, Role, Thunk};
-use super::{communicators, scoped, watched};
+use super::{collectives, communicators, scoped, watched};
 use tllmprof_platform::driver;
 use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::panics::contained;
@@ -51,7 +51,10 @@ fn comes_back(frame: &Frame) -> bool {
             tllmprof_capture::cupti_is_called(call);
             true
         }
-        Role::Nccl(call) => communicators::made(call, frame),
+        Role::Nccl(call) => match collectives::Arguments::find(call) {
+            Some(arguments) => collectives::enters(&arguments, frame),
+            None => communicators::made(call, frame),
+        },
         Role::Driver(call) if watched::are() => {
             if !is_nested(frame) {
                 uncounted_driver(call, frame);

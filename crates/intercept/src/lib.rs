@@ -11,6 +11,7 @@
 pub mod arch;
 pub mod attached;
 pub mod bypass;
+mod collectives;
 mod communicators;
 mod dlsym;
 mod entered;

@@ -5,7 +5,7 @@ use tllmprof_calls::{Kind, NcclCall};
 use super::followed::{is_followed, is_nested};
 use super::frame::{Frame, Work};
 use super::thunk::Role;
-use super::{communicators, proc_address, scoped, watched};
+use super::{collectives, communicators, proc_address, scoped, watched};
 use tllmprof_capture::marks;
 use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::panics::contained;
@@ -35,7 +35,8 @@ fn came_back(frame: &Frame, result: usize) {
         Role::ProcAddress if succeeded => proc_address::handed_out(frame),
         Role::Nccl(NcclCall::Split) => communicators::split(frame, succeeded),
         Role::Nccl(NcclCall::AsyncError) if succeeded => communicators::is_asked_about(frame),
-        Role::ProcAddress | Role::Nccl(_) => {}
+        Role::Nccl(_) => collectives::returns(frame),
+        Role::ProcAddress => {}
         Role::Cupti(call) => tllmprof_capture::cupti_was_called(call, succeeded),
         Role::Driver(call) => {
             if watched::are() {

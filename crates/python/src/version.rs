@@ -118,9 +118,9 @@ impl Version {
         }
     }
 
-    /// Returns the row of a table of all versions from 3.8 on; the last one for a newer version.
-    pub fn row<T>(self, rows: &[T; 8]) -> &T {
-        &rows[(self.minor as usize - 8).min(rows.len() - 1)]
+    /// Returns the second number of the version.
+    pub const fn minor(self) -> u32 {
+        self.minor
     }
 
     /// Returns the layout of frames; `None` if they are not read. `layouts` are those of 3.8 and 3.9, of

@@ -28,6 +28,12 @@ impl CommunicatorId {
         Self(Words::check_all(words).max(1))
     }
 
+    /// Returns the id as a number; 0 if it is unknown.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
     /// Returns the id of the communicator for `color` that the `number`-th split of this one makes. Splits
     /// count from 1.
     #[must_use]

@@ -36,6 +36,7 @@ mod metric;
 mod read_header;
 #[forbid(unsafe_code)]
 mod reader;
+mod ring;
 #[forbid(unsafe_code)]
 mod source;
 #[cfg(feature = "still")]
@@ -77,6 +78,10 @@ pub use read_header::Header;
 pub use reader::{Cut, Damage, Entry, Error, Reader};
 #[cfg(feature = "builder")]
 pub use repair::repair;
+pub use ring::{
+    Call, Called, Captured, Collective, Communicator, Group, NoRing, OpenCall, Operation,
+    RING_BYTES, RING_MAGIC, RING_VERSION, Ring, RingBlock, RingFacts, Step,
+};
 pub use source::Source;
 #[cfg(feature = "still")]
 pub use still::{copy, open_still};

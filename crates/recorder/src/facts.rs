@@ -11,7 +11,7 @@ use tllmprof_record::{Event, Info, NO_STRING, StringId, What};
 use tllmprof_session::Facts;
 
 use super::writers::{self, strings};
-use super::{clock, is_on, is_wanted};
+use super::{clock, is_on, is_wanted, ring};
 use tllmprof_sync::Lock;
 
 /// Warnings that were logged before the record began, each followed by a line feed.
@@ -129,16 +129,6 @@ pub fn write_pending() {
     }
 }
 
-/// Returns the host name of the machine.
-pub fn host_name() -> Vec<u8> {
-    let mut name = vec![0_u8; 256];
-    // SAFETY: writes at most one byte less than the vector has, so the last one stays 0.
-    let failed = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) != 0 };
-    let length = name.iter().position(|byte| *byte == 0).unwrap_or(0);
-    name.truncate(if failed { 0 } else { length });
-    name
-}
-
 /// Writes what is known at the beginning.
 pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
     for row in CALLS {
@@ -196,6 +186,7 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
 
 /// Writes the rank, and the source of that number.
 pub fn write_rank(ranked: &Ranked) {
+    ring::set_rank(ranked.rank);
     write_number(Info::Rank, ranked.rank);
     write_shown(Info::RankSource, &ranked.source);
     if let Some(size) = ranked.world_size {

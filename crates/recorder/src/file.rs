@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use tllmprof_record::{CHUNK_BYTES, HEADER_BYTES, MAGIC, keep_earlier, with_suffix};
+use tllmprof_record::{CHUNK_BYTES, HEADER_BYTES, MAGIC, RING_MAGIC, keep_earlier, with_suffix};
 
 use super::failure::Failure;
 use super::quiet::Quiet;
@@ -67,12 +67,19 @@ impl File {
                 let path = path.to_owned();
                 (file, FileName::Wanted { path, process })
             }
-            Err(error) if lacks_unnamed(&error) => {
-                let (file, path, taken) = take_name(path, process, make_locked)?;
-                (file, FileName::Given { path, taken })
-            }
+            Err(error) if lacks_unnamed(&error) => return Self::create_named(path, process),
             Err(error) => return Err(failure(CREATED, &error)),
         };
+        Self::new(file, name)
+    }
+
+    /// Creates a file that has its name from the start, which `/proc/PID/maps` then shows.
+    pub fn create_named(path: &Path, process: u32) -> Result<Self, Failure> {
+        let (file, path, taken) = take_name(path, process, make_locked)?;
+        Self::new(file, FileName::Given { path, taken })
+    }
+
+    fn new(file: fs::File, name: FileName) -> Result<Self, Failure> {
         write_in_place(&file);
         let file =
             OwnFile::new(file).map_err(|error| failure("it could not be looked at", &error))?;
@@ -207,7 +214,7 @@ impl Existing {
         let mut start = [0; MAGIC.len()];
         let length = file.read_at(&mut start, 0).map_err(|_| FOREIGN)?;
         let size = file.metadata().map_err(|_| FOREIGN)?.len();
-        let is_record = start == MAGIC;
+        let is_record = [MAGIC, RING_MAGIC].contains(&start);
         // A process that was killed while it created its record left zeros.
         let is_begun = start == [0; MAGIC.len()]
             && size <= (HEADER_BYTES + CHUNK_BYTES) as u64

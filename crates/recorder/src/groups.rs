@@ -8,7 +8,7 @@ use tllmprof_record::{CommunicatorId, GroupRank, Info, Member};
 use tllmprof_sync::Lock;
 
 use super::facts::write_shown;
-use super::{is_on, is_wanted};
+use super::{is_on, is_wanted, ring};
 
 /// The number of communicators that are kept. Nothing is known of any further ones.
 const MAX_COMMUNICATORS: usize = 256;
@@ -72,7 +72,7 @@ pub fn communicator(member: Member, slot: usize) {
 }
 
 fn add(communicator: Communicator) {
-    if !is_wanted() {
+    if !is_wanted() && !ring::is_wanted() {
         return;
     }
     {
@@ -191,6 +191,20 @@ pub fn write_group(group: &GroupRank<&str>) {
     if is_on() {
         write_shown(Info::Group, group);
     }
+    if let Some(size) = group.size {
+        ring::set_group(group.name, group.rank, size);
+    }
+}
+
+/// Returns the id of the communicator of which `holds` is true, and the rank and the size if they are known, else 0.
+pub fn member(holds: impl Fn(usize) -> bool) -> (CommunicatorId, u32, u32) {
+    let made = MADE.lock();
+    let mut all = made.all[..made.count].iter().rev();
+    let found = all.find(|one| one.slot != 0 && holds(one.slot));
+    found.map_or((CommunicatorId::UNKNOWN, 0, 0), |one| {
+        let id = one.open.unwrap_or(one.member.id);
+        (id, one.member.rank, one.member.size)
+    })
 }
 
 /// The child of a fork has no communicators.

@@ -8,7 +8,7 @@ use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Edge, Event, What};
 
 use super::state::{self, Keeps, is_on, is_recording};
-use super::{clock, flight, gpu, keep, pace, ranges, reuse, space, times, usage, writers};
+use super::{clock, flight, gpu, keep, pace, ranges, reuse, ring, space, times, usage, writers};
 
 /// The number of no iteration.
 const NONE: u64 = u64::MAX;
@@ -78,6 +78,7 @@ pub fn start() {
 pub fn iteration_begins(n: u64, excluded: bool) {
     gpu::iteration_begins(n, excluded);
     if is_on() {
+        ring::step_begins(n);
         OPEN.store(n, Ordering::Relaxed);
         EXCLUDED.store(excluded, Ordering::Relaxed);
         let now = clock::ticks();
@@ -104,6 +105,9 @@ pub fn iteration_ends(counts: bool) {
 /// `cut`: the iteration was cut off by the end of the process.
 fn end(counts: bool, cut: bool) {
     let n = replace(&OPEN, NONE);
+    if n != NONE {
+        ring::step_ends();
+    }
     if n == NONE || !counts {
         return;
     }

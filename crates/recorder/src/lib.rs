@@ -17,9 +17,11 @@ mod groups;
 mod iterations;
 mod keep;
 mod pace;
+mod path_of_file;
 mod quiet;
 pub mod ranges;
 mod reuse;
+pub mod ring;
 mod space;
 mod state;
 #[cfg(test)]
@@ -30,8 +32,7 @@ pub mod watch;
 mod writers;
 
 use core::sync::atomic::Ordering;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use once_cell::race::OnceBox;
@@ -49,12 +50,13 @@ pub use usage::{wait_begins, wait_ends};
 pub use clock::{ticks, ticks_per_ns};
 pub use facts::{expert_loads, thread_name, write_rank, write_rule};
 pub use flight::{keeps_span, span_begins};
-pub use groups::{are_parts_open, communicator, part, part_is_ready, split, write_group};
+pub use groups::{are_parts_open, communicator, member, part, part_is_ready, split, write_group};
 pub use iterations::{
     count_calls, iteration_begins, iteration_ends, open_iteration, span_is_replaced, wants_calls,
     window_closes, window_opens, write_before,
 };
 pub use pace::median_ns;
+pub use path_of_file::{host_name, may_write};
 pub use space::{make_room, set_helper};
 #[cfg(target_arch = "x86_64")] // used by its assembler
 pub use state::LOOKS;
@@ -69,9 +71,6 @@ use state::{HAS_FAILED, IS_ON, IS_WANTED, Keeps};
 use tllmprof_platform::log;
 
 lifecycle::global! {
-    /// The working directory when the process began. Relative paths start there.
-    #[fork(keep = "paths are from where the first process began")]
-    static FOLDER: OnceBox<PathBuf> = OnceBox::new();
     /// The function that [`at_launches`] registers.
     #[fork(keep = "set once, at the first window")]
     static AT_LAUNCHES: OnceBox<fn()> = OnceBox::new();
@@ -164,6 +163,7 @@ pub fn call(start: u64, until: u64, failed: bool, what: What) {
 pub fn start(settings: &Settings) {
     watch::start(settings);
     gpu::start(settings.gpu_times);
+    ring::start(settings);
     if is_asked_for(settings) {
         IS_WANTED.store(true, Ordering::Relaxed);
         flight::start(settings);
@@ -173,9 +173,9 @@ pub fn start(settings: &Settings) {
         }
         log::keep(keep_warning);
         clock::start();
-        if let Ok(folder) = std::env::current_dir() {
-            let _ = FOLDER.set(Box::new(folder));
-        }
+    }
+    if is_asked_for(settings) || ring::is_wanted() {
+        path_of_file::start();
     }
 }
 
@@ -210,18 +210,6 @@ pub fn missing(settings: &Settings) -> Missing {
     Missing::why(settings.trace.is_some() && !settings.trace_on_demand)
 }
 
-/// Returns true if the process may create files: false for one that runs with rights that its user does not
-/// have.
-pub fn may_write() -> bool {
-    // SAFETY: takes no pointer.
-    unsafe { libc::getauxval(libc::AT_SECURE) == 0 }
-}
-
-/// Returns the host name of the machine or the container.
-pub fn host_name() -> OsString {
-    OsString::from_vec(facts::host_name())
-}
-
 /// Returns the path of the record, if one has begun. Allocates.
 pub fn path() -> Option<PathBuf> {
     is_on().then(space::path).flatten()
@@ -233,16 +221,17 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     let Some(template) = &settings.trace else {
         return;
     };
-    let host = facts::host_name();
+    let host = host_name();
     let place = Placeholders {
         pid: ids::process().cast_unsigned(),
         rank: facts.rank.map(|ranked| ranked.rank),
-        host: OsStr::from_bytes(&host),
+        host: &host,
     };
-    let path = template.fill(&place, |name| std::env::var_os(name));
-    let path = FOLDER
-        .get()
-        .map_or(path.clone(), |folder| folder.join(&path));
+    let path = path_of_file::fill(template, &place);
+    ring::begin(settings);
+    if let Some(rank) = place.rank {
+        ring::set_rank(rank);
+    }
     let refuse = |failure| {
         HAS_FAILED.store(true, Ordering::Relaxed);
         log::say!(Warn, "no record at {}: {failure}", path.display());
@@ -269,7 +258,7 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
         Err(failure) => return refuse(failure),
     }
     writers::lasting::begin(settings.keep.map(|_| settings.trace_max));
-    facts::write(settings, facts, &host);
+    facts::write(settings, facts, host.as_bytes());
     iterations::start();
     keep::begin(settings.trace_max);
     IS_ON.store(true, Ordering::Release);
@@ -310,6 +299,7 @@ pub fn ends(iterations: u64) {
 
 /// Ends the record: nothing is written after this. Allocates nothing.
 pub fn finish(ended: Ended) {
+    ring::finish(ended);
     if !IS_ON.swap(false, Ordering::AcqRel) {
         return;
     }

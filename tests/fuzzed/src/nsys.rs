@@ -1,6 +1,7 @@
 //! Exports of nsys: SQLite databases.
 
 use std::fs;
+use std::path::Path;
 
 use tllmprof_report::{Process, Report};
 
@@ -13,7 +14,7 @@ pub fn nsys(bytes: &[u8]) {
     let folder = tempfile::tempdir_in(scratch()).expect("a folder");
     let file = folder.path().join("export");
     fs::write(&file, bytes).expect("to write");
-    let Ok(processes) = tllmprof_nsys::open(&file, None) else {
+    let Ok(processes) = tllmprof_nsys::open(&file, Path::new("nsys"), None) else {
         return;
     };
     let read = processes

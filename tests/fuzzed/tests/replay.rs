@@ -134,7 +134,7 @@ fn a_changed_event_is_read_by_a_target() {
 fn the_exports_have_iterations_and_all_that_is_read_of_them() {
     let found = TARGETS.iter().find(|target| target.name == "nsys").unwrap();
     for (path, _) in seeds(found) {
-        let processes = tllmprof_nsys::open(&path, None).unwrap();
+        let processes = tllmprof_nsys::open(&path, Path::new("nsys"), None).unwrap();
         let process = Process::read(path.clone(), &processes[0]).unwrap();
         let ranges = process.calls.ranges.len() + process.calls.functions.len();
         let iterations = process.sum.as_ref().map(|sum| sum.iterations);

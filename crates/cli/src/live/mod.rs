@@ -1,7 +1,7 @@
 //! Commands for running processes that have the library and listen: listing them, and windows on demand.
 
 pub mod attach;
-mod beyond;
+pub mod beyond;
 pub mod capture;
 mod connection;
 pub mod detach;

@@ -23,7 +23,7 @@ pub enum Role {
     ProcAddress,
     /// A function with which a profiler takes CUPTI, or releases it.
     Cupti(CuptiCall),
-    /// A function with which a program creates NCCL communicators.
+    /// A function of NCCL.
     Nccl(NcclCall),
 }
 

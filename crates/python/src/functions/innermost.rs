@@ -6,7 +6,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::object::Python;
-use crate::stacks::{Layout, TAGS, Top};
+use crate::stacks::{TAGS, Top, find_layout};
 use tllmprof_platform::lifecycle;
 
 /// The path from a thread state to its innermost frame.
@@ -79,7 +79,7 @@ pub fn frame(py: Python<'_>, code: usize) -> usize {
 /// Returns the same as [`frame`], the first time. If the frame has that code object, the layout is right.
 #[cold]
 fn find(py: Python<'_>, state: usize, code: usize) -> usize {
-    let layout = Layout::for_version(py.api.version, py.api.runtime.addr());
+    let layout = find_layout(py.api.version, py.api.runtime.addr());
     let found = layout.ok().and_then(|layout| {
         let (way, frame) = match layout.thread.frame {
             Top::Here(at) => (Way::Here(at as u32), copied(state + at)?),

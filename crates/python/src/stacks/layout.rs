@@ -1,347 +1,35 @@
-//! The offsets of the data from which stacks are read, in each version of CPython.
-//!
-//! Up to 3.12 the offsets are from CPython's headers, one row for each layout. From 3.13 on, `_PyRuntime`
-//! begins with a table of offsets (`_Py_DebugOffsets`), and the rows say where in it each one is. In both
-//! cases they are checked on a known stack before they are used ([`super::trial`]).
+//! The layout of an interpreter's stacks ([`tllmprof_cpython`]).
 
 use tllmprof_platform::ids;
 use tllmprof_platform::peek::{self, MemoryRange};
 
+use tllmprof_cpython::WORDS;
+pub use tllmprof_cpython::{Instruction, Layout, Life, Top, chunk, owner};
+
 use super::Trouble;
 use crate::version::Version;
 
-/// The offsets from which a stack is read, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Layout {
-    pub thread: ThreadLayout,
-    pub frame: FrameLayout,
-    pub code: CodeLayout,
-    pub text: TextLayout,
-    /// The offset of an object's type.
-    pub kind: usize,
+/// Returns the layout of a version, whose `_PyRuntime` has the address `runtime`.
+pub fn find(version: Version, runtime: usize) -> Result<Layout, Trouble> {
+    let mut refused = None;
+    let layout = Layout::for_minor(version.minor(), || {
+        words(runtime).map_err(|error| refused = Some(error)).ok()
+    });
+    layout.ok_or(match refused {
+        None | Some(libc::EFAULT) => Trouble::NotDescribed,
+        Some(error) => Trouble::Refused(error),
+    })
 }
 
-/// `PyThreadState`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ThreadLayout {
-    /// `thread_id`, which is what `pthread_self` returns.
-    pub id: usize,
-    pub frame: Top,
-    /// `datastack_chunk`, if frames are in chunks.
-    pub chunk: Option<usize>,
-}
-
-/// The location of a thread's innermost frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Top {
-    Here(usize),
-    /// In a structure on the C stack that the thread state points to.
-    Behind {
-        pointer: usize,
-        frame: usize,
-    },
-}
-
-/// `PyFrameObject` or `_PyInterpreterFrame`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FrameLayout {
-    /// The caller's frame.
-    pub previous: usize,
-    pub code: usize,
-    pub instruction: Instruction,
-    pub life: Life,
-}
-
-/// The location of a frame's current instruction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Instruction {
-    /// An `int`: the index of the instruction. Each has `bytes` bytes.
-    Number { at: usize, bytes: usize },
-    /// The address of the instruction.
-    Address { at: usize },
-}
-
-/// The field that shows whether a frame belongs to the stack.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Life {
-    /// The frame is an object. The byte is `runs` while it is executed.
-    Object { at: usize, runs: u8 },
-    /// The frame is in the thread's chunks, or in a generator. The byte is one of [`owner`].
-    Chunk { owner: usize },
-}
-
-/// The owners of a frame that is not an object.
-pub mod owner {
-    pub const THREAD: u8 = 0;
-    pub const GENERATOR: u8 = 1;
-    /// From this value on, frames are the interpreter's own, between C and Python: not a function's.
-    pub const NONE: u8 = 3;
-}
-
-/// `PyCodeObject`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CodeLayout {
-    pub file: usize,
-    /// The qualified name; before 3.11, the plain name.
-    pub name: usize,
-    pub line: usize,
-}
-
-/// `PyASCIIObject` and `PyCompactUnicodeObject`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TextLayout {
-    pub length: usize,
-    pub state: usize,
-    /// The first bit of the kind in the state. It has three bits; `compact` and `ascii` follow.
-    pub kind: u32,
-    /// Offsets of the characters, of a text that is ASCII and of another one.
-    pub ascii: usize,
-    pub other: usize,
-}
-
-/// `_PyStackChunk`: the offsets of the chunk before, of its size, and of its frames. The first frame of a
-/// thread is one word after the beginning of its first chunk.
-pub mod chunk {
-    pub const PREVIOUS: usize = 0;
-    pub const SIZE: usize = 8;
-    pub const HEADER: usize = 16;
-    pub const FIRST_FRAME: usize = 32;
-}
-
-const OBJECT: usize = 8;
-
-const TEXT_UNTIL_3_11: TextLayout = TextLayout {
-    length: 16,
-    state: 32,
-    kind: 2,
-    ascii: 48,
-    other: 72,
-};
-
-const UNTIL_3_9: Layout = Layout {
-    thread: ThreadLayout {
-        id: 176,
-        frame: Top::Here(24),
-        chunk: None,
-    },
-    frame: FrameLayout {
-        previous: 24,
-        code: 32,
-        instruction: Instruction::Number { at: 104, bytes: 1 },
-        life: Life::Object { at: 116, runs: 1 },
-    },
-    code: CodeLayout {
-        file: 104,
-        name: 112,
-        line: 40,
-    },
-    text: TEXT_UNTIL_3_11,
-    kind: OBJECT,
-};
-
-const IN_3_10: Layout = Layout {
-    frame: FrameLayout {
-        instruction: Instruction::Number { at: 96, bytes: 2 },
-        life: Life::Object { at: 108, runs: 0 },
-        ..UNTIL_3_9.frame
-    },
-    ..UNTIL_3_9
-};
-
-const IN_3_11: Layout = Layout {
-    thread: ThreadLayout {
-        id: 152,
-        frame: Top::Behind {
-            pointer: 56,
-            frame: 8,
-        },
-        chunk: Some(296),
-    },
-    frame: FrameLayout {
-        previous: 48,
-        code: 32,
-        instruction: Instruction::Address { at: 56 },
-        life: Life::Chunk { owner: 69 },
-    },
-    code: CodeLayout {
-        file: 112,
-        name: 128,
-        line: 72,
-    },
-    text: TEXT_UNTIL_3_11,
-    kind: OBJECT,
-};
-
-const IN_3_12: Layout = Layout {
-    thread: ThreadLayout {
-        id: 136,
-        frame: Top::Behind {
-            pointer: 56,
-            frame: 0,
-        },
-        chunk: Some(232),
-    },
-    frame: FrameLayout {
-        previous: 8,
-        code: 0,
-        instruction: Instruction::Address { at: 56 },
-        life: Life::Chunk { owner: 70 },
-    },
-    code: CodeLayout {
-        line: 68,
-        ..IN_3_11.code
-    },
-    text: TextLayout {
-        ascii: 40,
-        other: 56,
-        ..TEXT_UNTIL_3_11
-    },
-    kind: OBJECT,
-};
-
-/// The indices of the offsets in `_Py_DebugOffsets`, counted in words.
-struct OffsetIndices {
-    frame: usize,
-    id: usize,
-    chunk: usize,
-    previous: usize,
-    code: usize,
-    instruction: usize,
-    owner: usize,
-    file: usize,
-    name: usize,
-    line: usize,
-    kind: usize,
-    state: usize,
-    length: usize,
-    ascii: usize,
-}
-
-const IN_3_13: OffsetIndices = OffsetIndices {
-    frame: 23,
-    id: 24,
-    chunk: 26,
-    previous: 29,
-    code: 30,
-    instruction: 31,
-    owner: 33,
-    file: 35,
-    name: 37,
-    line: 39,
-    kind: 45,
-    state: 68,
-    length: 69,
-    ascii: 70,
-};
-
-const IN_3_14: OffsetIndices = OffsetIndices {
-    frame: 26,
-    id: 27,
-    chunk: 29,
-    previous: 32,
-    code: 33,
-    instruction: 34,
-    owner: 36,
-    file: 40,
-    name: 42,
-    line: 44,
-    kind: 51,
-    state: 78,
-    length: 79,
-    ascii: 80,
-};
-
-const IN_3_15: OffsetIndices = OffsetIndices {
-    frame: 26,
-    id: 30,
-    chunk: 32,
-    previous: 40,
-    code: 41,
-    instruction: 42,
-    owner: 44,
-    file: 48,
-    name: 50,
-    line: 52,
-    kind: 59,
-    state: 90,
-    length: 91,
-    ascii: 92,
-};
-
-/// The first bytes of the table, and the index of its word for builds without a GIL.
-const COOKIE: [u8; 8] = *b"xdebugpy";
-const FREE_THREADED: usize = 2;
-/// Number of words of the table that are read.
-const WORDS: usize = 96;
-
-enum VersionLayout {
-    Known(Layout),
-    Described(OffsetIndices),
-}
-
-/// The rows, from 3.8 on.
-const ROWS: [VersionLayout; 8] = [
-    VersionLayout::Known(UNTIL_3_9),
-    VersionLayout::Known(UNTIL_3_9),
-    VersionLayout::Known(IN_3_10),
-    VersionLayout::Known(IN_3_11),
-    VersionLayout::Known(IN_3_12),
-    VersionLayout::Described(IN_3_13),
-    VersionLayout::Described(IN_3_14),
-    VersionLayout::Described(IN_3_15),
-];
-
-impl Layout {
-    /// Returns the layout of a version, whose `_PyRuntime` has the address `runtime`.
-    pub fn for_version(version: Version, runtime: usize) -> Result<Self, Trouble> {
-        match version.row(&ROWS) {
-            VersionLayout::Known(layout) => Ok(*layout),
-            VersionLayout::Described(table) => {
-                let words = words(runtime)?;
-                table.layout(&words).ok_or(Trouble::NotDescribed)
-            }
-        }
-    }
-
-    /// Returns the number of bytes of a thread state to read.
-    pub fn thread_bytes(&self) -> usize {
-        let (Top::Here(frame) | Top::Behind { pointer: frame, .. }) = self.thread.frame;
-        word_end(&[self.thread.id, frame, self.thread.chunk.unwrap_or(0)])
-    }
-
-    /// Returns the number of bytes of a frame to read.
-    pub fn frame_bytes(&self) -> usize {
-        let (Life::Object { at, .. } | Life::Chunk { owner: at }) = self.frame.life;
-        word_end(&[self.frame.previous, self.frame.code, at & !7])
-    }
-
-    /// Returns the number of bytes of a code object to read.
-    pub fn code_bytes(&self) -> usize {
-        word_end(&[self.code.file, self.code.name, self.code.line, self.kind])
-    }
-
-    /// Returns the number of bytes of a text to read, without its characters.
-    pub fn text_bytes(&self) -> usize {
-        word_end(&[self.text.length, self.text.state, self.kind])
-    }
-}
-
-/// Returns the end of the last of these words.
-fn word_end(offsets: &[usize]) -> usize {
-    offsets.iter().copied().max().unwrap_or(0) + size_of::<u64>()
-}
-
-/// Returns the table of `_PyRuntime`.
-fn words(runtime: usize) -> Result<[u64; WORDS], Trouble> {
+/// Returns the first words of `_PyRuntime`, or the kernel's error.
+fn words(runtime: usize) -> Result<[u64; WORDS], i32> {
     let span = MemoryRange {
         address: runtime,
         length: WORDS * size_of::<u64>(),
     };
     let mut bytes = [0; WORDS * size_of::<u64>()];
-    match peek::read(ids::process(), &[span], &mut bytes) {
-        Ok(copied) if copied == bytes.len() && bytes.starts_with(&COOKIE) => {}
-        Ok(_) | Err(libc::EFAULT) => return Err(Trouble::NotDescribed),
-        Err(error) => return Err(Trouble::Refused(error)),
+    if peek::read(ids::process(), &[span], &mut bytes)? != bytes.len() {
+        return Err(libc::EFAULT);
     }
     let mut words = [0; WORDS];
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
@@ -350,98 +38,13 @@ fn words(runtime: usize) -> Result<[u64; WORDS], Trouble> {
     Ok(words)
 }
 
-impl OffsetIndices {
-    /// Returns `None` if an offset is invalid.
-    fn layout(&self, words: &[u64; WORDS]) -> Option<Layout> {
-        // No structure is larger.
-        const MAX_OFFSET: u64 = 1 << 16;
-        let at = |word: usize| {
-            let offset = words.get(word).filter(|offset| **offset < MAX_OFFSET)?;
-            usize::try_from(*offset).ok()
-        };
-        let ascii = at(self.ascii)?;
-        Some(Layout {
-            thread: ThreadLayout {
-                id: at(self.id)?,
-                frame: Top::Here(at(self.frame)?),
-                chunk: Some(at(self.chunk)?),
-            },
-            frame: FrameLayout {
-                previous: at(self.previous)?,
-                code: at(self.code)?,
-                instruction: Instruction::Address {
-                    at: at(self.instruction)?,
-                },
-                life: Life::Chunk {
-                    owner: at(self.owner)?,
-                },
-            },
-            code: CodeLayout {
-                file: at(self.file)?,
-                name: at(self.name)?,
-                line: at(self.line)?,
-            },
-            text: TextLayout {
-                length: at(self.length)?,
-                state: at(self.state)?,
-                // In a build without a GIL, the byte before it changes independently.
-                kind: if words[FREE_THREADED] == 1 { 8 } else { 2 },
-                ascii,
-                // A text that is not ASCII has two more fields: the length as UTF-8, and a pointer to that.
-                other: ascii + 16,
-            },
-            kind: at(self.kind)?,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn version(text: &str) -> Version {
-        Version::parse(text).unwrap()
-    }
-
     #[test]
-    fn old_versions_have_their_rows() {
-        let of = |text| Layout::for_version(version(text), 0);
-        assert_eq!(of("3.8.1 "), Ok(UNTIL_3_9));
-        assert_eq!(of("3.9.1 "), Ok(UNTIL_3_9));
-        assert_eq!(of("3.10.1 "), Ok(IN_3_10));
-        assert_eq!(of("3.11.1 "), Ok(IN_3_11));
-        assert_eq!(of("3.12.1 "), Ok(IN_3_12));
-    }
-
-    #[test]
-    fn new_versions_describe_themselves() {
-        let mut words = [0_u64; WORDS];
-        let of = |words: &[u64; WORDS]| {
-            Layout::for_version(version("3.14.1 "), core::ptr::from_ref(words).addr())
-        };
-        assert_eq!(of(&words), Err(Trouble::NotDescribed));
-        words[0] = u64::from_ne_bytes(COOKIE);
-        words[FREE_THREADED] = 1;
-        words[IN_3_14.owner] = 78;
-        words[IN_3_14.ascii] = 56;
-        let layout = of(&words).unwrap();
-        assert_eq!(layout.frame.life, Life::Chunk { owner: 78 });
-        assert_eq!((layout.text.kind, layout.text.other), (8, 72));
-        words[IN_3_14.owner] = 1 << 16;
-        assert_eq!(of(&words), Err(Trouble::NotDescribed));
-        // Nothing is mapped there.
-        assert_eq!(
-            Layout::for_version(version("3.14.1 "), 16),
-            Err(Trouble::NotDescribed)
-        );
-    }
-
-    #[test]
-    fn as_much_is_read_as_is_looked_at() {
-        assert_eq!(IN_3_12.thread_bytes(), 240);
-        assert_eq!(IN_3_12.frame_bytes(), 72);
-        assert_eq!(UNTIL_3_9.frame_bytes(), 120);
-        assert_eq!(UNTIL_3_9.code_bytes(), 120);
-        assert_eq!(IN_3_12.text_bytes(), 40);
+    fn a_place_where_nothing_is_mapped_describes_nothing() {
+        let version = Version::parse("3.14.1 ").unwrap();
+        assert_eq!(find(version, 16), Err(Trouble::NotDescribed));
     }
 }

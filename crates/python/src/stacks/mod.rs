@@ -22,7 +22,7 @@ use tllmprof_sync::Published;
 use crate::attached;
 use crate::object::Python;
 
-pub use layout::{Layout, Top};
+pub use layout::{Layout, Top, find as find_layout};
 pub use names::{Names, OfAddress};
 pub use walk::{TAGS, Target, Walked, Walker};
 
@@ -85,7 +85,7 @@ fn prepare(py: Python<'_>) -> Result<Ready, Trouble> {
     Ok(Ready {
         code_bytes: code_bytes(py).ok_or(Trouble::NotDescribed)?,
         has_own: false,
-        layout: Layout::for_version(api.version, api.runtime.addr())?,
+        layout: layout::find(api.version, api.runtime.addr())?,
         code_type: api.code_type.addr(),
         text_type: api.types.text.addr(),
     })

@@ -1,0 +1,115 @@
+//! Reads the memory and the stacks of a process that goes on running: no thread of it is stopped.
+
+use std::io;
+
+use crate::elf::{self, Module};
+use crate::memory::{self, ProcessMemory};
+use crate::unwind;
+
+/// The memory and the modules of a process.
+pub struct View {
+    memory: ProcessMemory,
+    modules: Vec<Module>,
+}
+
+/// A frame of a native stack.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Frame {
+    /// The path of its module, as the process sees it.
+    pub path: String,
+    /// The address in the module's file: of the instruction, or of the last byte of the call.
+    pub address: u64,
+}
+
+impl View {
+    /// Opens a process.
+    ///
+    /// # Errors
+    /// There is no such process, or this one may not read its memory.
+    pub fn open(pid: i32) -> io::Result<Self> {
+        let memory = ProcessMemory::open(pid)?;
+        let modules = elf::modules(&memory, &memory::maps(pid)?);
+        Ok(Self { memory, modules })
+    }
+
+    /// Returns the stack of a thread that sleeps, the innermost frame first, as far as it is known. The kernel reports
+    /// the two registers.
+    #[must_use]
+    pub fn frames(&self, stack_pointer: u64, instruction: u64) -> Vec<Frame> {
+        let mut addresses = Vec::new();
+        let registers = unwind::start(stack_pointer, instruction);
+        let _ = unwind::follow(&self.memory, &self.modules, registers, &mut addresses);
+        let frame = |(index, address): (usize, u64)| {
+            let address = address.checked_sub(u64::from(index > 0))?;
+            let module = self
+                .modules
+                .iter()
+                .find(|module| module.contains(address))?;
+            Some(Frame {
+                path: module.path.clone(),
+                address: address.wrapping_sub(module.base),
+            })
+        };
+        addresses
+            .into_iter()
+            .enumerate()
+            .filter_map(frame)
+            .collect()
+    }
+
+    /// Returns the address of a variable that a module exports.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<u64> {
+        let mut modules = self.modules.iter();
+        modules.find_map(|module| module.variable(&self.memory, name))
+    }
+
+    /// Returns the paths of its modules.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.modules.iter().map(|module| module.path.as_str())
+    }
+
+    /// Fills `buffer`. Returns true if all of it is mapped.
+    #[must_use]
+    pub fn read(&self, address: u64, buffer: &mut [u8]) -> bool {
+        self.memory.read(address, buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stack_of_a_thread_that_sleeps_is_read_without_stopping_it() {
+        let (send, receive) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: takes nothing.
+            tell.send(unsafe { libc::gettid() }).unwrap();
+            let _ = receive.recv();
+        });
+        let path = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
+        let registers = loop {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let words: Vec<_> = text.split_whitespace().collect();
+            if let [number, .., stack, instruction] = words[..]
+                && number.parse() == Ok(libc::SYS_futex)
+            {
+                let hexadecimal = |word: &str| u64::from_str_radix(&word[2..], 16).unwrap();
+                break [stack, instruction].map(hexadecimal);
+            }
+            std::thread::yield_now();
+        };
+        let view = View::open(std::process::id().cast_signed()).unwrap();
+        let frames = view.frames(registers[0], registers[1]);
+        drop(send);
+        thread.join().unwrap();
+        let program = std::env::current_exe().unwrap();
+        assert!(frames[0].path.contains("libc"), "{frames:?}");
+        assert!(
+            frames.iter().any(|frame| *frame.path == *program),
+            "{frames:?}"
+        );
+    }
+}

@@ -1,0 +1,186 @@
+//! Finds the rings of processes that run, and those that processes left in folders.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use tllmprof_record::{RING_BYTES, RING_MAGIC, Ring};
+
+use crate::failure::{usage, worded};
+use crate::live::beyond;
+use crate::output;
+
+/// A ring, and the process that writes it.
+pub struct Found {
+    /// The number of the process here, if it runs here.
+    pub pid: Option<u64>,
+    /// The path of the ring.
+    pub path: PathBuf,
+    pub ring: Ring,
+}
+
+impl Found {
+    /// Reads the ring again. If the file is gone, its last content counts.
+    pub fn again(&self) -> Ring {
+        read(&self.path).unwrap_or_else(|_| self.ring.clone())
+    }
+}
+
+/// Returns the bytes of a ring's file. Of another file no more is read.
+///
+/// # Errors
+/// There is no such file, or it is not a regular one.
+fn bytes_of(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = tllmprof_symbols::open(path)?;
+    file.take(RING_BYTES as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads a ring.
+///
+/// # Errors
+/// There is no such file, or it is not a ring.
+fn read(path: &Path) -> Result<Ring> {
+    let file = path.display();
+    match bytes_of(path) {
+        Err(error) => bail!("{file}: {}", worded(&error.to_string())),
+        Ok(bytes) => match Ring::read(&bytes) {
+            Ok(ring) => Ok(ring),
+            Err(why) => bail!("{file}: {why}"),
+        },
+    }
+}
+
+/// Returns the path of the ring that a process has mapped, as seen from here.
+fn mapped(pid: u64) -> Option<PathBuf> {
+    let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
+    let maps = String::from_utf8_lossy(&maps);
+    let paths = maps.lines().filter_map(|line| {
+        let mut words = line.splitn(6, ' ');
+        let (start, end) = words.next()?.split_once('-')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        let is_ring = words.next()? == "rw-s" && number(end)? - number(start)? == RING_BYTES as u64;
+        let path = words.nth(3)?.trim_start();
+        (is_ring && path.starts_with('/')).then(|| beyond::path_of(pid, Path::new(path)))
+    });
+    let is_begun = |path: &PathBuf| {
+        let bytes = bytes_of(path);
+        bytes.is_ok_and(|bytes| bytes.starts_with(&RING_MAGIC))
+    };
+    let mut paths = paths.filter(is_begun);
+    paths.next()
+}
+
+/// Returns the rings of all processes here.
+pub fn running() -> Vec<Found> {
+    let found = beyond::numbers().filter_map(|pid| {
+        let path = mapped(pid)?;
+        let ring = read(&path).ok()?;
+        Some(Found {
+            pid: Some(pid),
+            path,
+            ring,
+        })
+    });
+    found.collect()
+}
+
+/// Returns the ring of a process.
+///
+/// # Errors
+/// There is no such process, or it has no ring.
+pub fn of_process(pid: u64) -> Result<Found> {
+    if let Err(error) = fs::metadata(format!("/proc/{pid}")) {
+        match error.kind() {
+            ErrorKind::NotFound => bail!("{pid}: there is no such process here"),
+            _ => bail!("{pid}: {}", worded(&error.to_string())),
+        }
+    }
+    match mapped(pid) {
+        Some(path) => Ok(Found {
+            pid: Some(pid),
+            ring: read(&path)?,
+            path,
+        }),
+        None if fs::read(format!("/proc/{pid}/maps")).is_err() => {
+            bail!("{pid}: it is a process of another user; only that user and root can look at it")
+        }
+        None if beyond::has_library(pid) => bail!(
+            "{pid}: it has the library and no ring: it was started without TLLMPROF_RING, which tllmprof run sets, or has \
+             made no step and no communicator"
+        ),
+        None => bail!("{pid}: it runs without the library (tllmprof run starts a program with it)"),
+    }
+}
+
+/// Adds the rings that a path names, a file or the files of a folder, to `found`, except those that are there.
+///
+/// # Errors
+/// There is no such file, it is not a ring, or the folder has none.
+pub fn add_files(path: &Path, found: &mut Vec<Found>) -> Result<()> {
+    if !path.is_dir() {
+        return add(path, found);
+    }
+    let before = found.len();
+    let files = rings_in(path);
+    if files.is_empty() {
+        return Err(usage(format_args!(
+            "{}: the folder has no ring (wanted: a run's folder, with files NAME.ring)",
+            path.display()
+        )));
+    }
+    for file in files {
+        if let Err(error) = add(&file, found) {
+            output::say(format_args!("{error:#}"));
+        }
+    }
+    match found.len() > before {
+        true => Ok(()),
+        false => bail!("{}: none of its rings can be read", path.display()),
+    }
+}
+
+fn add(path: &Path, found: &mut Vec<Found>) -> Result<()> {
+    let ring = read(path)?;
+    let is_same = |other: &Found| match (other.path.canonicalize(), path.canonicalize()) {
+        (Ok(other), Ok(path)) => other == path,
+        _ => false,
+    };
+    if !found.iter().any(is_same) {
+        found.push(Found {
+            pid: None,
+            path: path.to_owned(),
+            ring,
+        });
+    }
+    Ok(())
+}
+
+/// Returns the files in a folder that are rings by their names.
+fn rings_in(folder: &Path) -> BTreeSet<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    paths
+        .filter(|path| path.extension().is_some_and(|end| end == "ring"))
+        .collect()
+}
+
+/// Adds the rings that other processes of the same runs left beside those that were found.
+pub fn add_others(found: &mut Vec<Found>) {
+    let folders: BTreeSet<_> = found
+        .iter()
+        .filter_map(|one| Some(one.path.parent()?.to_owned()))
+        .collect();
+    let runs: BTreeSet<_> = found.iter().map(|one| one.ring.run.clone()).collect();
+    for path in folders.iter().flat_map(|folder| rings_in(folder)) {
+        let is_of_run =
+            read(&path).is_ok_and(|ring| !ring.run.is_empty() && runs.contains(&ring.run));
+        if is_of_run {
+            // It was read a moment ago.
+            let _ = add(&path, found);
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! `tllmprof hang`: which rank holds the others up, in which collective, and in which function it is.
+
+mod find;
+mod process;
+mod python;
+mod state;
+mod symbols;
+mod text;
+mod verdict;
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use rustix::time::{ClockId, clock_gettime};
+use tllmprof_record::Ring;
+
+use crate::failure::usage;
+use crate::output;
+use find::Found;
+use process::Times;
+use state::{Life, Rank};
+use symbols::Symbols;
+use verdict::Answer;
+
+/// Time between the two readings.
+const BETWEEN: Duration = Duration::from_secs(1);
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "Exit status: 0 not stuck, 3 stuck, 4 too little is known, 1 and 2 as of other verbs."
+)]
+pub struct Arguments {
+    /// Processes, by their numbers, or rings, by their files or their folder; by default those of the only run
+    #[arg(value_name = "PID", conflicts_with_all = ["run", "all"])]
+    targets: Vec<String>,
+    /// The processes of this run, and the rings that it left in its folder here
+    #[arg(long, value_name = "ID", conflicts_with = "all")]
+    run: Option<String>,
+    /// All processes here that have a ring
+    #[arg(long)]
+    all: bool,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let mut found = arguments.find()?;
+    found.sort_by_key(|one| (one.ring.run.clone(), one.ring.rank, one.ring.pid));
+    let before: Vec<_> = found
+        .iter()
+        .map(|one| one.pid.map(process::times))
+        .collect();
+    if found
+        .iter()
+        .any(|one| one.pid.is_some() || is_elsewhere(&one.ring))
+    {
+        thread::sleep(BETWEEN);
+    }
+    let symbols = Symbols::default();
+    let mut ranks: Vec<_> = thread::scope(|scope| {
+        let symbols = &symbols;
+        let all: Vec<_> = found
+            .iter()
+            .zip(&before)
+            .map(|(found, before)| scope.spawn(move || look(found, before.as_ref(), symbols)))
+            .collect();
+        all.into_iter()
+            .filter_map(|thread| thread.join().ok())
+            .collect()
+    });
+    ranks.sort_by_key(|rank| (rank.ring.run.clone(), rank.number(), rank.pid));
+    let verdict = verdict::judge(&ranks);
+    match arguments.json {
+        true => {
+            output::print(format!("{}\n", output::json(&text::json(&verdict, &ranks))).as_bytes())?
+        }
+        false => output::text(&text::text(&verdict, &ranks))?,
+    }
+    Ok(ExitCode::from(match verdict.answer {
+        Answer::NotStuck => 0,
+        Answer::Stuck => 3,
+        Answer::CannotTell => 4,
+    }))
+}
+
+impl Arguments {
+    /// Finds the rings.
+    ///
+    /// # Errors
+    /// There are none, or it is not clear which are meant.
+    fn find(&self) -> Result<Vec<Found>> {
+        if !self.targets.is_empty() {
+            return self.find_named();
+        }
+        let mut found = find::running();
+        if let Some(run) = &self.run {
+            found.retain(|one| one.ring.run == *run);
+            let folder = format!("tllmprof-{run}");
+            if Path::new(&folder).is_dir() {
+                find::add_files(Path::new(&folder), &mut found)?;
+            }
+            if found.is_empty() {
+                bail!(
+                    "--run {run}: no process of that run has a ring, and there is no folder {folder} here (tllmprof run \
+                     makes both)"
+                );
+            }
+        } else if found.is_empty() {
+            bail!(
+                "no process here has a ring: one does that was started by tllmprof run, or with TLLMPROF_RING=PATH, and \
+                 makes steps or communicators (a run's folder names one that has ended)"
+            );
+        } else if !self.all && found.iter().any(|one| one.ring.run != found[0].ring.run) {
+            let names: Vec<_> = found
+                .iter()
+                .filter_map(|one| Some(one.pid?.to_string()))
+                .collect();
+            return Err(usage(format_args!(
+                "several runs have rings here, with the processes {} (wanted: their numbers, --run ID or --all)",
+                names.join(", ")
+            )));
+        }
+        find::add_others(&mut found);
+        Ok(found)
+    }
+
+    /// Finds the rings that are named. What cannot be used is reported, and the rest is judged.
+    ///
+    /// # Errors
+    /// None can be used.
+    fn find_named(&self) -> Result<Vec<Found>> {
+        let mut found: Vec<Found> = Vec::new();
+        for target in &self.targets {
+            let added = match target.parse::<u64>() {
+                Ok(pid) if found.iter().any(|one| one.pid == Some(pid)) => {
+                    Err(usage(format_args!("{pid} is given twice")))
+                }
+                Ok(pid) => find::of_process(pid).map(|one| found.push(one)),
+                Err(_) => find::add_files(Path::new(target), &mut found),
+            };
+            match added {
+                Err(error) if self.targets.len() == 1 => return Err(error),
+                Err(error) => output::say(format_args!("{error:#}")),
+                Ok(()) => {}
+            }
+        }
+        let Some(first) = found.first() else {
+            bail!("none of these has a ring");
+        };
+        if let Some(other) = found.iter().find(|one| one.ring.run != first.ring.run) {
+            output::say(format_args!(
+                "process {} is of another run than process {}: they are judged apart where they share no communicator",
+                other.ring.pid, first.ring.pid
+            ));
+        }
+        find_processes(&mut found);
+        Ok(found)
+    }
+}
+
+/// Finds the processes that write the rings that were named by their files.
+fn find_processes(found: &mut [Found]) {
+    if found.iter().all(|one| one.pid.is_some()) {
+        return;
+    }
+    let running = find::running();
+    for one in found.iter_mut().filter(|one| one.pid.is_none()) {
+        let path = one.path.canonicalize().ok();
+        let is_it = |other: &&Found| path.is_some() && other.path.canonicalize().ok() == path;
+        one.pid = running.iter().find(is_it).and_then(|other| other.pid);
+    }
+}
+
+/// Returns the boot of this machine.
+fn boot() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    boot.unwrap_or_default().trim().to_owned()
+}
+
+fn is_elsewhere(ring: &Ring) -> bool {
+    ring.boot != boot()
+}
+
+/// Looks at a process, and at its ring again.
+fn look(found: &Found, before: Option<&Times>, symbols: &Symbols) -> Rank {
+    let ring = found.again();
+    let is_here = ring.boot == boot();
+    let state = found.pid.and_then(process::state);
+    let life = match state {
+        Some('T' | 't') => Life::Stopped,
+        Some(_) => Life::Runs,
+        None if is_here => Life::Gone,
+        None => Life::Elsewhere,
+    };
+    let pid = found.pid.and_then(|pid| u32::try_from(pid).ok());
+    let mut rank = Rank {
+        pid: pid.unwrap_or(ring.pid),
+        life,
+        before: found.ring.clone(),
+        quiet_ns: is_here.then(|| quiet(&ring)),
+        ring,
+        threads: Vec::new(),
+        gil_holder: None,
+    };
+    if let (Some(pid), Some(before)) = (found.pid.filter(|_| life == Life::Runs), before)
+        && let Err(why) = process::look(pid, before, symbols, &mut rank)
+    {
+        output::say(format_args!(
+            "{pid}: its stacks cannot be read: {} (wanted: root, or CAP_SYS_PTRACE)",
+            crate::failure::worded(&why)
+        ));
+    }
+    rank
+}
+
+/// Returns the time since the latest step or collective of a ring began or ended, in nanoseconds.
+fn quiet(ring: &Ring) -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let now = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();
+    let steps = ring.steps.iter().map(|step| (step.begin_ns, step.end_ns));
+    let calls = ring
+        .collectives
+        .iter()
+        .map(|call| (call.begin_ns, call.end_ns));
+    let times = steps.chain(calls).map(|(begin, end)| end.unwrap_or(begin));
+    let latest = times.max().unwrap_or(ring.begin_ns);
+    now.saturating_sub(latest)
+}

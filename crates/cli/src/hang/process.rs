@@ -1,0 +1,241 @@
+//! The state of a process's threads, from `/proc` and from its memory. Nothing is stopped.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use tllmprof_attach::View;
+
+use super::python::Python;
+use super::state::{Rank, Thread};
+use super::symbols::Symbols;
+
+/// Processor time of each thread, in the kernel's units.
+pub type Times = BTreeMap<u32, u64>;
+
+/// The `futex` operation that waits while a word has a value.
+const FUTEX_WAIT: u64 = 0;
+/// The value of a mutex's word while threads wait for it.
+const CONTENDED: u64 = 2;
+/// Bytes from a mutex's word to the number of its owner.
+const OWNER: u64 = 8;
+
+/// Returns the state's letter of a process or thread, and its processor time.
+fn stat(path: &str) -> Option<(char, u64)> {
+    let text = fs::read(path).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    // The name may contain anything.
+    let (_, rest) = text.rsplit_once(')')?;
+    let words: Vec<_> = rest.split_whitespace().collect();
+    let number = |index: usize| words.get(index)?.parse::<u64>().ok();
+    Some((words.first()?.chars().next()?, number(11)? + number(12)?))
+}
+
+/// Returns the letter of a process's state; `None` if it is gone or a zombie.
+pub fn state(pid: u64) -> Option<char> {
+    let (state, _) = stat(&format!("/proc/{pid}/stat"))?;
+    (!matches!(state, 'Z' | 'X')).then_some(state)
+}
+
+fn thread_numbers(pid: u64) -> Vec<u32> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task"));
+    let entries = entries.into_iter().flatten().flatten();
+    let mut numbers: Vec<_> = entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// Returns the processor times of a process's threads.
+pub fn times(pid: u64) -> Times {
+    let time = |id: u32| Some((id, stat(&format!("/proc/{pid}/task/{id}/stat"))?.1));
+    thread_numbers(pid).into_iter().filter_map(time).collect()
+}
+
+/// A system call in which a thread sleeps, from its file `syscall`.
+struct Call {
+    number: i64,
+    arguments: [u64; 6],
+    stack_pointer: u64,
+    instruction: u64,
+}
+
+impl Call {
+    fn read(pid: u64, id: u32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/task/{id}/syscall")).ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split_whitespace();
+        let number = words.next()?.parse().ok()?;
+        let hexadecimal = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+        let mut rest: Vec<_> = words.filter_map(hexadecimal).collect();
+        let (instruction, stack_pointer) = (rest.pop()?, rest.pop()?);
+        rest.resize(6, 0);
+        let arguments = rest.try_into().ok()?;
+        Some(Self {
+            number,
+            arguments,
+            stack_pointer,
+            instruction,
+        })
+    }
+
+    fn name(&self) -> String {
+        let known = [
+            (libc::SYS_futex, "futex"),
+            (libc::SYS_nanosleep, "nanosleep"),
+            (libc::SYS_clock_nanosleep, "clock_nanosleep"),
+            (libc::SYS_ppoll, "ppoll"),
+            (libc::SYS_pselect6, "pselect"),
+            (libc::SYS_epoll_pwait, "epoll_wait"),
+            (libc::SYS_epoll_pwait2, "epoll_wait"),
+            (libc::SYS_read, "read"),
+            (libc::SYS_write, "write"),
+            (libc::SYS_recvfrom, "recv"),
+            (libc::SYS_recvmsg, "recvmsg"),
+            (libc::SYS_accept, "accept"),
+            (libc::SYS_accept4, "accept"),
+            (libc::SYS_wait4, "wait"),
+            (libc::SYS_waitid, "waitid"),
+            (libc::SYS_ioctl, "ioctl"),
+            (libc::SYS_fsync, "fsync"),
+            (libc::SYS_connect, "connect"),
+            (libc::SYS_sendto, "send"),
+            (libc::SYS_rt_sigtimedwait, "sigtimedwait"),
+            (libc::SYS_rt_sigsuspend, "sigsuspend"),
+            (libc::SYS_sched_yield, "sched_yield"),
+            (-1, "a page fault"),
+            #[cfg(target_arch = "x86_64")]
+            (libc::SYS_poll, "poll"),
+            #[cfg(target_arch = "x86_64")]
+            (libc::SYS_select, "select"),
+            #[cfg(target_arch = "x86_64")]
+            (libc::SYS_epoll_wait, "epoll_wait"),
+            #[cfg(target_arch = "x86_64")]
+            (libc::SYS_pause, "pause"),
+        ];
+        let name = known.iter().find(|(number, _)| *number == self.number);
+        name.map_or_else(
+            || format!("system call {}", self.number),
+            |(_, name)| (*name).to_owned(),
+        )
+    }
+
+    /// Returns the address of the mutex for which the thread may wait.
+    fn mutex(&self) -> Option<u64> {
+        let [address, operation, value, ..] = self.arguments;
+        let is_mutex =
+            self.number == libc::SYS_futex && operation & 0x7f == FUTEX_WAIT && value == CONTENDED;
+        is_mutex.then_some(address)
+    }
+}
+
+/// Reads the threads of a process, and the stacks of those that matter. `before`: their processor times a moment ago.
+/// Returns the reason if its memory cannot be read.
+pub fn look(pid: u64, before: &Times, symbols: &Symbols, rank: &mut Rank) -> Result<(), String> {
+    let folder = |id: u32| format!("/proc/{pid}/task/{id}");
+    let calls: BTreeMap<u32, Call> = thread_numbers(pid)
+        .into_iter()
+        .filter_map(|id| Some((id, Call::read(pid, id)?)))
+        .collect();
+    rank.threads = thread_numbers(pid)
+        .into_iter()
+        .filter_map(|id| {
+            let (state, time) = stat(&format!("{}/stat", folder(id)))?;
+            let name = fs::read_to_string(format!("{}/comm", folder(id))).unwrap_or_default();
+            Some(Thread {
+                id,
+                name: name.trim_end().to_owned(),
+                state,
+                ran: before.get(&id).is_some_and(|before| *before != time),
+                call: calls.get(&id).map(Call::name),
+                ..Thread::default()
+            })
+        })
+        .collect();
+    let view = i32::try_from(pid).map_err(|_| String::new())?;
+    let view = View::open(view).map_err(|error| error.to_string())?;
+    let python = Python::find(&view);
+    let gil = python.as_ref().and_then(Python::gil);
+    rank.gil_holder = gil
+        .as_ref()
+        .map(|gil| gil.holder)
+        .filter(|id| rank.thread(*id).is_some());
+    let numbers: Vec<_> = rank.threads.iter().map(|thread| thread.id).collect();
+    for thread in &mut rank.threads {
+        let Some(call) = calls.get(&thread.id) else {
+            continue;
+        };
+        let word = |address: u64| {
+            let mut bytes = [0; 4];
+            view.read(address, &mut bytes)
+                .then(|| u32::from_le_bytes(bytes))
+        };
+        let owner = call
+            .mutex()
+            .filter(|mutex| word(*mutex) == Some(CONTENDED as u32));
+        let owner = owner.and_then(|mutex| word(mutex + OWNER));
+        thread.mutex_owner = owner.filter(|owner| numbers.contains(owner));
+        let waits_at = |gil: &super::python::Gil| {
+            call.number == libc::SYS_futex && gil.range.contains(&call.arguments[0])
+        };
+        thread.waits_for_gil = gil.as_ref().is_some_and(waits_at);
+    }
+    let mut wanted: Vec<u32> = rank
+        .main_thread()
+        .map(|thread| thread.id)
+        .into_iter()
+        .collect();
+    let mut done = Vec::new();
+    while let Some(id) = wanted.pop() {
+        if done.contains(&id) {
+            continue;
+        }
+        done.push(id);
+        let holder = rank.gil_holder;
+        let Some(thread) = rank.threads.iter_mut().find(|thread| thread.id == id) else {
+            continue;
+        };
+        if let Some(call) = calls.get(&id) {
+            let frames = view.frames(call.stack_pointer, call.instruction);
+            thread.native = symbols.names(pid, &frames);
+        }
+        if let Some(python) = &python {
+            thread.python = python.stack(id);
+        }
+        wanted.extend(thread.mutex_owner);
+        wanted.extend(holder.filter(|_| thread.waits_for_gil));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_waits_for_a_mutex_is_known_by_its_call() {
+        let futex = |operation: u64, value: u64| {
+            let number = libc::SYS_futex;
+            Call::parse(&format!(
+                "{number} 0x7f00 {operation:#x} {value:#x} 0x0 0x0 0x0 0x7ffd10 0x7f22ad\n"
+            ))
+            .unwrap()
+        };
+        assert_eq!(futex(0x80, 2).mutex(), Some(0x7f00));
+        assert_eq!(futex(0x80, 0).mutex(), None, "a semaphore");
+        assert_eq!(futex(0x189, 2).mutex(), None, "a condition variable");
+        let call = futex(0x80, 2);
+        assert_eq!(
+            (call.stack_pointer, call.instruction),
+            (0x7f_fd10, 0x7f_22ad)
+        );
+        assert_eq!(call.name(), "futex");
+        assert_eq!(
+            Call::parse("-1 0x7ffd10 0x7f22ad\n").unwrap().name(),
+            "a page fault"
+        );
+        assert!(Call::parse("running\n").is_none());
+    }
+}

@@ -1,0 +1,55 @@
+//! Names of native functions. Each module is read once.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tllmprof_attach::Frame;
+use tllmprof_symbols::{Image, demangle, short};
+
+use crate::live::beyond;
+
+/// The functions of a module by address, with their sizes and names.
+type Functions = BTreeMap<u64, (u64, String)>;
+
+#[derive(Default)]
+pub struct Symbols(Mutex<BTreeMap<PathBuf, Arc<Functions>>>);
+
+impl Symbols {
+    /// Returns the function and the module's file name of each frame of a process. A function that is not known is
+    /// empty.
+    pub fn names(&self, pid: u64, frames: &[Frame]) -> Vec<(String, String)> {
+        let name = |frame: &Frame| {
+            let file = frame.path.rsplit('/').next().unwrap_or_default();
+            let functions = self.functions(&beyond::path_of(pid, Path::new(&frame.path)));
+            let last = functions.range(..=frame.address).next_back();
+            let found = last.filter(|(start, (size, _))| frame.address < *start + *size);
+            let name = found.map_or("", |(_, (_, name))| name);
+            (name.to_owned(), file.to_owned())
+        };
+        frames.iter().map(name).collect()
+    }
+
+    fn functions(&self, path: &Path) -> Arc<Functions> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let functions = known
+            .entry(path.to_owned())
+            .or_insert_with(|| Arc::new(read(path)));
+        functions.clone()
+    }
+}
+
+fn read(path: &Path) -> Functions {
+    let Ok(image) = Image::open(path) else {
+        return Functions::new();
+    };
+    let named = |function: tllmprof_symbols::Function<'_>| {
+        let name = function.names.first()?;
+        let text = demangle(name).map_or_else(
+            || String::from_utf8_lossy(name).into_owned(),
+            |name| short(&name),
+        );
+        Some((function.address?, (function.size, text)))
+    };
+    image.functions().into_iter().filter_map(named).collect()
+}

@@ -1,0 +1,145 @@
+//! Verdict and ranks as text and as JSON.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use tllmprof_config::printable;
+use tllmprof_report::Time;
+
+use super::state::{Life, Rank, Thread};
+use super::verdict::{self, Answer, Cause, Verdict};
+
+/// Returns the verdict, and a line for each rank.
+pub fn text(verdict: &Verdict, ranks: &[Rank]) -> String {
+    let answer = match verdict.answer {
+        Answer::Stuck => "stuck",
+        Answer::NotStuck => "not stuck",
+        Answer::CannotTell => "cannot tell",
+    };
+    let mut text = format!("{answer}: {}\n", printable(&verdict.text));
+    for rank in ranks {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {}", printable(line(rank)));
+    }
+    text
+}
+
+fn line(rank: &Rank) -> String {
+    let mut parts = vec![format!("{} (process {})", rank.name(), rank.pid)];
+    let life = match rank.life {
+        Life::Runs => None,
+        Life::Stopped => Some("is stopped"),
+        Life::Gone if rank.ring.has_ended => Some("has ended by itself"),
+        Life::Gone => Some("is gone"),
+        Life::Elsewhere => Some("is on another machine"),
+    };
+    parts.extend(life.map(str::to_owned));
+    if let Some(step) = rank.ring.steps.last() {
+        let what = if step.end_ns.is_some() { "ended" } else { "in" };
+        parts.push(format!("{what} step {}", step.number));
+    }
+    if let Some(call) = rank.ring.collectives.last() {
+        let what = match (call.end_ns, rank.life) {
+            (None, Life::Runs | Life::Stopped) => "in the call of",
+            _ => "last called",
+        };
+        parts.push(format!("{what} {}", verdict::collective(rank, call)));
+    }
+    let captured: u64 = rank.ring.captured.iter().map(|one| one.times).sum();
+    if captured > 0 {
+        parts.push(format!("{captured} collectives in CUDA graphs"));
+    }
+    if rank.ring.is_late {
+        parts.push("collectives before the attach are not known".to_owned());
+    }
+    if let Some(cause) = Cause::find(rank).filter(|_| rank.life == Life::Runs) {
+        parts.push(cause.text);
+    }
+    if let Some(quiet) = rank.quiet_ns {
+        parts.push(format!("nothing new for {}", Time(quiet)));
+    }
+    parts.join("; ")
+}
+
+fn thread(thread: &Thread) -> Value {
+    let native = thread.native.iter();
+    let native: Vec<_> = native
+        .map(|(function, module)| json!({"function": function, "module": module}))
+        .collect();
+    json!({
+        "id": thread.id,
+        "name": thread.name,
+        "state": thread.state.to_string(),
+        "ran": thread.ran,
+        "call": thread.call,
+        "python": thread.python,
+        "native": native,
+        "mutex_owner": thread.mutex_owner,
+        "waits_for_gil": thread.waits_for_gil,
+    })
+}
+
+fn rank(rank: &Rank) -> Value {
+    let ring = &rank.ring;
+    let life = match rank.life {
+        Life::Runs => "runs",
+        Life::Stopped => "stopped",
+        Life::Gone => "gone",
+        Life::Elsewhere => "elsewhere",
+    };
+    let step = ring.steps.last().map(
+        |step| json!({"number": step.number, "begin_ns": step.begin_ns, "end_ns": step.end_ns}),
+    );
+    let call = |call: &tllmprof_record::Called| {
+        json!({
+            "communicator": format!("{:016x}", call.communicator),
+            "sequence": call.sequence,
+            "operation": call.operation.collective.to_string(),
+            "count": call.operation.count,
+            "type": call.operation.type_name(),
+            "bytes": call.operation.bytes(),
+            "begin_ns": call.begin_ns,
+            "end_ns": call.end_ns,
+        })
+    };
+    let communicators = ring.communicators.iter().map(|one| {
+        json!({
+            "id": format!("{:016x}", one.id),
+            "rank": one.place.map(|place| place.0),
+            "size": one.place.map(|place| place.1),
+            "collectives": one.sequence,
+        })
+    });
+    // Those that take part in a cause have a stack.
+    let threads = rank.threads.iter();
+    let threads = threads.filter(|one| !one.native.is_empty() || !one.python.is_empty());
+    json!({
+        "rank": rank.number(),
+        "pid": rank.pid,
+        "host": ring.host,
+        "run": ring.run,
+        "life": life,
+        "late": ring.is_late,
+        "quiet_ns": rank.quiet_ns,
+        "step": step,
+        "collective": ring.collectives.last().map(call),
+        "communicators": communicators.collect::<Vec<_>>(),
+        "captured": ring.captured.iter().map(|one| one.times).sum::<u64>(),
+        "gil_holder": rank.gil_holder,
+        "threads": threads.map(thread).collect::<Vec<_>>(),
+    })
+}
+
+/// Returns verdict and ranks as JSON.
+pub fn json(verdict: &Verdict, ranks: &[Rank]) -> Value {
+    let about = verdict.ranks.iter().map(|index| ranks[*index].number());
+    json!({
+        "verdict": {
+            "answer": verdict.answer,
+            "kind": verdict.kind,
+            "ranks": about.collect::<Vec<_>>(),
+            "text": verdict.text,
+        },
+        "ranks": ranks.iter().map(rank).collect::<Vec<_>>(),
+    })
+}

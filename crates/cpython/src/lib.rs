@@ -1,0 +1,496 @@
+//! The offsets of the data from which stacks and the holder of the GIL are read, in each version of CPython.
+//!
+//! Up to 3.12 the offsets are from CPython's headers, one row for each layout. From 3.13 on, `_PyRuntime`
+//! begins with a table of offsets (`_Py_DebugOffsets`), and the rows say where in it each one is. In both
+//! cases the library checks them on a known stack before it uses them.
+
+#![forbid(unsafe_code)]
+
+/// The offsets from which a stack is read, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    pub thread: ThreadLayout,
+    pub frame: FrameLayout,
+    pub code: CodeLayout,
+    pub text: TextLayout,
+    /// The offset of an object's type.
+    pub kind: usize,
+}
+
+/// `PyThreadState`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ThreadLayout {
+    /// `thread_id`, which is what `pthread_self` returns.
+    pub id: usize,
+    pub frame: Top,
+    /// `datastack_chunk`, if frames are in chunks.
+    pub chunk: Option<usize>,
+}
+
+/// The location of a thread's innermost frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Top {
+    Here(usize),
+    /// In a structure on the C stack that the thread state points to.
+    Behind {
+        pointer: usize,
+        frame: usize,
+    },
+}
+
+/// `PyFrameObject` or `_PyInterpreterFrame`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameLayout {
+    /// The caller's frame.
+    pub previous: usize,
+    pub code: usize,
+    pub instruction: Instruction,
+    pub life: Life,
+}
+
+/// The location of a frame's current instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Instruction {
+    /// An `int`: the index of the instruction. Each has `bytes` bytes.
+    Number { at: usize, bytes: usize },
+    /// The address of the instruction.
+    Address { at: usize },
+}
+
+/// The field that shows whether a frame belongs to the stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Life {
+    /// The frame is an object. The byte is `runs` while it is executed.
+    Object { at: usize, runs: u8 },
+    /// The frame is in the thread's chunks, or in a generator. The byte is one of [`owner`].
+    Chunk { owner: usize },
+}
+
+/// The owners of a frame that is not an object.
+pub mod owner {
+    pub const THREAD: u8 = 0;
+    pub const GENERATOR: u8 = 1;
+    /// From this value on, frames are the interpreter's own, between C and Python: not a function's.
+    pub const NONE: u8 = 3;
+}
+
+/// `PyCodeObject`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CodeLayout {
+    pub file: usize,
+    /// The qualified name; before 3.11, the plain name.
+    pub name: usize,
+    pub line: usize,
+}
+
+/// `PyASCIIObject` and `PyCompactUnicodeObject`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TextLayout {
+    pub length: usize,
+    pub state: usize,
+    /// The first bit of the kind in the state. It has three bits; `compact` and `ascii` follow.
+    pub kind: u32,
+    /// Offsets of the characters, of a text that is ASCII and of another one.
+    pub ascii: usize,
+    pub other: usize,
+}
+
+/// `_PyStackChunk`: the offsets of the chunk before, of its size, and of its frames. The first frame of a
+/// thread is one word after the beginning of its first chunk.
+pub mod chunk {
+    pub const PREVIOUS: usize = 0;
+    pub const SIZE: usize = 8;
+    pub const HEADER: usize = 16;
+    pub const FIRST_FRAME: usize = 32;
+}
+
+const OBJECT: usize = 8;
+
+const TEXT_UNTIL_3_11: TextLayout = TextLayout {
+    length: 16,
+    state: 32,
+    kind: 2,
+    ascii: 48,
+    other: 72,
+};
+
+const UNTIL_3_9: Layout = Layout {
+    thread: ThreadLayout {
+        id: 176,
+        frame: Top::Here(24),
+        chunk: None,
+    },
+    frame: FrameLayout {
+        previous: 24,
+        code: 32,
+        instruction: Instruction::Number { at: 104, bytes: 1 },
+        life: Life::Object { at: 116, runs: 1 },
+    },
+    code: CodeLayout {
+        file: 104,
+        name: 112,
+        line: 40,
+    },
+    text: TEXT_UNTIL_3_11,
+    kind: OBJECT,
+};
+
+const IN_3_10: Layout = Layout {
+    frame: FrameLayout {
+        instruction: Instruction::Number { at: 96, bytes: 2 },
+        life: Life::Object { at: 108, runs: 0 },
+        ..UNTIL_3_9.frame
+    },
+    ..UNTIL_3_9
+};
+
+const IN_3_11: Layout = Layout {
+    thread: ThreadLayout {
+        id: 152,
+        frame: Top::Behind {
+            pointer: 56,
+            frame: 8,
+        },
+        chunk: Some(296),
+    },
+    frame: FrameLayout {
+        previous: 48,
+        code: 32,
+        instruction: Instruction::Address { at: 56 },
+        life: Life::Chunk { owner: 69 },
+    },
+    code: CodeLayout {
+        file: 112,
+        name: 128,
+        line: 72,
+    },
+    text: TEXT_UNTIL_3_11,
+    kind: OBJECT,
+};
+
+const IN_3_12: Layout = Layout {
+    thread: ThreadLayout {
+        id: 136,
+        frame: Top::Behind {
+            pointer: 56,
+            frame: 0,
+        },
+        chunk: Some(232),
+    },
+    frame: FrameLayout {
+        previous: 8,
+        code: 0,
+        instruction: Instruction::Address { at: 56 },
+        life: Life::Chunk { owner: 70 },
+    },
+    code: CodeLayout {
+        line: 68,
+        ..IN_3_11.code
+    },
+    text: TextLayout {
+        ascii: 40,
+        other: 56,
+        ..TEXT_UNTIL_3_11
+    },
+    kind: OBJECT,
+};
+
+/// The offsets from which the threads of an interpreter and the holder of its GIL are found, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ThreadsLayout {
+    /// The first interpreter, in `_PyRuntime`.
+    pub interpreter: usize,
+    /// The first thread state, in an interpreter.
+    pub first: usize,
+    /// The next thread state, in a thread state.
+    pub next: usize,
+    /// The kernel's number of a thread, in its state. Before 3.11 only `pthread_self` is known.
+    pub native: Option<usize>,
+    pub holder: Holder,
+}
+
+/// The location of the thread state that took the GIL last. A word behind it says whether it still has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Holder {
+    InRuntime(usize),
+    InInterpreter(usize),
+}
+
+const fn threads(
+    interpreter: usize,
+    first: usize,
+    native: Option<usize>,
+    holder: Holder,
+) -> ThreadsLayout {
+    ThreadsLayout {
+        interpreter,
+        first,
+        next: 8,
+        native,
+        holder,
+    }
+}
+
+/// The rows, from 3.8 to 3.12.
+const THREADS: [ThreadsLayout; 5] = [
+    threads(32, 8, None, Holder::InRuntime(1160)),
+    threads(32, 8, None, Holder::InRuntime(360)),
+    threads(32, 8, None, Holder::InRuntime(360)),
+    threads(40, 16, Some(160), Holder::InRuntime(368)),
+    threads(40, 72, Some(144), Holder::InInterpreter(1048)),
+];
+
+impl ThreadsLayout {
+    /// Returns the layout of CPython 3.`minor`. `words` reads the first words of `_PyRuntime`.
+    pub fn for_minor(minor: u32, words: impl FnOnce() -> Option<[u64; WORDS]>) -> Option<Self> {
+        let row = minor.checked_sub(OLDEST_MINOR)? as usize;
+        if let Some(known) = THREADS.get(row) {
+            return Some(*known);
+        }
+        // The next, in the structure of a thread state, and the GIL, in that of an interpreter.
+        let (next, holder) = if minor == 13 { (21, 18) } else { (24, 19) };
+        let VersionLayout::Described(table) = &ROWS[row.min(ROWS.len() - 1)] else {
+            return None;
+        };
+        let words = words().filter(is_table)?;
+        Some(Self {
+            interpreter: offset(&words, 5)?,
+            first: offset(&words, 9)?,
+            next: offset(&words, next)?,
+            native: Some(offset(&words, table.id + 1)?),
+            holder: Holder::InInterpreter(offset(&words, holder)?),
+        })
+    }
+}
+
+/// The oldest version that has a row: 3.8.
+const OLDEST_MINOR: u32 = 8;
+
+/// The indices of the offsets in `_Py_DebugOffsets`, counted in words.
+struct OffsetIndices {
+    frame: usize,
+    id: usize,
+    chunk: usize,
+    previous: usize,
+    code: usize,
+    instruction: usize,
+    owner: usize,
+    file: usize,
+    name: usize,
+    line: usize,
+    kind: usize,
+    state: usize,
+    length: usize,
+    ascii: usize,
+}
+
+const IN_3_13: OffsetIndices = OffsetIndices {
+    frame: 23,
+    id: 24,
+    chunk: 26,
+    previous: 29,
+    code: 30,
+    instruction: 31,
+    owner: 33,
+    file: 35,
+    name: 37,
+    line: 39,
+    kind: 45,
+    state: 68,
+    length: 69,
+    ascii: 70,
+};
+
+const IN_3_14: OffsetIndices = OffsetIndices {
+    frame: 26,
+    id: 27,
+    chunk: 29,
+    previous: 32,
+    code: 33,
+    instruction: 34,
+    owner: 36,
+    file: 40,
+    name: 42,
+    line: 44,
+    kind: 51,
+    state: 78,
+    length: 79,
+    ascii: 80,
+};
+
+const IN_3_15: OffsetIndices = OffsetIndices {
+    frame: 26,
+    id: 30,
+    chunk: 32,
+    previous: 40,
+    code: 41,
+    instruction: 42,
+    owner: 44,
+    file: 48,
+    name: 50,
+    line: 52,
+    kind: 59,
+    state: 90,
+    length: 91,
+    ascii: 92,
+};
+
+/// The first bytes of the table, and the index of its word for builds without a GIL.
+const COOKIE: [u8; 8] = *b"xdebugpy";
+const FREE_THREADED: usize = 2;
+/// Number of words of the table that are read.
+pub const WORDS: usize = 96;
+
+enum VersionLayout {
+    Known(Layout),
+    Described(OffsetIndices),
+}
+
+/// The rows, from 3.8 on.
+const ROWS: [VersionLayout; 8] = [
+    VersionLayout::Known(UNTIL_3_9),
+    VersionLayout::Known(UNTIL_3_9),
+    VersionLayout::Known(IN_3_10),
+    VersionLayout::Known(IN_3_11),
+    VersionLayout::Known(IN_3_12),
+    VersionLayout::Described(IN_3_13),
+    VersionLayout::Described(IN_3_14),
+    VersionLayout::Described(IN_3_15),
+];
+
+impl Layout {
+    /// Returns the layout of CPython 3.`minor`. `words` reads the first words of `_PyRuntime`; if it returns `None`, or
+    /// they are not offsets, so does this.
+    pub fn for_minor(minor: u32, words: impl FnOnce() -> Option<[u64; WORDS]>) -> Option<Self> {
+        let row = minor.checked_sub(OLDEST_MINOR)? as usize;
+        match &ROWS[row.min(ROWS.len() - 1)] {
+            VersionLayout::Known(layout) => Some(*layout),
+            VersionLayout::Described(table) => table.layout(&words().filter(is_table)?),
+        }
+    }
+
+    /// Returns the number of bytes of a thread state to read.
+    pub fn thread_bytes(&self) -> usize {
+        let (Top::Here(frame) | Top::Behind { pointer: frame, .. }) = self.thread.frame;
+        word_end(&[self.thread.id, frame, self.thread.chunk.unwrap_or(0)])
+    }
+
+    /// Returns the number of bytes of a frame to read.
+    pub fn frame_bytes(&self) -> usize {
+        let (Life::Object { at, .. } | Life::Chunk { owner: at }) = self.frame.life;
+        word_end(&[self.frame.previous, self.frame.code, at & !7])
+    }
+
+    /// Returns the number of bytes of a code object to read.
+    pub fn code_bytes(&self) -> usize {
+        word_end(&[self.code.file, self.code.name, self.code.line, self.kind])
+    }
+
+    /// Returns the number of bytes of a text to read, without its characters.
+    pub fn text_bytes(&self) -> usize {
+        word_end(&[self.text.length, self.text.state, self.kind])
+    }
+}
+
+/// Returns the end of the last of these words.
+fn word_end(offsets: &[usize]) -> usize {
+    offsets.iter().copied().max().unwrap_or(0) + size_of::<u64>()
+}
+
+/// Returns true if the words are the table.
+fn is_table(words: &[u64; WORDS]) -> bool {
+    words[0] == u64::from_ne_bytes(COOKIE)
+}
+
+/// Returns the offset at the index `word`; `None` if it is invalid.
+fn offset(words: &[u64; WORDS], word: usize) -> Option<usize> {
+    // No structure is larger.
+    const MAX_OFFSET: u64 = 1 << 16;
+    let offset = words.get(word).filter(|offset| **offset < MAX_OFFSET)?;
+    usize::try_from(*offset).ok()
+}
+
+impl OffsetIndices {
+    /// Returns `None` if an offset is invalid.
+    fn layout(&self, words: &[u64; WORDS]) -> Option<Layout> {
+        let at = |word: usize| offset(words, word);
+        let ascii = at(self.ascii)?;
+        Some(Layout {
+            thread: ThreadLayout {
+                id: at(self.id)?,
+                frame: Top::Here(at(self.frame)?),
+                chunk: Some(at(self.chunk)?),
+            },
+            frame: FrameLayout {
+                previous: at(self.previous)?,
+                code: at(self.code)?,
+                instruction: Instruction::Address {
+                    at: at(self.instruction)?,
+                },
+                life: Life::Chunk {
+                    owner: at(self.owner)?,
+                },
+            },
+            code: CodeLayout {
+                file: at(self.file)?,
+                name: at(self.name)?,
+                line: at(self.line)?,
+            },
+            text: TextLayout {
+                length: at(self.length)?,
+                state: at(self.state)?,
+                // In a build without a GIL, the byte before it changes independently.
+                kind: if words[FREE_THREADED] == 1 { 8 } else { 2 },
+                ascii,
+                // A text that is not ASCII has two more fields: the length as UTF-8, and a pointer to that.
+                other: ascii + 16,
+            },
+            kind: at(self.kind)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_versions_have_their_rows() {
+        let of = |minor| Layout::for_minor(minor, || None);
+        assert_eq!([7, 8, 9].map(of), [None, Some(UNTIL_3_9), Some(UNTIL_3_9)]);
+        assert_eq!([10, 11, 12].map(of), [IN_3_10, IN_3_11, IN_3_12].map(Some));
+        let threads = |minor| ThreadsLayout::for_minor(minor, || None);
+        assert_eq!([7, 13].map(threads), [None, None]);
+        assert_eq!(threads(12).unwrap().native, Some(144));
+    }
+
+    #[test]
+    fn new_versions_describe_themselves() {
+        let mut words = [0_u64; WORDS];
+        let of = |words: &[u64; WORDS]| Layout::for_minor(14, || Some(*words));
+        assert_eq!(of(&words), None);
+        words[0] = u64::from_ne_bytes(COOKIE);
+        words[FREE_THREADED] = 1;
+        words[IN_3_14.owner] = 78;
+        words[IN_3_14.ascii] = 56;
+        let layout = of(&words).unwrap();
+        assert_eq!(layout.frame.life, Life::Chunk { owner: 78 });
+        assert_eq!((layout.text.kind, layout.text.other), (8, 72));
+        words[IN_3_14.id + 1] = 160;
+        words[19] = 7792;
+        let threads = ThreadsLayout::for_minor(14, || Some(words)).unwrap();
+        let found = (threads.native, threads.holder);
+        assert_eq!(found, (Some(160), Holder::InInterpreter(7792)));
+        words[IN_3_14.owner] = 1 << 16;
+        assert_eq!(of(&words), None);
+    }
+
+    #[test]
+    fn as_much_is_read_as_is_looked_at() {
+        assert_eq!(IN_3_12.thread_bytes(), 240);
+        assert_eq!(IN_3_12.frame_bytes(), 72);
+        assert_eq!(UNTIL_3_9.frame_bytes(), 120);
+        assert_eq!(UNTIL_3_9.code_bytes(), 120);
+        assert_eq!(IN_3_12.text_bytes(), 40);
+    }
+}

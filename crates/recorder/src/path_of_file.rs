@@ -1,0 +1,47 @@
+//! Paths of the files that the process writes.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use once_cell::race::OnceBox;
+use tllmprof_config::{PathTemplate, Placeholders};
+use tllmprof_platform::lifecycle;
+
+lifecycle::global! {
+    /// The working directory when the process began. Relative paths start there.
+    #[fork(keep = "paths are from where the first process began")]
+    static FOLDER: OnceBox<PathBuf> = OnceBox::new();
+}
+
+/// Remembers the working directory. Called by the constructor.
+pub fn start() {
+    if let Ok(folder) = std::env::current_dir() {
+        let _ = FOLDER.set(Box::new(folder));
+    }
+}
+
+/// Returns true if the process may create files: false for one that runs with rights that its user does not
+/// have.
+pub fn may_write() -> bool {
+    // SAFETY: takes no pointer.
+    unsafe { libc::getauxval(libc::AT_SECURE) == 0 }
+}
+
+/// Returns the host name of the machine or the container.
+pub fn host_name() -> OsString {
+    let mut name = vec![0_u8; 256];
+    // SAFETY: writes at most one byte less than the vector has, so the last one stays 0.
+    let failed = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) != 0 };
+    let length = name.iter().position(|byte| *byte == 0).unwrap_or(0);
+    name.truncate(if failed { 0 } else { length });
+    OsString::from_vec(name)
+}
+
+/// Returns the path of a file of the process.
+pub fn fill(template: &PathTemplate, place: &Placeholders<'_>) -> PathBuf {
+    let path = template.fill(place, |name| std::env::var_os(name));
+    FOLDER
+        .get()
+        .map_or(path.clone(), |folder| folder.join(&path))
+}

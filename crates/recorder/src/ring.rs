@@ -1,0 +1,204 @@
+//! The ring of the latest steps and collectives (`TLLMPROF_RING`), in a file that outlives the process.
+//!
+//! It begins with the first communicator of NCCL, or with the record. From then on a step or a collective is a few
+//! stores into the mapping.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use tllmprof_config::{Placeholders, Settings};
+use tllmprof_platform::cancel::Uncancelled;
+use tllmprof_platform::lifecycle;
+use tllmprof_platform::pages::{self, Zeroed};
+use tllmprof_platform::system::{SystemClock, nanoseconds};
+use tllmprof_platform::{ids, log, resolve, thread};
+pub use tllmprof_record::{Call, Collective, OpenCall, Operation};
+use tllmprof_record::{CommunicatorId, Ended, RING_BYTES, RingBlock, RingFacts};
+use tllmprof_sync::Published;
+
+use super::failure::Failure;
+use super::file::File;
+use super::path_of_file::{fill, host_name, may_write};
+use super::space::Shown;
+
+/// State that a copy of the process must not use. The kernel wipes it there, however the copy was made.
+struct Live {
+    ring: Published<RingBlock>,
+}
+
+// SAFETY: a reference that is none if it is zeros.
+unsafe impl Zeroed for Live {}
+
+lifecycle::global! {
+    stage: Sinks;
+
+    /// True if the settings ask for a ring.
+    #[fork(keep = "the settings are the same")]
+    static IS_WANTED: AtomicBool = AtomicBool::new(false);
+    /// True if the process has tried to begin its ring.
+    #[fork(reset)]
+    static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+    #[fork(keep = "the kernel has wiped what it refers to")]
+    #[exit = "`finish` notes the end"]
+    static LIVE: Published<Live> = Published::none();
+}
+
+/// Stores what the settings ask for.
+pub fn start(settings: &Settings) {
+    if settings.ring.is_some() && may_write() {
+        IS_WANTED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Returns true if the settings ask for a ring.
+pub fn is_wanted() -> bool {
+    IS_WANTED.load(Ordering::Relaxed)
+}
+
+#[inline]
+fn ring() -> Option<&'static RingBlock> {
+    LIVE.get()?.ring.get()
+}
+
+fn now() -> u64 {
+    nanoseconds(SystemClock::MonotonicCoarse)
+}
+
+fn thread() -> u32 {
+    thread::current()
+        .map_or_else(ids::thread, thread::ThreadRecord::number)
+        .cast_unsigned()
+}
+
+/// Creates the file, if the settings ask for it and there is none yet.
+pub fn begin(settings: &Settings) {
+    let Some(template) = settings.ring.as_ref().filter(|_| is_wanted()) else {
+        return;
+    };
+    if lifecycle::is_filtered() || HAS_BEGUN.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let _uncancelled = Uncancelled::new();
+    let host = host_name();
+    let place = Placeholders {
+        pid: ids::process().cast_unsigned(),
+        rank: None,
+        host: &host,
+    };
+    let path = fill(template, &place);
+    let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let facts = RingFacts {
+        pid: place.pid,
+        host: host.as_bytes(),
+        run: settings
+            .run
+            .as_ref()
+            .map_or("", |run| run.as_str())
+            .as_bytes(),
+        boot: boot.trim_ascii(),
+        is_late: resolve::is_late(),
+        now_ns: now(),
+        unix_ns: nanoseconds(SystemClock::Realtime),
+    };
+    match create(&path, &facts) {
+        Ok(ring) => {
+            if LIVE.get().is_none() {
+                let live: Option<&'static [Live]> =
+                    pages::batch_wiped_on_fork(1).map(|live| &*live);
+                LIVE.set(live.and_then(<[Live]>::first));
+            }
+            if let Some(live) = LIVE.get() {
+                live.ring.set(Some(ring));
+            }
+        }
+        Err(failure) => log::say!(Warn, "no ring at {}: {failure}", Shown(&path)),
+    }
+}
+
+fn create(path: &Path, facts: &RingFacts<'_>) -> Result<&'static RingBlock, Failure> {
+    // A command finds it by the name in the process's list of mappings.
+    let mut file = File::create_named(path, facts.pid)?;
+    let place = match file.grow(RING_BYTES) {
+        Ok(place) => place,
+        Err(failure) => {
+            file.discard();
+            return Err(failure);
+        }
+    };
+    // SAFETY: mapped above, for as long as the process lives; only this ring writes there.
+    let ring = unsafe { RingBlock::at(place) };
+    ring.begin(facts);
+    // The mapping stays.
+    file.close();
+    Ok(ring)
+}
+
+/// Notes how the process ends. Allocates nothing.
+pub fn finish(ended: Ended) {
+    if let Some(ring) = ring() {
+        ring.finish(ended, now());
+    }
+}
+
+/// Sets the rank in the job.
+pub fn set_rank(rank: u64) {
+    if let Some(ring) = ring() {
+        ring.set_rank(rank);
+    }
+}
+
+/// Adds a named group of ranks.
+pub fn set_group(name: &str, rank: u32, size: u32) {
+    if let Some(ring) = ring() {
+        ring.set_group(name, rank, size);
+    }
+}
+
+/// Adds a step, which the calling thread begins.
+pub fn step_begins(number: u64) {
+    if let Some(ring) = ring() {
+        ring.step_begins(number, thread(), now());
+    }
+}
+
+/// Ends the latest step.
+pub fn step_ends() {
+    if let Some(ring) = ring() {
+        ring.step_ends(now());
+    }
+}
+
+/// Adds a call of NCCL, which the calling thread begins and which is `captured` into a graph or not. `member` says which
+/// communicator a handle is, as [`RingBlock::call_begins`] needs it. Returns the call if its end is noted, too.
+pub fn call_begins(
+    operation: Operation,
+    handle: usize,
+    stream: usize,
+    captured: bool,
+    member: impl FnOnce() -> (CommunicatorId, u32, u32),
+) -> Option<OpenCall> {
+    let call = Call {
+        handle: handle as u64,
+        operation,
+        stream: stream as u64,
+        thread: thread(),
+        captured,
+    };
+    ring()?.call_begins(&call, now(), member)
+}
+
+/// Ends a call.
+pub fn call_ends(call: OpenCall) {
+    if let Some(ring) = ring() {
+        ring.call_ends(call, now());
+    }
+}
+
+/// Forgets a communicator that the program destroys.
+pub fn communicator_ends(handle: usize) {
+    if let Some(ring) = ring() {
+        ring.forget_communicator(handle as u64);
+    }
+}

@@ -1,0 +1,93 @@
+"""Ranks of which one has a fault: `tllmprof hang` names it, and what it is, within seconds of being asked."""
+import json
+import os
+import subprocess
+import tempfile
+import time
+
+from . import child
+from .arrivals import OfRanks
+from .router_ranks import NO_MULTICAST, free_port
+
+RANKS = 2
+# By fault: the kinds that the verdict may have, and what its text has in it.
+FAULTS = {"none": (("moves",), "slow, not stuck"), "sleep": (("not-entered",), "hold_up"), "killed": (("dead",), "rank 1"),
+          "stopped": (("stopped",), "rank 1"), "gil": (("gil",), "hold_gil"), "kernel": (("gpu",), "waits for the GPU")}
+# NCCL and the ranks may take this long to begin and to come to the fault.
+LONGEST_S = 120
+RULE = "py:__main__:step"
+
+
+def judge(fault, answer, took_s):
+    """(in words, what is wrong) of what `tllmprof hang --json` says after `took_s`; `answer` is None where it said nothing."""
+    if answer is None:
+        return "no verdict", ["no verdict"]
+    verdict = answer["verdict"]
+    kinds, part = FAULTS[fault]
+    wrong = []
+    if verdict["kind"] not in kinds:
+        wrong.append(f"{verdict['kind']}, not {' or '.join(kinds)}")
+    if part not in verdict["text"]:
+        wrong.append(f"{part!r} is not in the text")
+    if took_s > 5:
+        wrong.append(f"it took {took_s:.1f} s")
+    return f"{verdict['kind']} after {took_s:.1f} s: {verdict['text']}", wrong
+
+
+def asked(command, folder):
+    """(what it says or None, how long it took)."""
+    since = time.monotonic()
+    ended = child.run([command, "hang", "--json", folder], child.variables(), 60)
+    took_s = time.monotonic() - since
+    try:
+        return json.loads(ended.out), took_s
+    except ValueError:
+        return None, took_s
+
+
+def is_final(fault, answer, ranks):
+    """Whether the ranks have come so far that the answer counts."""
+    if answer is None or len(answer["ranks"]) < ranks:
+        return False
+    kind = answer["verdict"]["kind"]
+    return kind == "moves" if fault == "none" else answer["verdict"]["answer"] == "stuck"
+
+
+def measured(bench, words, fault, ranks, shimmed):
+    """(in words, whether all is as wanted) of ranks that run `words` with the fault; `shimmed`: the variables of a rank."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
+        running = []
+        try:
+            for rank in range(ranks):
+                given = shimmed("none", RULE, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=ranks, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                                TLLMPROF_RUN="hang", TLLMPROF_RING=os.path.join(folder, "%p.ring"),
+                                TLLMPROF_TRACE=os.path.join(folder, "%p.tllmprof"), **NO_MULTICAST)
+                running.append(subprocess.Popen([*words, fault], env=given, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                                stderr=subprocess.DEVNULL, start_new_session=True))
+            until = time.monotonic() + LONGEST_S
+            answer, took_s = None, 0
+            while time.monotonic() < until and not is_final(fault, answer, ranks):
+                answer, took_s = asked(bench.command, folder)
+                time.sleep(0.2)
+        finally:
+            for one in running:
+                one.kill()
+                one.wait()
+    got, wrong = judge(fault, answer, took_s)
+    return got + (f" ({'; '.join(wrong)})" if wrong else ""), not wrong
+
+
+class Stuck(OfRanks):
+    """Ranks of which the second has a fault."""
+
+    def __init__(self, program, fault):
+        self.fault = fault
+        super().__init__(program, RANKS, f", {fault}", RULE, f"the verdict is {' or '.join(FAULTS[fault][0])}")
+
+    def measure(self, bench):
+        return self.row(*measured(bench, self.program.command, self.fault, self.ranks, bench.shimmed))
+
+
+def checks(programs):
+    return [Stuck(programs["hang"], fault) for fault in FAULTS]

@@ -1,0 +1,406 @@
+//! Checks the verdicts of `tllmprof hang` on eight ranks with a stand-in for NCCL: planted faults, and ranks that are
+//! slow, idle or at work.
+
+mod common;
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::python::pythons;
+use common::{Output, Scratch, build, command, repo, run, shim, standin, tllmprof};
+use serde_json::Value;
+
+const RANKS: u32 = 8;
+/// Size of the memory that the ranks share: 8 bytes for each of 4 communicators, 8 ranks and 4096 calls.
+const SHARED_BYTES: u64 = 8 * 4 * 8 * 4096;
+const TEST_TIMEOUT: Duration = Duration::from_secs(100);
+/// Exit statuses of the verb.
+const NOT_STUCK: i32 = 0;
+const STUCK: i32 = 3;
+const CANNOT_TELL: i32 = 4;
+
+/// Eight processes that run, and are killed at the end.
+struct Run {
+    scratch: Scratch,
+    name: String,
+    ranks: Vec<Child>,
+}
+
+impl Run {
+    /// Starts all ranks, with these variables.
+    fn start(
+        name: &str,
+        variables: &[(&str, &str)],
+        program: impl Fn(&Path, u32) -> Command,
+    ) -> Self {
+        let scratch = Scratch::new("hang");
+        let folder = scratch.folder().to_owned();
+        build(
+            "hang/nccl.c",
+            &folder.join("libnccl.so.2"),
+            ["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"],
+        );
+        let shared = folder.join("shared");
+        File::create(&shared)
+            .unwrap()
+            .set_len(SHARED_BYTES)
+            .unwrap();
+        let libraries = std::env::join_paths([folder.clone(), standin()]).unwrap();
+        let name = format!("{name}-{}", std::process::id());
+        let start = |rank: u32| {
+            let mut command = program(&folder, rank);
+            command
+                .env("LD_LIBRARY_PATH", &libraries)
+                .env("LD_PRELOAD", shim())
+                .env("TLLMPROF_RUN", &name)
+                .env("TLLMPROF_RING", folder.join("%p.ring"))
+                .env("TLLMPROF_TRACE", folder.join("%p.tllmprof"))
+                .env("TLLMPROF_STEP", "cudaStreamSynchronize")
+                .env("TLLMPROF_RANK", rank.to_string())
+                .env("HANG_SHARED", &shared)
+                .envs(variables.iter().copied())
+                .stdin(Stdio::null())
+                .stdout(Stdio::null());
+            command
+        };
+        let ranks = (0..RANKS)
+            .map(|rank| start(rank).spawn().unwrap())
+            .collect();
+        Self {
+            scratch,
+            name,
+            ranks,
+        }
+    }
+
+    /// Starts the program with a fault.
+    fn with_fault(fault: &str, variables: &[(&str, &str)]) -> Self {
+        Self::start(fault, variables, |folder, rank| {
+            let program = folder.join("rank");
+            if rank == 0 {
+                let here = format!("-L{}", folder.display());
+                build(
+                    "hang/rank.c",
+                    &program,
+                    [&here, "-l:libnccl.so.2", "-l:libcudart.so.12", "-rdynamic"],
+                );
+            }
+            let mut ranked = command(program);
+            ranked.args([&rank.to_string(), &RANKS.to_string(), fault]);
+            ranked
+        })
+    }
+
+    /// Asks once about the run.
+    fn ask(&self) -> (i32, Value, Output) {
+        let mut asked = command(tllmprof());
+        asked.args(["hang", "--json"]).arg(self.scratch.folder());
+        let output = run(&mut asked, TEST_TIMEOUT);
+        let status = output.status.code().unwrap();
+        let json = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+        (status, json, output)
+    }
+
+    /// Asks until the verdict has this kind, and returns its text. No other verdict in between may be that it is stuck.
+    fn verdict(&self, kind: &str, status: i32) -> (String, Value) {
+        let deadline = Instant::now() + TEST_TIMEOUT;
+        loop {
+            let (found, json, output) = self.ask();
+            let verdict = &json["verdict"];
+            let ranks = json["ranks"].as_array().map_or(0, Vec::len);
+            if ranks == RANKS as usize {
+                if verdict["kind"] == kind && found == status {
+                    return (verdict["text"].as_str().unwrap().to_owned(), json);
+                }
+                assert_ne!(found, STUCK, "{}: {verdict}", self.name);
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{}: no verdict {kind}: {json:#}\n{}",
+                self.name,
+                output.err()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Returns the text of the verdict that it is stuck because of rank 2.
+    fn stuck(&self, kind: &str) -> String {
+        let (text, json) = self.verdict(kind, STUCK);
+        assert_eq!(json["verdict"]["ranks"], serde_json::json!([2]), "{text}");
+        text
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        for rank in &mut self.ranks {
+            let _ = rank.kill();
+            let _ = rank.wait();
+        }
+    }
+}
+
+fn assert_has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_sleeps_before_a_collective_is_named() {
+    let run = Run::with_fault("sleeps", &[]);
+    let text = run.stuck("not-entered");
+    let expected = [
+        "rank 2 did not enter all_reduce #40 of the communicator of 8 ranks (2.00 MiB, bfloat16)",
+        "sleeps in pause, in hold_up (rank)",
+    ];
+    assert_has(&text, &expected);
+}
+
+#[test]
+fn a_rank_that_skips_a_collective_is_named() {
+    let text = Run::with_fault("skips", &[]).stuck("order");
+    assert_has(&text, &["rank 2 called broadcast", "as #40", "all_reduce"]);
+}
+
+#[test]
+fn another_order_of_collectives_is_named() {
+    let text = Run::with_fault("order", &[]).stuck("order");
+    assert_has(
+        &text,
+        &["rank 2 called broadcast", "as #40", "another order"],
+    );
+}
+
+#[test]
+fn another_size_of_a_collective_is_named() {
+    let text = Run::with_fault("size", &[]).stuck("mismatch");
+    assert_has(
+        &text,
+        &["rank 2 called all_reduce (1.00 MiB", "as #40", "(2.00 MiB"],
+    );
+}
+
+#[test]
+fn a_rank_that_was_killed_is_named() {
+    let mut run = Run::with_fault("killed", &[]);
+    run.ranks[2].wait().unwrap();
+    let text = run.stuck("dead");
+    assert_has(
+        &text,
+        &["rank 2 was killed or has crashed after broadcast #39"],
+    );
+}
+
+#[test]
+fn a_rank_that_has_ended_by_itself_is_named() {
+    let mut run = Run::with_fault("ends", &[]);
+    run.ranks[2].wait().unwrap();
+    let text = run.stuck("dead");
+    assert_has(&text, &["rank 2 has ended by itself after broadcast #39"]);
+}
+
+#[test]
+fn a_rank_that_is_stopped_is_named() {
+    let run = Run::with_fault("stopped", &[]);
+    let text = run.stuck("stopped");
+    assert_has(&text, &[&format!("kill -CONT {}", run.ranks[2].id())]);
+}
+
+#[test]
+fn a_lock_is_named_with_the_thread_that_holds_it() {
+    let text = Run::with_fault("lock", &[]).stuck("lock");
+    let expected = [
+        "rank 2 did not enter all_reduce #40",
+        "waits for a lock, in take_lock (rank)",
+        "it sleeps in pause, in hold_up (rank)",
+    ];
+    assert_has(&text, &expected);
+}
+
+#[test]
+fn threads_that_wait_for_each_other_are_named() {
+    let text = Run::with_fault("deadlock", &[]).stuck("deadlock");
+    assert_has(
+        &text,
+        &[
+            "threads wait for each other",
+            "take_lock",
+            "lock_one_then_other",
+        ],
+    );
+}
+
+#[test]
+fn work_that_the_gpu_does_not_end_is_named() {
+    let run = Run::with_fault("endless", &[("HANG_ENDLESS", "40")]);
+    let (text, _) = run.verdict("gpu", STUCK);
+    assert_has(&text, &["waits for the GPU in cu"]);
+}
+
+#[test]
+fn ranks_that_are_slow_are_not_stuck() {
+    let run = Run::with_fault("slow", &[]);
+    let (text, _) = run.verdict("moves", NOT_STUCK);
+    assert_has(&text, &["slow, not stuck"]);
+}
+
+#[test]
+fn ranks_that_wait_for_work_are_idle() {
+    let run = Run::with_fault("idle", &[]);
+    let (text, _) = run.verdict("idle", NOT_STUCK);
+    assert_has(
+        &text,
+        &["8 ranks have entered the same collectives", "wait_for_work"],
+    );
+    // They stay so.
+    assert_eq!(run.ask().0, NOT_STUCK);
+}
+
+#[test]
+fn a_rank_at_work_for_which_the_others_wait_is_not_stuck() {
+    let run = Run::with_fault("works", &[]);
+    let (text, _) = run.verdict("busy", NOT_STUCK);
+    assert_has(&text, &["rank 2 did not enter all_reduce #40", "runs"]);
+}
+
+#[test]
+fn ranks_that_were_all_killed_leave_a_verdict() {
+    let mut run = Run::with_fault("sleeps", &[]);
+    run.stuck("not-entered");
+    for rank in &mut run.ranks {
+        rank.kill().unwrap();
+        rank.wait().unwrap();
+    }
+    let (text, json) = run.verdict("not-entered", CANNOT_TELL);
+    assert_has(
+        &text,
+        &[
+            "all processes are gone",
+            "rank 2 did not enter all_reduce #40",
+        ],
+    );
+    assert_eq!(json["ranks"][2]["life"], "gone");
+}
+
+#[test]
+fn the_gil_is_named_with_the_thread_that_holds_it() {
+    for python in pythons().iter().filter(|python| python.has_gil) {
+        let run = Run::start("gil", &[], |_, rank| {
+            let mut words = command(&python.path);
+            words.arg(repo().join("tests/hang/rank.py"));
+            words.args([rank.to_string(), RANKS.to_string()]);
+            words.env("PYTHONDONTWRITEBYTECODE", "1");
+            words
+        });
+        let text = run.stuck("gil");
+        let expected = [
+            "waits for the GIL",
+            "rank.py:",
+            "it sleeps in pause, in hold_gil (",
+        ];
+        assert_has(&text, &expected);
+    }
+}
+
+#[test]
+fn a_run_has_a_ring_in_its_folder_without_an_option() {
+    let scratch = Scratch::new("hang");
+    let mut started = command(tllmprof());
+    started
+        .args(["run", "--run", "mine", "--light", "--"])
+        .arg(standin().join("bin/steps_shared12"))
+        .env("LD_LIBRARY_PATH", standin())
+        .env("TLLMPROF_LIB", shim())
+        .current_dir(scratch.folder());
+    let ran = run(&mut started, TEST_TIMEOUT);
+    assert!(ran.status.success(), "{}", ran.err());
+    let mut asked = command(tllmprof());
+    asked
+        .args(["hang", "--run", "mine", "--json"])
+        .current_dir(scratch.folder());
+    let output = run(&mut asked, TEST_TIMEOUT);
+    assert_eq!(output.status.code(), Some(NOT_STUCK), "{}", output.err());
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["verdict"]["kind"], "ended");
+    assert_eq!(json["ranks"][0]["run"], "mine");
+    assert!(
+        json["ranks"][0]["step"]["number"].as_u64() > Some(0),
+        "{json:#}"
+    );
+    // A report does not take it for a record.
+    let mut reported = command(tllmprof());
+    reported.args(["report", "tllmprof-mine", "--json"]);
+    let report = run(reported.current_dir(scratch.folder()), TEST_TIMEOUT);
+    assert!(
+        report.status.success() && report.stderr.is_empty(),
+        "{}",
+        report.err()
+    );
+}
+
+#[test]
+fn what_cannot_be_used_is_said_and_the_rest_is_judged() {
+    let ask = |arguments: &[&str], folder: &Path| {
+        let mut asked = command(tllmprof());
+        asked.arg("hang").args(arguments).current_dir(folder);
+        run(&mut asked, TEST_TIMEOUT)
+    };
+    let scratch = Scratch::new("hang");
+    let folder = scratch.folder();
+    let own = std::process::id().to_string();
+    std::fs::write(folder.join("x.ring"), "nothing").unwrap();
+    for (arguments, status, line) in [
+        (
+            &["4194305"][..],
+            1,
+            "4194305: there is no such process here",
+        ),
+        (&[&own], 1, "it runs without the library"),
+        (&["x.ring"], 1, "x.ring: it is not a ring of tllmprof"),
+        (&["no.ring"], 1, "no.ring: there is no such file"),
+        (
+            &["--run", "none"],
+            1,
+            "--run none: no process of that run has a ring",
+        ),
+    ] {
+        let said = ask(arguments, folder);
+        assert_eq!(said.status.code(), Some(status), "{}", said.err());
+        assert!(
+            said.err().contains(line) && said.err().lines().count() == 1,
+            "{}",
+            said.err()
+        );
+    }
+    let run = Run::with_fault("sleeps", &[]);
+    run.stuck("not-entered");
+    let pids: Vec<_> = run.ranks.iter().map(|rank| rank.id().to_string()).collect();
+    let mut arguments: Vec<_> = pids.iter().map(String::as_str).collect();
+    arguments.push("4194305");
+    let said = ask(&arguments, folder);
+    assert_eq!(said.status.code(), Some(STUCK), "{}", said.err());
+    assert!(
+        said.out()
+            .starts_with("stuck: rank 2 did not enter all_reduce #40"),
+        "{}",
+        said.out()
+    );
+    assert_eq!(
+        said.out().lines().count(),
+        1 + RANKS as usize,
+        "{}",
+        said.out()
+    );
+    assert!(
+        said.err()
+            .contains("4194305: there is no such process here"),
+        "{}",
+        said.err()
+    );
+    let said = ask(&["--run", &run.name], folder);
+    assert_eq!(said.status.code(), Some(STUCK), "{}", said.err());
+}

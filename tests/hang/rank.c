@@ -1,0 +1,124 @@
+/* rank NUMBER RANKS FAULT: a rank that makes steps with collectives. At step 20 rank 2 has the fault. */
+#include "program.h"
+
+#include "loop.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+
+typedef struct {
+    char internal[128];
+} ncclUniqueId;
+
+int ncclCommInitRank(void **comm, int ranks, ncclUniqueId id, int rank);
+int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, void *comm, void *stream);
+int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, void *comm, void *stream);
+
+enum { FAULT_STEP = 20, FAULTY = 2, BFLOAT16 = 9, COUNT = 1 << 20 };
+
+static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER, other = PTHREAD_MUTEX_INITIALIZER;
+static volatile int has_one;
+
+static void __attribute__((noinline)) hold_up(void)
+{
+    for (;;)
+        pause();
+}
+
+static void *keep_lock(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&one);
+    has_one = 1;
+    hold_up();
+    return NULL;
+}
+
+static void *lock_one_then_other(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&one);
+    has_one = 1;
+    while (has_one != 2)
+        usleep(1000);
+    pthread_mutex_lock(&other);
+    return NULL;
+}
+
+static void __attribute__((noinline)) take_lock(void *(*holder)(void *))
+{
+    pthread_t thread;
+    pthread_mutex_lock(&other);
+    pthread_create(&thread, NULL, holder, NULL);
+    while (!has_one)
+        usleep(1000);
+    has_one = 2;
+    pthread_mutex_lock(&one);
+    pthread_mutex_unlock(&one);
+}
+
+static void __attribute__((noinline)) compile(void)
+{
+    for (volatile unsigned long n = 0;; n++)
+        ;
+}
+
+static void __attribute__((noinline)) wait_for_work(void)
+{
+    for (;;)
+        poll(NULL, 0, -1);
+}
+
+static void fail(const char *fault)
+{
+    if (strcmp(fault, "sleeps") == 0)
+        hold_up();
+    else if (strcmp(fault, "killed") == 0)
+        raise(SIGKILL);
+    else if (strcmp(fault, "ends") == 0)
+        exit(1);
+    else if (strcmp(fault, "stopped") == 0)
+        raise(SIGSTOP);
+    else if (strcmp(fault, "lock") == 0)
+        take_lock(keep_lock);
+    else if (strcmp(fault, "deadlock") == 0)
+        take_lock(lock_one_then_other);
+    else if (strcmp(fault, "works") == 0)
+        compile();
+}
+
+int main(int argc, char **argv)
+{
+    program_begin();
+    if (argc != 4)
+        return 2;
+    int rank = atoi(argv[1]), ranks = atoi(argv[2]);
+    const char *fault = argv[3];
+    struct loop loop;
+    struct loop_options options = loop_defaults();
+    loop_open(&loop, &options);
+    ncclUniqueId id = {.internal = {0}};
+    void *comm;
+    ncclCommInitRank(&comm, ranks, id, rank);
+    for (int n = 0; n < 100000; n++) {
+        int is_faulty = n == FAULT_STEP && rank == FAULTY;
+        if (is_faulty)
+            fail(fault);
+        if (n == FAULT_STEP && strcmp(fault, "idle") == 0)
+            wait_for_work();
+        if (strcmp(fault, "slow") == 0)
+            usleep(400000);
+        int is_swapped = is_faulty && strcmp(fault, "order") == 0;
+        size_t count = is_faulty && strcmp(fault, "size") == 0 ? COUNT / 2 : COUNT;
+        if (is_swapped)
+            ncclBroadcast(NULL, NULL, 1, BFLOAT16, 0, comm, loop.stream);
+        if (!is_faulty || strcmp(fault, "skips") != 0)
+            ncclAllReduce(NULL, NULL, count, BFLOAT16, 0, comm, loop.stream);
+        if (!is_swapped)
+            ncclBroadcast(NULL, NULL, 1, BFLOAT16, 0, comm, loop.stream);
+        loop_step(&loop, n);
+    }
+    return 0;
+}

@@ -1,0 +1,38 @@
+"""A rank whose main thread waits for the GIL, which another thread holds while it sleeps: rank.py NUMBER RANKS."""
+
+import ctypes
+import sys
+import threading
+
+nccl = ctypes.CDLL("libnccl.so.2")
+cuda = ctypes.CDLL("libcudart.so.12")
+UniqueId = ctypes.c_char * 128
+
+
+class Identifier(ctypes.Structure):
+    _fields_ = [("internal", UniqueId)]
+
+
+def hold_gil():
+    """A call through PyDLL keeps the GIL."""
+    ctypes.PyDLL(None).pause()
+
+
+def step(comm):
+    nccl.ncclAllReduce(None, None, ctypes.c_size_t(1024), 7, 0, comm, None)
+    cuda.cudaStreamSynchronize(None)
+
+
+def main():
+    rank, ranks = int(sys.argv[1]), int(sys.argv[2])
+    cuda.cudaFree(None)
+    cuda.cudaStreamSynchronize(None)
+    comm = ctypes.c_void_p()
+    nccl.ncclCommInitRank(ctypes.byref(comm), ranks, Identifier(), rank)
+    for number in range(100000):
+        if number == 20 and rank == 2:
+            threading.Thread(target=hold_gil, name="holder").start()
+        step(comm)
+
+
+main()
