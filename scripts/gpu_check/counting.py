@@ -24,7 +24,7 @@ from gpu_check.first import own_steps, parsed, process_of, windows_of  # noqa: E
 
 NAME = "counting"
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "counting")
-PYTHON, NATIVE = "python_loops.py", "recapture.cu"
+PYTHON, NATIVE, BUILT = "python_loops.py", "recapture.cu", "native"
 # Of JAX's loop: starts, and windows in each.
 STARTS, WINDOWS, LENGTH, FIRST, APART = 5, 20, 50, 400, 80
 # The part of the iterations that hold exactly one step.
@@ -57,7 +57,7 @@ def queues():
            for start in range(1, STARTS + 1)]
     return jax, [Counted("recapture", NATIVE, ("600",), ((200, 399),)),
                  Counted("generate", PYTHON, ("generate", "900"), module="transformers"),
-                 Counted("assisted", PYTHON, ("assisted", "400"), module="transformers")]
+                 Counted("assisted", PYTHON, ("assisted", "160"), module="transformers")]
 
 
 def chosen(names):
@@ -108,7 +108,7 @@ def build(folder):
     cuda = host.find_cuda()
     if not cuda:
         return "no nvcc"
-    command = [os.path.join(cuda, "bin", "nvcc"), "-O2", "-arch=native", "-o", os.path.join(folder, "recapture"), os.path.join(FOLDER, NATIVE)]
+    command = [os.path.join(cuda, "bin", "nvcc"), "-O2", "-arch=native", "-o", os.path.join(folder, BUILT), os.path.join(FOLDER, NATIVE)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -135,7 +135,7 @@ class Runner:
             return f"not built: {error}", ["not built"]
         if self.left() < LEAST:
             return "no time left", None
-        program = [os.path.join(self.folder, "recapture")] if counted.file == NATIVE else [sys.executable, os.path.join(FOLDER, counted.file)]
+        program = [os.path.join(self.folder, BUILT)] if counted.file == NATIVE else [sys.executable, os.path.join(FOLDER, counted.file)]
         folder = os.path.join(self.folder, counted.name.replace(" ", "-"))
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)

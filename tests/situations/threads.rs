@@ -65,7 +65,11 @@ fn steady_iterations_of_threads_that_launch_at_once() {
             .clone()
             .window("steady:500", "cudaGraphLaunch")
             .run_shimmed();
-        if ran.output.err().contains(INEXACT) {
+        // Where the threads rarely take turns, the window opens too late for 500.
+        if [INEXACT, "captured in part"]
+            .iter()
+            .any(|said| ran.output.err().contains(said))
+        {
             continue;
         }
         exact += 1;

@@ -82,6 +82,7 @@ const BAD: &[(&str, &[&[u8]])] = &[
     ("TLLMPROF_PERFECT_ROUTER", &[b"windows"]),
     ("ENABLE_PERFECT_ROUTER", &[b"perhaps"]),
     ("TLLMPROF_TRACE", &[b"a%", b"%x", b"%q{A"]),
+    ("TLLMPROF_RING", &[b"a%", b"%x"]),
     ("TLLMPROF_TRACE_MAX", &[b"1T", b"G"]),
     ("TLLMPROF_KEEP", &[b"1T", b"1023K", b"-2G"]),
     ("TLLMPROF_KERNELS", &[b"many", b"-5"]),

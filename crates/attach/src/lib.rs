@@ -46,7 +46,7 @@ mod view;
 pub use library::{Attached, Hooked, Library};
 pub use process::{Status, Turn, is_there};
 pub use refusal::Refusal;
-pub use view::{Frame, View};
+pub use view::{Frame, ProcessView};
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Reads the memory and the stacks of a process that goes on running: no thread of it is stopped.
+//! Reads the memory and the stacks of a process that continues to run: none of its threads is stopped.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use crate::memory::{self, ProcessMemory};
 use crate::unwind;
 
 /// The memory and the modules of a process.
-pub struct View {
+pub struct ProcessView {
     memory: ProcessMemory,
     modules: Vec<Module>,
 }
@@ -21,7 +21,7 @@ pub struct Frame {
     pub address: u64,
 }
 
-impl View {
+impl ProcessView {
     /// Opens a process.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ mod tests {
             }
             std::thread::yield_now();
         };
-        let view = View::open(std::process::id().cast_signed()).unwrap();
+        let view = ProcessView::open(std::process::id().cast_signed()).unwrap();
         let frames = view.frames(registers[0], registers[1]);
         drop(send);
         thread.join().unwrap();

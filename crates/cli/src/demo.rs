@@ -13,7 +13,7 @@ use tllmprof_report::Report;
 
 use crate::failure::usage;
 use crate::profiler::NSYS;
-use crate::supervised::{self, Held};
+use crate::supervised::{self, HeldSignals};
 use crate::{library, manners, output, processes};
 
 /// The default window.
@@ -278,13 +278,13 @@ impl std::error::Error for Interrupted {}
 struct Scratch {
     folder: PathBuf,
     // Dropped last.
-    held: Held,
+    held: HeldSignals,
 }
 
 impl Scratch {
     fn new() -> Result<Self> {
         let folder = env::temp_dir().join(format!("tllmprof-demo-{}", std::process::id()));
-        let held = Held::now();
+        let held = HeldSignals::now();
         fs::create_dir(&folder).with_context(|| folder.display().to_string())?;
         Ok(Self { folder, held })
     }

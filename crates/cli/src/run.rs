@@ -20,7 +20,7 @@ use crate::metrics::Sampler;
 use crate::options::{Measures, Options, split_arguments};
 use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
 use crate::records::{self, Records};
-use crate::supervised::Held;
+use crate::supervised::HeldSignals;
 use crate::unreached::ProgramWatch;
 use crate::which::{Found, which};
 use crate::{doctor, inherited, library, live, manners, output, report, runs, supervised};
@@ -134,7 +134,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
     let task = options.task(&settings);
     // From here on a signal cannot end this process and leave the folder.
-    let held = Held::now();
+    let held = HeldSignals::now();
     let (records, run) = match is_recorded {
         true => records(&command, run, task.as_deref())?,
         false => (None, run),

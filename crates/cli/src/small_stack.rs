@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::process::ExitCode;
 use std::thread;
 
-use crate::supervised::Held;
+use crate::supervised::HeldSignals;
 
 /// The smallest limit with which the main thread's stack is enough: the parser of the command line takes over 64 KiB.
 const ENOUGH: libc::rlim_t = 1 << 20;
@@ -16,7 +16,7 @@ pub fn run_with_enough(act: fn() -> ExitCode) -> ExitCode {
     if limit() >= ENOUGH {
         return act();
     }
-    let held = Held::now();
+    let held = HeldSignals::now();
     let on_thread = move || {
         drop(held);
         act()

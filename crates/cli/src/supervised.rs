@@ -10,12 +10,12 @@ use crate::inherited::{self, Heir};
 use crate::witness::Witness;
 
 /// Blocks all signals while this exists; signals that arrive meanwhile are delivered afterwards.
-pub struct Held {
+pub struct HeldSignals {
     /// The signals that were blocked before.
     before: libc::sigset_t,
 }
 
-impl Held {
+impl HeldSignals {
     pub fn now() -> Self {
         // SAFETY: all zeros are a signal set; the calls only write to the two locals.
         unsafe {
@@ -27,7 +27,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldSignals {
     fn drop(&mut self) {
         // SAFETY: the mask is complete, `now` got it from the kernel, and the old mask is not requested.
         unsafe {
@@ -44,7 +44,11 @@ impl Drop for Held {
 ///
 /// # Errors
 /// The program cannot be started.
-pub fn run(held: &Held, command: &mut Command, meanwhile: impl FnOnce()) -> io::Result<ExitStatus> {
+pub fn run(
+    held: &HeldSignals,
+    command: &mut Command,
+    meanwhile: impl FnOnce(),
+) -> io::Result<ExitStatus> {
     start(held, command, || {
         inherited::release();
         meanwhile();
@@ -55,11 +59,15 @@ pub fn run(held: &Held, command: &mut Command, meanwhile: impl FnOnce()) -> io::
 ///
 /// # Errors
 /// The program cannot be started.
-pub fn run_while(held: &Held, command: &mut Command) -> io::Result<ExitStatus> {
+pub fn run_while(held: &HeldSignals, command: &mut Command) -> io::Result<ExitStatus> {
     start(held, command, || ())
 }
 
-fn start(_held: &Held, command: &mut Command, meanwhile: impl FnOnce()) -> io::Result<ExitStatus> {
+fn start(
+    _held: &HeldSignals,
+    command: &mut Command,
+    meanwhile: impl FnOnce(),
+) -> io::Result<ExitStatus> {
     // The witness starts before the program, so that the program receives a group's signals no later than the witness
     // does.
     let witness = Witness::start();

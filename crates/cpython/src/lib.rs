@@ -209,7 +209,7 @@ pub struct ThreadsLayout {
     pub holder: Holder,
 }
 
-/// The location of the thread state that took the GIL last. A word behind it says whether it still has it.
+/// The location of the thread state that took the GIL last. A word after it says whether it still has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Holder {
     InRuntime(usize),

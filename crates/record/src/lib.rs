@@ -79,8 +79,8 @@ pub use reader::{Cut, Damage, Entry, Error, Reader};
 #[cfg(feature = "builder")]
 pub use repair::repair;
 pub use ring::{
-    Call, Called, Captured, Collective, Communicator, Group, NoRing, OpenCall, Operation,
-    RING_BYTES, RING_MAGIC, RING_VERSION, Ring, RingBlock, RingFacts, Step,
+    Called, CapturedCollective, CapturedGroup, Collective, NoRing, OpenCall, Operation, RING_BYTES,
+    RING_MAGIC, RING_VERSION, Ring, RingBlock, RingCall, RingCommunicator, RingFacts, RingStep,
 };
 pub use source::Source;
 #[cfg(feature = "still")]

@@ -357,7 +357,7 @@ impl RingBlock {
     #[inline]
     pub fn call_begins(
         &self,
-        call: &Call,
+        call: &RingCall,
         now_ns: u64,
         member: impl FnOnce() -> (CommunicatorId, u32, u32),
     ) -> Option<OpenCall> {
@@ -400,7 +400,7 @@ impl RingBlock {
 
     /// Lists a call that is captured into a graph. Equal ones in a row take one place.
     #[cold]
-    fn list(&self, communicator: &CommunicatorPlace, call: &Call, now_ns: u64) {
+    fn list(&self, communicator: &CommunicatorPlace, call: &RingCall, now_ns: u64) {
         let sequence = communicator.captured.fetch_add(1, Ordering::Relaxed);
         let id = relaxed(&communicator.id);
         let order = relaxed(&self.captured);
@@ -423,7 +423,7 @@ impl RingBlock {
 
 /// A call of NCCL, for [`RingBlock::call_begins`].
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub struct RingCall {
     pub handle: u64,
     pub operation: Operation,
     pub stream: u64,
@@ -431,7 +431,7 @@ pub struct Call {
     pub captured: bool,
 }
 
-impl Call {
+impl RingCall {
     /// Returns the operation and the data type in 16 bits.
     const fn kind(&self) -> u64 {
         (self.operation.collective as u64) << 8 | self.operation.data_type as u64
@@ -445,7 +445,7 @@ impl CollectivePlace {
         order: u64,
         communicator: u64,
         sequence: u64,
-        call: &Call,
+        call: &RingCall,
         now_ns: u64,
         end: u64,
     ) {
@@ -492,19 +492,19 @@ pub struct Ring {
     pub step_thread: u32,
     /// Number of collectives that were called outside captures.
     pub collectives_begun: u64,
-    pub groups: Vec<Group>,
-    pub communicators: Vec<Communicator>,
+    pub groups: Vec<CapturedGroup>,
+    pub communicators: Vec<RingCommunicator>,
     /// The latest steps, the oldest first.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RingStep>,
     /// The latest collectives, the oldest first.
     pub collectives: Vec<Called>,
     /// The collectives that were captured into graphs.
-    pub captured: Vec<Captured>,
+    pub captured: Vec<CapturedCollective>,
 }
 
 /// A named group of ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Group {
+pub struct CapturedGroup {
     pub name: String,
     pub rank: u32,
     pub size: u32,
@@ -512,7 +512,7 @@ pub struct Group {
 
 /// A communicator that the process uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Communicator {
+pub struct RingCommunicator {
     /// The same on all ranks; 0 if it is not known.
     pub id: u64,
     /// The rank of the process, and the number of ranks, if they are known.
@@ -522,7 +522,7 @@ pub struct Communicator {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Step {
+pub struct RingStep {
     pub number: u64,
     pub begin_ns: u64,
     /// `None` while it runs.
@@ -545,7 +545,7 @@ pub struct Called {
 
 /// Equal collectives in a row that were captured into graphs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Captured {
+pub struct CapturedCollective {
     pub communicator: u64,
     pub operation: Operation,
     pub times: u64,
@@ -655,10 +655,10 @@ fn in_order<P, T>(
 }
 
 impl GroupPlace {
-    fn content(&self) -> Option<Group> {
+    fn content(&self) -> Option<CapturedGroup> {
         let name = text(self.name.iter().map(relaxed));
         let rank = relaxed(&self.rank);
-        (!name.is_empty()).then(|| Group {
+        (!name.is_empty()).then(|| CapturedGroup {
             name: String::from_utf8_lossy(&name).into_owned(),
             rank: rank as u32,
             size: (rank >> 32) as u32,
@@ -667,12 +667,12 @@ impl GroupPlace {
 }
 
 impl CommunicatorPlace {
-    fn content(&self) -> Communicator {
+    fn content(&self) -> RingCommunicator {
         let (rank, size) = (
             relaxed(&self.rank) as u32,
             (relaxed(&self.rank) >> 32) as u32,
         );
-        Communicator {
+        RingCommunicator {
             id: relaxed(&self.id),
             place: (size > 0).then_some((rank, size)),
             sequence: relaxed(&self.sequence),
@@ -681,8 +681,8 @@ impl CommunicatorPlace {
 }
 
 impl StepPlace {
-    fn content(&self) -> Option<Step> {
-        Some(Step {
+    fn content(&self) -> Option<RingStep> {
+        Some(RingStep {
             number: relaxed(&self.number),
             begin_ns: relaxed(&self.begin_ns),
             end_ns: Some(relaxed(&self.end_ns)).filter(|at| *at != 0),
@@ -713,8 +713,8 @@ impl CollectivePlace {
         })
     }
 
-    fn captured(&self) -> Option<Captured> {
-        Some(Captured {
+    fn captured(&self) -> Option<CapturedCollective> {
+        Some(CapturedCollective {
             communicator: relaxed(&self.communicator),
             operation: self.operation()?,
             times: relaxed(&self.end_ns),
@@ -765,8 +765,8 @@ mod tests {
         peer: None,
     };
 
-    fn call(handle: u64, operation: Operation, captured: bool) -> Call {
-        Call {
+    fn call(handle: u64, operation: Operation, captured: bool) -> RingCall {
+        RingCall {
             handle,
             operation,
             stream: 3,
@@ -796,7 +796,7 @@ mod tests {
             ((5, 6, 99), true, true)
         );
         assert_eq!(ring.rank, Some(3));
-        let group = |name: &str, rank, size| Group {
+        let group = |name: &str, rank, size| CapturedGroup {
             name: name.to_owned(),
             rank,
             size,
@@ -816,7 +816,7 @@ mod tests {
         let ring = memory.read();
         assert_eq!((ring.steps_begun, ring.step_thread), (300, 8));
         assert_eq!(ring.steps.len(), STEPS);
-        let step = |number: u64, end_ns| Step {
+        let step = |number: u64, end_ns| RingStep {
             number,
             begin_ns: 10 * number + 1,
             end_ns,

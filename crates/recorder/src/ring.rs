@@ -14,7 +14,7 @@ use tllmprof_platform::lifecycle;
 use tllmprof_platform::pages::{self, Zeroed};
 use tllmprof_platform::system::{SystemClock, nanoseconds};
 use tllmprof_platform::{ids, log, resolve, thread};
-pub use tllmprof_record::{Call, Collective, OpenCall, Operation};
+pub use tllmprof_record::{Collective, OpenCall, Operation, RingCall};
 use tllmprof_record::{CommunicatorId, Ended, RING_BYTES, RingBlock, RingFacts};
 use tllmprof_sync::Published;
 
@@ -179,7 +179,7 @@ pub fn call_begins(
     captured: bool,
     member: impl FnOnce() -> (CommunicatorId, u32, u32),
 ) -> Option<OpenCall> {
-    let call = Call {
+    let call = RingCall {
         handle: handle as u64,
         operation,
         stream: stream as u64,

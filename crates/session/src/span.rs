@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(4);
 
 /// The stretches of a process.
 #[derive(Default)]
-pub struct Span {
+pub struct Stretches {
     /// The time of the first CUDA call.
     since: Option<Instant>,
     /// The current stretch: its beginning and its number.
@@ -35,7 +35,7 @@ pub struct Reported {
     pub is_current: bool,
 }
 
-impl Span {
+impl Stretches {
     /// Called when the process begins to use CUDA.
     pub fn cuda_is_used(&mut self) {
         self.since = Some(Instant::now());
@@ -101,18 +101,18 @@ mod tests {
     const START: Duration = Duration::from_secs(1);
 
     /// A process that uses CUDA, and the times at which it makes calls, in milliseconds since then.
-    fn calls(at: &[u64]) -> (Span, Instant, Vec<Option<u64>>) {
+    fn calls(at: &[u64]) -> (Stretches, Instant, Vec<Option<u64>>) {
         let began = Instant::now() + START;
-        let mut span = Span {
+        let mut span = Stretches {
             since: Some(began),
-            ..Span::default()
+            ..Stretches::default()
         };
         let begin = |ms: &u64| span.begins(began + Duration::from_millis(*ms));
         let begun = at.iter().map(begin).collect();
         (span, began, begun)
     }
 
-    fn reported(span: &mut Span, began: Instant, ms: u64) -> Option<(u128, bool)> {
+    fn reported(span: &mut Stretches, began: Instant, ms: u64) -> Option<(u128, bool)> {
         let reported = span.finish(began + Duration::from_millis(ms))?;
         Some((reported.length.as_millis(), reported.is_current))
     }

@@ -26,7 +26,7 @@ use super::activity::USES_CUDA;
 use super::demand::{Demand, HAS_CONDITION, Progress};
 use super::engines::{self, Found};
 use super::rank::Rank;
-use super::span::Span;
+use super::span::Stretches;
 use super::wiring::{doors, interpreter, sink};
 use super::{learning, slots};
 
@@ -84,7 +84,7 @@ pub struct State {
     /// The rule that the record has, and whether a span stood for its iterations.
     pub recorded_step: Option<(&'static Step, bool)>,
     /// The stretch of time that stands for an iteration while no step is known.
-    pub span: Span,
+    pub span: Stretches,
     /// The number of stream captures after which a count started again that had begun.
     pub restarts: u64,
     /// The number of iterations that began during a turn, because their threads could not wait any longer;
@@ -183,7 +183,7 @@ impl State {
             follows_each: settings.nvtx && injection::has_tool(),
             recording: Recording::asked_for(settings),
             recorded_step: None,
-            span: Span::default(),
+            span: Stretches::default(),
             restarts: 0,
             early: Some(0),
             demand: None,

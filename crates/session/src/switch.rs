@@ -106,8 +106,10 @@ impl Opening {
 }
 
 impl Switch {
-    /// Moves the schedule to `target`, and reads the facts about the switch that this needs.
-    pub fn decide(state: &mut State, target: Point) -> Self {
+    /// Moves the schedule to `target`, and reads the facts about the switch that this needs. They are several kilobytes, and the
+    /// program's thread may have a small stack.
+    #[inline(never)]
+    pub fn decide(state: &mut State, target: Point) -> Box<Self> {
         if state.schedule.has_edge_at(target) {
             state.ask_engine();
         }
@@ -120,7 +122,7 @@ impl Switch {
             state.counter.keep_counting();
         }
         let opening = Opening::read(state, &edge);
-        let switch = Self {
+        let switch = Box::new(Self {
             settings: state.settings,
             target,
             edge,
@@ -135,7 +137,7 @@ impl Switch {
                 None => state.kernels(&edge),
             },
             opening,
-        };
+        });
         if switch.opens_or_closes() {
             count_calls(&state.slots);
         }

@@ -22,7 +22,7 @@ use crate::failure::usage;
 use crate::output;
 use find::Found;
 use process::Times;
-use state::{Life, Rank};
+use state::{Life, RankState};
 use symbols::Symbols;
 use verdict::Answer;
 
@@ -187,7 +187,7 @@ fn is_elsewhere(ring: &Ring) -> bool {
 }
 
 /// Looks at a process, and at its ring again.
-fn look(found: &Found, before: Option<&Times>, symbols: &Symbols) -> Rank {
+fn look(found: &Found, before: Option<&Times>, symbols: &Symbols) -> RankState {
     let ring = found.again();
     let is_here = ring.boot == boot();
     let state = found.pid.and_then(process::state);
@@ -198,7 +198,7 @@ fn look(found: &Found, before: Option<&Times>, symbols: &Symbols) -> Rank {
         None => Life::Elsewhere,
     };
     let pid = found.pid.and_then(|pid| u32::try_from(pid).ok());
-    let mut rank = Rank {
+    let mut rank = RankState {
         pid: pid.unwrap_or(ring.pid),
         life,
         before: found.ring.clone(),

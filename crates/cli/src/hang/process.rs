@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use tllmprof_attach::View;
+use tllmprof_attach::ProcessView;
 
-use super::python::Python;
-use super::state::{Rank, Thread};
+use super::python::PythonState;
+use super::state::{RankState, Thread};
 use super::symbols::Symbols;
 
 /// Processor time of each thread, in the kernel's units.
@@ -53,14 +53,14 @@ pub fn times(pid: u64) -> Times {
 }
 
 /// A system call in which a thread sleeps, from its file `syscall`.
-struct Call {
+struct SystemCallState {
     number: i64,
     arguments: [u64; 6],
     stack_pointer: u64,
     instruction: u64,
 }
 
-impl Call {
+impl SystemCallState {
     fn read(pid: u64, id: u32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/task/{id}/syscall")).ok()?)
     }
@@ -133,11 +133,16 @@ impl Call {
 
 /// Reads the threads of a process, and the stacks of those that matter. `before`: their processor times a moment ago.
 /// Returns the reason if its memory cannot be read.
-pub fn look(pid: u64, before: &Times, symbols: &Symbols, rank: &mut Rank) -> Result<(), String> {
+pub fn look(
+    pid: u64,
+    before: &Times,
+    symbols: &Symbols,
+    rank: &mut RankState,
+) -> Result<(), String> {
     let folder = |id: u32| format!("/proc/{pid}/task/{id}");
-    let calls: BTreeMap<u32, Call> = thread_numbers(pid)
+    let calls: BTreeMap<u32, SystemCallState> = thread_numbers(pid)
         .into_iter()
-        .filter_map(|id| Some((id, Call::read(pid, id)?)))
+        .filter_map(|id| Some((id, SystemCallState::read(pid, id)?)))
         .collect();
     rank.threads = thread_numbers(pid)
         .into_iter()
@@ -149,15 +154,15 @@ pub fn look(pid: u64, before: &Times, symbols: &Symbols, rank: &mut Rank) -> Res
                 name: name.trim_end().to_owned(),
                 state,
                 ran: before.get(&id).is_some_and(|before| *before != time),
-                call: calls.get(&id).map(Call::name),
+                call: calls.get(&id).map(SystemCallState::name),
                 ..Thread::default()
             })
         })
         .collect();
     let view = i32::try_from(pid).map_err(|_| String::new())?;
-    let view = View::open(view).map_err(|error| error.to_string())?;
-    let python = Python::find(&view);
-    let gil = python.as_ref().and_then(Python::gil);
+    let view = ProcessView::open(view).map_err(|error| error.to_string())?;
+    let python = PythonState::find(&view);
+    let gil = python.as_ref().and_then(PythonState::gil);
     rank.gil_holder = gil
         .as_ref()
         .map(|gil| gil.holder)
@@ -218,7 +223,7 @@ mod tests {
     fn a_thread_that_waits_for_a_mutex_is_known_by_its_call() {
         let futex = |operation: u64, value: u64| {
             let number = libc::SYS_futex;
-            Call::parse(&format!(
+            SystemCallState::parse(&format!(
                 "{number} 0x7f00 {operation:#x} {value:#x} 0x0 0x0 0x0 0x7ffd10 0x7f22ad\n"
             ))
             .unwrap()
@@ -233,9 +238,11 @@ mod tests {
         );
         assert_eq!(call.name(), "futex");
         assert_eq!(
-            Call::parse("-1 0x7ffd10 0x7f22ad\n").unwrap().name(),
+            SystemCallState::parse("-1 0x7ffd10 0x7f22ad\n")
+                .unwrap()
+                .name(),
             "a page fault"
         );
-        assert!(Call::parse("running\n").is_none());
+        assert!(SystemCallState::parse("running\n").is_none());
     }
 }

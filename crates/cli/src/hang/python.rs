@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tllmprof_attach::View;
+use tllmprof_attach::ProcessView;
 use tllmprof_cpython::{Holder, Layout, Life, ThreadsLayout, Top, WORDS, owner};
 
 /// Limits for what is read, whatever the memory holds.
@@ -17,8 +17,8 @@ const TID_IN_PTHREAD: u64 = 720;
 const TAGS: u64 = 0b111;
 
 /// The interpreter of a process.
-pub struct Python<'a> {
-    view: &'a View,
+pub struct PythonState<'a> {
+    view: &'a ProcessView,
     layout: Layout,
     threads: ThreadsLayout,
     runtime: u64,
@@ -32,9 +32,9 @@ pub struct Gil {
     pub range: Range<u64>,
 }
 
-impl<'a> Python<'a> {
+impl<'a> PythonState<'a> {
     /// Finds the main interpreter.
-    pub fn find(view: &'a View) -> Option<Self> {
+    pub fn find(view: &'a ProcessView) -> Option<Self> {
         let runtime = view.variable("_PyRuntime")?;
         let minor = minor(view)?;
         let words = || {
@@ -172,7 +172,7 @@ impl<'a> Python<'a> {
 
 /// Returns the second number of Python's version, from the variable that has it since 3.11, or else from the name of the
 /// library or the program.
-fn minor(view: &View) -> Option<u32> {
+fn minor(view: &ProcessView) -> Option<u32> {
     let by_variable = || {
         let mut bytes = [0; 8];
         let place = view.variable("Py_Version")?;
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     /// A process that runs `code`, and a view of it once it has printed a line.
-    fn with_python(code: &str, act: impl FnOnce(u32, &View)) {
+    fn with_python(code: &str, act: impl FnOnce(u32, &ProcessView)) {
         let Ok(mut child) = Command::new("python3")
             .args(["-c", code])
             .stdin(Stdio::piped())
@@ -212,7 +212,7 @@ mod tests {
         let out = child.stdout.take().unwrap();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
         assert_eq!(line, "here\n");
-        let view = View::open(child.id().cast_signed()).unwrap();
+        let view = ProcessView::open(child.id().cast_signed()).unwrap();
         act(child.id(), &view);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -231,7 +231,7 @@ def run():
 run()
 ";
         with_python(code, |pid, view| {
-            let python = Python::find(view).unwrap();
+            let python = PythonState::find(view).unwrap();
             let stack = python.stack(pid);
             let name = |function: &String| {
                 let name = function.split(' ').next().unwrap_or_default();

@@ -4,7 +4,7 @@ use tllmprof_record::Ring;
 
 /// A process of a run.
 #[derive(Clone, Debug)]
-pub struct Rank {
+pub struct RankState {
     /// Its number here; that of its ring if it is not here.
     pub pid: u32,
     pub life: Life,
@@ -49,7 +49,7 @@ pub struct Thread {
     pub waits_for_gil: bool,
 }
 
-impl Rank {
+impl RankState {
     /// Returns a name for messages.
     pub fn name(&self) -> String {
         match self.number() {

@@ -10,10 +10,10 @@ use tllmprof_symbols::{Image, demangle, short};
 use crate::live::beyond;
 
 /// The functions of a module by address, with their sizes and names.
-type Functions = BTreeMap<u64, (u64, String)>;
+type FileFunctions = BTreeMap<u64, (u64, String)>;
 
 #[derive(Default)]
-pub struct Symbols(Mutex<BTreeMap<PathBuf, Arc<Functions>>>);
+pub struct Symbols(Mutex<BTreeMap<PathBuf, Arc<FileFunctions>>>);
 
 impl Symbols {
     /// Returns the function and the module's file name of each frame of a process. A function that is not known is
@@ -30,7 +30,7 @@ impl Symbols {
         frames.iter().map(name).collect()
     }
 
-    fn functions(&self, path: &Path) -> Arc<Functions> {
+    fn functions(&self, path: &Path) -> Arc<FileFunctions> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let functions = known
             .entry(path.to_owned())
@@ -39,9 +39,9 @@ impl Symbols {
     }
 }
 
-fn read(path: &Path) -> Functions {
+fn read(path: &Path) -> FileFunctions {
     let Ok(image) = Image::open(path) else {
-        return Functions::new();
+        return FileFunctions::new();
     };
     let named = |function: tllmprof_symbols::Function<'_>| {
         let name = function.names.first()?;

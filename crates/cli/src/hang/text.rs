@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use tllmprof_config::printable;
 use tllmprof_report::Time;
 
-use super::state::{Life, Rank, Thread};
-use super::verdict::{self, Answer, Cause, Verdict};
+use super::state::{Life, RankState, Thread};
+use super::verdict::{self, Answer, HangVerdict, StuckCause};
 
 /// Returns the verdict, and a line for each rank.
-pub fn text(verdict: &Verdict, ranks: &[Rank]) -> String {
+pub fn text(verdict: &HangVerdict, ranks: &[RankState]) -> String {
     let answer = match verdict.answer {
         Answer::Stuck => "stuck",
         Answer::NotStuck => "not stuck",
@@ -24,7 +24,7 @@ pub fn text(verdict: &Verdict, ranks: &[Rank]) -> String {
     text
 }
 
-fn line(rank: &Rank) -> String {
+fn line(rank: &RankState) -> String {
     let mut parts = vec![format!("{} (process {})", rank.name(), rank.pid)];
     let life = match rank.life {
         Life::Runs => None,
@@ -52,7 +52,7 @@ fn line(rank: &Rank) -> String {
     if rank.ring.is_late {
         parts.push("collectives before the attach are not known".to_owned());
     }
-    if let Some(cause) = Cause::find(rank).filter(|_| rank.life == Life::Runs) {
+    if let Some(cause) = StuckCause::find(rank).filter(|_| rank.life == Life::Runs) {
         parts.push(cause.text);
     }
     if let Some(quiet) = rank.quiet_ns {
@@ -79,7 +79,7 @@ fn thread(thread: &Thread) -> Value {
     })
 }
 
-fn rank(rank: &Rank) -> Value {
+fn rank(rank: &RankState) -> Value {
     let ring = &rank.ring;
     let life = match rank.life {
         Life::Runs => "runs",
@@ -131,7 +131,7 @@ fn rank(rank: &Rank) -> Value {
 }
 
 /// Returns verdict and ranks as JSON.
-pub fn json(verdict: &Verdict, ranks: &[Rank]) -> Value {
+pub fn json(verdict: &HangVerdict, ranks: &[RankState]) -> Value {
     let about = verdict.ranks.iter().map(|index| ranks[*index].number());
     json!({
         "verdict": {

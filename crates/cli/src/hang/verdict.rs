@@ -6,13 +6,13 @@ use serde::Serialize;
 use tllmprof_record::{Called, Operation};
 use tllmprof_report::{Bytes, Time};
 
-use super::state::{Life, Rank, Thread};
+use super::state::{Life, RankState, Thread};
 
 /// Ranks that have been quiet for less time are not called stuck.
 const LEAST_QUIET_NS: u64 = 3_000_000_000;
-/// A wait for the GPU is called stuck if it takes so many times as long as the longest of the latest steps.
+/// A wait for the GPU is called stuck if it takes this many times as long as the longest of the latest steps.
 const LONGER_THAN_STEPS: u64 = 2;
-/// A thread that has used the processor for longer than this, and for so many times as long as the longest of the latest
+/// A thread that has used the processor for longer than this, and for this many times as long as the longest of the latest
 /// steps, may as well wait.
 const LONGEST_WORK_NS: u64 = 60_000_000_000;
 const LONGER_WORK_THAN_STEPS: u64 = 10;
@@ -57,7 +57,7 @@ pub enum Answer {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Verdict {
+pub struct HangVerdict {
     pub answer: Answer,
     pub kind: Kind,
     /// The ranks that it is about, as indices.
@@ -65,7 +65,7 @@ pub struct Verdict {
     pub text: String,
 }
 
-impl Verdict {
+impl HangVerdict {
     fn new(answer: Answer, kind: Kind, ranks: Vec<usize>, text: String) -> Self {
         Self {
             answer,
@@ -77,11 +77,11 @@ impl Verdict {
 }
 
 /// Judges all ranks. Ranks that share no communicator are judged apart, and the worst verdict counts.
-pub fn judge(ranks: &[Rank]) -> Verdict {
+pub fn judge(ranks: &[RankState]) -> HangVerdict {
     let parts = parts(ranks);
     let mut verdicts: Vec<_> = parts.iter().map(|part| judge_part(ranks, part)).collect();
     // Processes that are gone matter only if nothing of the run is left, or if what is left does not move.
-    let is_gone = |verdict: &Verdict| {
+    let is_gone = |verdict: &HangVerdict| {
         let mut its = verdict.ranks.iter();
         its.all(|rank| ranks[*rank].life == Life::Gone)
     };
@@ -95,7 +95,7 @@ pub fn judge(ranks: &[Rank]) -> Verdict {
     {
         verdicts.retain(|one| !is_gone(one));
     }
-    let weight = |verdict: &Verdict| match (verdict.answer, verdict.kind) {
+    let weight = |verdict: &HangVerdict| match (verdict.answer, verdict.kind) {
         (Answer::Stuck, _) => 0,
         (Answer::CannotTell, _) => 1,
         (Answer::NotStuck, Kind::Busy) => 2,
@@ -106,12 +106,12 @@ pub fn judge(ranks: &[Rank]) -> Verdict {
     let worst = verdicts.into_iter().min_by_key(weight);
     worst.unwrap_or_else(|| {
         let text = "no rank is known".to_owned();
-        Verdict::new(Answer::CannotTell, Kind::Unclear, Vec::new(), text)
+        HangVerdict::new(Answer::CannotTell, Kind::Unclear, Vec::new(), text)
     })
 }
 
 /// Returns the ranks that share communicators, in groups.
-fn parts(ranks: &[Rank]) -> Vec<Vec<usize>> {
+fn parts(ranks: &[RankState]) -> Vec<Vec<usize>> {
     let mut parts: Vec<(BTreeSet<u64>, Vec<usize>)> = Vec::new();
     for (index, rank) in ranks.iter().enumerate() {
         let ids = rank.ring.communicators.iter().map(|one| one.id);
@@ -132,7 +132,7 @@ fn parts(ranks: &[Rank]) -> Vec<Vec<usize>> {
     parts.into_iter().map(|(_, its)| its).collect()
 }
 
-fn judge_part(ranks: &[Rank], part: &[usize]) -> Verdict {
+fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     let all = || part.iter().map(|index| &ranks[*index]);
     let where_life = |life| {
         let its = part.iter().copied();
@@ -147,11 +147,11 @@ fn judge_part(ranks: &[Rank], part: &[usize]) -> Verdict {
             names(ranks, &stopped),
             ranks[first].pid
         );
-        return Verdict::new(Answer::Stuck, Kind::Stopped, stopped, text);
+        return HangVerdict::new(Answer::Stuck, Kind::Stopped, stopped, text);
     }
-    if all().any(Rank::has_moved) {
+    if all().any(RankState::has_moved) {
         let text = "steps or collectives advance: slow, not stuck".to_owned();
-        return Verdict::new(Answer::NotStuck, Kind::Moves, part.to_vec(), text);
+        return HangVerdict::new(Answer::NotStuck, Kind::Moves, part.to_vec(), text);
     }
     let gone = where_life(Life::Gone);
     if gone.len() == part.len() {
@@ -168,7 +168,7 @@ fn judge_part(ranks: &[Rank], part: &[usize]) -> Verdict {
             names(ranks, &gone),
             last_of(&ranks[first])
         );
-        return Verdict::new(Answer::Stuck, Kind::Dead, gone, text);
+        return HangVerdict::new(Answer::Stuck, Kind::Dead, gone, text);
     }
     if let Some(verdict) = mismatch(ranks, part) {
         return verdict;
@@ -189,10 +189,10 @@ fn judge_part(ranks: &[Rank], part: &[usize]) -> Verdict {
 }
 
 /// Judges processes that are all gone.
-fn judge_gone(ranks: &[Rank], part: &[usize]) -> Verdict {
+fn judge_gone(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     if part.iter().all(|index| ranks[*index].ring.has_ended) {
         let text = "all processes have ended by themselves".to_owned();
-        return Verdict::new(Answer::NotStuck, Kind::Ended, part.to_vec(), text);
+        return HangVerdict::new(Answer::NotStuck, Kind::Ended, part.to_vec(), text);
     }
     let at_end = mismatch(ranks, part).or_else(|| behind(ranks, part));
     let (kind, its, text) = match at_end {
@@ -204,11 +204,11 @@ fn judge_gone(ranks: &[Rank], part: &[usize]) -> Verdict {
         ),
     };
     let text = format!("all processes are gone; at their end {text}");
-    Verdict::new(Answer::CannotTell, kind, its, text)
+    HangVerdict::new(Answer::CannotTell, kind, its, text)
 }
 
 /// Returns the names of some ranks: `rank 3 and rank 5`.
-fn names(ranks: &[Rank], which: &[usize]) -> String {
+fn names(ranks: &[RankState], which: &[usize]) -> String {
     const SHOWN: usize = 4;
     let mut names: Vec<_> = which.iter().map(|index| ranks[*index].name()).collect();
     if names.len() > SHOWN {
@@ -223,7 +223,7 @@ fn names(ranks: &[Rank], which: &[usize]) -> String {
     }
 }
 
-fn last_of(rank: &Rank) -> String {
+fn last_of(rank: &RankState) -> String {
     match rank.ring.collectives.last() {
         Some(call) => format!(" after {}", collective(rank, call)),
         None => String::new(),
@@ -231,7 +231,7 @@ fn last_of(rank: &Rank) -> String {
 }
 
 /// Returns the name of a communicator of this rank.
-pub fn communicator(rank: &Rank, id: u64) -> String {
+pub fn communicator(rank: &RankState, id: u64) -> String {
     let mut all = rank.ring.communicators.iter();
     let place = all.find(|one| one.id == id).and_then(|one| one.place);
     let Some((number, size)) = place else {
@@ -253,7 +253,7 @@ fn arguments(operation: &Operation) -> String {
 }
 
 /// Returns a collective with its number and arguments.
-pub fn collective(rank: &Rank, call: &Called) -> String {
+pub fn collective(rank: &RankState, call: &Called) -> String {
     format!(
         "{} #{} of {} ({})",
         call.operation.collective,
@@ -264,7 +264,7 @@ pub fn collective(rank: &Rank, call: &Called) -> String {
 }
 
 /// Returns the collectives of all ranks of a communicator that are still in its ring, by number.
-fn calls_of(rank: &Rank, id: u64) -> BTreeMap<u64, &Called> {
+fn calls_of(rank: &RankState, id: u64) -> BTreeMap<u64, &Called> {
     let calls = rank.ring.collectives.iter();
     calls
         .filter(|call| call.communicator == id && call.operation.collective.is_of_all_ranks())
@@ -273,7 +273,7 @@ fn calls_of(rank: &Rank, id: u64) -> BTreeMap<u64, &Called> {
 }
 
 /// Returns the communicators that at least two of the ranks use, each with these ranks.
-fn shared(ranks: &[Rank], part: &[usize]) -> BTreeMap<u64, Vec<usize>> {
+fn shared(ranks: &[RankState], part: &[usize]) -> BTreeMap<u64, Vec<usize>> {
     let mut users: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for index in part {
         for one in &ranks[*index].ring.communicators {
@@ -285,13 +285,13 @@ fn shared(ranks: &[Rank], part: &[usize]) -> BTreeMap<u64, Vec<usize>> {
 }
 
 /// Finds the first collective that ranks called differently.
-fn mismatch(ranks: &[Rank], part: &[usize]) -> Option<Verdict> {
+fn mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     let shared = shared(ranks, part);
     let mut shared = shared.iter();
     shared.find_map(|(id, users)| mismatch_in(ranks, *id, users))
 }
 
-fn mismatch_in(ranks: &[Rank], id: u64, users: &[usize]) -> Option<Verdict> {
+fn mismatch_in(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerdict> {
     let calls: Vec<_> = users
         .iter()
         .map(|index| calls_of(&ranks[*index], id))
@@ -342,14 +342,14 @@ fn mismatch_in(ranks: &[Rank], id: u64, users: &[usize]) -> Option<Verdict> {
         } else {
             Kind::Mismatch
         };
-        return Some(Verdict::new(Answer::Stuck, kind, its.clone(), text));
+        return Some(HangVerdict::new(Answer::Stuck, kind, its.clone(), text));
     }
     None
 }
 
 /// Finds ranks whose graphs hold other collectives than those of the others. If their lists are no longer whole, they
 /// are not compared. Only for ranks that all wait for the GPU: while they capture, their lists differ.
-fn captured_mismatch(ranks: &[Rank], part: &[usize]) -> Option<Verdict> {
+fn captured_mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     const WHOLE: usize = 256;
     for (id, users) in &shared(ranks, part) {
         let list = |index: &usize| {
@@ -375,7 +375,7 @@ fn captured_mismatch(ranks: &[Rank], part: &[usize]) -> Option<Verdict> {
                 names(ranks, &odd),
                 communicator(&ranks[odd[0]], *id)
             );
-            return Some(Verdict::new(Answer::Stuck, Kind::Mismatch, odd, text));
+            return Some(HangVerdict::new(Answer::Stuck, Kind::Mismatch, odd, text));
         }
     }
     None
@@ -383,7 +383,7 @@ fn captured_mismatch(ranks: &[Rank], part: &[usize]) -> Option<Verdict> {
 
 /// Finds the rank that did not enter a collective that others have entered. If it waits in another collective for
 /// another rank, that one counts.
-fn behind(ranks: &[Rank], part: &[usize]) -> Option<Verdict> {
+fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     let shared = shared(ranks, part);
     // The collectives that some ranks have entered and others have not, with the latter.
     let mut missing = Vec::new();
@@ -416,7 +416,12 @@ fn behind(ranks: &[Rank], part: &[usize]) -> Option<Verdict> {
             names(ranks, late),
             communicator(&ranks[late[0]], *id)
         );
-        return Some(Verdict::new(Answer::Stuck, Kind::Order, late.clone(), text));
+        return Some(HangVerdict::new(
+            Answer::Stuck,
+            Kind::Order,
+            late.clone(),
+            text,
+        ));
     };
     let late: Vec<_> = late
         .iter()
@@ -440,7 +445,7 @@ fn behind(ranks: &[Rank], part: &[usize]) -> Option<Verdict> {
     let since = rank
         .quiet_ns
         .map_or(String::new(), |quiet| format!(" since {}", Time(quiet)));
-    let cause = Cause::find(rank);
+    let cause = StuckCause::find(rank);
     let (answer, kind) = match &cause {
         Some(cause) if cause.kind == Kind::Busy => (Answer::NotStuck, Kind::Busy),
         Some(cause) if matches!(cause.kind, Kind::Deadlock | Kind::Lock | Kind::Gil) => {
@@ -453,24 +458,24 @@ fn behind(ranks: &[Rank], part: &[usize]) -> Option<Verdict> {
         None => String::new(),
     };
     let text = format!("{} did not enter {what}{why}", names(ranks, &late));
-    Some(Verdict::new(answer, kind, late, text))
+    Some(HangVerdict::new(answer, kind, late, text))
 }
 
 /// Judges ranks that have all entered the same collectives.
-fn together(ranks: &[Rank], part: &[usize]) -> Verdict {
+fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     let causes: Vec<_> = part
         .iter()
-        .filter_map(|index| Some((*index, Cause::find(&ranks[*index])?)))
+        .filter_map(|index| Some((*index, StuckCause::find(&ranks[*index])?)))
         .collect();
     let of_kind = |kind| causes.iter().find(move |(_, cause)| cause.kind == kind);
-    let about = |index: usize, cause: &Cause| {
+    let about = |index: usize, cause: &StuckCause| {
         let quiet = ranks[index].quiet_ns.map(Time);
         let since = quiet.map_or(String::new(), |quiet| format!(" since {quiet}"));
         format!("{}: {}{since}", ranks[index].name(), cause.text)
     };
     for kind in [Kind::Deadlock, Kind::Lock, Kind::Gil] {
         if let Some((index, cause)) = of_kind(kind) {
-            return Verdict::new(Answer::Stuck, kind, vec![*index], about(*index, cause));
+            return HangVerdict::new(Answer::Stuck, kind, vec![*index], about(*index, cause));
         }
     }
     let waiting = causes.iter().filter(|(_, cause)| cause.kind == Kind::Gpu);
@@ -487,7 +492,7 @@ fn together(ranks: &[Rank], part: &[usize]) -> Verdict {
                 "{}, while the others wait for the GPU",
                 about(*index, cause)
             );
-            return Verdict::new(Answer::Stuck, Kind::NotEntered, others, text);
+            return HangVerdict::new(Answer::Stuck, Kind::NotEntered, others, text);
         }
         if let Some(verdict) = captured_mismatch(ranks, part).filter(|_| others.is_empty()) {
             return verdict;
@@ -508,7 +513,7 @@ fn together(ranks: &[Rank], part: &[usize]) -> Verdict {
         } else {
             Answer::NotStuck
         };
-        return Verdict::new(answer, Kind::Gpu, waiting, text);
+        return HangVerdict::new(answer, Kind::Gpu, waiting, text);
     }
     let same = match part.len() {
         1 => String::new(),
@@ -526,35 +531,35 @@ fn together(ranks: &[Rank], part: &[usize]) -> Verdict {
                 format!("{text}; a wait for the GPU that does not sleep looks the same"),
             ),
         };
-        return Verdict::new(answer, Kind::Busy, vec![*index], text);
+        return HangVerdict::new(answer, Kind::Busy, vec![*index], text);
     }
     match causes.first() {
         Some((index, cause)) => {
             let text = format!("{same}{}", about(*index, cause));
-            Verdict::new(Answer::NotStuck, Kind::Idle, part.to_vec(), text)
+            HangVerdict::new(Answer::NotStuck, Kind::Idle, part.to_vec(), text)
         }
         None => {
             let text = format!("{same}the threads of {} cannot be read", names(ranks, part));
-            Verdict::new(Answer::CannotTell, Kind::Unclear, part.to_vec(), text)
+            HangVerdict::new(Answer::CannotTell, Kind::Unclear, part.to_vec(), text)
         }
     }
 }
 
 /// Returns the longest of the latest steps of some ranks, in nanoseconds.
-fn longest_step(ranks: &[Rank], part: &[usize]) -> Option<u64> {
+fn longest_step(ranks: &[RankState], part: &[usize]) -> Option<u64> {
     let steps = part.iter().filter_map(|index| ranks[*index].longest_step());
     steps.max()
 }
 
-/// The reason why a rank does not go on.
-pub struct Cause {
+/// The reason why a rank does not continue.
+pub struct StuckCause {
     pub kind: Kind,
     pub text: String,
 }
 
-impl Cause {
-    /// Finds why the thread that makes the steps does not go on; `None` if nothing is known of it.
-    pub fn find(rank: &Rank) -> Option<Self> {
+impl StuckCause {
+    /// Finds why the thread that makes the steps does not continue; `None` if nothing is known of it.
+    pub fn find(rank: &RankState) -> Option<Self> {
         let first = rank.main_thread()?;
         let mut chain = vec![first];
         let mut is_by_gil = false;
@@ -648,7 +653,9 @@ fn in_function(thread: &Thread) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tllmprof_record::{Captured, Collective, Communicator, Group, Ring, Step};
+    use tllmprof_record::{
+        CapturedCollective, CapturedGroup, Collective, Ring, RingCommunicator, RingStep,
+    };
 
     use super::*;
 
@@ -709,7 +716,7 @@ mod tests {
     }
 
     /// A rank that has made 10 all-reduces, of which the last is #9, and waits for the GPU.
-    fn rank(number: u32) -> Rank {
+    fn rank(number: u32) -> RankState {
         let pid = 100 * (number + 1);
         let ring = Ring {
             pid,
@@ -717,17 +724,17 @@ mod tests {
             steps_begun: 5,
             step_thread: pid,
             collectives_begun: 10,
-            groups: vec![Group {
+            groups: vec![CapturedGroup {
                 name: "TP".to_owned(),
                 rank: number,
                 size: RANKS as u32,
             }],
-            communicators: vec![Communicator {
+            communicators: vec![RingCommunicator {
                 id: COMMUNICATOR,
                 place: Some((number, RANKS as u32)),
                 sequence: 10,
             }],
-            steps: vec![Step {
+            steps: vec![RingStep {
                 number: 3,
                 begin_ns: 0,
                 end_ns: Some(SECOND),
@@ -737,7 +744,7 @@ mod tests {
                 .collect(),
             ..Ring::default()
         };
-        Rank {
+        RankState {
             pid,
             life: Life::Runs,
             before: ring.clone(),
@@ -748,18 +755,18 @@ mod tests {
         }
     }
 
-    fn ranks() -> Vec<Rank> {
+    fn ranks() -> Vec<RankState> {
         (0..RANKS as u32).map(rank).collect()
     }
 
     /// Changes a ring, as it is and as it was.
-    fn change(rank: &mut Rank, act: impl Fn(&mut Ring)) {
+    fn change(rank: &mut RankState, act: impl Fn(&mut Ring)) {
         act(&mut rank.ring);
         act(&mut rank.before);
     }
 
     /// Rank 3 has not made the last `count` collectives.
-    fn without_last(count: usize) -> Vec<Rank> {
+    fn without_last(count: usize) -> Vec<RankState> {
         let mut ranks = ranks();
         change(&mut ranks[3], |ring| {
             ring.collectives.truncate(10 - count);
@@ -768,7 +775,7 @@ mod tests {
         ranks
     }
 
-    fn judged(ranks: &[Rank]) -> (Answer, Kind, Vec<usize>, String) {
+    fn judged(ranks: &[RankState]) -> (Answer, Kind, Vec<usize>, String) {
         let verdict = judge(ranks);
         (verdict.answer, verdict.kind, verdict.ranks, verdict.text)
     }
@@ -935,7 +942,7 @@ mod tests {
         for (index, rank) in ranks.iter_mut().enumerate() {
             let times = if index == 2 { 159 } else { 160 };
             change(rank, |ring| {
-                ring.captured = vec![Captured {
+                ring.captured = vec![CapturedCollective {
                     communicator: COMMUNICATOR,
                     operation: all_reduce(),
                     times,
@@ -998,7 +1005,7 @@ mod tests {
         // Rank 0 waits in the first communicator for rank 1, which waits in the second for rank 2.
         let mut ranks: Vec<_> = (0..3).map(rank).collect();
         let use_of = |ring: &mut Ring, id, sequence| {
-            ring.communicators.push(Communicator {
+            ring.communicators.push(RingCommunicator {
                 id,
                 place: Some((0, 2)),
                 sequence,

@@ -21,7 +21,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tllmprof_config::{Level, RunId};
 
-use crate::supervised::Held;
+use crate::supervised::HeldSignals;
 use crate::{inherited, output};
 
 /// Time to wait for the last message of the sampling process, which may still be loading NVML.
@@ -112,7 +112,7 @@ impl Sampler {
 fn fork(plan: SamplingPlan) -> Result<(libc::pid_t, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     // The terminal's signals are meant for the program; this child ends after it.
-    let _held = Held::now();
+    let _held = HeldSignals::now();
     // SAFETY: the process has one thread, so no other thread can leave anything half done in the child.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()).context("fork"),

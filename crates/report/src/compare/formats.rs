@@ -8,7 +8,7 @@ use quick_xml::Writer;
 use quick_xml::events::BytesText;
 use serde::Serialize;
 
-use super::why::Cause;
+use super::why::RankedCause;
 use super::{Comparison, Measure, Met};
 use crate::numbers::bootstrap::Change;
 use crate::numbers::parts::PartChange;
@@ -52,7 +52,7 @@ impl<'a> CsvRow<'a> {
         )
     }
 
-    fn of_cause(cause: &'a Cause) -> Self {
+    fn of_cause(cause: &'a RankedCause) -> Self {
         let relative = (cause.base > 0.0 && cause.other > 0.0).then(|| Change {
             relative: cause.other / cause.base - 1.0,
             interval: None,

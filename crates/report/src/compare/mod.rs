@@ -35,7 +35,7 @@ use pace::{Gpu, IterationClass, Pace};
 use series::Series;
 use verdict::MIN_DIFFERENCE;
 pub use verdict::{Outcome, WITHIN};
-use why::Why;
+use why::RankedCauses;
 
 /// Name of the measure that the verdict is checked against.
 const MEDIAN: &str = "iteration, p50";
@@ -52,7 +52,7 @@ pub struct Comparison {
     base: Side,
     other: Side,
     measures: Vec<Measure>,
-    why: Why,
+    why: RankedCauses,
     kernels: Vec<PartChange>,
     /// Numbers of iterations that `kernels` and `layers` are based on.
     kernels_of: [u64; 2],
@@ -237,7 +237,7 @@ impl Comparison {
         let mut notes = notes::find(&runs, &base_side, &other_side, which);
         let mut measures = Vec::new();
         let mut parts = Parts::default();
-        let mut why = Why::default();
+        let mut why = RankedCauses::default();
         if let ([Some(a), Some(b)], true) = (slowest, is_comparable) {
             let processes = [runs[0][&a], runs[1][&b]];
             let of_slowest = [&paces[0][&a], &paces[1][&b]];
@@ -248,7 +248,7 @@ impl Comparison {
             gpu_times(processes, is_alike, &mut measures, &mut notes);
             parts = Parts::compare(processes, asked, &mut notes);
             let [base, other] = [0, 1].map(|side| [(processes[side], of_slowest[side].period())]);
-            why = Why::find([&base, &other]);
+            why = RankedCauses::find([&base, &other]);
         }
         let verdict = match is_comparable {
             true if is_of_trace => Outcome::NoIterations,

@@ -1,7 +1,7 @@
 //! Comparison of several runs of each side. It is based on the variation between runs, not on that within a run.
 
 use super::pace::{IterationClass, Pace};
-use super::why::Why;
+use super::why::RankedCauses;
 use super::{Asked, Comparison, Outcome, ranks, slowest, which};
 use crate::kernels::compare as kernels;
 use crate::layers::compare as layers;
@@ -101,7 +101,7 @@ impl Comparison {
                 runs.map(|run| (run.process, run.pace.period()))
                     .collect::<Vec<_>>()
             });
-            found.why = Why::find([&base, &other]);
+            found.why = RankedCauses::find([&base, &other]);
         }
         found.runs = [base.len(), other.len()];
         let rate = found.measures.first().map(|rate| rate.change);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::why::{View, Why};
+use super::why::{CauseView, RankedCauses};
 use super::{Comparison, MIN_DIFFERENCE, Outcome, Side, Unit};
 use crate::numbers::bootstrap::Change;
 use crate::numbers::parts::PartChange;
@@ -118,8 +118,8 @@ impl Comparison {
     /// Adds the causes of a change that is certain, or of the difference of two whole traces.
     fn why(&self, lines: &mut Lines) {
         let by = match self.why.view {
-            Some(View::Gpu) => "by the GPU's time",
-            Some(View::Host) => "by the host's time",
+            Some(CauseView::Gpu) => "by the GPU's time",
+            Some(CauseView::Host) => "by the host's time",
             None => return,
         };
         let is_changed = matches!(self.verdict, Outcome::Faster(..) | Outcome::Slower(..));
@@ -152,7 +152,7 @@ impl Comparison {
             let sum = small.iter().map(|cause| cause.more).sum();
             row(sum, None, &format!("{} more", small.len()), lines);
         }
-        let Why {
+        let RankedCauses {
             base, other, rest, ..
         } = self.why;
         row(rest, None, "in none of these", lines);

@@ -49,16 +49,16 @@ const MIN_SINGLE_SHARE: f64 = 0.5;
 
 /// The causes of a change of the time of an iteration.
 #[derive(Debug, Default, Serialize)]
-pub struct Why {
+pub struct RankedCauses {
     /// How the time is divided; `None` if neither the GPU's time nor the host's was recorded in both runs.
-    pub view: Option<View>,
+    pub view: Option<CauseView>,
     /// Mean time from the start of an iteration to that of the next, in nanoseconds.
     #[serde(rename = "base_ns")]
     pub base: f64,
     #[serde(rename = "other_ns")]
     pub other: f64,
     /// The largest difference first.
-    pub causes: Vec<Cause>,
+    pub causes: Vec<RankedCause>,
     /// The part of the change that no cause has, in nanoseconds.
     #[serde(rename = "rest_ns")]
     pub rest: f64,
@@ -67,7 +67,7 @@ pub struct Why {
 /// A division of an iteration's time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum View {
+pub enum CauseView {
     /// By the GPU's work, and by the activity of the host while it had none.
     Gpu,
     /// By the activity of the iteration's thread.
@@ -76,7 +76,7 @@ pub enum View {
 
 /// A part of an iteration that takes more or less time.
 #[derive(Debug, Serialize)]
-pub struct Cause {
+pub struct RankedCause {
     pub kind: Kind,
     pub name: String,
     /// What differs, such as `slower` or `new`.
@@ -111,7 +111,7 @@ pub enum Kind {
     Host,
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for RankedCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
             Kind::Kernel => "kernel ",
@@ -139,14 +139,14 @@ impl Amount {
 }
 
 /// The parts of an iteration, by kind and a name that both runs have.
-type Parts = BTreeMap<(Kind, String), (String, [Amount; 2])>;
+type PartAmounts = BTreeMap<(Kind, String), (String, [Amount; 2])>;
 
 /// A process of each run of one side, and the mean time from the start of one iteration to that of the next.
-pub type Runs<'a> = [(&'a Process, f64)];
+pub type WeightedRuns<'a> = [(&'a Process, f64)];
 
-impl Why {
+impl RankedCauses {
     /// Finds the causes. Each run is one process; of several runs, times are means.
-    pub fn find(sides: [&Runs<'_>; 2]) -> Self {
+    pub fn find(sides: [&WeightedRuns<'_>; 2]) -> Self {
         let [base, other] = sides.map(|runs| mean(runs.iter().map(|(_, period)| *period)));
         let mut why = Self {
             base,
@@ -163,8 +163,8 @@ impl Why {
         };
         let has_host = |process: &Process| process.ledger.host_iterations > 0;
         why.view = match () {
-            () if all().all(has_gpu) => Some(View::Gpu),
-            () if all().all(has_host) => Some(View::Host),
+            () if all().all(has_gpu) => Some(CauseView::Gpu),
+            () if all().all(has_host) => Some(CauseView::Host),
             () => None,
         };
         let Some(view) = why.view else {
@@ -193,7 +193,7 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 type Kernels = BTreeMap<String, (Amount, bool)>;
 
 /// Returns the kernels of one side, in an iteration.
-fn kernels(runs: &Runs<'_>) -> Kernels {
+fn kernels(runs: &WeightedRuns<'_>) -> Kernels {
     let mut all = Kernels::new();
     for (process, _) in runs
         .iter()
@@ -213,15 +213,15 @@ fn kernels(runs: &Runs<'_>) -> Kernels {
 }
 
 /// Returns the parts of the ledgers of both sides.
-fn parts(view: View, sides: [&Runs<'_>; 2]) -> Parts {
-    let mut parts = Parts::new();
+fn parts(view: CauseView, sides: [&WeightedRuns<'_>; 2]) -> PartAmounts {
+    let mut parts = PartAmounts::new();
     let kernels = sides.map(kernels);
     for (side, runs) in sides.into_iter().enumerate() {
         for (process, _) in runs {
             let ledger = &process.ledger;
             let (rows, iterations) = match view {
-                View::Gpu => (&ledger.gpu, ledger.gpu_iterations),
-                View::Host => (&ledger.host, ledger.host_iterations),
+                CauseView::Gpu => (&ledger.gpu, ledger.gpu_iterations),
+                CauseView::Host => (&ledger.host, ledger.host_iterations),
             };
             for row in rows {
                 let (kind, name) = kind_of(view, row);
@@ -249,7 +249,7 @@ fn parts(view: View, sides: [&Runs<'_>; 2]) -> Parts {
 
 /// Sets the numbers of kernels. A kernel that is too small for a row of one side's ledger gets its time there from the
 /// row of other work.
-fn count(kernels: &[Kernels; 2], parts: &mut Parts) {
+fn count(kernels: &[Kernels; 2], parts: &mut PartAmounts) {
     let mut small = [0.0; 2];
     for ((kind, key), (_, sides)) in parts.iter_mut() {
         if !matches!(kind, Kind::Kernel | Kind::Collective) {
@@ -274,12 +274,12 @@ fn count(kernels: &[Kernels; 2], parts: &mut Parts) {
 }
 
 /// Returns the kind of a ledger's row, and its name. A kernel is not told from other work here.
-fn kind_of(view: View, row: &LedgerRow) -> (Kind, &str) {
+fn kind_of(view: CauseView, row: &LedgerRow) -> (Kind, &str) {
     let cause = &*row.cause;
     let kind = match (view, row.kind) {
-        (View::Host, _) => return (Kind::Host, cause),
-        (View::Gpu, LedgerKind::Idle) => Kind::Idle,
-        (View::Gpu, _) => Kind::Gpu,
+        (CauseView::Host, _) => return (Kind::Host, cause),
+        (CauseView::Gpu, LedgerKind::Idle) => Kind::Idle,
+        (CauseView::Gpu, _) => Kind::Gpu,
     };
     let name = cause.strip_prefix(crate::ledger::IDLE);
     let name = name.or_else(|| cause.strip_prefix(BUSY)).unwrap_or(cause);
@@ -291,7 +291,7 @@ fn kind_of(view: View, row: &LedgerRow) -> (Kind, &str) {
 }
 
 /// Adds small rows of one run alone to the row of small ones.
-fn fold_small(parts: &mut Parts, periods: [f64; 2]) {
+fn fold_small(parts: &mut PartAmounts, periods: [f64; 2]) {
     let is_lonely = |[base, other]: &[Amount; 2]| {
         let share = (base.ns / periods[0]).max(other.ns / periods[1]);
         (base.ns == 0.0 || other.ns == 0.0) && share < MIN_LONELY_SHARE
@@ -329,7 +329,7 @@ fn fold_small(parts: &mut Parts, periods: [f64; 2]) {
 /// Returns the time of kernels by layer, if that says more than by kernel: one of several alike layers has about as much of
 /// the change as any kernel, or alike layers together have clearly more. `None` if not, if that kernel runs more or less
 /// often, or if layers do not divide that time.
-fn by_layer(sides: [&Runs<'_>; 2], kernels: &Parts) -> Option<Parts> {
+fn by_layer(sides: [&WeightedRuns<'_>; 2], kernels: &PartAmounts) -> Option<PartAmounts> {
     let is_kernel = |kind: Kind| matches!(kind, Kind::Kernel | Kind::Collective);
     let kernels = kernels.iter().filter(|((kind, _), _)| is_kernel(*kind));
     let (mut busy, mut most, mut is_as_often) = ([0.0; 2], 0.0, true);
@@ -403,11 +403,11 @@ fn by_layer(sides: [&Runs<'_>; 2], kernels: &Parts) -> Option<Parts> {
 }
 
 /// Returns the parts that differ, with the words for what differs, the largest difference first.
-fn causes(parts: Parts) -> Vec<Cause> {
+fn causes(parts: PartAmounts) -> Vec<RankedCause> {
     let all = parts.into_iter().map(|((kind, _), (name, [base, other]))| {
         let is_counted = base.count > 0.0 || other.count > 0.0;
         let is_collected = COLLECTED.contains(&&*name);
-        Cause {
+        RankedCause {
             kind,
             name,
             what: what(kind, is_collected, base, other),
@@ -446,7 +446,7 @@ fn what(kind: Kind, is_collected: bool, base: Amount, other: Amount) -> &'static
 }
 
 /// Joins a kernel that is gone with a new one of the same family that runs as often, if there is one of each.
-fn join_renamed(causes: &mut Vec<Cause>) {
+fn join_renamed(causes: &mut Vec<RankedCause>) {
     let mut families: BTreeMap<String, [Vec<usize>; 2]> = BTreeMap::new();
     for (place, cause) in causes.iter().enumerate() {
         let side = match cause.what {

@@ -171,8 +171,9 @@ fn idle_after(
     } else {
         "after them"
     };
+    let place = one.process.ledger.details.claims.mostly_in(claims);
     let evidence = format!(
-        "{some}; {when} the GPU has nothing to do {} of the time",
+        "{some}; {when} the GPU has nothing to do {} of the time{place}",
         Share(idle)
     );
     // Without recorded kernels, work that others launch meanwhile is not visible.

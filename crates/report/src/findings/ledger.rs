@@ -135,12 +135,14 @@ pub fn copies(one: &Evidence<'_>) -> Judgement {
         size,
         evidence,
     } = Copies::measure(one);
-    let idle = one.process.ledger.details.claims.share(Claim::Copy);
+    let claims = &one.process.ledger.details.claims;
+    let idle = claims.share(Claim::Copy);
     let (lost, evidence) = match idle > share {
         true => {
             let evidence = format!(
-                "{evidence}; the GPU has nothing to do {} of the time while the host copies, or runs short code around that",
-                Share(idle)
+                "{evidence}; the GPU has nothing to do {} of the time while the host copies, or runs short code around that{}",
+                Share(idle),
+                claims.mostly_in(&[Claim::Copy])
             );
             (idle, evidence)
         }

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use super::claim::Claim;
 use super::groups::Groups;
 use super::host::Sums;
-use super::keys::{HostCause, Named};
+use super::keys::{HostCause, NATIVE, Named, PYTHON};
 use super::split::Part;
 use super::{LedgerKind, Paths};
 use crate::events::iteration::part;
+use crate::numbers::units::Share;
 
 /// Maximum number of causes that a finding names.
 pub const NAMED: usize = 2;
@@ -66,6 +67,23 @@ impl Claims {
     pub fn code_and_short(&self, around: &[Claim]) -> Claimed {
         let short = around.iter().filter_map(|claim| self.short.get(claim));
         Claimed::sum(self.idle.get(&Claim::Code).into_iter().chain(short))
+    }
+
+    /// Returns the function in which most of the time of some claims passes, in words, with its share of all time; empty if
+    /// samples do not show it.
+    pub fn mostly_in(&self, claims: &[Claim]) -> String {
+        let rows = self.rows(claims);
+        let all: u64 = rows.iter().map(|(_, ns)| ns).sum();
+        let function = rows.first().and_then(|(cause, ns)| {
+            let python = cause.strip_prefix(PYTHON);
+            Some((python.or_else(|| cause.strip_prefix(NATIVE))?, *ns))
+        });
+        match function {
+            Some((name, ns)) if ns * 2 > all => {
+                format!("; mostly in {name} ({})", Share(self.share_of(ns)))
+            }
+            _ => String::new(),
+        }
     }
 
     /// Returns the share of the host's time in calls that copy without waiting, as a part of 1.

@@ -73,7 +73,7 @@ pub struct Path {
 }
 
 /// Functions with their numbers of samples.
-type Counts = Vec<(u32, u64)>;
+type NodeCounts = Vec<(u32, u64)>;
 
 /// Samples of one kind, by stack.
 #[derive(Debug, Default)]
@@ -188,8 +188,8 @@ impl PathSamples<'_> {
     /// Returns the functions that most samples have in common, and the callees that these pass nearly all of them on to,
     /// the outermost first, with their numbers of samples; and the functions that the last one calls, those with the
     /// most samples first.
-    fn way(&self, total: u64) -> (Counts, Counts) {
-        let mut way = Counts::new();
+    fn way(&self, total: u64) -> (NodeCounts, NodeCounts) {
+        let mut way = NodeCounts::new();
         let mut rest: Vec<_> = self.all.iter().collect();
         let is_next = |count: u64, caller: Option<&(u32, u64)>| {
             let passes_on = |(_, all): &(u32, u64)| count as f64 >= PASSED_ON * *all as f64;
@@ -202,7 +202,7 @@ impl PathSamples<'_> {
                     *next.entry(*function).or_default() += count;
                 }
             }
-            let mut next: Counts = next.into_iter().collect();
+            let mut next: NodeCounts = next.into_iter().collect();
             next.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
             match next.first() {
                 Some((function, count)) if is_next(*count, way.last()) => {
