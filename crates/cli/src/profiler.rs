@@ -19,7 +19,7 @@ pub struct Profiler {
     folder: &'static str,
     /// Its paths inside the folder of a version.
     inside: &'static [&'static str],
-    /// A folder in `/opt/nvidia` with another profiler that brings this one along, and its paths in there.
+    /// A folder in `/opt/nvidia` of another profiler that includes this one, and the paths of this one in that folder.
     along: Option<(&'static str, &'static [&'static str])>,
 }
 

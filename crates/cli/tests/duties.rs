@@ -101,7 +101,7 @@ fn block(signals: &[i32]) {
     }
 }
 
-/// Leaves room for one descriptor more than the standard ones: enough to start a program, and not for a process beside it.
+/// Leaves room for one descriptor more than the standard ones: enough to start a program, but not a second process.
 fn few_descriptors() {
     let limit = libc::rlimit {
         rlim_cur: 4,

@@ -110,8 +110,8 @@ fn a_shell_is_warned_and_finds_back() {
     let ended = finish(sh(&script, &ended.stdout).env("LD_PRELOAD", &other));
     assert_eq!(ended.stdout, format!("{} none 0\n", other.display()));
 
-    // With --log off there are no warnings. The other formats are not evaluated by a shell that stays, so they have
-    // none either.
+    // With --log off there are no warnings. Only the format for a shell changes the user's environment, so the other
+    // formats have none either.
     let mut quiet = scratch.tllmprof();
     assert_eq!(finish(quiet.args(["env", "--log", "off"])).stderr, "");
     assert_eq!(printed(&scratch, "mpirun", "").stderr, "");

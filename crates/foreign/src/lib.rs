@@ -70,7 +70,7 @@ pub struct Range<'a> {
 pub struct Call<'a> {
     /// The thread that made it.
     pub thread: u64,
-    /// The function's name, with or without the version of its interface.
+    /// The function's name. A suffix for its version, such as `_v2`, may be missing.
     pub name: &'a str,
     /// The number that the call shares with the GPU work that it launched; 0: none.
     pub correlation: u32,

@@ -9,7 +9,7 @@ pub type MonotonicNs = u64;
 /// pass at the rate of the whole record.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// Anchors in the order of their ticks, which is also the order of their other clocks. Never empty.
+    /// Anchors, sorted by their ticks. The readings of the other clocks are in the same order. Never empty.
     anchors: Vec<Anchor>,
     /// Nanoseconds per tick.
     rate: f64,

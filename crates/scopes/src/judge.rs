@@ -23,8 +23,8 @@ pub struct Kernel {
     pub grid: [u32; 3],
 }
 
-/// The kernels that graphs ran in a window of kernels: for each node, by CUPTI's number of its graph, its
-/// kernel; `None` if it was not always the same.
+/// The kernels that graphs ran while kernels were recorded. A key is CUPTI's number of a graph and the number of a
+/// node in it. The value is the kernel of that node, or `None` if it was not always the same.
 #[derive(Debug, Default)]
 pub struct Replayed {
     kernels: HashMap<(u32, u32), Option<Kernel>>,

@@ -259,7 +259,7 @@ impl State {
         self.turn.on(Event::Claims(Instant::now()));
     }
 
-    /// Lets the threads run to the next edge.
+    /// Lets the threads run until the next iteration at which a window opens, closes or is switched.
     pub fn run_on(&mut self) {
         let next = Some(self.turn.done().next());
         // If only the record needs each iteration, the driver's calls report it.

@@ -99,20 +99,25 @@ pub fn of_process(pid: u64) -> Result<Found> {
             _ => bail!("{pid}: {}", worded(&error.to_string())),
         }
     }
-    match mapped(pid) {
-        Some(path) => Ok(Found {
+    if let Some(path) = mapped(pid) {
+        return Ok(Found {
             pid: Some(pid),
             ring: read(&path)?,
             path,
-        }),
-        None if fs::read(format!("/proc/{pid}/maps")).is_err() => {
-            bail!("{pid}: it is a process of another user; only that user and root can look at it")
-        }
-        None if beyond::has_library(pid) => bail!(
+        });
+    }
+    match fs::read(format!("/proc/{pid}/maps")) {
+        Err(error) => bail!(
+            "{pid}: what it has mapped cannot be read: {} (wanted: a process of this user, or the right CAP_SYS_PTRACE)",
+            worded(&error.to_string())
+        ),
+        Ok(_) if beyond::has_library(pid) => bail!(
             "{pid}: it has the library and no ring: it was started without TLLMPROF_RING, which tllmprof run sets, or has \
              made no step and no communicator"
         ),
-        None => bail!("{pid}: it runs without the library (tllmprof run starts a program with it)"),
+        Ok(_) => {
+            bail!("{pid}: it runs without the library (tllmprof run starts a program with it)")
+        }
     }
 }
 

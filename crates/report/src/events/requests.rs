@@ -48,7 +48,8 @@ pub struct Candidates {
     /// Threads that gave the GPU work.
     workers: HashSet<u32>,
     functions: Vec<(u32, Span)>,
-    /// Calls that wait, and whether all work of their thread had ended before.
+    /// Calls that wait for the GPU: the thread, the time, and true if all work that the thread had launched had ended
+    /// before the call.
     calls: Vec<(u32, Span, bool)>,
     /// End of each thread's last call, and long times between two calls.
     ended: HashMap<u32, u64>,

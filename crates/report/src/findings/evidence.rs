@@ -6,7 +6,7 @@ use tllmprof_record::Metric;
 use crate::events::facts::CallRow;
 use crate::events::iteration::Iteration;
 use crate::events::named::Named;
-use crate::events::origin::SMALL_COST;
+use crate::events::origin::{Data, SMALL_COST};
 use crate::events::requests::gives_work;
 use crate::events::window::Window;
 use crate::findings::Confidence;
@@ -105,6 +105,14 @@ impl<'a> Evidence<'a> {
     pub fn iterations(&self) -> impl Iterator<Item = &'a Iteration> + use<'a> {
         let windows = &self.process.windows;
         windows.iter().flat_map(Window::qualified)
+    }
+
+    /// Returns the base of means over iterations, in words. If none was found, there is one span instead.
+    pub fn a_step(&self) -> &'static str {
+        match self.process.facts.origin.lacks(Data::Iterations) {
+            true => "in all",
+            false => "a step",
+        }
     }
 
     /// Returns the name of the time that shares are based on, which excludes waits for requests.

@@ -537,8 +537,9 @@ pub fn delayed(one: &Evidence<'_>) -> Judgement {
         slow => format!("; to blame in {} of {slow} slow iterations", lost.hit),
     };
     let evidence = format!(
-        "another thread was given the processor {} times a step: {} of the time{slow}",
+        "another thread was given the processor {} times {}: {} of the time{slow}",
         Rate(one.sum.a_step(times)),
+        one.a_step(),
         Share(share)
     );
     match share >= MIN_DELAYED
@@ -570,8 +571,9 @@ pub fn faults(one: &Evidence<'_>) -> Judgement {
         _ => format!(", {} of which read a disk", Rate(disk)),
     };
     let evidence = format!(
-        "{} page faults a step{disk}; the kernel works {} of the time for that thread",
+        "{} page faults {}{disk}; the kernel works {} of the time for that thread",
         Rate(faults),
+        one.a_step(),
         Share(share)
     );
     match faults >= MIN_FAULTS && share >= MIN_IN_KERNEL {

@@ -68,6 +68,6 @@ fn the_numbers_of_a_planned_window_stay_those_after_the_last_stream_capture() {
     }
     assert!(process.switches().is_empty(), "{:?}", process.switches());
     drop(process);
-    // If no window is planned by its numbers, there is nothing to wait for.
+    // If no window is given by the numbers of its iterations, sampling does not wait for one.
     until_sampled(&Process::ordered(variables, Orders::NONE));
 }

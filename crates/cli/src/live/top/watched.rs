@@ -87,7 +87,7 @@ impl Watched {
         self.processes.sort_by(order);
     }
 
-    /// Asks all processes. Processes that have ended are removed.
+    /// Reads the state of all processes and returns a row for each. Processes that have ended are removed.
     pub fn look(&mut self) -> Vec<Row> {
         if self.next.is_some_and(|next| Instant::now() >= next) {
             self.next = Some(Instant::now() + AGAIN);

@@ -84,7 +84,7 @@ fn kernels_show_whether_launches_hold_them_up() {
         ..with(kernels(24, every, 15 * US))
     };
     says(waits(90 * US), "host-waits", Verdict::Yes);
-    // Long code has a finding of its own.
+    // Host code that runs for longer between two calls is the finding `host-bound`.
     says(waits(400 * US), "host-waits", Verdict::No);
     let queue_is_full = SyntheticLoop {
         kernels: kernels(1000, 9900, 9800),
