@@ -34,7 +34,7 @@ pub fn value(name: &[u8]) -> *const c_char {
 }
 
 /// An entry of the environment, a terminated string. Values may be long, and the library looks up many variables when
-/// a process starts: so only as much of an entry is read as tells its name.
+/// a process starts: so an entry is read only up to the end of its name.
 #[derive(Clone, Copy)]
 struct Variable(*const c_char);
 

@@ -1,4 +1,4 @@
-//! What is known of a rank, from its ring and from `/proc`.
+//! The facts about a rank, from its ring and from `/proc`.
 
 use tllmprof_record::Ring;
 

@@ -47,7 +47,7 @@ pub enum Kind {
     Gpu,
 }
 
-/// Whether the ranks are stuck.
+/// The answer to the question of who is stuck.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {

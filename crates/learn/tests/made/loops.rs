@@ -90,7 +90,7 @@ fn chunks_mixed_with_decode() -> Vec<Record> {
     program.records()
 }
 
-/// Denoising steps of two passes each, with a read of the noise level; an image has twenty, and a decoder behind them.
+/// Denoising steps of two passes each, with a read of the noise level; an image has twenty, and a decoder after them.
 fn guidance_in_two_passes() -> Vec<Record> {
     let mut program = Program::new(404);
     for _ in 0..25 {

@@ -1,4 +1,4 @@
-//! What is known of the replacement of a function.
+//! The facts about the replacement of a function.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};

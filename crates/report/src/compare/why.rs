@@ -50,7 +50,7 @@ const MIN_SINGLE_SHARE: f64 = 0.5;
 /// The causes of a change of the time of an iteration.
 #[derive(Debug, Default, Serialize)]
 pub struct RankedCauses {
-    /// How the time is divided; `None` if neither the GPU's time nor the host's was recorded in both runs.
+    /// The time that is divided, the GPU's or the host's; `None` if neither the GPU's time nor the host's was recorded in both runs.
     pub view: Option<CauseView>,
     /// Mean time from the start of an iteration to that of the next, in nanoseconds.
     #[serde(rename = "base_ns")]
@@ -79,7 +79,7 @@ pub enum CauseView {
 pub struct RankedCause {
     pub kind: Kind,
     pub name: String,
-    /// What differs, such as `slower` or `new`.
+    /// The kind of the difference, such as `slower` or `new`.
     pub what: &'static str,
     /// Mean time in an iteration, in nanoseconds.
     #[serde(rename = "base_ns")]
@@ -273,7 +273,7 @@ fn count(kernels: &[Kernels; 2], parts: &mut PartAmounts) {
     }
 }
 
-/// Returns the kind of a ledger's row, and its name. A kernel is not told from other work here.
+/// Returns the kind of a ledger's row, and its name. Kernels are not distinguished from other work here.
 fn kind_of(view: CauseView, row: &LedgerRow) -> (Kind, &str) {
     let cause = &*row.cause;
     let kind = match (view, row.kind) {
@@ -290,7 +290,7 @@ fn kind_of(view: CauseView, row: &LedgerRow) -> (Kind, &str) {
     }
 }
 
-/// Adds small rows of one run alone to the row of small ones.
+/// Adds small rows that only one run has to the row of small ones.
 fn fold_small(parts: &mut PartAmounts, periods: [f64; 2]) {
     let is_lonely = |[base, other]: &[Amount; 2]| {
         let share = (base.ns / periods[0]).max(other.ns / periods[1]);

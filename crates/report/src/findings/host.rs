@@ -158,20 +158,19 @@ fn idle_after(
         return Judgement::No(some);
     }
     let is_measured = one.kernels().is_some();
-    let shares = claims.iter();
-    let claimed = shares
-        .map(|claim| one.process.ledger.details.claims.share(*claim))
-        .sum();
+    let known = &one.process.ledger.details.claims;
+    let claimed = known.share_of(known.idle_in(claims).ns);
+    let until_launch = one.share(after);
     let idle = match is_measured {
         true => claimed,
-        false => one.share(after).max(claimed),
+        false => until_launch.max(claimed),
     };
-    let when = if is_measured || claimed > one.share(after) {
+    let when = if is_measured || claimed > until_launch {
         "at their end and after them"
     } else {
         "after them"
     };
-    let place = one.process.ledger.details.claims.mostly_in(claims);
+    let place = known.mostly_in(claims);
     let evidence = format!(
         "{some}; {when} the GPU has nothing to do {} of the time{place}",
         Share(idle)

@@ -288,13 +288,12 @@ pub fn code(one: &Evidence<'_>) -> Judgement {
         what: "the host runs code",
         claim: Claim::Code,
         least: MIN_CODE,
-    };
-    doing.judge(one, &waited_for, |rows, time| {
-        match paths.python.as_ref().or(paths.native.as_ref()) {
+        detail: &|rows, time| match paths.python.as_ref().or(paths.native.as_ref()) {
             Some(path) if are_paths_of_most => format!(", {}", within(path, paths)),
             _ => named(rows, time),
-        }
-    })
+        },
+    };
+    doing.judge(one, &waited_for)
 }
 
 /// Returns the idle time of the GPU for which the host's code is to blame. If the GPU is idle for long, that includes short code
@@ -379,48 +378,43 @@ pub fn blocked(one: &Evidence<'_>) -> Judgement {
         return Judgement::Unknown("the record does not have it".to_owned());
     }
     let claims = &one.process.ledger.details.claims;
-    let waited_for = claims.idle.get(&Claim::Blocked);
     let doing = Doing {
         what: &format!("the host's thread is {ASLEEP}"),
         claim: Claim::Blocked,
         least: MIN_BLOCKED,
+        detail: &named,
     };
-    doing.judge(one, &waited_for.cloned().unwrap_or_default(), named)
+    doing.judge(one, &claims.idle_in(&[Claim::Blocked]))
 }
 
-/// What the host does while the GPU has nothing to do.
+/// Returns words about the rows of the ledger, and the time in nanoseconds that they are part of.
+type Detail<'a> = dyn Fn(&[(String, u64)], u64) -> String + 'a;
+
+/// An activity of the host while the GPU has nothing to do.
 struct Doing<'a> {
     what: &'a str,
     claim: Claim,
     /// Minimum share of the time, as a part of 1.
     least: f64,
+    /// Adds to the evidence from the rows of the ledger and the time that they are part of.
+    detail: &'a Detail<'a>,
 }
 
 impl Doing<'_> {
-    /// Judges GPU idle time. `detail` adds to the evidence from the rows of the ledger and the time that they are part of.
-    fn judge(
-        &self,
-        one: &Evidence<'_>,
-        idle: &Claimed,
-        detail: impl Fn(&[(String, u64)], u64) -> String,
-    ) -> Judgement {
+    /// Judges GPU idle time.
+    fn judge(&self, one: &Evidence<'_>, idle: &Claimed) -> Judgement {
         let claims = &one.process.ledger.details.claims;
         let judged = match claims.gpu {
             0 => Judgement::Unknown("GPU time was not measured".to_owned()),
-            _ => self.by_idle(one, idle, &detail),
+            _ => self.by_idle(one, idle),
         };
         match judged {
             Judgement::Yes { .. } => judged,
-            _ => self.by_host(one, &detail).unwrap_or(judged),
+            _ => self.by_host(one).unwrap_or(judged),
         }
     }
 
-    fn by_idle(
-        &self,
-        one: &Evidence<'_>,
-        idle: &Claimed,
-        detail: impl Fn(&[(String, u64)], u64) -> String,
-    ) -> Judgement {
+    fn by_idle(&self, one: &Evidence<'_>, idle: &Claimed) -> Judgement {
         let claims = &one.process.ledger.details.claims;
         let evidence = match idle.ns {
             0 => format!("the GPU never waits while {}", self.what),
@@ -430,7 +424,7 @@ impl Doing<'_> {
                 one.worked(),
                 self.what,
                 one.measured_in(one.process.ledger.gpu_iterations),
-                detail(&idle.rows, claims.gpu),
+                (self.detail)(&idle.rows, claims.gpu),
             ),
         };
         // Waits for a processor on a busy machine must not make the share smaller.
@@ -450,13 +444,9 @@ impl Doing<'_> {
 
     /// Judges the host's time if the idle time of the GPU is not known, but certainly the host decides how long a step takes. The
     /// loss is not known: the GPU may end shortly before the host.
-    fn by_host(
-        &self,
-        one: &Evidence<'_>,
-        detail: impl Fn(&[(String, u64)], u64) -> String,
-    ) -> Option<Judgement> {
+    fn by_host(&self, one: &Evidence<'_>) -> Option<Judgement> {
         let claims = &one.process.ledger.details.claims;
-        let ran = claims.ran.get(&self.claim)?.clone().sorted();
+        let ran = claims.ran_in(self.claim);
         let share = ran.ns as f64 / claims.host.max(1) as f64;
         if one.kernels().is_some() || share < MIN_DECIDING || !one.gpu_ends_first() {
             return None;
@@ -470,7 +460,7 @@ impl Doing<'_> {
             Share(one.waits()),
             self.what,
             Share(share),
-            detail(&ran.rows, claims.host),
+            (self.detail)(&ran.rows, claims.host),
         );
         Some(Judgement::Yes {
             evidence,

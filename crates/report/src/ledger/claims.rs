@@ -60,7 +60,17 @@ impl Claims {
 
     /// Returns the rows of the ledger that contain the time of some claims, with the part in each, the greatest first.
     pub fn rows(&self, claims: &[Claim]) -> Vec<(String, u64)> {
-        Claimed::sum(claims.iter().filter_map(|claim| self.idle.get(claim))).rows
+        self.idle_in(claims).rows
+    }
+
+    /// Returns the idle time of some claims, the greatest row first.
+    pub fn idle_in(&self, claims: &[Claim]) -> Claimed {
+        Claimed::sum(claims.iter().filter_map(|claim| self.idle.get(claim)))
+    }
+
+    /// Returns the host's time of a claim, the greatest row first.
+    pub fn ran_in(&self, claim: Claim) -> Claimed {
+        Claimed::sum(self.ran.get(&claim).into_iter())
     }
 
     /// Returns the idle time in which the host runs code, together with its short code around calls of some claims.
@@ -145,7 +155,7 @@ impl Claimed {
         }
     }
 
-    pub fn sorted(mut self) -> Self {
+    fn sorted(mut self) -> Self {
         let rows = &mut self.rows;
         rows.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         self

@@ -94,6 +94,26 @@ fn a_host_that_sleeps() {
 }
 
 #[test]
+fn the_longest_sleep_is_named_first() {
+    // A sleep of 1 ms between two launches, and one of 6 ms after the wait.
+    let made = SyntheticLoop {
+        calls: vec![
+            (LAUNCH, 0, 5 * US),
+            (LAUNCH, MS, 1005 * US),
+            (WAIT, 1010 * US, 4 * MS),
+        ],
+        gpu: Some((1100 * US, 4 * MS)),
+        used: vec![(Used::Ran, 200 * US, 9)],
+        ..SyntheticLoop::default()
+    };
+    let evidence = finds(made, &["host-blocked"]);
+    let named = "asleep or blocked: between cuStreamSynchronize and cuLaunchKernel (";
+    assert!(evidence.contains(named), "{evidence}");
+    let next = "), between cuLaunchKernel and cuLaunchKernel (";
+    assert!(evidence.contains(next), "{evidence}");
+}
+
+#[test]
 fn an_engine_that_sleeps_between_steps_waits_for_requests() {
     let made = |engine, ran| SyntheticLoop {
         engine,

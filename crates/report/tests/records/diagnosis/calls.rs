@@ -3,7 +3,7 @@
 use tllmprof_report::Verdict;
 
 use super::synthetic::{
-    ALLOCATE, COPY, COPY_ASYNC, EVENT_WAIT, LAUNCH, MS, SyntheticLoop, US, WAIT,
+    ALLOCATE, COPY, COPY_ASYNC, Call, EVENT_WAIT, LAUNCH, MS, SyntheticLoop, US, WAIT,
 };
 use super::{finds, kernels, says, times};
 
@@ -231,19 +231,21 @@ fn small_copies() {
     says(large, "small-copies", Verdict::No);
 }
 
+/// Calls for 4.5 ms, before the GPU has work.
+fn before_work(mut calls: Vec<Call>) -> SyntheticLoop {
+    calls.extend([(LAUNCH, 4500 * US, 4505 * US), (WAIT, 4510 * US, 9900 * US)]);
+    SyntheticLoop {
+        calls,
+        gpu: Some((4500 * US, 9900 * US)),
+        ..SyntheticLoop::default()
+    }
+}
+
 #[test]
 fn short_code_around_small_copies_counts_as_theirs() {
-    // The GPU's work begins after the copies, and 40 us of code follow each of them.
-    let mut calls = times(100, 45 * US, &[(COPY_ASYNC, 0, 5 * US)]);
-    calls.extend([(LAUNCH, 4500 * US, 4505 * US), (WAIT, 4510 * US, 9900 * US)]);
-    let evidence = finds(
-        SyntheticLoop {
-            calls,
-            gpu: Some((4500 * US, 9900 * US)),
-            ..SyntheticLoop::default()
-        },
-        &["small-copies"],
-    );
+    // 40 us of code follow each copy.
+    let copies = times(100, 45 * US, &[(COPY_ASYNC, 0, 5 * US)]);
+    let evidence = finds(before_work(copies), &["small-copies"]);
     assert_eq!(
         evidence,
         "100 copies a step take 5.0 % of the host's time; the GPU has nothing to do 45.0 % of the time while the host copies, \
@@ -255,16 +257,7 @@ fn short_code_around_small_copies_counts_as_theirs() {
 fn waits_are_named_where_copies_follow_them() {
     // The next work after each wait is a copy, so that no time passes until a launch.
     let each = [(COPY_ASYNC, 0, 5 * US), (WAIT, 6 * US, 10 * US)];
-    let mut calls = times(50, 90 * US, &each);
-    calls.extend([(LAUNCH, 4500 * US, 4505 * US), (WAIT, 4510 * US, 9900 * US)]);
-    let evidence = finds(
-        SyntheticLoop {
-            calls,
-            gpu: Some((4500 * US, 9900 * US)),
-            ..SyntheticLoop::default()
-        },
-        &["host-waits"],
-    );
+    let evidence = finds(before_work(times(50, 90 * US, &each)), &["host-waits"]);
     assert_eq!(
         evidence,
         "51.0 waits a step; at their end and after them the GPU has nothing to do 42.0 % of the time"
