@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Planted changes of 2 % and pairs of equal runs: `tllmprof compare` of three runs a side has to find each change, name its cause, and
-see none between equal sides. The runs of all programs take turns (programs/pairs.cu). Without the rest of gpu-check:
+"""Planted changes of 2 % and pairs of equal runs: `tllmprof compare` of six runs a side has to find each change and name its cause, and
+of three a side to see none between equal sides. The runs of all programs take turns (programs/pairs.cu). Without the rest of gpu-check:
 
-    python3 scripts/gpu_check/pairs.py --command target/release/tllmprof --lib target/release/libtllmprof.so --out DIR [--budget 150]
+    python3 scripts/gpu_check/pairs.py --command target/release/tllmprof --lib target/release/libtllmprof.so --out DIR [--budget 180]
 """
 import argparse
 import json
@@ -23,17 +23,18 @@ NAME = "pairs"
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "pairs.cu")
 STEPS, WINDOW, WITH_KERNELS = 620, "100-599", 60
 CHANGES = ("host", "kernel", "launches", "layer")
-A_SIDE = 3
+# Runs of a side: of a planted change, and of a pair of equal sides.
+CHANGED_SIDE, A_SIDE = 6, 3
 # Equal runs: for 20 pairs. Each pair begins two runs after the one before it.
 EQUAL, APART = 44, 2
-BUDGET, RUN_SECONDS = 150, 60
+BUDGET, RUN_SECONDS = 180, 60
 ALARMS = ("faster", "slower")
-TITLE = ("## Planted changes, and equal runs", "", f"`compare` of {A_SIDE} runs a side, which took turns.")
+TITLE = ("## Planted changes, and equal runs", "", f"`compare` of {CHANGED_SIDE} runs a side with a change, of {A_SIDE} a side without; the runs took turns.")
 
 
 def schedule(equal=EQUAL, changes=CHANGES):
-    """The order of the runs: A_SIDE of each change, spread among the equal ones."""
-    planted = [change for _ in range(A_SIDE) for change in changes]
+    """The order of the runs: CHANGED_SIDE of each change, spread among the equal ones."""
+    planted = [change for _ in range(CHANGED_SIDE) for change in changes]
     order, done = [], 0
     for number in range(equal):
         order.append("none")
@@ -144,8 +145,8 @@ def check(runner, report, budget=BUDGET, equal=EQUAL):
 
 def check_change(runner, report, change, records, done):
     base, other = sides_of(done, change)
-    if len(other) < A_SIDE:
-        return report.check(change, f"{len(other)} of {A_SIDE} runs: no time was left", None)
+    if len(other) < CHANGED_SIDE:
+        return report.check(change, f"{len(other)} of {CHANGED_SIDE} runs: no time was left", None)
     compared = runner.compare([records[at] for at in base], [records[at] for at in other])
     cause, row = cause_of(compared)
     wanted = WANTED[change]

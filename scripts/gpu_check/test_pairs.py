@@ -44,12 +44,13 @@ class Pairs(unittest.TestCase):
 
     def test_runs_of_all_sides_take_turns(self):
         order = pairs.schedule()
-        self.assertEqual({one: order.count(one) for one in set(order)}, {"none": 44, **{change: 3 for change in pairs.CHANGES}})
+        self.assertEqual({one: order.count(one) for one in set(order)}, {"none": 44, **{change: pairs.CHANGED_SIDE for change in pairs.CHANGES}})
         for change in pairs.CHANGES:
             base, other = pairs.sides_of(order, change)
-            self.assertEqual([order[at] for at in base + other], ["none"] * 3 + [change] * 3)
-            self.assertEqual(len(set(base)), 3)
-            self.assertTrue(base[0] < other[0] < base[1] < other[1] < base[2] < other[2])
+            self.assertEqual([order[at] for at in base + other], ["none"] * pairs.CHANGED_SIDE + [change] * pairs.CHANGED_SIDE)
+            self.assertEqual(len(set(base)), pairs.CHANGED_SIDE)
+            turns = [number for pair in zip(base, other) for number in pair]
+            self.assertEqual(turns, sorted(turns))
 
     def test_pairs_of_equal_runs(self):
         found = pairs.equal_pairs(44)
@@ -61,7 +62,8 @@ class Pairs(unittest.TestCase):
         runner = Runner()
         self.assertEqual(self.wrong(runner), [])
         self.assertEqual(len(runner.sides), 24)
-        self.assertTrue(all(len({number for number, _ in base + other}) == 6 for base, other in runner.sides))
+        numbers = [len({number for number, _ in base + other}) for base, other in runner.sides]
+        self.assertEqual(numbers, [2 * pairs.A_SIDE] * 20 + [2 * pairs.CHANGED_SIDE] * 4)
 
     def test_an_alarm_of_equal_runs_is_wrong(self):
         self.assertEqual(len(self.wrong(Runner({"none": compared("faster by 1.0 %")}))), 1)
