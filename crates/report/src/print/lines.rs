@@ -138,7 +138,7 @@ impl Lines {
         self.text.lines().count()
     }
 
-    /// Adds a line with hidden characters replaced. On a screen the line is cut to the width. Otherwise it is folded.
+    /// Adds a line with hidden characters escaped. On a screen the line is cut to the width. Otherwise it is folded.
     pub fn add(&mut self, line: fmt::Arguments<'_>) {
         let line = line.to_string();
         if self.style.is_whole {
@@ -251,7 +251,7 @@ impl Lines {
         self.coloured(&line, length, Colour::Bold);
     }
 
-    /// Returns a name with hidden characters replaced. On a screen it is cut to `width` characters. Otherwise the
+    /// Returns a name with hidden characters escaped. On a screen it is cut to `width` characters. Otherwise the
     /// middle of a very long name is left out, because long names, such as those of templates, often differ only at
     /// the end.
     pub fn name(&self, text: &str, width: usize) -> String {
@@ -436,7 +436,7 @@ impl Colour {
     }
 }
 
-/// Returns a text with hidden characters replaced, cut to `width` characters.
+/// Returns a text with hidden characters escaped, cut to `width` characters.
 pub fn short(text: &str, width: usize) -> String {
     let text = printable(text);
     match text.char_indices().nth(width) {
