@@ -24,7 +24,7 @@ const UTF16: [&[u8]; 4] = [
     b"\xfe\xff\0[",
 ];
 
-/// Number of bytes to read when a file is recognised by its content.
+/// Number of bytes to read when a file is recognized by its content.
 const PROBE: u64 = 1 << 20;
 
 const BUFFER: usize = 1 << 16;
@@ -72,7 +72,7 @@ impl<R: Read> Read for Metered<R> {
     }
 }
 
-/// Maximum length of a word to examine, in bytes.
+/// Maximum length of a word that is compared with NaN, Infinity and inf, in bytes.
 const LONGEST_WORD: usize = 16;
 
 /// A reader that replaces NaN, Infinity and inf by `null`. Some programs write them, but JSON does not allow them.

@@ -16,8 +16,8 @@ use crate::iterations::Iterations;
 use crate::links::Links;
 use crate::trace::{GpuEvent, GpuKind, HostEvent, HostKind, Trace};
 
-/// Number of an artificial graph that contains all kernels. A recording says only for nodes of graphs in which scope a
-/// kernel was launched. So each scope becomes a node of this graph, with the scope's number.
+/// Number of an artificial graph. A recording assigns kernels to scopes through graph nodes, so each scope becomes a
+/// node of this graph, with the scope's number. A kernel is linked to the node of the scope in which it was launched.
 const GRAPH: u32 = 1;
 
 /// The table of CUDA calls. `all` lists each row with its name and kind, and `of` maps a name in the trace to a row.

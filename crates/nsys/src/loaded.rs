@@ -16,7 +16,8 @@ use crate::rows::{CallRow, WorkKind, WorkRow};
 /// The tables that contain CUDA calls.
 pub const CALLS: [&str; 2] = ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"];
 
-/// Maximum number of calls to keep, and of pieces of GPU work: about 500 MB. Rows above the limit are only counted.
+/// Maximum number of calls to keep, and maximum number of pieces of GPU work. At the limit they take about 500 MB.
+/// Rows above it are only counted.
 const MAX_ROWS: usize = 1 << 25;
 
 /// Largest number of a name whose index is kept in a list. Larger numbers are kept in a hash map.

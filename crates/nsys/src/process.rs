@@ -463,8 +463,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Returns the id of a range's name. Numbers that distinguish single calls of an operator are removed from the
-    /// name.
+    /// Returns the id of a range's name. Suffixes that differ between calls of one operator, such as `, seq = 5`, are
+    /// removed from the name.
     fn name(&mut self, text: &Text) -> StringId {
         let known = text.number();
         let ids = |ids: &RefCell<Ids>| known.and_then(|number| ids.borrow().range(number));

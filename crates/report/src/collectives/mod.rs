@@ -1,4 +1,4 @@
-//! The collectives that a process ran. They are recognised by the names of kernels in the process's record: those of
+//! The collectives that a process ran. They are recognized by the names of kernels in the process's record: those of
 //! NCCL and of other communication libraries. `ranks::arrivals` compares the collectives of several ranks.
 
 pub mod names;

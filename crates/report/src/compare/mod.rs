@@ -120,7 +120,7 @@ struct Side {
 #[derive(Debug, Serialize)]
 struct Measure {
     name: &'static str,
-    /// The quantity, by which its values in another run can be found, and the statistic that summarizes them.
+    /// The values and the statistic over them, from which the measure is also computed for other runs.
     #[serde(skip)]
     series: Series,
     #[serde(skip)]

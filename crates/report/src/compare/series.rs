@@ -16,7 +16,7 @@ pub enum Series {
     Launches,
     /// Durations of the iterations whose batch is in this phase.
     Phase(Phase),
-    /// GPU times that were measured in this way. Times that were measured in different ways are not
+    /// GPU times that were measured by this method. Times from different methods are not
     /// comparable.
     Gpu(GpuFrom),
     /// Time in which at least one kernel ran, for each iteration.

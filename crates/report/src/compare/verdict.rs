@@ -13,8 +13,9 @@ pub const WITHIN: f64 = 0.02;
 /// is.
 pub const MIN_DIFFERENCE: f64 = 0.005;
 
-/// Half width of a 99.95 % interval divided by that of a 95 % interval, for many values. The verdict needs more
-/// certainty than the 95 % intervals that are shown. With three runs on each side the verdict's level is 99.2 %.
+/// Half width of a 99.95 % interval divided by that of a 95 % interval, if there are many values. The verdict uses the
+/// wider interval, because it needs more certainty than the intervals that are shown. With three runs on each side,
+/// the resulting level is 99.2 %.
 const VERDICT_WIDTH_RATIO: f64 = 3.5 / 1.96;
 /// Smallest change that is detected in 8 of 10 cases at the verdict's level, divided by the half width of a 95 %
 /// interval.
@@ -55,7 +56,7 @@ pub struct Effort {
     /// The number of iterations or runs, on each side, that are needed to detect a change as small as `within`.
     pub needed: u64,
     pub of: Unit,
-    /// The limit for equality, as a part of 1.
+    /// The limit for equality, as a fraction.
     pub within: f64,
 }
 

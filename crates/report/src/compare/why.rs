@@ -1,9 +1,9 @@
 //! Explains why the iteration time differs between two runs: a list of causes whose times do not overlap. Together
 //! with a rest, their differences add up to the measured change.
 //!
-//! If the GPU's time was measured, it divides the iteration: by the GPU's work, and by the host's activity while the
-//! GPU was idle. Otherwise the host's time divides the iteration. Both divide the same time, so rows of the two views
-//! must not be added.
+//! If GPU time was measured, an iteration is divided by the GPU's work, and by the host's activity while the GPU was
+//! idle. Otherwise it is divided by the activity of the host. Both views divide the same time, so their rows must not
+//! be added.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,8 +30,8 @@ const COLLECTED: [&str; 3] = [OTHER_WORK, OTHER, "unknown"];
 /// Name of the ledger row for the host's time in launches.
 const LAUNCHING: &str = cause::LAUNCHING;
 
-/// A row that only one run has may be part of a collecting row in the other run. Such a row is added to a collecting
-/// row if it is below this share of an iteration.
+/// A row that only one run has may be part of the row `other` in the other run. If it takes less than this share of an
+/// iteration, it is added to `other`.
 const MIN_LONELY_SHARE: f64 = 0.003;
 
 /// Maximum ratio of the layers' summed time to the time in which any kernel ran. Above it, kernels overlap, so the
@@ -277,7 +277,7 @@ fn count(kernels: &[Kernels; 2], parts: &mut PartAmounts) {
 }
 
 /// Returns the kind and the name of a ledger row. Kernels are returned as other GPU work, because the caller
-/// recognises them.
+/// recognizes them.
 fn kind_of(view: CauseView, row: &LedgerRow) -> (Kind, &str) {
     let cause = &*row.cause;
     let kind = match (view, row.kind) {

@@ -12,17 +12,17 @@ use crate::ledger::{Claim, IDLE, LedgerKind, LedgerRow, other_idle};
 
 /// The ledger rows that a rule claims if it holds.
 pub enum ClaimRule {
-    /// No rows, because the rule is not about a division of time.
+    /// No rows, because the rule does not explain how time is spent.
     None,
     /// All rows of these kinds in the host's ledger.
     Host(&'static [LedgerKind]),
-    /// The GPU's idle rows during these activities of the host.
+    /// Rows of GPU idle time during these activities of the host.
     Idle(&'static [Claim]),
-    /// The GPU's idle rows during the host's copies, or the host's rows of copies if they contain more time.
+    /// Rows of GPU idle time during the host's copies, or the host's rows of copies if they contain more time.
     Copies,
-    /// The GPU's idle rows while the host ran code that the GPU had to wait for.
+    /// Rows of GPU idle time during host code that the GPU had to wait for.
     Code,
-    /// All idle rows of the GPU.
+    /// All rows of GPU idle time.
     AllIdle,
 }
 

@@ -22,7 +22,7 @@ use crate::process::gpu::Busy;
 /// Minimum number of iterations for a high confidence.
 const MANY_ITERATIONS: u64 = 30;
 
-/// A slow iteration takes at least this many times as long as the median.
+/// An iteration is slow if it takes more than this many times the median.
 const SLOW_RATIO: f64 = 1.5;
 
 /// Maximum share of the time that the recorder may take. Above it, GPU idle time does not represent the program.
@@ -32,9 +32,9 @@ const MAX_RECORDER_SHARE: f64 = 0.2;
 /// may explain the difference. Above it, recording is assumed to have made iterations longer.
 const MAX_STRETCH: f64 = 1.1;
 
-/// Limits for concluding that the GPU always finishes before the host waits for it: the minimum number of waits per
-/// iteration until a stream is empty, which is also the minimum share of iterations that wait, and the maximum share
-/// of waits in the time.
+/// Limits for the conclusion that the GPU always finishes before the host waits for it. `MIN_DRAINED` is the minimum
+/// number per iteration of waits until a stream is empty, and the minimum share of iterations that wait.
+/// `MAX_NO_WAIT_SHARE` is the maximum share of waits in the time.
 const MIN_DRAINED: f64 = 0.9;
 const MAX_NO_WAIT_SHARE: f64 = 0.02;
 
@@ -104,7 +104,7 @@ impl<'a> Evidence<'a> {
         with
     }
 
-    /// Returns the iterations that count in figures.
+    /// Returns the iterations that figures are computed from.
     pub fn iterations(&self) -> impl Iterator<Item = &'a Iteration> + use<'a> {
         let windows = &self.process.windows;
         windows.iter().flat_map(Window::qualified)

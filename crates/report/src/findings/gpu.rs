@@ -8,7 +8,7 @@ use crate::process::gpu::Busy;
 
 /// Share of the time in which a GPU should be busy. Below it, utilization is low.
 const MIN_BUSY: f64 = 0.5;
-/// Maximum share of the host's waits for the GPU that the evidence mentions.
+/// If the host waits for the GPU for less than this share of the time, the evidence mentions it.
 const MAX_MENTIONED_WAITS: f64 = 0.2;
 
 /// Name of the rule on a GPU that copies for much of the time and runs no kernel meanwhile.

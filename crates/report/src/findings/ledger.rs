@@ -46,18 +46,18 @@ const MIN_LARGE_BATCHES: f64 = 0.5;
 /// Name of the rule on a GPU that is idle for unknown reasons.
 pub const IDLE_RULE: &str = "gpu-idle";
 
-/// Minimum share of the time in which the GPU is idle for a finding. If the GPU is idle for that long, `MIN_PART` is
-/// the minimum share of a single cause.
+/// Minimum share of the time in which the GPU is idle for the finding `gpu-idle`. If the GPU is idle for that long,
+/// `MIN_PART` is the minimum share of a single cause.
 pub const MIN_IDLE: f64 = 0.2;
 pub const MIN_PART: f64 = 0.1;
 /// Minimum share of a cause in the whole time, which includes waits for requests or other work.
 const MIN_OF_ALL: f64 = 0.05;
 
-/// Minimum share of host code that the GPU waits for, if the GPU is idle for less than [`MIN_IDLE`].
+/// Minimum share of GPU idle time during host code, if the GPU is idle for less than [`MIN_IDLE`] in total.
 pub const MIN_CODE: f64 = 0.15;
 
 /// Minimum share of GPU idle time while the host's thread sleeps or is blocked, if the GPU is idle for less than
-/// [`MIN_IDLE`].
+/// [`MIN_IDLE`] in total.
 const MIN_BLOCKED: f64 = 0.15;
 
 /// Minimum share of an activity in the host's time, if only the host's time decides how long a step takes.

@@ -224,9 +224,9 @@ fn separate_faults(findings: &mut [Finding]) {
     }
 }
 
-/// Withdraws the finding of host code if there is a finding of waits inside iterations. GPU idle time after such waits
-/// could not be distinguished from idle time by host code. With samples that name a function, or with recorded
-/// kernels, it can, so the finding stays.
+/// Withdraws the finding of host code if there is a finding of waits inside iterations. GPU idle time during host code
+/// cannot be distinguished from idle time after such waits, unless kernels were recorded or stack samples name a
+/// function.
 fn withdraw_code_after_waits(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let is_named = |one: &Evidence<'_>| one.process.ledger.details.claims.code_in.are_known();
     let waits = |finding: &Finding| {

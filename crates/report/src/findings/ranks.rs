@@ -107,8 +107,8 @@ pub fn to_know(all: &[Evidence<'_>], rule: &Rule) -> (&'static str, &'static str
     }
 }
 
-/// Returns the judgement for processes that cannot be compared as ranks. It is unknown, or no if none of the processes
-/// is one of several ranks.
+/// Returns the judgement for processes that cannot be compared as ranks: `Unknown` if at least one of them is one of
+/// several ranks, else `No`.
 fn judge_incomparable(all: &[Evidence<'_>], why: &str) -> Judgement {
     let is_one_of_several = |one: &Evidence<'_>| {
         let facts = &one.process.facts;

@@ -10,8 +10,8 @@ use crate::print::lines::{Lines, UNKNOWN, short};
 
 /// Maximum number of windows that are listed.
 const MAX_WINDOWS: usize = 3;
-/// Minimum number of iterations after a window to compare them with the window, and minimum ratio of the medians for a
-/// remark.
+/// A remark compares the median iteration time in a window with that after the window. `MIN_ITERATIONS_AFTER` is the
+/// minimum number of iterations after it, and `MIN_CHANGE_RATIO` the minimum ratio of the medians.
 const MIN_ITERATIONS_AFTER: u64 = 20;
 const MIN_CHANGE_RATIO: f64 = 1.5;
 
@@ -102,7 +102,8 @@ impl Table<'_> {
         }
     }
 
-    /// Adds the GPU span of the iterations in which it was measured.
+    /// Adds the row of the GPU span, from the first to the last GPU work of an iteration, over the iterations in which
+    /// it was measured.
     fn span(&mut self, sum: &Sum, gpu: GpuShares<'_>, indent: &str) {
         // `gpu.span` is `None` if the GPU was busy for longer than its span, which shows that the span is wrong.
         if let Some(((name, times), share)) = sum.gpu_span().zip(gpu.span) {

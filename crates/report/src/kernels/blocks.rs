@@ -10,7 +10,7 @@ use tllmprof_record::{StringId, Strings};
 
 use crate::events::kernel_name;
 
-/// Maximum numbers of kernels to analyse, in total and in one iteration.
+/// Maximum numbers of kernels to analyze, in total and in one iteration.
 const MAX_KERNELS: usize = 1 << 20;
 const MAX_KERNELS_IN_ITERATION: usize = 1 << 12;
 /// Minimum number of equal blocks, and minimum share of an iteration's kernels that the blocks must cover.

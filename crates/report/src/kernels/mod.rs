@@ -350,8 +350,8 @@ fn longest(
 }
 
 /// Returns true for each iteration that lies in a window with recorded kernels. If the record lost the closing of a
-/// window, the window extends to the last iteration with work. If it lost all edges, the window starts at the first
-/// iteration with work.
+/// window, the window extends to the last iteration with work. If it lost the opening, too, the window starts at the
+/// first iteration with work.
 fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[DeviceActivity]) -> Vec<bool> {
     let mut windows = pairs(edges);
     windows.sort_by_key(|window| window.first);

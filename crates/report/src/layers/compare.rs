@@ -17,7 +17,7 @@ const MAX_INNER_SHARE: f64 = 0.9;
 /// several layers whose names differ only in numbers.
 const MIN_SINGLE_SHARE: f64 = 0.5;
 
-/// Minimum share of kernel time whose layer is unknown for a note.
+/// Share of kernel time from which a note says that the layers of these kernels are unknown.
 const MIN_UNKNOWN_SHARE: f64 = 0.01;
 
 /// Times of layers by name, in both runs, in nanoseconds per iteration.

@@ -36,7 +36,7 @@ fn gaps(row: &Pattern) -> String {
         .map_or_else(|| UNKNOWN.to_owned(), |ns| Time(ns).to_string())
 }
 
-/// Returns the number of rows that are shown.
+/// Returns the number of layers that the table shows.
 pub fn rows(layers: &Layers, lines: &Lines) -> usize {
     shown(layers).len().min(lines.rows(MAX_ROWS))
 }
