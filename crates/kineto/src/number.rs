@@ -28,7 +28,8 @@ pub fn nanoseconds(json: &str) -> Option<i64> {
     Some(if is_negative { -ns } else { ns })
 }
 
-/// Converts a number with an exponent, such as `1.5e3`, in the same way.
+/// Converts microseconds in a number with an exponent, such as `1.5e3`, to nanoseconds. Such a number is parsed as a
+/// double.
 fn with_exponent(text: &str) -> Option<i64> {
     let is_number = text.bytes().all(|byte| b"+-.eE0123456789".contains(&byte));
     let ns = text.parse::<f64>().ok().filter(|_| is_number)? * 1000.0;
