@@ -1,4 +1,5 @@
-//! The JSON around a trace's events, read from start to end: nothing of it is held whole.
+//! Reads the JSON document around a trace's events as a stream. The document is never kept in
+//! memory completely.
 
 use std::fmt;
 use std::io::Read;
@@ -12,10 +13,10 @@ use crate::facts::KEYS;
 use crate::input::{self, Budget, LONGEST};
 use crate::trace::Trace;
 
-/// Reads a trace. `file` has its bytes, plain or compressed.
+/// Reads a trace. `file` contains its JSON, plain or compressed by gzip.
 ///
 /// # Errors
-/// The file cannot be read, or is no trace.
+/// Returns an error if the file cannot be read or is not a trace of the PyTorch profiler.
 pub fn read(file: impl Read) -> Result<Trace, Error> {
     let (text, budget) = input::text(file)?;
     let mut trace = Trace::default();
@@ -43,7 +44,7 @@ pub fn read(file: impl Read) -> Result<Trace, Error> {
     }
 }
 
-/// The state of reading a document.
+/// The state while a document is read.
 struct Document<'a> {
     trace: &'a mut Trace,
     budget: &'a Budget,
@@ -83,13 +84,13 @@ impl<'de> Visitor<'de> for &mut Document<'_> {
         Ok(())
     }
 
-    /// The format permits a document that is only a list of events.
+    /// The format also allows a document that consists only of the list of events.
     fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<(), A::Error> {
         Events(self).visit_seq(seq)
     }
 }
 
-/// The list of events.
+/// A deserializer for the list of events.
 struct Events<'a, 'b>(&'a mut Document<'b>);
 
 impl<'de> DeserializeSeed<'de> for Events<'_, '_> {

@@ -9,21 +9,21 @@ use tllmprof_foreign::NotFound;
 pub enum Error {
     /// The file cannot be read, or its compression is damaged.
     Io(io::Error),
-    /// The text ends before the JSON does.
+    /// The file ends before its JSON is complete.
     Truncated,
     /// More text follows the JSON.
     Trailing { line: usize },
     /// The text is not JSON.
     Syntax(String),
-    /// One event or fact is longer than any that a profiler writes.
+    /// One event or fact is longer than any event or fact that a profiler writes.
     TooLong { bytes: u64 },
     /// The JSON has no `traceEvents`.
     NoEvents,
     /// The trace has events, but none that the PyTorch profiler writes.
     Other,
-    /// tllmprof exported it from records of several processes.
+    /// tllmprof exported the trace from records of several processes.
     Several,
-    /// The rule that the user typed finds nothing.
+    /// The step rule that the user typed matches nothing in the trace.
     NotFound(NotFound),
 }
 
@@ -81,7 +81,7 @@ impl From<serde_json::Error> for Error {
         match error.classify() {
             serde_json::error::Category::Eof => Self::Truncated,
             serde_json::error::Category::Io => io::Error::from(error).into(),
-            // Valid JSON of another shape.
+            // The JSON is valid but has another structure than a trace.
             serde_json::error::Category::Data => Self::NoEvents,
             serde_json::error::Category::Syntax => Self::Syntax(error.to_string()),
         }

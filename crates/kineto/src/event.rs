@@ -1,4 +1,4 @@
-//! An event as its JSON has it, in any order of keys and with any other keys between them.
+//! Reads an event from JSON. Its keys may be in any order, and unknown keys are skipped.
 
 use std::fmt;
 
@@ -8,38 +8,40 @@ use serde_json::value::RawValue;
 
 use crate::number::nanoseconds;
 
-/// The longest name that is kept, in bytes.
+/// Maximum length of a name, in bytes. Longer names are cut.
 const NAME: usize = 4096;
 
-/// The useful parts of an event's JSON. The same value is filled for each event.
+/// The parts of an event's JSON that are used. One value is reused for all events, so that no
+/// memory is allocated for each of them.
 #[derive(Debug, Default)]
 pub struct RawEvent {
-    /// The first letter of its phase: `X` has a duration, `M` describes a process or a thread.
+    /// The first letter of the event's phase (`ph`). `X` is an event with a duration; `M` describes
+    /// a process or a thread.
     pub phase: u8,
     pub category: String,
     pub name: String,
     pub pid: Scalar,
     pub tid: Scalar,
-    /// In nanoseconds.
+    /// Start in nanoseconds. `duration` is in nanoseconds, too.
     pub start: Option<i64>,
     pub duration: Option<i64>,
     pub args: Args,
 }
 
-/// The useful parts of its `args`.
+/// The parts of an event's `args` that are used.
 #[derive(Debug, Default)]
 pub struct Args {
     pub device: Option<i64>,
     pub stream: Option<i64>,
     pub correlation: Option<i64>,
     pub bytes: Option<i64>,
-    /// The number of tllmprof's iteration.
+    /// The number of an iteration, in a trace that tllmprof exported.
     pub iteration: Option<i64>,
-    /// The name of a process or a thread, in an event that describes one.
+    /// The name of a process or thread, if the event describes one.
     pub name: String,
 }
 
-/// A number or a short text.
+/// A number or a text. Traces use both for process and thread ids.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Scalar {
     #[default]
@@ -108,7 +110,7 @@ impl RawEvent {
     }
 }
 
-/// Fills the event; what is no object leaves it empty.
+/// Reads an event into this value. JSON that is not an object leaves the value empty.
 impl<'de> DeserializeSeed<'de> for &mut RawEvent {
     type Value = ();
 
@@ -120,7 +122,7 @@ impl<'de> DeserializeSeed<'de> for &mut RawEvent {
 
 struct EventVisitor<'a>(&'a mut RawEvent);
 
-/// A visitor's methods for values that it does not use.
+/// Defines visitor methods that ignore values of the given JSON types and return the default.
 macro_rules! ignore {
     ($($name:ident($($value:ident: $type:ty)?);)*) => {
         $(fn $name<E: de::Error>(self $(, $value: $type)?) -> Result<Self::Value, E> {
@@ -219,7 +221,8 @@ impl<'de> Visitor<'de> for ArgsVisitor<'_> {
     }
 }
 
-/// Puts a text into a buffer, cut where it is long; anything else leaves that empty.
+/// Reads a text into the buffer and cuts it if it is long. JSON that is not a text leaves the
+/// buffer empty.
 pub struct Text<'a>(pub &'a mut String);
 
 impl<'de> DeserializeSeed<'de> for Text<'_> {
@@ -259,7 +262,7 @@ impl<'de> Visitor<'de> for Text<'_> {
     }
 }
 
-/// A number or a text, or nothing where it is something else.
+/// Reads a number or a text. Other JSON becomes [`Scalar::None`].
 pub struct AnyScalar;
 
 impl<'de> DeserializeSeed<'de> for AnyScalar {

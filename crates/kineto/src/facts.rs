@@ -1,42 +1,42 @@
-//! Facts in a trace about its process and machine, besides its events.
+//! Reads the facts about the process and the machine that a trace contains in addition to its events.
 
 use std::path::Path;
 
 use serde_json::Value;
 use tllmprof_foreign::rank_of_file;
 
-/// Maximum number of groups of ranks, and of ranks in a group.
+/// Maximum number of process groups to keep, and of ranks in a group.
 const GROUPS: usize = 256;
 const RANKS: usize = 1 << 16;
 
-/// Values at the top of a trace that are of use.
+/// The values at the top level of a trace that are used.
 #[derive(Debug, Default)]
 pub struct Metadata {
-    /// Nanoseconds since 1970 at the trace's moment 0; `None`: its moments are since 1970 themselves.
+    /// Nanoseconds since 1970 at time 0 of the trace; `None` if the times in the trace count from 1970 themselves.
     pub base: Option<i64>,
     pub host: String,
-    /// As CUDA numbers it.
+    /// The version of the CUDA driver, in CUDA's numbering: 12040 is 12.4.
     pub cuda_driver: Option<u64>,
     pub has_stacks: bool,
-    /// tllmprof exported it.
+    /// True if tllmprof exported the trace.
     pub is_own: bool,
-    /// Devices and their names.
+    /// Numbers and names of the GPUs.
     pub gpus: Vec<(u8, String)>,
     pub rank: Option<u64>,
     pub world_size: Option<u64>,
     pub groups: Vec<ProcessGroup>,
 }
 
-/// A process group of `torch.distributed` that the process is in.
+/// A process group of `torch.distributed` to which the process belongs.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ProcessGroup {
-    /// Its number, and what it is for.
+    /// The group's number and its description, such as its purpose.
     pub name: String,
-    /// Its ranks in the job, in the group's order.
+    /// The job's rank of each member, in the order of the ranks within the group.
     pub ranks: Vec<u64>,
 }
 
-/// Keys of facts.
+/// Top-level keys of the trace whose values are used.
 pub const KEYS: &[&str] = &[
     "baseTimeNanoseconds",
     "host_name",
@@ -48,7 +48,7 @@ pub const KEYS: &[&str] = &[
 ];
 
 impl Metadata {
-    /// Takes the value of one of [`KEYS`].
+    /// Stores the value of one of [`KEYS`].
     pub fn take(&mut self, key: &str, value: &Value) {
         match key {
             "baseTimeNanoseconds" => self.base = value.as_i64(),
@@ -98,7 +98,8 @@ impl Metadata {
     }
 }
 
-/// The rank that a file's name has: after `rank`, or `TP-0` of a server that has no other ranks.
+/// Returns the rank that the file's name contains: the number after `rank`, or the number after `TP` if the name shows
+/// no other kind of parallelism (data, pipeline or expert).
 pub fn rank_of_name(file: &Path) -> Option<u64> {
     rank_of_file(file).or_else(|| {
         let name = file.file_name()?.to_str()?;

@@ -1,4 +1,4 @@
-//! The text of a trace: plain or compressed by gzip, read once from start to end.
+//! Reads the JSON text of a trace, plain or compressed by gzip, as a stream.
 
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Read};
@@ -6,13 +6,14 @@ use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 
-/// The longest event or fact, in bytes of JSON: some of it may be held in memory whole.
+/// Maximum length of an event or a fact, in bytes of JSON. It bounds memory, because parts of a value may be kept as a
+/// whole.
 pub const LONGEST: u64 = 16 << 20;
 
-/// The first bytes of a file that gzip made.
+/// The first bytes of every file that gzip wrote.
 const GZIP: &[u8] = &[0x1f, 0x8b];
 
-/// The mark of UTF-8 that some editors write first.
+/// The byte order mark of UTF-8, which some editors write at the start of a file.
 const UTF8: &[u8] = b"\xef\xbb\xbf";
 
 /// The first bytes of JSON in UTF-16.
@@ -23,12 +24,12 @@ const UTF16: [&[u8]; 4] = [
     b"\xfe\xff\0[",
 ];
 
-/// Number of bytes that are read to recognize a file by its content.
+/// Number of bytes to read when a file is recognized by its content.
 const PROBE: u64 = 1 << 20;
 
 const BUFFER: usize = 1 << 16;
 
-/// Number of bytes that the value that is being read may still have.
+/// Number of bytes that the current JSON value may still use.
 #[derive(Clone, Debug)]
 pub struct Budget(Rc<Cell<u64>>);
 
@@ -37,23 +38,23 @@ impl Budget {
         Self(Rc::new(Cell::new(LONGEST)))
     }
 
-    /// A value begins, of which something is kept.
+    /// Limits the value that begins now, because parts of it are kept in memory.
     pub fn begin(&self) {
         self.0.set(LONGEST);
     }
 
-    /// A value begins, of which nothing is kept.
+    /// Removes the limit for the value that begins now, because nothing of it is kept in memory.
     pub fn skip(&self) {
         self.0.set(u64::MAX);
     }
 
-    /// Returns true if a value was longer than any that a profiler writes.
+    /// Returns true if a value was longer than the limit.
     pub fn is_spent(&self) -> bool {
         self.0.get() == 0
     }
 }
 
-/// A reader that ends with an error where the budget does.
+/// A reader that returns an error once the budget is used up.
 pub struct Metered<R> {
     from: R,
     budget: Budget,
@@ -71,18 +72,17 @@ impl<R: Read> Read for Metered<R> {
     }
 }
 
-/// Longest word that is looked at.
+/// Maximum length of a word that is compared with NaN, Infinity and inf, in bytes.
 const LONGEST_WORD: usize = 16;
 
-/// A reader of JSON that has `null` for numbers that JSON does not have: NaN, Infinity and inf, which some programs
-/// write.
+/// A reader that replaces NaN, Infinity and inf by `null`. Some programs write them, but JSON does not allow them.
 struct Finite<R> {
     from: R,
     raw: Vec<u8>,
-    /// Bytes to hand out, from `at` on.
+    /// Processed bytes that have not been returned yet. They start at index `at`.
     text: Vec<u8>,
     at: usize,
-    /// The beginning of a word outside strings that may be no number.
+    /// The first bytes of a word outside strings that may be NaN, Infinity or inf.
     word: Vec<u8>,
     is_in_string: bool,
     is_escaped: bool,
@@ -114,7 +114,7 @@ impl<R: Read> Finite<R> {
         self.word.clear();
     }
 
-    /// Takes bytes of a string up to its end, and returns what follows.
+    /// Copies the bytes of a string up to its end, and returns the bytes after it.
     fn take_string<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let mut at = 0;
         if std::mem::take(&mut self.is_escaped) {
@@ -140,7 +140,8 @@ impl<R: Read> Finite<R> {
         rest
     }
 
-    /// Takes bytes outside strings up to a string or a word that may be no number, and returns what follows.
+    /// Copies bytes outside strings up to a string or a word that may be NaN, Infinity or inf. Returns the bytes after
+    /// them.
     fn take_plain<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let special = bytes.iter().position(|byte| b"\"-NnIi".contains(byte));
         let (plain, rest) = bytes.split_at(special.unwrap_or(bytes.len()));
@@ -195,13 +196,13 @@ impl<R: Read> Read for Finite<R> {
     }
 }
 
-/// The text of a file, plain.
+/// A reader of the decompressed text of a file.
 pub type Text<'a> = BufReader<Metered<Box<dyn Read + 'a>>>;
 
-/// The text of a file, and the budget of its values.
+/// Returns a reader of the file's text, and the budget that limits its values.
 ///
 /// # Errors
-/// The file cannot be read, or its text is encoded in a way that JSON is not.
+/// Returns an error if the file cannot be read, is compressed twice or is not UTF-8.
 pub fn text<'a>(file: impl Read + 'a) -> io::Result<(Text<'a>, Budget)> {
     let budget = Budget::new();
     let from: Box<dyn Read + 'a> = Box::new(Finite::new(plain(file)?));
@@ -225,7 +226,7 @@ pub fn text<'a>(file: impl Read + 'a) -> io::Result<(Text<'a>, Budget)> {
     Ok((text, budget))
 }
 
-/// The file's content, decompressed where it is compressed.
+/// Returns a reader of the file's content. It decompresses a file that gzip compressed.
 fn plain<'a>(file: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let mut file = BufReader::with_capacity(BUFFER, file);
     Ok(match file.fill_buf()?.starts_with(GZIP) {
@@ -234,7 +235,7 @@ fn plain<'a>(file: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     })
 }
 
-/// Returns true if a file that begins like this is JSON, or may be compressed JSON.
+/// Returns true if a file that begins with these bytes is JSON or may be compressed JSON.
 pub fn may_be_json(beginning: &[u8]) -> bool {
     beginning.starts_with(GZIP)
         || is_utf16(beginning)
@@ -245,18 +246,18 @@ fn is_utf16(beginning: &[u8]) -> bool {
     UTF16.iter().any(|known| beginning.starts_with(known))
 }
 
-/// Returns true if a file's content is JSON of any kind, maybe compressed.
+/// Returns true if a file contains JSON, plain or compressed.
 ///
 /// # Errors
-/// The file cannot be read.
+/// Returns an error if the file cannot be read.
 pub fn is_json(file: impl Read) -> io::Result<bool> {
     let mut beginning = Vec::new();
-    // Damaged compression is for the one who reads the file to report.
+    // Ignore errors of decompression here. They are reported when the file is read as a trace.
     let _ = plain(file)?.take(64).read_to_end(&mut beginning);
     Ok(may_be_json(&beginning))
 }
 
-/// Returns true if a file is JSON that has the words of a trace near its beginning.
+/// Returns true if a file contains JSON, and one of a trace's typical keys near its beginning.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -279,7 +280,7 @@ fn first(text: &[u8]) -> Option<u8> {
 mod tests {
     use super::*;
 
-    /// Hands out its bytes one by one.
+    /// A reader that returns one byte at a time.
     struct Slow<'a>(&'a [u8]);
 
     impl Read for Slow<'_> {

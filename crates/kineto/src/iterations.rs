@@ -1,4 +1,4 @@
-//! The iterations of a trace.
+//! Finds the iterations of a trace.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use tllmprof_record::{Batch, StringId};
 use crate::own::Window;
 use crate::trace::{GpuEvent, GpuKind, HostEvent, HostKind, Trace};
 
-/// An iteration, on the trace's clock.
+/// An iteration. Times are in nanoseconds on the trace's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Iteration {
     pub n: u64,
@@ -21,14 +21,14 @@ pub struct Iteration {
     pub batch: Option<Batch>,
 }
 
-/// The iterations, in the order of their starts, and how they were found.
+/// The iterations in the order of their starts, and the way in which they were found.
 #[derive(Debug)]
 pub struct Iterations {
     pub all: Vec<Iteration>,
     pub windows: Vec<Window>,
     pub rule: String,
     pub why: String,
-    /// None was found: the whole trace is one.
+    /// True if no iterations were found, so that the whole trace is shown as one.
     pub is_whole: bool,
     pub left_out: u64,
     /// Names of the ranges that may be steps.
@@ -36,10 +36,10 @@ pub struct Iterations {
 }
 
 impl Iterations {
-    /// Finds the iterations of a trace. `asked` is the rule that the user typed.
+    /// Finds the iterations of a trace. `asked` is the step rule that the user typed.
     ///
     /// # Errors
-    /// The rule finds nothing.
+    /// Returns an error if the rule matches nothing in the trace.
     pub fn find(trace: &Trace, asked: Option<Step>) -> Result<Self, NotFound> {
         if !trace.own.iterations.is_empty() {
             return Ok(Self::of_tllmprof(trace));
@@ -58,7 +58,7 @@ impl Iterations {
         Ok(Self::from_found(found, step_names))
     }
 
-    /// Returns the iterations that tllmprof counted, in a trace that it exported.
+    /// Returns the iterations that tllmprof counted, for a trace that tllmprof exported.
     fn of_tllmprof(trace: &Trace) -> Self {
         let thread = main_thread(trace).unwrap_or(0) as u32;
         let all = trace.own.iterations.iter();
@@ -101,8 +101,9 @@ impl Iterations {
         }
     }
 
-    /// Makes the last iteration last until the GPU has done what was launched by then: a range ends when the host is done.
-    /// Launches are numbered in their order, so that the call of a piece of work need not be in the trace.
+    /// Extends the last iteration until the GPU finishes the work that was launched before its end, because a range
+    /// ends when only the host is done. Correlation numbers increase in the order of launches, so work counts even if
+    /// the call that launched it is not in the trace.
     pub fn extend_last(&mut self, trace: &Trace) {
         let last = self.all.last_mut().filter(|_| !trace.metadata.is_own);
         let Some(last) = last else {
@@ -123,7 +124,8 @@ impl Iterations {
 }
 
 impl Iterations {
-    /// Makes all iterations one window, if the trace has none, in which kernels were recorded if there is any GPU work.
+    /// Puts all iterations into one window if the trace has no windows. If the trace has GPU work, kernels count as
+    /// recorded in that window.
     pub fn close(&mut self, trace: &Trace) {
         let (Some(first), Some(last)) = (self.all.first(), self.all.last()) else {
             return;
@@ -146,13 +148,13 @@ impl Iterations {
     }
 }
 
-/// Shows the finder the ranges that may matter; their names.
+/// Passes the ranges that may be steps to the finder. Returns their names.
 fn add_ranges(finder: &mut Finder, trace: &Trace) -> HashSet<StringId> {
     let mut known: HashMap<(StringId, bool), bool> = HashMap::new();
     let mut others: HashMap<StringId, u64> = HashMap::new();
     for event in &trace.host {
         let source = match event.kind {
-            // Older versions of the profiler write ranges as operators.
+            // Older versions of the profiler write ranges in the category of operators.
             HostKind::Annotation | HostKind::Operator => Source::Annotation,
             HostKind::Function => Source::Python,
             HostKind::Call | HostKind::Module => continue,
@@ -194,7 +196,7 @@ fn add_calls(finder: &mut Finder, trace: &Trace) {
     }
     let mut last = 0;
     for work in &trace.gpu {
-        // Work of a graph comes together.
+        // The kernels of a graph launch follow each other and share one number, so only the first is passed on.
         if work.correlation == last {
             continue;
         }
@@ -207,7 +209,8 @@ fn add_calls(finder: &mut Finder, trace: &Trace) {
     }
 }
 
-/// From the first call or GPU work of the trace to the end of the last; without any, of whatever it has.
+/// Returns the time from the earliest start to the latest end of all calls and GPU work. If there are none, returns
+/// that of all host events.
 fn span(trace: &Trace) -> Option<Span> {
     let work = trace.gpu.iter().map(|work| (work.start, work.end()));
     let calls = trace
@@ -228,7 +231,7 @@ fn enclosing(mut spans: impl Iterator<Item = (i64, i64)>) -> Option<Span> {
     }))
 }
 
-/// The thread that has most events.
+/// Returns the thread with the most events.
 fn main_thread(trace: &Trace) -> Option<u64> {
     let mut counts: HashMap<u32, u64> = HashMap::new();
     for event in &trace.host {

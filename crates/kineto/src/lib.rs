@@ -1,8 +1,10 @@
-//! Reads traces of the PyTorch profiler (Kineto), of NVIDIA's and AMD's GPUs, as tllmprof's own records are read.
+//! Reads traces of the PyTorch profiler (Kineto), for GPUs of NVIDIA and AMD, in the same form as tllmprof's own
+//! records.
 //!
-//! [`read`] gives the process of a trace, a [`Recording`](tllmprof_report::Recording). The JSON, plain or compressed, is
-//! read once and never held: an event becomes some 40 bytes, so memory is about an eighth of the JSON. Moments are
-//! nanoseconds since the earliest event, and no `CLOCK_MONOTONIC`: they cannot be compared with those of other files.
+//! [`read`] returns the process of a trace as a [`Recording`](tllmprof_report::Recording). The JSON, plain or
+//! compressed, is read as a stream. An event takes about 40 bytes in memory, so memory is about an eighth of the size
+//! of the JSON. Times are nanoseconds since the earliest event, not `CLOCK_MONOTONIC`. They cannot be compared with
+//! times in other files.
 
 #![forbid(unsafe_code)]
 
@@ -32,11 +34,12 @@ pub use error::Error;
 pub use input::{is_json, looks_like_trace, may_be_json};
 pub use process::Process;
 
-/// Reads a trace: `file` has its bytes, plain or compressed, and `path` is shown and may say the rank. `asked` is the rule by
-/// which the user wants iterations.
+/// Reads a trace. `file` contains its JSON, plain or compressed. `path` is the file's name, which is shown to the user
+/// and may contain the rank. `asked` is the step rule that the user typed.
 ///
 /// # Errors
-/// The file cannot be read, is no trace of the PyTorch profiler, or the rule finds nothing in it.
+/// Returns an error if the file cannot be read, is not a trace of the PyTorch profiler, or if the rule matches nothing
+/// in it.
 pub fn read(file: impl Read, path: &Path, asked: Option<Step>) -> Result<Process, Error> {
     let mut trace = document::read(file)?;
     if trace.metadata.is_own && (trace.processes.len() > 1 || trace.own.gpus.len() > 1) {

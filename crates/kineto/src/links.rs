@@ -1,4 +1,4 @@
-//! The call that launched each piece of GPU work, and the scopes that were open on the calling thread then.
+//! Links each piece of GPU work to the call that launched it, and to the scopes that were open on the calling thread.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -7,41 +7,42 @@ use tllmprof_record::{NO_STRING, StringId};
 
 use crate::trace::{HostEvent, HostKind, Trace};
 
-/// Maximum number of scopes to distinguish, and of scopes that are open at once.
+/// Maximum number of scopes to distinguish, and maximum number of scopes that may be open at once.
 const SCOPES: usize = 1 << 18;
 const DEPTH: usize = 48;
 
-/// A call that launched something.
+/// A call that launched GPU work.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch {
     pub thread: u32,
     pub start: i64,
-    /// The scope that it was made in; 0: none.
+    /// Number of the scope in which the call was made; 0 if no scope was open.
     pub scope: u32,
 }
 
-/// Launches by their correlation numbers, and scopes.
+/// Launching calls by correlation number, and the scopes of the trace.
 #[derive(Debug, Default)]
 pub struct Links {
     launches: HashMap<u32, Launch>,
-    /// The scope around each, and its name; numbers count from 1.
+    /// The parent and the name of each scope. Scope numbers are indexes plus 1; parent 0 means no parent.
     scopes: Vec<(u32, StringId)>,
     numbers: HashMap<(u32, StringId), u32>,
 }
 
-/// The open scopes and calls of a thread, while its events are visited.
+/// The scopes and the call that are open on a thread while its events are visited in order.
 #[derive(Default)]
 struct Open {
     thread: u32,
-    /// Ends of what is open, and their scopes.
+    /// End and number of each open scope, from the outermost to the innermost.
     scopes: Vec<(i64, u32)>,
-    /// The outermost call.
+    /// Start and end of the outermost open call.
     call: Option<(i64, i64)>,
 }
 
 impl Links {
-    /// Finds them, and drops calls that other calls make: the driver's within the runtime's. The host's events are then in
-    /// the order of their ends, those within others first. `is_scope` says whether what an event ran lies in a scope of its.
+    /// Finds the launching calls and the scopes. Removes calls that are made within other calls, such as driver calls
+    /// within runtime calls. Afterwards the host events are sorted by their ends, inner events first. `is_scope`
+    /// returns true for an event that opens a scope.
     pub fn find(trace: &mut Trace, is_scope: impl Fn(&HostEvent) -> bool) -> Self {
         let mut links = Self::default();
         let order = |event: &HostEvent| (event.thread, event.start, Reverse(event.end()));
@@ -62,7 +63,7 @@ impl Links {
         links
     }
 
-    /// Visits the next event of a thread. Returns true if the event is to be kept.
+    /// Visits the next event of a thread. Returns true if the event should be kept.
     fn visit(&mut self, open: &mut Open, event: &HostEvent, is_scope: bool) -> bool {
         while open
             .scopes
@@ -112,12 +113,12 @@ impl Links {
         number
     }
 
-    /// The call that launched what has this number.
+    /// Returns the call that launched the GPU work with this correlation number.
     pub fn launch(&self, correlation: u32) -> Option<&Launch> {
         self.launches.get(&correlation)
     }
 
-    /// The scope around each and its name, by numbers from 1.
+    /// Returns the number, the parent and the name of each scope. Numbers start at 1.
     pub fn scopes(&self) -> impl Iterator<Item = (u32, u32, StringId)> {
         let numbered = (1..).zip(&self.scopes);
         numbered.map(|(number, (parent, name))| (number, *parent, *name))

@@ -1,14 +1,16 @@
-//! The texts of a trace, each once.
+//! Stores each distinct text of a trace once.
 
 use std::collections::HashMap;
 
 use tllmprof_record::{NO_STRING, StringId};
 
-/// Maximum number of different texts to keep, and of their bytes. Further texts are empty.
+/// Maximum number of texts to keep, and maximum number of their bytes. Texts beyond these limits
+/// become empty.
 const COUNT: usize = 1 << 20;
 const BYTES: usize = 128 << 20;
 
-/// Texts by the numbers that the recording gives them, from 1 on.
+/// Texts, numbered from 1 in the order of their first use. The recording uses these numbers as
+/// string ids.
 #[derive(Debug, Default)]
 pub struct Names {
     texts: Vec<Box<str>>,
@@ -17,7 +19,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The number of a text.
+    /// Returns the number of a text, and adds the text if it is new.
     pub fn number(&mut self, text: &str) -> StringId {
         if let Some(number) = self.numbers.get(text) {
             return *number;
@@ -32,13 +34,13 @@ impl Names {
         number
     }
 
-    /// A text by its number; empty where it has none.
+    /// Returns the text with this number, or an empty text if there is none.
     pub fn get(&self, number: StringId) -> &str {
         let at = (number as usize).checked_sub(1);
         at.and_then(|at| self.texts.get(at)).map_or("", |text| text)
     }
 
-    /// All of them, with their numbers.
+    /// Returns all texts with their numbers.
     pub fn all(&self) -> impl Iterator<Item = (StringId, &str)> {
         (1..).zip(self.texts.iter().map(|text| &**text))
     }

@@ -1,7 +1,8 @@
-//! Times as a trace writes them: microseconds with a fraction.
+//! Parses times as traces write them: microseconds with a fraction.
 
-/// The nanoseconds in a JSON number of microseconds, or in the same number as a string. Digits are read one by one, as a
-/// double has not enough of them: it rounds today's microseconds since 1970 to quarters.
+/// Converts microseconds to nanoseconds. `json` is a number or a string that contains one. The digits are parsed as
+/// integers, because a double is not precise enough: it rounds the current number of microseconds since 1970 to a
+/// multiple of 0.25.
 pub fn nanoseconds(json: &str) -> Option<i64> {
     let text = json.trim().trim_matches('"').trim();
     let (is_negative, digits) = match text.strip_prefix('-') {
@@ -27,11 +28,12 @@ pub fn nanoseconds(json: &str) -> Option<i64> {
     Some(if is_negative { -ns } else { ns })
 }
 
-/// The same of a number with an exponent.
+/// Converts microseconds in a number with an exponent, such as `1.5e3`, to nanoseconds. Such a number is parsed as a
+/// double.
 fn with_exponent(text: &str) -> Option<i64> {
     let is_number = text.bytes().all(|byte| b"+-.eE0123456789".contains(&byte));
     let ns = text.parse::<f64>().ok().filter(|_| is_number)? * 1000.0;
-    // Far beyond any moment that a clock has.
+    // Larger values are not valid times.
     (ns.abs() < 9e18).then_some(ns.round() as i64)
 }
 

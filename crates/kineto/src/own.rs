@@ -1,16 +1,17 @@
-//! The events of a trace that tllmprof exported: its iterations, its windows, and the lines of streams.
+//! The events that only traces exported by tllmprof contain: iterations, windows, and the names of streams' timeline
+//! rows.
 
 use std::collections::HashSet;
 
 use crate::event::{RawEvent, Scalar};
 
-/// Maximum number of iterations, and of windows, to keep.
+/// Maximum number of iterations to keep, and of windows.
 const LIMIT: usize = 1 << 20;
 
-/// The line of the parts of windows in which kernels were recorded.
+/// Name of the timeline row with the parts of windows in which kernels were recorded.
 const TAKEN: &str = "kernels taken";
 
-/// A window, or a part of one in which kernels were recorded.
+/// A window, or the part of a window in which kernels were recorded (`has_kernels`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     pub first: u64,
@@ -20,13 +21,13 @@ pub struct Window {
     pub has_kernels: bool,
 }
 
-/// Its iterations and windows.
+/// The iterations and windows of a trace that tllmprof exported.
 #[derive(Debug, Default)]
 pub struct Own {
-    /// Numbers, starts and ends.
+    /// Number, start and end of each iteration.
     pub iterations: Vec<(u64, i64, i64)>,
     pub windows: Vec<Window>,
-    /// The groups of lines that have work of GPUs: one for each process.
+    /// The process ids in the trace that stand for GPUs. There is one for each recorded process.
     pub gpus: HashSet<Scalar>,
     pub left_out: u64,
 }
@@ -46,7 +47,7 @@ impl Own {
         }
     }
 
-    /// Takes a window. `line` is the name of the line that it is on.
+    /// Adds a window. `line` is the name of the timeline row that contains it.
     pub fn window(&mut self, raw: &RawEvent, line: &str, start: i64, ns: u64) {
         match numbers(&raw.name) {
             Some((first, last)) if self.windows.len() < LIMIT => {
@@ -63,14 +64,14 @@ impl Own {
     }
 }
 
-/// The first and the last iteration of `window 5-14`.
+/// Returns the numbers of the first and last iteration from a name such as `window 5-14`.
 fn numbers(window: &str) -> Option<(u64, u64)> {
     let numbers = window.strip_prefix("window ")?;
     let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
     Some((first.parse().ok()?, last.parse().ok()?))
 }
 
-/// The device and the stream of a line: `GPU 0 stream 13`.
+/// Returns the device and the stream from a timeline row's name such as `GPU 0 stream 13`.
 pub fn place(line: &str) -> Option<(i64, i64)> {
     let (device, stream) = line.strip_prefix("GPU ")?.split_once(" stream ")?;
     Some((device.parse().ok()?, stream.parse().ok()?))

@@ -1,4 +1,4 @@
-//! The process of a trace, read as a record is.
+//! The process of a trace, which can be read like a tllmprof record.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,11 +16,11 @@ use crate::iterations::Iterations;
 use crate::links::Links;
 use crate::trace::{GpuEvent, GpuKind, HostEvent, HostKind, Trace};
 
-/// The number of the one graph that all kernels are nodes of: a node's number is its scope's, which is how a recording says
-/// in which scope a kernel was launched.
+/// Number of an artificial graph. A recording assigns kernels to scopes through graph nodes, so each scope becomes a
+/// node of this graph, with the scope's number. A kernel is linked to the node of the scope in which it was launched.
 const GRAPH: u32 = 1;
 
-/// The table of calls: each row with its name and what its calls do, and the row of each name in the trace.
+/// The table of CUDA calls. `all` lists each row with its name and kind, and `of` maps a name in the trace to a row.
 #[derive(Debug, Default)]
 struct Rows {
     all: Vec<(u8, StringId, CallKind)>,
@@ -35,12 +35,12 @@ pub struct Process {
     rows: Rows,
     iterations: Iterations,
     header: Header,
-    /// Facts with their texts, and with their numbers.
+    /// Facts whose value is a text, and facts whose value is a number.
     texts: Vec<(Info, StringId)>,
     numbers: Vec<(Info, u64)>,
-    /// The moment 0 of the recording, on the trace's clock.
+    /// The time on the trace's clock that is time 0 of the recording, in nanoseconds.
     zero: i64,
-    /// A kernel was launched in a scope.
+    /// True if at least one kernel was launched in a scope.
     has_layers: bool,
 }
 
@@ -78,7 +78,7 @@ impl Process {
         new
     }
 
-    /// About how many entries a reading gives.
+    /// Returns the approximate number of entries that [`Recording::read`] passes on.
     #[must_use]
     pub fn entries(&self) -> u64 {
         (self.trace.host.len() + 2 * self.trace.gpu.len()) as u64
@@ -119,7 +119,8 @@ impl Process {
         }
     }
 
-    /// The names of the GPUs that were used, in the places of their numbers.
+    /// Returns the names of the GPUs up to the last one that was used, in the order of their numbers. The name of an
+    /// unused GPU is empty.
     fn gpus(&self) -> impl Iterator<Item = String> {
         let used = |device: u8| self.trace.gpu.iter().any(|work| work.device == device);
         let known = self.trace.metadata.gpus.iter().filter(|(id, _)| used(*id));
@@ -131,7 +132,7 @@ impl Process {
         })
     }
 
-    /// Returns the warnings without which a reader would trust the figures too much.
+    /// Returns warnings about properties of the trace that make its figures less reliable.
     fn warnings(&self) -> impl Iterator<Item = String> + use<> {
         let trace = &self.trace;
         let has_functions = !trace.metadata.is_own
@@ -170,14 +171,14 @@ impl Process {
         .flatten()
     }
 
-    /// A moment in ticks, which are nanoseconds.
+    /// Converts a time on the trace's clock to ticks, which are nanoseconds.
     fn ticks(&self, moment: i64) -> u64 {
         u64::try_from(moment.saturating_sub(self.zero)).unwrap_or(0)
     }
 }
 
 impl Rows {
-    /// The table of a trace's calls.
+    /// Creates the table from the calls in a trace.
     fn new(trace: &mut Trace) -> Self {
         let mut rows = Self::default();
         let mut table = CallRows::default();
@@ -201,7 +202,7 @@ impl Rows {
     }
 }
 
-/// The process's places in the groups that it is in.
+/// Returns the process's position in each process group that it belongs to.
 fn members(groups: &[ProcessGroup], rank: u64) -> Vec<Member> {
     let place = |group: &ProcessGroup| {
         let place = group.ranks.iter().position(|one| *one == rank)?;
@@ -255,7 +256,7 @@ impl Recording for Process {
     }
 }
 
-/// One time through it.
+/// One pass over the process's data.
 struct Reading<'a, F> {
     process: &'a Process,
     each: F,
@@ -299,7 +300,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// The windows, and each iteration.
+    /// Passes on the windows and the iterations.
     fn iterations(&mut self) {
         let process = self.process;
         let main = process.header.pid;
@@ -332,7 +333,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// The scopes, and that a kernel's node is in the scope of that number.
+    /// Passes on the scopes, and one graph node for each scope. The node has the number of its scope.
     fn scopes(&mut self) {
         let links = &self.process.links;
         if !self.process.has_layers {

@@ -1,4 +1,4 @@
-//! A trace in memory: small events, their names, and facts about the process.
+//! A trace in memory: compact events, their names, and facts about the process.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -12,45 +12,45 @@ use crate::facts::Metadata;
 use crate::names::Names;
 use crate::own::{self, Own};
 
-/// Maximum number of events of the host, and of GPUs, to keep.
+/// Maximum number of host events to keep, and of GPU events.
 const LIMIT: usize = 6 << 20;
 
 /// Number of devices that a recording can distinguish.
 const DEVICES: i64 = 16;
 
-/// Maximum number of processes, threads and streams to distinguish.
+/// Maximum number of processes to distinguish, and of threads and streams.
 const MANY: usize = 1 << 14;
 
-/// Something that the host did.
+/// An activity of the host.
 #[derive(Clone, Copy, Debug)]
 pub struct HostEvent {
-    /// In nanoseconds of the trace's clock.
+    /// Start in nanoseconds on the trace's clock.
     pub start: i64,
     pub ns: u64,
     pub name: StringId,
     pub thread: u32,
-    /// The number that what it launched has, too; 0: none.
+    /// Number that the event shares with the GPU work that it launched; 0 if it launched none.
     pub correlation: u32,
     pub process: u16,
     pub kind: HostKind,
 }
 
-/// The kind of an event of the host.
+/// The kind of a host event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HostKind {
     /// A call of CUDA or HIP.
     Call,
     /// An operator of PyTorch.
     Operator,
-    /// A range that the program named.
+    /// A range that the program annotated.
     Annotation,
     /// A Python function.
     Function,
-    /// A torch module, by its `forward`.
+    /// The `forward` method of a torch module.
     Module,
 }
 
-/// Something that a GPU did.
+/// A piece of GPU work.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuEvent {
     pub start: i64,
@@ -63,7 +63,7 @@ pub struct GpuEvent {
     pub kind: GpuKind,
 }
 
-/// The kind of an event of a GPU.
+/// The kind of a piece of GPU work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GpuKind {
     Kernel,
@@ -83,18 +83,18 @@ impl GpuEvent {
     }
 }
 
-/// Events that are not as they should be.
+/// Numbers of events with errors.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Flaws {
-    /// Events that end before they begin, which are taken to have no duration.
+    /// Events that end before they begin. They are kept with a duration of 0.
     pub negative: u64,
-    /// Events without a start or a duration, which are left out.
+    /// Events without a start or a duration. They are left out.
     pub timeless: u64,
-    /// Events that there was no room for.
+    /// Events that were dropped because a limit was reached.
     pub left_out: u64,
 }
 
-/// A trace.
+/// A trace of one process.
 #[derive(Debug, Default)]
 pub struct Trace {
     pub names: Names,
@@ -103,24 +103,24 @@ pub struct Trace {
     pub flaws: Flaws,
     pub metadata: Metadata,
     pub own: Own,
-    /// Processes of the host's events, in the order of their first ones.
+    /// Processes of the host events, in the order of their first events.
     pub processes: Vec<Scalar>,
-    /// Names of processes, and of threads by process and thread.
+    /// Names of processes. Names of threads, by process and thread.
     pub process_names: HashMap<Scalar, StringId>,
     pub thread_names: HashMap<(Scalar, u32), StringId>,
-    /// Events of the host that were dropped, as they are of other processes than the one that called the GPU most.
+    /// Number of host events that were dropped because they belong to other processes than the one that is kept.
     pub of_others: u64,
     threads: HashMap<Scalar, u32>,
     streams: HashMap<Scalar, u16>,
-    /// True if any event has a category of the profiler.
+    /// True if at least one event has a category of the PyTorch profiler.
     pub is_of_profiler: bool,
 }
 
-/// The category of an event.
+/// The category of an event (`cat`).
 enum Category {
     Host(HostKind),
     Gpu(GpuKind),
-    /// A category of a trace that tllmprof exported.
+    /// Categories that only traces exported by tllmprof contain.
     Iteration,
     Window,
     Other,
@@ -142,7 +142,8 @@ impl Category {
         })
     }
 
-    /// Older versions of the profiler write `Operator`, `Runtime`, `Kernel`, `Memcpy` and `Memset`.
+    /// Returns the category of an event that the PyTorch profiler wrote. Older versions write `Operator`, `Runtime`,
+    /// `Kernel`, `Memcpy` and `Memset`.
     fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "cuda_runtime" | "cuda_driver" | "hip_runtime" | "Runtime" => {
@@ -164,11 +165,11 @@ impl Category {
     }
 }
 
-/// The prefix of the profiler's names for the `forward` of a module.
+/// Prefix of the profiler's name for a call of a module's `forward`.
 const MODULE: &str = "nn.Module: ";
 
 impl Trace {
-    /// Takes what is of use of an event.
+    /// Stores the parts of an event that are used.
     pub fn take(&mut self, raw: &RawEvent) {
         if raw.phase == b'M' {
             return self.describe(raw);
@@ -210,7 +211,7 @@ impl Trace {
         let (kind, name) = match (kind, raw.name.strip_prefix(MODULE)) {
             (HostKind::Function, Some(module)) => (HostKind::Module, module_name(module)),
             (HostKind::Function, None) => (kind, without_address(&raw.name)),
-            // Older versions of the profiler write ranges as operators.
+            // Older versions of the profiler write ranges in the category of operators.
             (HostKind::Operator, _) if is_step_range(&raw.name) => {
                 (HostKind::Annotation, Cow::Borrowed(&*raw.name))
             }
@@ -266,14 +267,14 @@ impl Trace {
         self.gpu.push(event);
     }
 
-    /// The name of the line that an event is on; empty: not known.
+    /// Returns the name of the timeline row that contains the event; empty if it is unknown.
     fn line(&mut self, raw: &RawEvent) -> String {
         let line = (raw.pid.clone(), self.thread(&raw.tid));
         let name = self.thread_names.get(&line);
         name.map_or_else(String::new, |name| self.names.get(*name).to_owned())
     }
 
-    /// The device and the stream of work.
+    /// Returns the device and the stream of a piece of GPU work.
     fn place(&mut self, raw: &RawEvent) -> (Option<i64>, Scalar) {
         if self.metadata.is_own {
             self.own.gpus.insert(raw.pid.clone());
@@ -287,7 +288,7 @@ impl Trace {
         (device, stream.unwrap_or_else(|| raw.tid.clone()))
     }
 
-    /// Takes the name of a process or a thread.
+    /// Stores the name of a process or a thread.
     fn describe(&mut self, raw: &RawEvent) {
         match &*raw.name {
             "process_name" if self.process_names.len() < MANY => {
@@ -303,8 +304,9 @@ impl Trace {
         }
     }
 
-    /// Drops what is of another process than the one that called the GPU most, or did most where none called it: a file is
-    /// of one process, and threads and numbers of launches of others would be confused with its own.
+    /// Keeps only the host events of the process with the most GPU calls. If no process made GPU calls, keeps the
+    /// process with the most events. A recording describes one process, and the threads and correlation numbers of
+    /// several processes could collide.
     pub fn keep_one_process(&mut self) {
         let mut sums = vec![(0_u64, 0_u64); self.processes.len()];
         for event in &self.host {
@@ -326,20 +328,20 @@ impl Trace {
         self.thread_names.retain(|(pid, _), _| pid == process);
     }
 
-    /// The process's number; `None`: it is not known, or no number.
+    /// Returns the process's id; `None` if it is unknown or not a number.
     pub fn pid(&self) -> Option<u32> {
         let process = self.processes.first()?;
         u32::try_from(process.number()?).ok()
     }
 
-    /// The process's name; empty: not known.
+    /// Returns the process's name; empty if it is unknown.
     pub fn process_name(&self) -> &str {
         let process = self.processes.first();
         let name = process.and_then(|process| self.process_names.get(process));
         name.map_or("", |name| self.names.get(*name))
     }
 
-    /// A thread's number: its own where it has one.
+    /// Returns the number of a thread. Thread ids that are not numbers get numbers from the top of the range.
     fn thread(&mut self, tid: &Scalar) -> u32 {
         if let Scalar::Number(number) = tid
             && let Ok(number) = u32::try_from(*number)
@@ -354,7 +356,8 @@ impl Trace {
         }
     }
 
-    /// A stream's number: its own where a recording has room for that.
+    /// Returns the number of a stream. Streams whose number does not fit get numbers from the top of the range.
+    /// Returns `None` if there are too many of these.
     fn stream(&mut self, stream: &Scalar) -> Option<u16> {
         if let Scalar::Number(number) = stream
             && let Ok(number) = u16::try_from(*number)
@@ -373,11 +376,11 @@ impl Trace {
     }
 }
 
-/// Streams with a greater number get another.
+/// Streams with this number or a greater one get another number, below `u16::MAX`.
 const STREAMS: u16 = u16::MAX - MANY as u16;
 
-/// A module's name with its number as a part of its own: `Linear.3` for `Linear_3`, the fourth of its class. Layers whose
-/// names differ in numbers are shown in one row.
+/// Returns the name of a module with its index as a separate component: `Linear.3` for `Linear_3`, the fourth module
+/// of its class. Layers whose names differ only in such numbers can be combined in one row.
 fn module_name(name: &str) -> Cow<'_, str> {
     match name.rsplit_once('_') {
         Some((class, number)) if !class.is_empty() && is_number(number) => {
@@ -391,7 +394,8 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A function's name without the address of its object, which is another in each run: `<built-in method mm of type object>`.
+/// Returns a function's name without the address of its object, because the address differs in each run. For example
+/// `<built-in method mm of type object>`.
 fn without_address(name: &str) -> Cow<'_, str> {
     let Some((before, rest)) = name.split_once(" at 0x") else {
         return Cow::Borrowed(name);
@@ -400,7 +404,7 @@ fn without_address(name: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{before}{after}"))
 }
 
-/// The number that a call and what it launched share.
+/// Returns the number that a call and the work that it launched share; 0 if the event has none.
 fn correlation(raw: &RawEvent) -> u32 {
     let number = raw
         .args
@@ -409,7 +413,7 @@ fn correlation(raw: &RawEvent) -> u32 {
     number.unwrap_or(0)
 }
 
-/// Returns the direction of a copy by its name: `Memcpy HtoD (Pageable -> Device)`.
+/// Returns the direction of a copy from its name, such as `Memcpy HtoD (Pageable -> Device)`.
 fn copy_kind(name: &str) -> CopyKind {
     let way = name.split(' ').nth(1).unwrap_or("");
     let kinds = (1..=10).map(CopyKind::from_code);

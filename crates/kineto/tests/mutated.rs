@@ -1,13 +1,13 @@
-//! Damaged traces: reading ends, with a result or an error, and never panics.
+//! Reads damaged traces. Reading must end with a result or an error, and must not panic.
 
 mod common;
 
 use common::{read, reported, two_steps};
 
-/// How many traces are tried.
+/// Number of damaged traces to read.
 const TRACES: u64 = 1700;
 
-/// A sequence of numbers that is the same each time.
+/// A generator of pseudo-random numbers that are the same in each run (xorshift).
 struct Numbers(u64);
 
 impl Numbers {
@@ -19,7 +19,7 @@ impl Numbers {
     }
 }
 
-/// Values in the place of a number or a text.
+/// JSON values that replace other values.
 const VALUES: &[&str] = &[
     "-1",
     "0",
@@ -41,7 +41,7 @@ const VALUES: &[&str] = &[
     "99999999999999999999999999",
 ];
 
-/// Changes bytes, or values so that it stays JSON.
+/// Changes some bytes, or replaces values so that the text may remain valid JSON.
 fn mutate(text: &[u8], numbers: &mut Numbers) -> Vec<u8> {
     let mut text = text.to_vec();
     for _ in 0..=numbers.below(4) {
@@ -57,7 +57,7 @@ fn mutate(text: &[u8], numbers: &mut Numbers) -> Vec<u8> {
                 text.drain(at..(at + numbers.below(40)).min(text.len()));
             }
             _ => {
-                // From a colon to the next comma or bracket there is a value, mostly.
+                // The text from a colon to the next comma or bracket is usually a value.
                 let Some(colon) = text[at..].iter().position(|byte| *byte == b':') else {
                     continue;
                 };
@@ -94,7 +94,7 @@ fn damaged_traces_do_no_harm() {
             }
         }
     }
-    // Both paths are tried.
+    // Make sure that the mutations led to both successful and failed reads.
     assert!(
         read_well > 50 && refused > 50,
         "{read_well} read, {refused} refused"

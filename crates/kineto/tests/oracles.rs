@@ -1,5 +1,5 @@
-//! Traces that other projects made, against their own results. They are not shipped: `TLLMPROF_TRACES` is their folder, else
-//! `../shared/traces` beside the repository.
+//! Compares figures for traces from other projects with the results of these projects. The traces are not part of the
+//! repository. `TLLMPROF_TRACES` contains their folder; the default is `../shared/traces` next to the repository.
 
 mod common;
 #[path = "../../../tests/common/skipped.rs"]
@@ -14,10 +14,10 @@ use serde_json::Value;
 use skipped::skipped;
 use tllmprof_report::{Comparison, Process};
 
-/// How far a figure may be from that of the other project.
+/// Maximum relative difference from the figure of the other project.
 const CLOSE: f64 = 0.005;
 
-/// A trace, or a table beside it; `None`: it is not on this machine.
+/// Returns the path of a trace or of a table with expected results, or `None` if it does not exist on this machine.
 fn oracle(name: &str) -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     let folder = std::env::var_os("TLLMPROF_TRACES").map_or(beside, PathBuf::from);
@@ -43,7 +43,7 @@ fn assert_close(what: &str, ours: f64, theirs: f64) {
     );
 }
 
-/// Milliseconds of a row of TraceLens's table.
+/// Returns the time in the named row of TraceLens's table, in milliseconds.
 fn row(table: &str, name: &str) -> f64 {
     let line = table
         .lines()
@@ -52,7 +52,8 @@ fn row(table: &str, name: &str) -> f64 {
     line.split(',').nth(1).unwrap().parse().unwrap()
 }
 
-/// Checks a trace against TraceLens's times, in which the time of copies that overlap nothing is that of all copies.
+/// Compares a trace with TraceLens's times. In this trace no copy overlaps other work, so the time that TraceLens
+/// gives for copies is that of all copies.
 fn as_tracelens(trace: &str, kernels: u64) {
     let (Some(path), Some(table)) = (
         oracle(trace),
@@ -115,7 +116,7 @@ fn torch_compile_trace() {
     );
 }
 
-/// The JSON of a compressed trace.
+/// Returns the JSON of a compressed trace.
 fn json(path: &Path) -> Value {
     let mut text = String::new();
     let file = BufReader::new(File::open(path).unwrap());
@@ -125,7 +126,8 @@ fn json(path: &Path) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// How long at least one of some events lasts, in microseconds: HTA's definition of busy time and of communication.
+/// Returns the time in which at least one of the events runs, in microseconds. Holistic Trace Analysis (HTA) defines
+/// busy time and communication time in this way.
 fn union<'a>(events: impl Iterator<Item = &'a Value>) -> f64 {
     let mut spans: Vec<_> = events
         .map(|event| {
@@ -145,7 +147,7 @@ fn union<'a>(events: impl Iterator<Item = &'a Value>) -> f64 {
     sum
 }
 
-/// HTA's figures are those of all GPU work of a trace.
+/// HTA computes its figures from all GPU work of a trace.
 #[test]
 fn busy_idle_and_communication_times_as_hta() {
     for name in [
@@ -193,7 +195,7 @@ fn busy_idle_and_communication_times_as_hta() {
             communication.sum(),
             union(works().filter(is_communication)),
         );
-        // What lies between two iterations is idle, too, but no gap within one.
+        // The time between two iterations is idle, too, but is not part of the gaps within iterations.
         let gaps = us(&process["kernel_window"]["gaps_ns"]);
         assert!(gaps <= (length - busy) * (1.0 + CLOSE), "{name}: {gaps}");
     }

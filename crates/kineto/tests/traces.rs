@@ -1,4 +1,4 @@
-//! Small traces, read as records are.
+//! Reads small traces in the same way as records.
 
 mod common;
 
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use tllmprof_config::Step;
 use tllmprof_report::{Process, Report};
 
-/// The text of a file that gzip made of another.
+/// Returns `text` compressed by gzip.
 fn compressed(text: &[u8]) -> Vec<u8> {
     let mut to = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     to.write_all(text).unwrap();
     to.finish().unwrap()
 }
 
-/// Numbers, starts and durations of all iterations, in nanoseconds.
+/// Returns the number, the start and the duration of each iteration, in nanoseconds.
 fn iterations(process: &Process) -> Vec<(u64, u64, u64)> {
     let all = process.windows.iter().flat_map(|window| &window.iterations);
     all.map(|one| (one.n, one.start, one.duration)).collect()
@@ -32,7 +32,7 @@ fn verdict<'a>(report: &'a Value, rule: &str) -> &'a str {
 #[test]
 fn steps_kernels_copies_and_calls_are_those_of_the_trace() {
     let process = read_json(&two_steps());
-    // The first lasts until the next begins, the last until the GPU has done its work.
+    // The first iteration lasts until the next one begins. The last one lasts until the GPU has finished its work.
     assert_eq!(
         iterations(&process),
         [(5, 0, 100_000), (6, 100_000, 95_000)]
@@ -300,7 +300,8 @@ fn a_second_wait_may_be_for_another_stream() {
     assert_eq!(idle("hipStreamSynchronize"), 0);
 }
 
-/// A rank that all-reduces twice a step. Its trace begins `before` µs before its first step, and its clock is `ahead` µs.
+/// Returns a rank that runs two all-reduces in each step. Its trace begins `before` µs before its first step, and its
+/// clock is ahead by `ahead` µs.
 fn rank(number: u64, before: f64, ahead: f64) -> Process {
     let mut events = Vec::new();
     for n in 0..8 {
@@ -335,7 +336,7 @@ fn ranks_are_aligned_by_their_collectives() {
     let report = reported(vec![rank(0, 10.0, 0.0), rank(1, 7000.0, 250_000.0)]);
     let found = &report["collectives"];
     assert_eq!(found["notes"], json!([]));
-    // What the first two had to wait for is not in the traces.
+    // The first collective of each trace is not matched, because the traces do not show how long it waited.
     assert_eq!(found["matched"], 30);
     assert_eq!(found["groups"][0]["processes"], json!([0, 1]));
     assert_eq!(found["wait_ns"], 0);

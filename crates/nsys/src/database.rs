@@ -1,5 +1,5 @@
-//! The tables of an export. Which there are, and which columns they have, differs from version to
-//! version and from report to report, and a damaged file can have anything.
+//! Access to the tables of an export of nsys, which is an SQLite database. Its tables and columns differ between
+//! versions of nsys and between reports, and a damaged file can contain anything.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -14,23 +14,24 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use crate::error::Error;
 
-/// The SQLite database that an export is.
+/// An export of nsys, opened as an SQLite database.
 pub struct Database {
     connection: Connection,
     tables: HashMap<String, HashSet<String>>,
-    /// Instructions that the statement under way has taken, with those that were run in the middle of it.
+    /// Number of SQLite instructions that the current statement has run, including those of statements nested in it.
     taken: Arc<AtomicU64>,
     is_under_way: Cell<bool>,
 }
 
-/// Number of SQLite instructions between two checks of the limit of a statement.
+/// Number of SQLite instructions between two checks of a statement's limit.
 const ASKS: i32 = 1000;
-/// Maximum number of steps of a statement: some for each byte of the file, of which a row has dozens, and some more. Pages
-/// of a damaged file can lead back to themselves, and have rows without end.
+/// Maximum number of SQLite instructions of a statement: `FOR_EACH_BYTE` per byte of the file, and `BESIDES` in
+/// addition. A row has dozens of bytes, so a correct file stays below the limit. Pages of a damaged file can refer
+/// back to themselves, so that their rows never end.
 const FOR_EACH_BYTE: u64 = 16;
 const BESIDES: u64 = 100_000;
 
-/// Rows of a table that are wanted: those whose column has a value from the first to before the last.
+/// A condition on rows: the value of `column` is at least `from` and below `before`.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
     pub column: &'a str,
@@ -38,11 +39,11 @@ pub struct Wanted<'a> {
     pub before: i64,
 }
 
-/// A row, with the columns that were asked for.
+/// A row. Its columns are numbered in the order in which they were requested.
 pub struct Row<'a>(&'a rusqlite::Row<'a>);
 
 impl Row<'_> {
-    /// A column's number; none where the row has none there.
+    /// Returns the integer in a column, or `None` if the column holds no integer.
     pub fn number(&self, column: usize) -> Option<i64> {
         match self.0.get_ref(column) {
             Ok(ValueRef::Integer(value)) => Some(value),
@@ -50,7 +51,7 @@ impl Row<'_> {
         }
     }
 
-    /// A column's text; none where the row has none there.
+    /// Returns the text in a column, or `None` if the column holds no text.
     pub fn text(&self, column: usize) -> Option<String> {
         match self.0.get_ref(column) {
             Ok(ValueRef::Text(bytes)) => Some(String::from_utf8_lossy(bytes).into_owned()),
@@ -59,8 +60,9 @@ impl Row<'_> {
     }
 }
 
-/// Returns the name for SQLite to open: of the file as it is, so that SQLite makes no other file, as it does for a file
-/// with a write-ahead log, even an empty one. A log that is not empty has rows, and SQLite has to read it.
+/// Returns the URI under which SQLite opens the file. It declares the file immutable, because otherwise SQLite creates
+/// files next to a database that uses a write-ahead log. If there is a log that is not empty, the file is not
+/// immutable: the log contains rows that SQLite has to read.
 fn name_for_reading(path: &Path) -> String {
     let mut uri = String::from("file:");
     for &byte in path.as_os_str().as_bytes() {
@@ -85,7 +87,7 @@ impl Database {
     /// Opens an export read-only.
     ///
     /// # Errors
-    /// The file cannot be read, or is no database.
+    /// Returns an error if the file cannot be read or is not a database.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let mut connection = Connection::open_with_flags(
             name_for_reading(path),
@@ -93,7 +95,7 @@ impl Database {
                 | OpenFlags::SQLITE_OPEN_NO_MUTEX
                 | OpenFlags::SQLITE_OPEN_URI,
         )?;
-        // It comes from somewhere else: what its schema says is not to be run.
+        // The file may come from an untrusted source, so its schema must not run code.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
         connection.pragma_update(None, "cell_size_check", true)?;
@@ -128,8 +130,9 @@ impl Database {
         })
     }
 
-    /// Runs a statement, maybe in the middle of another one, whose limit then is for both: each of its rows may ask for
-    /// a string, and both tables may be damaged.
+    /// Runs a statement with a limit on its instructions. Statements may be nested, because a row can need the text of
+    /// a string from another table. A nested statement counts for the limit of the outer one, because both tables may
+    /// be damaged.
     fn limited<T>(&self, run: impl FnOnce(&Connection) -> T) -> T {
         let is_inner = self.is_under_way.replace(true);
         if !is_inner {
@@ -140,17 +143,17 @@ impl Database {
         result
     }
 
-    /// The names of a table's columns, if there is such a table.
+    /// Returns the names of a table's columns, or `None` if there is no such table.
     pub fn columns(&self, table: &str) -> Option<&HashSet<String>> {
         self.tables.get(table)
     }
 
-    /// Gives some columns of a table's rows to `each`: none where there is no such table. Of a column
-    /// there may be several names, separated by bars, of which the first that the table has counts; a
-    /// column that it does not have is empty.
+    /// Passes the rows of a table to `each`, with the given columns. Does nothing if there is no such table. An entry
+    /// of `columns` may list several names, separated by bars; the first one that the table has is used. If the table
+    /// has none of them, the column is empty.
     ///
     /// # Errors
-    /// The table cannot be read to its end.
+    /// Returns an error if the table cannot be read completely.
     pub fn rows(
         &self,
         table: &str,
@@ -179,17 +182,17 @@ impl Database {
         })
     }
 
-    /// Returns true if a table has such rows.
+    /// Returns true if the table has rows that satisfy the condition.
     pub fn has(&self, table: &str, wanted: Option<Wanted<'_>>) -> bool {
         let query = format!("SELECT 1 FROM \"{table}\"{} LIMIT 1", condition(wanted));
-        // One that cannot be read is as good as none.
+        // A table that cannot be read counts as empty.
         self.limited(|connection| {
             let statement = connection.prepare(&query);
             statement.is_ok_and(|mut statement| statement.exists([]).unwrap_or(false))
         })
     }
 
-    /// About how many rows a table has.
+    /// Returns the approximate number of rows of a table.
     pub fn count(&self, table: &str) -> u64 {
         let query = format!("SELECT max(rowid) FROM \"{table}\"");
         let found = self
@@ -197,7 +200,7 @@ impl Database {
         found.ok().flatten().map_or(0, i64::unsigned_abs)
     }
 
-    /// The text of one of nsys's strings.
+    /// Returns the text with this number in nsys's table of strings.
     pub fn string(&self, id: i64) -> Option<String> {
         self.limited(|connection| {
             let mut statement = connection

@@ -1,4 +1,4 @@
-//! Reasons why an export cannot be read.
+//! The reasons why an export cannot be read.
 
 use std::fmt;
 use std::io;
@@ -7,21 +7,21 @@ use tllmprof_foreign::NotFound;
 
 #[derive(Debug)]
 pub enum Error {
-    /// The message of SQLite.
+    /// An error from SQLite.
     Database(rusqlite::Error),
-    /// A table has more rows than fit into the file.
+    /// A statement ran longer than the size of the file allows, so the file is damaged.
     Endless,
-    /// A database of something else.
+    /// The file is a database, but not an export of nsys.
     NotAnExport,
-    /// A report of nsys itself. Only nsys reads its format, and none was found.
+    /// The file is a report in nsys's own format, which only nsys can read, and nsys was not found.
     NoNsys,
-    /// The variable that has its path names none.
+    /// The variable with the path of nsys names no executable file.
     WrongNsys(String),
-    /// nsys did not export its report.
+    /// nsys failed to export its report. The text says why.
     NotExported(String),
-    /// There is no place for what nsys exports.
+    /// The temporary folder for the export could not be created.
     NoPlace(io::Error),
-    /// The rule that the user typed finds nothing.
+    /// The step rule that the user typed matches nothing in the trace.
     NotFound(NotFound),
 }
 
@@ -51,7 +51,8 @@ impl std::error::Error for Error {}
 impl From<rusqlite::Error> for Error {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
-            // What interrupts a statement here is its limit (`Database::open`).
+            // Statements are interrupted only by the limit on their instructions
+            // (`Database::open`).
             Some(rusqlite::ErrorCode::OperationInterrupted) => Self::Endless,
             _ => Self::Database(error),
         }

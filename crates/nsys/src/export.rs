@@ -1,4 +1,4 @@
-//! Exports nsys's own reports, by an nsys.
+//! Runs nsys to export reports in nsys's own format to SQLite.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -11,17 +11,18 @@ use tempfile::TempDir;
 
 use crate::error::Error;
 
-/// Maximum duration of an export.
+/// Maximum duration of an export. After it, nsys is killed.
 const TIMEOUT: Duration = Duration::from_secs(600);
-/// Interval of the checks whether it is done.
+/// Interval between two checks whether nsys has exited.
 const POLL: Duration = Duration::from_millis(50);
-/// Number of bytes that are read of what nsys prints, from its end.
+/// Maximum number of bytes to read from the end of nsys's output.
 const SAID: u64 = 4096;
 
-/// Exports a report to a folder of its own, which is removed with the result.
+/// Exports a report to a new temporary folder. Returns the folder and the file. The folder is
+/// removed when the returned `TempDir` is dropped.
 ///
 /// # Errors
-/// There is no such nsys, or it fails.
+/// Returns an error if nsys is not found or fails.
 pub fn export(nsys: &Path, report: &Path) -> Result<(TempDir, PathBuf), Error> {
     export_by(nsys, report, TIMEOUT)
 }
@@ -57,7 +58,7 @@ fn export_by(nsys: &Path, report: &Path, timeout: Duration) -> Result<(TempDir, 
     }))
 }
 
-/// Waits for it to end, no longer than `timeout`.
+/// Waits until nsys exits, but no longer than `timeout`. Kills nsys after that.
 fn wait(mut child: Child, timeout: Duration) -> Result<ExitStatus, Error> {
     let since = Instant::now();
     loop {
@@ -65,7 +66,7 @@ fn wait(mut child: Child, timeout: Duration) -> Result<ExitStatus, Error> {
             Ok(Some(status)) => return Ok(status),
             Ok(None) if since.elapsed() < timeout => sleep(POLL),
             failed => {
-                // It may have ended meanwhile.
+                // This can fail if nsys has exited in the meantime. The error does not matter.
                 let _ = child.kill();
                 let _ = child.wait();
                 let why = match failed {
@@ -78,12 +79,12 @@ fn wait(mut child: Child, timeout: Duration) -> Result<ExitStatus, Error> {
     }
 }
 
-/// The last line that nsys printed.
+/// Returns the last line that nsys printed.
 fn last_line(said: &mut File) -> String {
     let mut bytes = Vec::new();
     let length = said.metadata().map_or(0, |file| file.len());
     let start = SeekFrom::Start(length.saturating_sub(SAID));
-    // What cannot be read is not quoted.
+    // If the output cannot be read, the error message does not quote it.
     let _ = said.seek(start).and_then(|_| said.read_to_end(&mut bytes));
     let text = String::from_utf8_lossy(&bytes);
     let last = text.lines().rfind(|line| !line.trim().is_empty());
@@ -97,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the result of an export by this script in the place of nsys.
+    /// Returns the result of an export in which this shell script runs instead of nsys.
     fn exported(script: &str, timeout: Duration) -> Result<Vec<u8>, String> {
         let scratch = TempDir::new().unwrap();
         let nsys = scratch.path().join("nsys");
@@ -110,7 +111,8 @@ mod tests {
 
     #[test]
     fn a_report_is_exported_by_nsys() {
-        // Its arguments: export --type sqlite --force-overwrite true --output TO REPORT.
+        // The script is called with these arguments: export --type sqlite --force-overwrite true
+        // --output TO REPORT.
         let exports = "printf '%s' \"$1 $8\" > \"$7\"";
         assert_eq!(exported(exports, TIMEOUT).unwrap(), b"export a.nsys-rep");
     }

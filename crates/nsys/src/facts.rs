@@ -1,4 +1,4 @@
-//! Facts in an export about its processes and their machine.
+//! Reads facts about an export's processes and their machine.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -10,10 +10,10 @@ use crate::database::Database;
 use crate::error::Error;
 use crate::ranges::{number, process};
 
-/// Facts of all processes.
+/// Facts about all processes of an export.
 #[derive(Debug, Default)]
 pub struct Facts {
-    /// Nanoseconds since 1970 at the moment 0.
+    /// Nanoseconds since 1970 at time 0 of the trace.
     pub epoch: i64,
     /// The version of nsys.
     version: String,
@@ -22,7 +22,7 @@ pub struct Facts {
     /// The command line of the program that nsys started.
     command: String,
     variables: BTreeMap<String, String>,
-    /// Names of processes.
+    /// Names of processes, by process id.
     names: BTreeMap<i64, String>,
     threads: BTreeMap<i64, Vec<(u32, String)>>,
 }
@@ -103,7 +103,8 @@ impl Facts {
         Ok(facts)
     }
 
-    /// Takes `NAME=value`, or `NAME="value"`, if it is a variable that is of use here.
+    /// Keeps a setting of the form `NAME=value` or `NAME="value"` if tllmprof uses this variable,
+    /// or if it may contain the rank.
     fn variable(&mut self, setting: &str) {
         let Some((name, value)) = setting.split_once('=') else {
             return;
@@ -118,17 +119,17 @@ impl Facts {
         }
     }
 
-    /// The profiler that recorded it.
+    /// Returns the name and the version of the profiler that recorded the trace.
     pub fn tool(&self) -> String {
         format!("nsys {}", self.version).trim_end().to_owned()
     }
 
-    /// The threads of a process that have names.
+    /// Returns the names of a process's threads. Threads without a name are missing.
     pub fn threads(&self, process: i64) -> &[(u32, String)] {
         self.threads.get(&process).map_or(&[], Vec::as_slice)
     }
 
-    /// The rank in the variables of the program that nsys started.
+    /// Returns the rank according to the environment of the program that nsys started.
     pub fn rank(&self) -> Option<u64> {
         let ranked = Ranked::by_variables(&|name| {
             self.variables
@@ -138,7 +139,8 @@ impl Facts {
         Some(ranked?.rank)
     }
 
-    /// Returns the facts about a process besides its rank. It used no GPU above `gpus`.
+    /// Returns the facts about a process, except its rank. Only the first `gpus` GPUs of the
+    /// machine are listed, because the process used no GPU after them.
     pub fn infos(&self, process: i64, gpus: usize) -> Vec<(Info, String)> {
         let name = self.names.get(&process).map_or("", String::as_str);
         let is_started = self.command.split(' ').next() == Some(name);

@@ -1,4 +1,5 @@
-//! Iterations of a process that tllmprof did not count.
+//! Finds the iterations of processes that ran without tllmprof, so that the trace has no iterations
+//! counted by tllmprof.
 
 use tllmprof_config::Step;
 use tllmprof_foreign::{
@@ -14,10 +15,11 @@ use crate::ranges::{Domains, Range, number, process};
 use crate::rows::{WorkKind, WorkRow};
 use crate::windows::{Window, Windows};
 
-/// Finds the iterations of a process. `loaded` has the names of its events.
+/// Finds the iterations of the process `of`. `loaded` contains the names of the process's events.
 ///
 /// # Errors
-/// The rule finds none, or the export cannot be read.
+/// Returns an error if the export cannot be read. The inner result is an error if no iterations are
+/// found by the rule.
 pub fn find(
     database: &Database,
     domains: &Domains,
@@ -33,7 +35,7 @@ pub fn find(
             return;
         }
         let domain = domains.name(&range);
-        // Most ranges have one of few names.
+        // Many ranges share few names, so keep the result for each name.
         let is_candidate = match range.text.number() {
             Some(id) => *known.entry((id, range.domain)).or_insert_with(|| {
                 finder.is_candidate(Source::Nvtx, &range.text.get(database), domain)
@@ -71,7 +73,7 @@ pub fn find(
     Ok(finder.finish(&trace, &kernel))
 }
 
-/// The main thread of a process, as nsys numbers it.
+/// Returns nsys's number of the main thread of a process.
 const fn main_thread(of: i64) -> u64 {
     (of as u64) << 24 | number(of) as u64
 }
@@ -99,15 +101,15 @@ fn calls(finder: &mut Finder, database: &Database, events: &Events, loaded: &Loa
     }
 }
 
-/// The kind of a copy.
+/// Returns the kind of a memory copy, such as host to device.
 pub fn copy_kind(work: &WorkRow) -> CopyKind {
     CopyKind::from_code(u8::try_from(work.name).unwrap_or(0))
 }
 
-/// From the first range to the end of the last.
+/// Returns the time from the start of the earliest range to the end of the latest range.
 fn ranges_span(database: &Database, of: i64) -> Option<Span> {
     let mut span: Option<Span> = None;
-    // What cannot be read is as good as none.
+    // If the ranges cannot be read, the process counts as having none.
     let _ = Range::each(database, Some(of), |range| {
         if range.is_open() {
             return;
@@ -122,7 +124,7 @@ fn ranges_span(database: &Database, of: i64) -> Option<Span> {
     span
 }
 
-/// The one window that found iterations are in.
+/// Returns a single window that contains all found iterations.
 pub fn windows(found: &Found) -> Windows {
     let (Some(first), Some(last)) = (found.iterations.first(), found.iterations.last()) else {
         return Windows::default();
@@ -130,7 +132,8 @@ pub fn windows(found: &Found) -> Windows {
     Windows {
         all: vec![Window {
             start: first.start,
-            // What begins with the last one's end is still in it, as is work that takes no time.
+            // For a whole trace, include the moment at its end, because work without a duration may
+            // begin exactly then.
             end: last
                 .end
                 .saturating_add(i64::from(found.method == Method::Whole)),
@@ -141,7 +144,7 @@ pub fn windows(found: &Found) -> Windows {
     }
 }
 
-/// Processes with ranges.
+/// Returns the processes that have NVTX ranges.
 pub fn with_ranges(database: &Database) -> Vec<i64> {
     let mut all = std::collections::BTreeSet::new();
     let _ = Range::each(database, None, |range| {

@@ -1,12 +1,12 @@
-//! Reads what nsys exports (`nsys export --type sqlite`) as tllmprof's own records are read.
+//! Reads exports of Nsight Systems (`nsys export --type sqlite`) in the same form as tllmprof's own records.
 //!
-//! [`open`] gives the processes that used CUDA, each a [`Recording`](tllmprof_report::Recording): windows and iterations from
-//! the ranges of our NVTX domain, or else as `tllmprof_foreign` finds them; calls, kernels and copies from what nsys traced of
-//! CUDA. Calls and GPU work are kept in memory, some ten bytes each. Tables and columns that an export lacks are left out, and
-//! rows that make no sense are counted. Known exports: nsys 2023.4 to 2026.2.
+//! [`open`] returns the processes that used CUDA, each as a [`Recording`](tllmprof_report::Recording). Windows and
+//! iterations come from the ranges of tllmprof's NVTX domain, or else `tllmprof_foreign` finds them. Calls, kernels
+//! and copies come from nsys's CUDA trace. Calls and GPU work are kept in memory, about ten bytes each. Missing tables
+//! and columns are treated as empty, and rows with invalid times are counted. The reader was checked with exports of
+//! nsys 2023.4 to 2026.2.
 //!
-//! Moments are nanoseconds since nsys began, and no `CLOCK_MONOTONIC`: they cannot be held against those
-//! of other files.
+//! Times are nanoseconds since nsys started, not `CLOCK_MONOTONIC`. They cannot be compared with times in other files.
 
 #![forbid(unsafe_code)]
 
@@ -44,13 +44,13 @@ pub use error::Error;
 pub use process::Process;
 pub use scopes::Scopes;
 
-/// The first bytes of an SQLite database.
+/// The first bytes of every SQLite database.
 pub const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// Extensions of nsys's own reports.
+/// File name extensions of reports in nsys's own format.
 const REPORTS: [&str; 2] = ["nsys-rep", "qdrep"];
 
-/// Tables of which each export has one.
+/// Every export has at least one of these tables.
 const TABLES: [&str; 4] = [
     "META_DATA_EXPORT",
     "TARGET_INFO_SESSION_START_TIME",
@@ -58,7 +58,8 @@ const TABLES: [&str; 4] = [
     "NVTX_EVENTS",
 ];
 
-/// Returns true if a file with this beginning or this name is nsys's: an export, or a report that is not exported yet.
+/// Returns true if a file belongs to nsys, by its first bytes or its name. It is either an export or a report that
+/// must be exported first.
 #[must_use]
 pub fn is_of_nsys(path: &Path, beginning: &[u8]) -> bool {
     let is_called_so = path
@@ -67,7 +68,7 @@ pub fn is_of_nsys(path: &Path, beginning: &[u8]) -> bool {
     beginning.starts_with(MAGIC) || is_called_so || is_report(path)
 }
 
-/// Returns true if a file has the name of a report of nsys, which nsys has to export.
+/// Returns true if a file has the name of a report in nsys's own format.
 #[must_use]
 pub fn is_report(path: &Path) -> bool {
     REPORTS.iter().any(|known| {
@@ -76,12 +77,13 @@ pub fn is_report(path: &Path) -> bool {
     })
 }
 
-/// The processes of an export that tllmprof counted iterations in, else those that used CUDA, by the GPUs that they used.
-/// A report is exported first, by `nsys`. `step` is the rule that the user typed. Where the rank is not in the
-/// environment that nsys saw, nor in the file's name, or there are several, they are numbered in that order.
+/// Returns the processes in which tllmprof counted iterations. If there are none, returns the processes that used
+/// CUDA, sorted by the GPUs that they used. A report is exported first, by running `nsys`. `step` is the step rule
+/// that the user typed. The rank comes from the environment in the trace or from the file's name. If it is in neither,
+/// or if there are several processes, ranks are numbers in the order of the processes.
 ///
 /// # Errors
-/// The file cannot be read, or `step` finds nothing.
+/// Returns an error if the file cannot be read or if `step` matches nothing.
 pub fn open(path: &Path, nsys: &Path, step: Option<&Step>) -> Result<Vec<Process>, Error> {
     let (folder, export) = match is_report(path) {
         true => {
@@ -125,7 +127,7 @@ pub fn open(path: &Path, nsys: &Path, step: Option<&Step>) -> Result<Vec<Process
     }
 }
 
-/// An export that is being opened.
+/// The data of an export while it is being opened.
 struct Opening<'a> {
     database: Database,
     domains: Domains,
@@ -135,7 +137,7 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Processes whose iterations tllmprof counted.
+    /// Returns the processes in which tllmprof counted iterations.
     fn own(
         mut self,
         windows: BTreeMap<i64, Windows>,
@@ -152,7 +154,8 @@ impl Opening<'_> {
         self.processes(steps, folder, rank)
     }
 
-    /// Processes that used CUDA, and whose iterations have to be found.
+    /// Returns the processes that used CUDA, with iterations found by rules or patterns, because tllmprof counted
+    /// none.
     fn found(mut self, folder: Option<TempDir>, rank: Option<u64>) -> Result<Vec<Process>, Error> {
         let mut events = std::mem::take(&mut self.loaded.processes);
         let has_work = |events: &Events| !events.work.is_empty();
@@ -164,11 +167,11 @@ impl Opening<'_> {
             events.extend(with_ranges.map(|process| (process, Events::default())));
         }
         if events.is_empty() {
-            // That nothing was recorded is said of some process.
+            // Add an empty process, so that there is a report that says that nothing was recorded.
             events.insert(0, Events::default());
         }
         let mut all: Vec<_> = events.into_iter().collect();
-        // Ranks are on one GPU each, in their order.
+        // Usually each rank uses one GPU, and ranks are in the order of the GPUs.
         all.sort_by_key(|(process, events)| {
             let is_used = events.devices != 0;
             (is_used.then(|| events.devices.trailing_zeros()), *process)

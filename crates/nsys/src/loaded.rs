@@ -1,4 +1,5 @@
-//! Calls and GPU work of an export, read once and put in order: newer versions do not write them in the order of time.
+//! Loads the calls and the GPU work of an export and sorts them by time, because newer versions of nsys do not write
+//! them in that order.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -12,43 +13,44 @@ use crate::pieces::Pieces;
 use crate::ranges::process;
 use crate::rows::{CallRow, WorkKind, WorkRow};
 
-/// Tables of calls.
+/// The tables that contain CUDA calls.
 pub const CALLS: [&str; 2] = ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"];
 
-/// Maximum number of calls, and of pieces of GPU work, to keep: about 500 MB. More are counted.
+/// Maximum number of calls to keep, and maximum number of pieces of GPU work. At the limit they take about 500 MB.
+/// Rows above it are only counted.
 const MAX_ROWS: usize = 1 << 25;
 
-/// Maximum number of a name whose place is looked up in a list.
+/// Largest number of a name whose index is kept in a list. Larger numbers are kept in a hash map.
 const MAX_LISTED: usize = 1 << 20;
 
-/// The process of GPU work of which the export does not say whose it is.
+/// Process number for GPU work whose process is not in the export.
 pub const NOBODY: i64 = 0;
 
-/// The calls and the GPU work of a process.
+/// The calls and GPU work of one process.
 #[derive(Debug, Default)]
 pub struct Events {
     /// Calls by thread.
     pub calls: BTreeMap<i64, Pieces<CallRow>>,
     pub work: Pieces<WorkRow>,
-    /// The devices of its work, a bit for each.
+    /// The GPUs on which its work ran, one bit for each.
     pub devices: u16,
-    /// From the first start to the last end.
+    /// From the earliest start to the latest end.
     pub span: Option<Span>,
-    /// Rows without a start or an end, or that end before they start.
+    /// Number of invalid rows: those without a start or an end, and those that end before they start.
     pub bad: u64,
 }
 
-/// Names, each in its place.
+/// Names of calls or kernels. Each name has an index, in the order of first use.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// nsys's number of each name.
+    /// nsys's number of each name, by the name's index.
     numbers: Vec<i64>,
-    /// Places of names with small numbers, and 1 more: 0 has none.
+    /// Index plus 1 of names with small numbers, by nsys's number; 0 if a number has no index yet.
     listed: Vec<u32>,
     others: HashMap<i64, u32>,
 }
 
-/// The calls and the GPU work of all processes.
+/// The calls and GPU work of all processes.
 #[derive(Debug, Default)]
 pub struct Loaded {
     pub processes: BTreeMap<i64, Events>,
@@ -56,31 +58,32 @@ pub struct Loaded {
     pub kernels: Names,
     pub has_calls: bool,
     pub has_gpu: bool,
-    /// A table could not be read to its end.
+    /// True if a table could not be read completely.
     pub is_damaged: bool,
-    /// Rows that there was no room for.
+    /// Number of rows that were dropped because a limit was reached.
     pub left_out: u64,
 }
 
-/// Takes the rows of some tables in.
+/// Collects the rows of some tables.
 struct Loading<'a, K> {
     processes: BTreeMap<i64, Events>,
     names: Names,
-    /// There was a row.
+    /// True if the tables had at least one row.
     has_rows: bool,
     is_damaged: bool,
     rows: usize,
     left_out: u64,
-    /// Returns true if an event of a process at a moment is wanted.
+    /// Returns true if an event of this process that starts at this time is needed.
     is_wanted: &'a K,
 }
 
 impl Loaded {
-    /// Reads what is wanted. GPU work without a process is that of `only`, else of the one process that made calls. Calls and
-    /// work are read at the same time, work by a second connection.
+    /// Reads the calls and the GPU work for which `is_wanted` returns true. GPU work without a process belongs to
+    /// `only`, or else to the one process that made calls. Calls and work are read in parallel, so work needs a second
+    /// connection to the database.
     ///
     /// # Errors
-    /// The export cannot be opened a second time.
+    /// Returns an error if the export cannot be opened a second time.
     pub fn read<K: Fn(i64, i64) -> bool + Sync>(
         path: &Path,
         database: &Database,
@@ -128,7 +131,7 @@ impl Loaded {
 }
 
 impl Events {
-    /// Adds work.
+    /// Adds the GPU work of `other`.
     fn add(&mut self, other: Self) {
         self.work.append(other.work);
         self.devices |= other.devices;
@@ -155,7 +158,7 @@ impl Events {
 }
 
 impl Names {
-    /// The place of a name, which is a new one the first time.
+    /// Returns the index of the name with this number. A number that is new gets the next index.
     fn place(&mut self, number: i64) -> u32 {
         let next = self.numbers.len() as u32 + 1;
         let at = usize::try_from(number).unwrap_or(usize::MAX);
@@ -178,12 +181,12 @@ impl Names {
         place - 1
     }
 
-    /// nsys's number of the name in a place.
+    /// Returns nsys's number of the name with this index, or -1 if there is no such name.
     pub fn number(&self, place: u32) -> i64 {
         self.numbers.get(place as usize).copied().unwrap_or(-1)
     }
 
-    /// The names in the order of their places.
+    /// Returns the texts of all names, in the order of their indexes.
     pub fn texts(&self, database: &Database) -> Vec<String> {
         let text = |number: &i64| database.string(*number).unwrap_or_default();
         self.numbers.iter().map(text).collect()
@@ -203,14 +206,14 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
         }
     }
 
-    /// Ends taking rows. What was read before the damage stands.
+    /// Finishes collecting. If the database is damaged, the rows before the damage are kept.
     fn finish(mut self, read: Result<(), Error>) -> Self {
         self.is_damaged = read.is_err();
         self.processes.values_mut().for_each(Events::finish);
         self
     }
 
-    /// Returns true if there is room for a row.
+    /// Returns true if there is room for another row, and counts the row.
     const fn has_room(&mut self) -> bool {
         let has_room = self.rows < MAX_ROWS;
         match has_room {
@@ -293,7 +296,7 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
         })
     }
 
-    /// Returns the start and the duration of a wanted row.
+    /// Returns the start and the duration of a row, or `None` if the row is invalid or not needed.
     fn span(&mut self, row: &Row<'_>, process: i64) -> Option<(i64, u64)> {
         let times = row.number(0).zip(row.number(1));
         let Some((start, end)) = times.filter(|(start, end)| end >= start) else {

@@ -1,53 +1,54 @@
-//! Rows in the order of their starts, packed: some ten bytes each, as there may be ten million.
+//! Stores rows sorted by start and packed into about ten bytes each, because there may be ten million rows.
 //!
-//! Rows are taken as they come and kept in pieces, each in order. Reading merges the pieces. It opens one only when its first
-//! row is next: where rows came nearly in order, few are open at a time.
+//! Rows are added in any order. They are stored in pieces, and each piece is sorted. Iteration merges the pieces, and
+//! starts to unpack a piece only when its first row is the next one. If rows were added nearly in order, only a few
+//! pieces are unpacked at a time.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-/// Maximum number of rows of a piece.
+/// Maximum number of rows in a piece.
 pub const PIECE: usize = 1 << 13;
 
-/// A row that is kept as the difference from the row before it.
+/// A row that can be stored as the difference from the row before it.
 pub trait Packed: Copy + Default {
     fn start(&self) -> i64;
     fn pack(&self, before: &Self, bytes: &mut Vec<u8>);
-    /// Reads what [`pack`](Self::pack) wrote.
+    /// Reads a row that [`pack`](Self::pack) wrote.
     fn unpack(bytes: &mut &[u8], before: &Self) -> Self;
 }
 
-/// Rows, sorted by their starts. Rows with the same start stay in the order in which they came.
+/// Rows, sorted by start. Rows with the same start keep the order in which they were added.
 #[derive(Debug)]
 pub struct Pieces<R> {
-    /// In the order of their starts, once all rows are there.
+    /// Pieces of packed rows. They are sorted by start once all rows have been added.
     packed: Vec<Piece>,
-    /// Rows that are not packed yet.
+    /// The latest rows, which are not packed yet.
     open: Vec<R>,
     len: usize,
 }
 
-/// Packed rows, in order.
+/// A piece of packed rows, sorted by start.
 #[derive(Debug)]
 struct Piece {
-    /// The number of pieces before it when it was packed.
+    /// Number of pieces that were packed before this one. It decides the order of rows with the same start.
     number: usize,
     start: i64,
     rows: usize,
     bytes: Box<[u8]>,
 }
 
-/// The next row of a piece that is being read.
+/// A position in a piece that is being read: the next row and the packed rows after it.
 struct Cursor<'a, R> {
     row: R,
     number: usize,
-    /// Rows after this one.
+    /// Number of rows in the piece after this row.
     left: usize,
     bytes: &'a [u8],
 }
 
-/// The rows of all pieces, in order.
+/// An iterator over the rows of all pieces, sorted by start.
 pub struct Merged<'a, R> {
     waiting: std::iter::Peekable<std::slice::Iter<'a, Piece>>,
     open: BinaryHeap<Reverse<Cursor<'a, R>>>,
@@ -72,14 +73,14 @@ impl<R: Packed> Pieces<R> {
         }
     }
 
-    /// Ends taking rows: from here on they can be read.
+    /// Finishes adding rows. Rows can be read only after this call.
     pub fn finish(&mut self) {
         self.pack();
         self.open = Vec::new();
         self.packed.sort_by_key(|piece| piece.start);
     }
 
-    /// Adds the rows of others, after those that have the same start.
+    /// Adds the rows of `other`. They come after rows of this object with the same start.
     pub fn append(&mut self, other: Self) {
         self.pack();
         let number = self.packed.len();
@@ -123,7 +124,7 @@ impl<R: Packed> Pieces<R> {
         self.len == 0
     }
 
-    /// Returns the rows in the order of their starts.
+    /// Returns an iterator over the rows, sorted by start.
     pub fn iter(&self) -> Merged<'_, R> {
         Merged {
             waiting: self.packed.iter().peekable(),
@@ -201,7 +202,8 @@ impl<R: Packed> PartialEq for Cursor<'_, R> {
 
 impl<R: Packed> Eq for Cursor<'_, R> {}
 
-/// Writes a number, seven bits in a byte, the lowest first.
+/// Writes a number with seven bits in each byte, the lowest bits first. The top bit of a byte is set if more bytes
+/// follow.
 pub fn put(mut value: u64, bytes: &mut Vec<u8>) {
     while value >= 0x80 {
         bytes.push(value as u8 | 0x80);
@@ -210,7 +212,7 @@ pub fn put(mut value: u64, bytes: &mut Vec<u8>) {
     bytes.push(value as u8);
 }
 
-/// Reads what [`put`] wrote.
+/// Reads a number that [`put`] wrote.
 pub fn take(bytes: &mut &[u8]) -> u64 {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
@@ -226,13 +228,13 @@ pub fn take(bytes: &mut &[u8]) -> u64 {
     value
 }
 
-/// Writes a number as its difference from the one before, whichever is greater.
+/// Writes a number as its difference from the number before, which may be smaller or larger.
 pub fn put_step(value: u64, before: u64, bytes: &mut Vec<u8>) {
     let step = value.wrapping_sub(before) as i64;
     put((step << 1 ^ step >> 63) as u64, bytes);
 }
 
-/// Reads what [`put_step`] wrote.
+/// Reads a number that [`put_step`] wrote.
 pub fn take_step(bytes: &mut &[u8], before: u64) -> u64 {
     let folded = take(bytes);
     before.wrapping_add((folded >> 1) ^ (folded & 1).wrapping_neg())

@@ -1,4 +1,4 @@
-//! A process of an export, read as a record is.
+//! A process of an export, which can be read like a tllmprof record.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -25,16 +25,17 @@ use crate::scopes::{Kernels, Scopes};
 use crate::strings::{Ids, Written};
 use crate::windows::Windows;
 
-/// The columns of a kernel's name, as the linker has it and as people do.
+/// The columns with a kernel's name: mangled, and in readable forms.
 const NAMES: [&str; 2] = ["mangledName", "demangledName|shortName"];
 
-/// Maximum number of nodes of graphs to read.
+/// Maximum number of graph nodes to read.
 const NODES: usize = 1 << 20;
 
-/// An estimate of what nsys takes for a call or a range, in nanoseconds: a range took 1.56 µs on a host with an H200.
+/// Estimated time that nsys takes to record a call or a range, in nanoseconds. It was measured for a range on a host
+/// with an H200: 1.56 µs.
 const COST: u64 = 1560;
 
-/// The parts that all processes of an export share.
+/// The data that all processes of an export share.
 pub struct Shared {
     pub database: Database,
     pub domains: Domains,
@@ -43,44 +44,45 @@ pub struct Shared {
     pub calls: Names,
     /// Names of kernels.
     pub kernels: Names,
-    /// There is only one process: rows without a process belong to it.
+    /// True if there is only one process. Rows without a process belong to it.
     pub is_one: bool,
     /// Data that the whole export lacks.
     pub lacks: Vec<Data>,
     pub is_damaged: bool,
-    /// Rows that there was no room for.
+    /// Number of rows that were dropped because a limit was reached.
     pub left_out: u64,
-    /// The folder of an export that was made to be read.
+    /// The temporary folder, if nsys was run to make the export. It is removed when this value is dropped.
     pub folder: Option<TempDir>,
 }
 
 /// The source of a process's iterations.
 pub enum Steps {
-    /// Ranges of ours. `None`: the user typed no other rule, else that.
+    /// Iterations that tllmprof counted, from ranges of its own domain. The text is the step rule that the user typed,
+    /// which is not used; `None` if the user typed no rule.
     Own(Windows, Option<String>),
     Found(Found),
 }
 
-/// A process of an export.
+/// A process of an export. It implements `Recording`, like a record.
 pub struct Process {
     shared: Rc<Shared>,
     process: i64,
     header: Header,
     windows: Windows,
-    /// Iterations that tllmprof did not count.
+    /// The iterations, if tllmprof did not count them and they had to be found.
     found: Option<Found>,
     events: Events,
     infos: Vec<(Info, String)>,
     rank: u64,
-    /// The number of nanoseconds that is added to nsys's moments, some of which are negative.
+    /// Number of nanoseconds to add to nsys's times, because some of them are negative.
     shift: i64,
-    /// The scope's name by graph and node; `None` if no record was given.
+    /// Names of scopes, by executable graph and node; `None` unless `join` was called.
     scopes: Option<BTreeMap<u32, BTreeMap<u32, String>>>,
     ids: RefCell<Ids>,
     rows: RefCell<CallRows>,
 }
 
-/// One time through it.
+/// One pass over the process's data.
 struct Reading<'a, F> {
     process: &'a Process,
     written: Written,
@@ -119,7 +121,7 @@ impl Process {
             infos.push((Info::Refused, text));
         }
         let shift = windows.start().min(0).saturating_neg();
-        // The report does not say which clock nsys used: moments are nanoseconds since it began.
+        // The export does not say which clock nsys used. Times are nanoseconds since nsys started.
         let ticks = shift.unsigned_abs();
         let anchor = Anchor {
             ticks,
@@ -147,10 +149,10 @@ impl Process {
         }
     }
 
-    /// From here on kernels of graphs have the scopes that a record has of the same graphs.
+    /// Takes the scopes of graph kernels from a tllmprof record that contains the same graphs.
     ///
     /// # Errors
-    /// The export cannot be read.
+    /// Returns an error if the export cannot be read.
     pub fn join(&mut self, scopes: &Scopes) -> Result<(), Error> {
         let mut execs: BTreeMap<u32, Kernels> = BTreeMap::new();
         let mut room = NODES;
@@ -177,7 +179,7 @@ impl Process {
                 }
             })?;
         }
-        // Of graphs that were cut off none is known.
+        // If nodes were dropped because of the limit, the graphs cannot be compared with those of the record.
         let known = match room {
             0 => BTreeMap::new(),
             _ => scopes.find_nodes(&execs),
@@ -186,7 +188,7 @@ impl Process {
         Ok(())
     }
 
-    /// About how many rows are read each time.
+    /// Returns the approximate number of rows that each pass reads.
     #[must_use]
     pub fn rows(&self) -> u64 {
         let calls = self.events.calls.values().map(Pieces::len).sum::<usize>();
@@ -194,12 +196,13 @@ impl Process {
         rows.saturating_add(self.shared.database.count("NVTX_EVENTS"))
     }
 
-    /// A moment in ticks, which are nanoseconds.
+    /// Converts a time of nsys to ticks, which are nanoseconds.
     fn ticks(&self, moment: i64) -> u64 {
         u64::try_from(moment.saturating_add(self.shift)).unwrap_or(0)
     }
 
-    /// Returns the time that nsys took of the thread that it held up most, inside windows.
+    /// Returns the estimated time that recording cost inside windows, in nanoseconds, for the thread with the most
+    /// calls and ranges.
     fn cost(&self) -> u64 {
         let mut counts: HashMap<i64, u64> = HashMap::new();
         for (thread, calls) in &self.events.calls {
@@ -208,7 +211,7 @@ impl Process {
                 .filter(|call| self.windows.at(call.start).is_some());
             counts.insert(*thread, inside.count() as u64);
         }
-        // What cannot be read costs nothing that is known.
+        // If ranges cannot be read, they do not count.
         let _ = Range::each(&self.shared.database, Some(self.process), |range| {
             if self.windows.at(range.start).is_some() {
                 *counts.entry(range.thread).or_default() += 1;
@@ -233,7 +236,7 @@ impl Recording for Process {
         Origin {
             tool: self.shared.facts.tool(),
             lacks,
-            // Of what was not recorded nothing is known.
+            // If there are no calls and ranges to count, the cost is unknown.
             cost: Some(self.cost()).filter(|cost| *cost > 0),
         }
     }
@@ -253,7 +256,7 @@ impl Recording for Process {
         reading.calls();
         reading.work();
         reading.damage.bad += self.events.bad;
-        // What was read before the damage stands.
+        // If the database is damaged, the rows before the damage are used.
         if ranges.is_err() || self.shared.is_damaged {
             reading.damage.chunks += 1;
         }
@@ -266,7 +269,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         (self.each)(Entry::Event { thread, event });
     }
 
-    /// A string of ours; its id.
+    /// Returns the id of a text, and passes on the text if it is new in this pass.
     fn text(&mut self, text: &str) -> StringId {
         let id = self.process.ids.borrow_mut().of_text(text);
         if self.written.string(id) {
@@ -276,7 +279,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         id
     }
 
-    /// One of nsys's strings; its id here.
+    /// Returns the id of one of nsys's strings, by its number. Passes on the string if it is new in this pass.
     fn number(&mut self, number: i64) -> StringId {
         let id = self.process.ids.borrow_mut().of_number(number);
         if self.written.string(id) {
@@ -320,7 +323,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Passes on the scopes of graphs' nodes.
+    /// Passes on the scopes of graph nodes.
     fn scopes(&mut self) {
         let process = self.process;
         let main = number(process.process);
@@ -329,7 +332,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
             for (node, name) in nodes {
                 let next = ids.len() as u32 + 1;
                 let scope = match &**name {
-                    // It was captured while nothing was open.
+                    // No scope was open when the node was captured.
                     "" => 0,
                     name => *ids.entry(name).or_insert(next),
                 };
@@ -377,7 +380,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Iterations that tllmprof did not count.
+    /// Passes on iterations that tllmprof did not count.
     fn found(&mut self) {
         let process = self.process;
         for one in process.found.iter().flat_map(|found| &found.iterations) {
@@ -445,7 +448,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
                 iteration: n as u16,
                 batch,
             }),
-            // How many objects it freed is in a mark of its own.
+            // The number of collected objects is in a separate mark, which is not read.
             Own::Gc(generation) => Some(What::Gc {
                 generation,
                 collected: 0,
@@ -460,7 +463,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// The name of a range, without what distinguishes one call of an operator from the next.
+    /// Returns the id of a range's name. Suffixes that differ between calls of one operator, such as `, seq = 5`, are
+    /// removed from the name.
     fn name(&mut self, text: &Text) -> StringId {
         let known = text.number();
         let ids = |ids: &RefCell<Ids>| known.and_then(|number| ids.borrow().range(number));
@@ -475,7 +479,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         id
     }
 
-    /// Calls, without those nested in another one.
+    /// Passes on CUDA calls, except calls that are nested in another call.
     fn calls(&mut self) {
         let process = self.process;
         let mut known: Vec<Option<u8>> = Vec::new();
@@ -500,7 +504,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// The row of a call.
+    /// Returns the number of the row in the table of CUDA calls for this call. Passes on the row if it is new in this
+    /// pass.
     fn row(&mut self, call: &CallRow) -> u8 {
         let shared = &self.process.shared;
         let number = shared.calls.number(call.name);
@@ -543,7 +548,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// The meaning of work. `names` has the ids of kernels' names that were passed on.
+    /// Converts a piece of GPU work to an event. `names` contains the ids of kernel names that were already passed on.
     fn what(&mut self, work: &WorkRow, names: &mut Vec<Option<StringId>>) -> What {
         let WorkRow {
             device,
@@ -582,7 +587,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
     }
 }
 
-/// What is known of a place in a list, which grows to it.
+/// Returns the cached value at an index. The list grows if necessary.
 fn known_of<T: Clone>(known: &mut Vec<Option<T>>, place: u32) -> &mut Option<T> {
     let place = place as usize;
     if place >= known.len() {
@@ -591,7 +596,8 @@ fn known_of<T: Clone>(known: &mut Vec<Option<T>>, place: u32) -> &mut Option<T> 
     &mut known[place]
 }
 
-/// The executable graph and the node that nsys's number of a node has; `None`: the kernel is of no graph.
+/// Splits nsys's number of a graph node into the executable graph and the node. Returns `None` for a kernel that
+/// belongs to no graph.
 fn node_of(id: u64) -> Option<(u32, u32)> {
     (id > 0).then_some(((id >> 32) as u32, id as u32))
 }

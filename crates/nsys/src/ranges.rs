@@ -1,4 +1,5 @@
-//! NVTX ranges: the program's, and our own, which say what else happened.
+//! NVTX ranges of the program, and those of tllmprof's own domain, which describe iterations, windows and other
+//! events.
 
 use std::collections::HashMap;
 
@@ -8,32 +9,32 @@ use tllmprof_record::Batch;
 use crate::database::{Database, Row, Wanted};
 use crate::error::Error;
 
-/// Kinds of rows in `NVTX_EVENTS`.
-///
-/// NVTX of a program, and NVTX text files that nsys merges in.
+/// Types of rows in `NVTX_EVENTS`. Each pair contains the type for NVTX calls of the program, and the type for NVTX
+/// text files that nsys merged into the report.
 const PUSH_POP: [i64; 2] = [59, 70];
 const START_END: [i64; 2] = [60, 71];
 const MARK: [i64; 2] = [34, 65];
 const DOMAIN: i64 = 75;
 
-/// The domain of our own ranges.
+/// Name of the domain of tllmprof's own ranges.
 const OWN: &str = "tllmprof";
 
-/// Names of processes' NVTX domains.
+/// Names of the NVTX domains, by process and domain number.
 #[derive(Debug, Default)]
 pub struct Domains(HashMap<(i64, i64), String>);
 
-/// A range that has ended, or a mark.
+/// A range or a mark.
 #[derive(Debug)]
 pub struct Range {
-    /// The thread that ended it, as nsys numbers threads of all processes.
+    /// The thread on which the range ended. nsys numbers the threads of all processes; the number contains the
+    /// process.
     pub thread: i64,
     pub start: i64,
     pub end: i64,
     pub is_start_end: bool,
     pub is_mark: bool,
     pub text: Text,
-    /// In which domain it is, by its number in its process.
+    /// Number of the domain within the process.
     pub domain: i64,
     pub payload: Option<i64>,
 }
@@ -42,31 +43,31 @@ pub struct Range {
 #[derive(Debug)]
 pub enum Text {
     Here(String),
-    /// One of nsys's strings.
+    /// Number of a text in nsys's table of strings.
     Number(i64),
 }
 
-/// The meaning of one of our ranges.
+/// The meaning of a range in tllmprof's own domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Own {
     Capture,
     Iteration(u64),
-    /// The batch of an iteration.
+    /// The batch of the iteration with this number.
     Batch(u64, Batch),
     Gc(u16),
     GilWait,
     GilHold,
     Function,
-    /// A call, which nsys has, too.
+    /// A CUDA call. It is ignored, because nsys records it, too.
     Call,
 }
 
-/// The part of nsys's number of a thread that identifies its process.
+/// Returns the part of nsys's thread number that identifies the process.
 pub const fn process(thread: i64) -> i64 {
     thread >> 24
 }
 
-/// The rows of a process in a table whose column has its threads or the process itself.
+/// Returns the condition for rows of one process. `column` contains threads or processes in nsys's numbering.
 pub const fn rows_of(process: i64, column: &str) -> Wanted<'_> {
     Wanted {
         column,
@@ -75,7 +76,7 @@ pub const fn rows_of(process: i64, column: &str) -> Wanted<'_> {
     }
 }
 
-/// An id of the kernel's in nsys's number of a thread or process.
+/// Returns the operating system's id that is part of nsys's number of a thread or process.
 pub const fn number(part: i64) -> u32 {
     (part & 0xff_ffff) as u32
 }
@@ -96,27 +97,27 @@ impl Domains {
         Ok(Self(domains))
     }
 
-    /// The name of a range's domain; none for the default one.
+    /// Returns the name of a range's domain, or `None` for the default domain.
     pub fn name(&self, range: &Range) -> Option<&str> {
         let key = (process(range.thread), range.domain);
         self.0.get(&key).map(String::as_str)
     }
 
-    /// Returns true if a range is ours.
+    /// Returns true if a range belongs to tllmprof's own domain.
     pub fn is_own(&self, range: &Range) -> bool {
         self.name(range) == Some(OWN)
     }
 }
 
 impl Range {
-    /// Gives every range and mark, or those of a process, to `each`. A range that was still open when nsys stopped ends at
-    /// `i64::MAX`.
+    /// Passes each range and mark to `each`, for all processes or only for the process `of`. A range that was still
+    /// open when nsys stopped ends at `i64::MAX`.
     pub fn each(
         database: &Database,
         of: Option<i64>,
         mut each: impl FnMut(Self),
     ) -> Result<(), Error> {
-        // There is a column for each type of payload, or for those that the report has.
+        // The table has a column for each type of payload, or only for the types that occur in the report.
         let columns = [
             "eventType",
             "start",
@@ -156,7 +157,7 @@ impl Range {
             None => Text::Number(row.number(6)?),
         };
         Some(Self {
-            // One that was pushed has no other thread to end on.
+            // The column for the end thread is empty for push/pop ranges, which end on the thread where they began.
             thread: row.number(4).or_else(|| row.number(3))?,
             start,
             end: (end >= start).then_some(end)?,
@@ -168,12 +169,12 @@ impl Range {
         })
     }
 
-    /// Returns true if it was still open when nsys stopped.
+    /// Returns true if the range was still open when nsys stopped.
     pub const fn is_open(&self) -> bool {
         self.end == i64::MAX
     }
 
-    /// Returns the meaning of a range of ours.
+    /// Returns the meaning of a range in tllmprof's own domain, by its text and payload.
     pub fn own(&self, text: &str) -> Own {
         let generation = text
             .strip_prefix("Python GC gen")
@@ -196,7 +197,7 @@ impl Range {
 }
 
 impl Text {
-    /// The number of one of nsys's strings.
+    /// Returns the number of the text in nsys's table of strings, or `None` if the text is stored in the range itself.
     pub const fn number(&self) -> Option<i64> {
         match self {
             Self::Here(_) => None,

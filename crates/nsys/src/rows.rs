@@ -1,44 +1,45 @@
-//! Rows of calls and of GPU work, as they are kept.
+//! CUDA calls and GPU work in the form in which they are kept in memory.
 
 use crate::pieces::{Packed, put, put_step, take, take_step};
 
-/// A call of CUDA's runtime or driver.
+/// A call of the CUDA runtime or driver.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CallRow {
     pub start: i64,
-    /// Its duration in nanoseconds.
+    /// Duration in nanoseconds.
     pub took: u64,
     pub correlation: u32,
-    /// Its name's place in the list of names.
+    /// Index of the call's name in the list of names.
     pub name: u32,
     pub failed: bool,
 }
 
-/// A piece of GPU work.
+/// A piece of GPU work: a kernel, a graph, a copy or a memset.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WorkRow {
     pub start: i64,
-    /// The node of a kernel in its graph, the number of a graph, or the bytes of a copy and of memory that was set.
+    /// For a kernel, its node in a CUDA graph. For a graph, the graph's number. For a copy or memset, the number of
+    /// bytes.
     pub value: u64,
-    /// Its duration in nanoseconds.
+    /// Duration in nanoseconds.
     pub took: u64,
-    /// The index of a kernel's name in the list of names, or the kind of a copy.
+    /// For a kernel, the index of its name in the list of names. For a copy, the kind of copy.
     pub name: u32,
     pub correlation: u32,
-    /// Its stream, below 2^12.
+    /// Number of the stream, below 2^12.
     pub stream: u16,
-    /// Its device, below 16.
+    /// Number of the device, below 16.
     pub device: u8,
     pub kind: WorkKind,
 }
 
-/// Kinds of work, each a table of an export.
+/// Kinds of GPU work. nsys writes each kind to a separate table.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(u8)]
 pub enum WorkKind {
     #[default]
     Kernel,
-    /// A whole graph: what nsys records without `--cuda-graph-trace=node`.
+    /// A whole CUDA graph. nsys records graphs this way unless it runs with `--cuda-graph-trace=node`.
     Graph,
     Copy,
     Set,
@@ -56,7 +57,7 @@ impl WorkKind {
         }
     }
 
-    /// The columns of its value and of its name.
+    /// Returns the columns for `WorkRow::value` and `WorkRow::name`.
     pub const fn columns(self) -> [&'static str; 2] {
         match self {
             Self::Kernel => ["graphNodeId", "demangledName|shortName|mangledName"],
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
     use crate::pieces::{PIECE, Pieces};
 
-    /// Pseudo-random numbers.
+    /// Returns the next pseudo-random number.
     fn next(state: &mut u64) -> u64 {
         *state = state
             .wrapping_mul(6_364_136_223_846_793_005)

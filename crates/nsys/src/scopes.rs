@@ -1,8 +1,9 @@
-//! The scopes that a record has of graphs' nodes, for the graphs of an export.
+//! Takes the scopes of graph nodes from a tllmprof record and applies them to the same graphs in an export.
 //!
-//! nsys counts a graph's nodes as CUPTI does, in the order of capture, but neither names a graph in a way that another run
-//! would. So a graph is one of the record's that have the same kernels in the same nodes, and where these have not all the
-//! same scope for a node, that of the node is not known.
+//! Both nsys and CUPTI number the nodes of a graph in the order of capture. But neither identifies a graph in a way
+//! that is the same in another run. So a graph of the export is matched with the graphs of the record that have the
+//! same kernels in the same nodes. If these graphs have different scopes for a node, the scope of that node is
+//! unknown.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -11,32 +12,34 @@ use std::path::PathBuf;
 use tllmprof_record::{Entry, Strings, What};
 use tllmprof_report::{Process, Recording, kernel_name};
 
-/// Maximum number of nodes to read.
+/// Maximum number of graph nodes to read.
 const NODES: usize = 1 << 20;
 
-/// A graph's kernels by node.
+/// The names of a graph's kernels, by node.
 pub type Kernels = BTreeMap<u32, String>;
 
-/// An executable graph of a record: by node its kernel, and the name of the scope, if that is known.
+/// An executable graph of a record. For each node it has the name of the kernel, and the name of the scope if that is
+/// known.
 #[derive(Default)]
 struct Graph {
     nodes: BTreeMap<u32, (String, Option<String>)>,
-    /// CUPTI called two graphs so.
+    /// True if CUPTI used the same number for two different graphs.
     is_mixed: bool,
 }
 
-/// The graphs of a record, and the scopes of their nodes.
+/// The graphs of a record, with the scopes of their nodes.
 #[derive(Debug)]
 pub struct Scopes {
-    /// The number of graphs with the same kernels, by their kernels, and the scopes that all of these graphs have.
+    /// The key is the kernels of a graph. The value is the number of graphs with these kernels, and for each node the
+    /// scope, or `None` if the graphs have different scopes for it.
     graphs: HashMap<Kernels, (usize, Vec<Option<String>>)>,
 }
 
 impl Scopes {
-    /// Reads them from a record; `None`: it has no layers.
+    /// Reads the scopes from a record. Returns `None` if the record has no layers.
     ///
     /// # Errors
-    /// The record cannot be read.
+    /// Returns an error if the record cannot be read.
     pub fn read(file: PathBuf, recording: &impl Recording) -> io::Result<Option<Self>> {
         let Some(layers) = Process::read(file, recording)?.layers else {
             return Ok(None);
@@ -116,8 +119,8 @@ impl Scopes {
         Ok(Some(Self { graphs }))
     }
 
-    /// The scopes of the nodes of those graphs that are known for sure: there are no more of these kernels than the record
-    /// has, so that none is one that it lacks.
+    /// Returns the scopes of nodes, for graphs that certainly are in the record. If the export has more graphs with
+    /// the same kernels than the record has, some of them are not in the record, so none of them gets scopes.
     pub(crate) fn find_nodes(
         &self,
         execs: &BTreeMap<u32, Kernels>,

@@ -1,4 +1,5 @@
-//! The ids that a recording gives to strings: the same each time it is read.
+//! Assigns ids to the strings of a recording. A string has the same id in each pass over the
+//! recording.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,17 +8,17 @@ use tllmprof_record::{NO_STRING, StringId};
 /// Maximum number of ids.
 const LIMIT: usize = 1 << 20;
 
-/// Ids by nsys's own, and by text.
+/// Ids of strings, by nsys's number and by text.
 #[derive(Debug, Default)]
 pub struct Ids {
     by_number: HashMap<i64, StringId>,
     by_text: HashMap<String, StringId>,
-    /// Ids of names of ranges, by nsys's own.
+    /// Ids of range names, by nsys's number of the range's text.
     ranges: HashMap<i64, StringId>,
     last: StringId,
 }
 
-/// The strings and rows that this reading has passed on.
+/// The strings and the rows of the call table that this pass has already passed on.
 #[derive(Debug, Default)]
 pub struct Written {
     strings: HashSet<StringId>,
@@ -25,7 +26,7 @@ pub struct Written {
 }
 
 impl Ids {
-    /// The id of one of nsys's strings.
+    /// Returns the id of the string with this number in nsys's table of strings.
     pub fn of_number(&mut self, number: i64) -> StringId {
         if let Some(id) = self.by_number.get(&number) {
             return *id;
@@ -37,7 +38,7 @@ impl Ids {
         id
     }
 
-    /// The id of a text.
+    /// Returns the id of a text.
     pub fn of_text(&mut self, text: &str) -> StringId {
         if let Some(id) = self.by_text.get(text) {
             return *id;
@@ -49,12 +50,13 @@ impl Ids {
         id
     }
 
-    /// The id of the name of ranges that one of nsys's strings is.
+    /// Returns the id of a range's name, by nsys's number of the range's text. Returns `None` if it
+    /// was not added yet.
     pub fn range(&self, number: i64) -> Option<StringId> {
         self.ranges.get(&number).copied()
     }
 
-    /// Keeps that id.
+    /// Stores the id of a range's name, for the range's text with this number.
     pub fn add_range(&mut self, number: i64, id: StringId) {
         if self.ranges.len() < LIMIT {
             self.ranges.insert(number, id);
@@ -71,17 +73,19 @@ impl Ids {
 }
 
 impl Written {
-    /// Returns true if a string is passed on for the first time.
+    /// Returns true if the string has not been passed on before in this pass, and marks it as
+    /// passed on.
     pub fn string(&mut self, id: StringId) -> bool {
         id != NO_STRING && self.strings.insert(id)
     }
 
-    /// Returns true if a string was passed on.
+    /// Returns true if the string has been passed on in this pass.
     pub fn has(&self, id: StringId) -> bool {
         self.strings.contains(&id)
     }
 
-    /// Returns true if a row of the table of calls is passed on for the first time.
+    /// Returns true if the row of the call table has not been passed on before in this pass, and
+    /// marks it as passed on.
     pub fn row(&mut self, row: u8) -> bool {
         self.rows.insert(row)
     }

@@ -1,4 +1,4 @@
-//! The windows of a process: when our `capture` ranges were open, and which iterations lie in them.
+//! The windows of a process: the times in which tllmprof's `capture` ranges were open, and the iterations in them.
 
 use std::collections::BTreeMap;
 
@@ -6,20 +6,20 @@ use crate::database::Database;
 use crate::error::Error;
 use crate::ranges::{Domains, Own, Range, process};
 
-/// Maximum number of iterations of all processes, and of windows, to read.
+/// Maximum number of iterations and windows to read, over all processes.
 const LIMIT: usize = 1 << 22;
 
-/// A window, in nsys's time.
+/// A window. Times are nanoseconds since nsys started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     pub start: i64,
     pub end: i64,
-    /// Its iterations, by their numbers.
+    /// Numbers of the first and the last iteration in the window.
     pub first: u64,
     pub last: u64,
 }
 
-/// The windows of a process, and how long iterations outside took.
+/// The windows of a process, and the durations of iterations outside windows in nanoseconds.
 #[derive(Debug, Default)]
 pub struct Windows {
     pub all: Vec<Window>,
@@ -33,8 +33,8 @@ struct Found {
 }
 
 impl Windows {
-    /// Returns the windows of every process that has iterations of ours. Without captures, all iterations are one
-    /// window: none was asked for, or it is all that nsys recorded.
+    /// Returns the windows of each process that has ranges of tllmprof's iterations. If there are no `capture` ranges,
+    /// all iterations form one window: either no windows were used, or nsys recorded only inside a window.
     pub fn read(database: &Database, domains: &Domains) -> Result<BTreeMap<i64, Self>, Error> {
         let mut found: BTreeMap<i64, Found> = BTreeMap::new();
         let mut count = 0;
@@ -92,14 +92,14 @@ impl Windows {
         windows
     }
 
-    /// Returns the index of the window that is open at a moment.
+    /// Returns the index of the window that is open at this time.
     pub fn at(&self, moment: i64) -> Option<usize> {
         let after = self.all.partition_point(|window| window.start <= moment);
         let at = after.checked_sub(1)?;
         (moment < self.all[at].end).then_some(at)
     }
 
-    /// The earliest of all moments.
+    /// Returns the start of the first window, or 0 if there are no windows.
     pub fn start(&self) -> i64 {
         self.all.first().map_or(0, |window| window.start)
     }

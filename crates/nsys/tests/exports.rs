@@ -1,4 +1,4 @@
-//! Exports of a made-up program, whose every nanosecond is known.
+//! Reads exports that the tests generate, so that every time in them is known.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn json(path: &Path) -> Value {
     serde_json::from_slice(&bytes).unwrap()
 }
 
-/// Ten iterations of 1000 ns from 0 on, of which 3 to 6 are captured.
+/// Adds ten iterations, one every 1000 ns from time 0. Iterations 3 to 6 are in a window.
 fn iterations(export: &mut Export, capture_end: i64) {
     export.domain(MAIN, OWN, "tllmprof");
     export.domain(MAIN, ENGINE, "engine");
@@ -79,7 +79,7 @@ fn whole(path: &Path) {
     for n in 0..10 {
         let at = 1000 * n;
         export.call(MAIN, graph, [at + 10, at + 50]);
-        // By the runtime, and so no call of the program's.
+        // The runtime makes this call within `cudaGraphLaunch`, so it does not count as a call of the program.
         export.call(MAIN, inner, [at + 20, at + 40]);
         export.call(MAIN, wait, [at + 100, at + 900]);
         export.kernel(PID, gemm, 0, [at + 100, at + 400]);
@@ -164,7 +164,7 @@ fn everything_that_nsys_has_is_in_the_report() {
         [3, 4, 5, 6]
     );
     for iteration in each {
-        // Device 1 is busier than device 0: 600 ns against 425.
+        // Device 1 is busier than device 0: 600 ns compared with 425 ns.
         let expected = json!({
             "dur_ns": 900, "gpu_ns": 600, "gpu_busy_ns": 600, "kernels": 4, "launches": 1, "calls": 2,
             "wait_ns": 800, "thread": 4000
@@ -248,7 +248,7 @@ fn an_export_with_the_least_that_there_can_be() {
         (&process["rank"], &process["host"]),
         (&json!(0), &json!(""))
     );
-    // The capture was open when nsys stopped.
+    // The `capture` range was still open when nsys stopped.
     let window = &process["windows"][0];
     assert_eq!((&window["first"], &window["last"]), (&json!(3), &json!(9)));
     assert_eq!(window["iterations"].as_array().unwrap().len(), 7);
@@ -271,7 +271,7 @@ fn several_processes_are_ranks_and_times_before_the_beginning_are_moved() {
             export.range(60, main, 7, "my name", Some(n), [at, at + 500]);
         }
     }
-    // Another process with the same number for another domain.
+    // In another process, the same domain number stands for another domain.
     export.domain(thread(9, 9), 7, "other");
     export.range(60, thread(9, 9), 7, "iteration 1", Some(1), [0, 1]);
     export.finish();
@@ -313,7 +313,7 @@ fn a_file_that_is_no_export_is_reported() {
     ));
 }
 
-/// Rows of the wrong types, and whole pages of something else.
+/// Checks rows with values of wrong types, and pages that are overwritten with other bytes.
 #[test]
 fn what_is_wrong_in_a_file_harms_nothing() {
     let scratch = scratch();
@@ -368,7 +368,8 @@ fn what_is_wrong_in_a_file_harms_nothing() {
     assert!(read > 20 && refused > 20, "{read} read, {refused} refused");
 }
 
-/// Pages that lead back to themselves give a table more rows than could be read in a lifetime. Found by fuzzing.
+/// Damaged pages that refer back to themselves give a table more rows than could be read in a lifetime. Fuzzing found
+/// these files.
 #[test]
 fn tables_without_an_end_are_refused() {
     let found = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/found/nsys");
@@ -389,7 +390,7 @@ fn files(folder: &Path) -> Vec<std::ffi::OsString> {
     files.map(|file| file.unwrap().file_name()).collect()
 }
 
-/// SQLite makes files beside one with a write-ahead log, even to read it.
+/// SQLite creates files next to a database with a write-ahead log, even if it only reads the database.
 #[test]
 fn nothing_is_made_beside_an_export() {
     let folder = scratch();

@@ -1,4 +1,4 @@
-//! Exports of programs that ran without tllmprof.
+//! Reads exports of programs that ran without tllmprof.
 
 mod common;
 #[path = "../../../tests/common/skipped.rs"]
@@ -30,7 +30,8 @@ fn report(path: &Path, step: Option<&str>) -> Result<Value, Error> {
     Ok(serde_json::from_slice(&bytes).unwrap())
 }
 
-/// The last process first, the rows of each against the order of time.
+/// Writes an export with `steps` iterations for each process. The processes are in reverse order,
+/// and the rows of each process are in reverse order of time.
 fn serve(path: &Path, pids: &[i64], steps: i64, range: &str) {
     let mut export = Export::new(path, Schema::Full);
     export.domain(MAIN, 3, "engine");
@@ -92,7 +93,7 @@ fn serve(path: &Path, pids: &[i64], steps: i64, range: &str) {
     export.finish();
 }
 
-/// Kernels take eight times 40 µs a step.
+/// Checks the figures of a process. Each step has 8 kernels of 40 µs.
 fn check(process: &Value, iterations: u64) {
     let whole = &process["inside"];
     assert_eq!(whole["iterations"], iterations, "{}", process["rule"]);
@@ -146,7 +147,7 @@ fn known_ranges_and_rules_decide_before_that() {
 fn each_process_that_used_a_gpu_is_reported() {
     let scratch = scratch();
     let path = scratch.path().join("two.sqlite");
-    // The one on the first GPU has the greater number.
+    // The process on the first GPU has the larger process id.
     serve(&path, &[PID + 1, PID], STEPS, "");
     let found = report(&path, None).unwrap();
     let processes = found["processes"].as_array().unwrap();
@@ -160,7 +161,7 @@ fn each_process_that_used_a_gpu_is_reported() {
     }
 }
 
-/// Takes tables away and looks at what is said then.
+/// Returns the report of an export without these tables.
 fn without(tables: &[&str]) -> Value {
     let scratch = scratch();
     let path = scratch.path().join("less.sqlite");
@@ -249,7 +250,7 @@ fn an_export_of_a_program_without_cuda_is_no_error() {
     assert!(said.contains("no GPU work"), "{said}");
 }
 
-/// Number of mutated exports.
+/// Number of mutated exports to read.
 const TRACES: usize = 300;
 
 #[test]
@@ -265,7 +266,7 @@ fn mutated_exports_harm_nothing() {
         let at = step * 104_729 % (bytes.len() - 512);
         match step % 3 {
             0 => copy.truncate(bytes.len() * (step + 1) / (TRACES + 1)),
-            // Few bytes, so that rows stay rows.
+            // Change only a few bytes, so that most rows remain readable.
             1 => copy[at..at + 3]
                 .iter_mut()
                 .for_each(|byte| *byte ^= step as u8 | 1),
@@ -283,7 +284,7 @@ fn mutated_exports_harm_nothing() {
     assert!(read > 50 && refused > 20, "{read} read, {refused} refused");
 }
 
-/// The traces that other projects made; `None` where they are missing.
+/// Returns the path of a trace from another project, or `None` if it is missing.
 fn shared(name: &str) -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     let traces = std::env::var_os("TLLMPROF_TRACES").map_or(beside, PathBuf::from);
@@ -291,7 +292,8 @@ fn shared(name: &str) -> Option<PathBuf> {
     packed.is_file().then_some(packed)
 }
 
-/// By a direct union of the kernels' intervals in SQL, in milliseconds.
+/// The expected kernel times of each GPU, in milliseconds, were computed with SQL as the union of
+/// the kernels' intervals.
 #[test]
 fn kernel_time_is_that_of_the_traces_of_others() {
     for (name, gpus) in [

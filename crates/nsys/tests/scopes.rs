@@ -1,4 +1,5 @@
-//! Kernels of an export's graphs get the scopes that a record has of the same graphs, and no others.
+//! Checks that graph kernels of an export get the scopes of the same graphs in a record, and that other kernels get
+//! none.
 
 mod common;
 
@@ -14,7 +15,8 @@ const PID: i64 = 4000;
 const MAIN: i64 = thread(PID, PID);
 const OWN: i64 = 1;
 
-/// A graph: by node its kernel, and the scope that it was captured in, where the call was followed.
+/// The nodes of a graph, in order. Each node has its kernel and the scope in which it was captured, or `None` if the
+/// scope was not recorded.
 type Graph = &'static [(&'static str, Option<&'static str>)];
 
 const MODEL: Graph = &[
@@ -23,13 +25,13 @@ const MODEL: Graph = &[
     ("gemm", None),
     ("sample", Some("")),
 ];
-/// Like pieces of one model, one for each layer.
+/// Two graphs of one model, one for each layer. They have the same kernels but different scopes.
 const PIECES: [Graph; 2] = [
     &[("rope", Some("model.attn")), ("attn", Some("layers.0"))],
     &[("rope", Some("model.attn")), ("attn", Some("layers.1"))],
 ];
 
-/// A record of a program that replays these graphs in each of ten iterations.
+/// Returns the scopes from a record of a program that replays these graphs in each of ten iterations.
 fn scopes(graphs: &[Graph]) -> Scopes {
     let mut builder = Builder::new(7, ClockKind::Monotonic);
     let put = |builder: &mut Builder, at, long, what| builder.push(7, &Event::new(at, long, what));
@@ -107,7 +109,7 @@ fn scopes(graphs: &[Graph]) -> Scopes {
         .unwrap()
 }
 
-/// An export of a run in which each of ten iterations replays these graphs, and has a kernel by itself.
+/// Writes an export of a run in which each of ten iterations replays these graphs and runs one kernel outside graphs.
 fn export(path: &Path, graphs: &[Graph]) {
     let mut export = Export::new(path, Schema::Full);
     export.domain(MAIN, OWN, "tllmprof");
@@ -147,7 +149,7 @@ fn layers(recorded: &[Graph], exported: &[Graph]) -> Layers {
 
 type Counts<'a> = Vec<(&'a str, u64)>;
 
-/// Kernels of the four iterations by scope, and those that are not known by the reason.
+/// Returns the number of kernels in the four captured iterations: by scope, and by reason for an unknown scope.
 fn kernels(layers: &Layers) -> (Counts<'_>, Counts<'_>) {
     let mut known: Vec<_> = layers
         .rows
@@ -190,7 +192,7 @@ fn where_graphs_of_the_same_kernels_differ_a_node_is_not_known() {
 
 #[test]
 fn a_graph_that_the_record_may_lack_is_not_known() {
-    // One of the two is not in the record; which of them, nobody can say.
+    // Only one of the two graphs is in the record, and there is no way to know which of them.
     let layers = layers(&PIECES[..1], &PIECES);
     let (known, unknown) = kernels(&layers);
     assert!(known.is_empty(), "{known:?}");

@@ -1,12 +1,13 @@
 //! Analyses of tllmprof's records.
 //!
-//! [`Process::read`] reads a record up to three times. The first pass reads what needs little memory: iterations,
-//! windows and names. In the second pass each analysis adds up its events, and in the third the ledger divides the
-//! host's time. So memory depends on the number of iterations, which is limited, and not on the length of the record.
-//! [`Report`] shows several processes side by side, as text ([`Report::text`]) and as JSON ([`Report::json`]).
+//! [`Process::read`] reads a record in up to three passes. The first pass collects small tables: iterations, windows
+//! and names. In the second pass each analysis adds up its events. The third pass computes the ledger, which divides
+//! the host's time by cause. So memory depends on the number of iterations, which is limited, and not on the length of
+//! the record. [`Report`] shows several processes side by side, as text ([`Report::text`]) and as JSON
+//! ([`Report::json`]).
 //!
-//! Each analysis has a folder: it computes a figure, gives it its key in the JSON, its line of text and its part of a
-//! comparison. The page and exports print the same figures.
+//! Each analysis has a folder. The folder computes the analysis's figures and defines their keys in the JSON, their
+//! lines of text and their rows in a comparison. The page and exports print the same figures.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! A small trace, as the PyTorch profiler writes one of a loop with two steps.
+//! Generates a small trace in the form that the PyTorch profiler writes for a loop of two steps.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use tllmprof_kineto::Error;
 use tllmprof_report::{Process, Report};
 
-/// The number of the process.
+/// The process id in the traces.
 pub const PID: u64 = 4242;
 
-/// An event with a duration, in microseconds.
+/// Returns an event with a start and a duration in microseconds.
 pub fn event(
     category: &str,
     name: &str,
@@ -25,7 +25,7 @@ pub fn event(
     })
 }
 
-/// Something that a GPU did.
+/// Returns an event of GPU work.
 pub fn work(
     category: &str,
     name: &str,
@@ -39,8 +39,8 @@ pub fn work(
     })
 }
 
-/// A step of 100 µs from `start` on: two modules launch a kernel each, and the result is copied and waited for. The second
-/// kernel of a step ends after the step's range.
+/// Returns the events of a step of 100 µs that begins at `start`. Two modules launch one kernel each. The result is
+/// then copied, and the host waits for it. The second kernel ends after the range of the step.
 pub fn step(number: u64, start: f64) -> Vec<Value> {
     let own = 10 * number;
     let at = |offset: f64, duration: f64| (start + offset, duration);
@@ -99,7 +99,7 @@ pub fn step(number: u64, start: f64) -> Vec<Value> {
     ]
 }
 
-/// Events in a document like the profiler's.
+/// Returns a document like the profiler's with these events.
 pub fn document(events: Vec<Value>) -> Value {
     json!({
         "schemaVersion": 1,
@@ -114,12 +114,12 @@ pub fn document(events: Vec<Value>) -> Value {
     })
 }
 
-/// The trace of two steps.
+/// Returns a trace of two steps.
 pub fn two_steps() -> Value {
     document([step(5, 1000.0), step(6, 1100.0)].concat())
 }
 
-/// Reads a trace as `tllmprof report` does.
+/// Reads a trace in the same way as `tllmprof report`.
 pub fn read(text: &[u8]) -> Result<Process, Error> {
     let path = Path::new("trace.json");
     let recorded = tllmprof_kineto::read(text, path, None)?;
@@ -130,7 +130,7 @@ pub fn read_json(document: &Value) -> Process {
     read(document.to_string().as_bytes()).unwrap()
 }
 
-/// The report's JSON.
+/// Returns the report as JSON.
 pub fn reported(processes: Vec<Process>) -> Value {
     let mut text = Vec::new();
     Report::new(processes).json(&mut text).unwrap();

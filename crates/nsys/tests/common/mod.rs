@@ -1,28 +1,29 @@
-//! Exports with the schema that nsys documents, filled by hand.
+//! Generates exports with the schema that nsys documents.
 
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code)] // not every test file uses all of the helpers
 
 use std::path::Path;
 
 use rusqlite::{Connection, params};
 use tempfile::TempDir;
 
-/// A process and a thread as nsys numbers them, on its first machine.
+/// Returns nsys's number of a thread, for a process and a thread on the first machine of a report.
 pub const fn thread(pid: i64, tid: i64) -> i64 {
     1 << 48 | pid << 24 | tid
 }
 
-/// A folder that goes when the test ends.
+/// Creates a temporary folder that is removed when it is dropped.
 pub fn scratch() -> TempDir {
     TempDir::with_prefix("tllmprof-").unwrap()
 }
 
-/// Which version's schema.
+/// The variant of the export's schema.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Schema {
-    /// 2023.4, with all that a report can hold.
+    /// The schema of nsys 2023.4, with every table and column.
     Full,
-    /// As little as may be there: no process of GPU work, texts in place, payloads as `int64`.
+    /// A schema with few columns: GPU work has no process, texts are stored in the rows themselves,
+    /// and payloads are `int64`.
     Sparse,
 }
 
@@ -70,7 +71,7 @@ impl Export {
             .unwrap();
     }
 
-    /// A range: 59 was pushed, 60 was started.
+    /// Adds a range. `kind` is 59 for a push/pop range and 60 for a start/end range.
     pub fn range(
         &mut self,
         kind: i64,

@@ -1,4 +1,4 @@
-//! The contents of iterations' batches.
+//! Iterations grouped by the batches that they worked on: by phase (prefill, decode, …) and by number of tokens.
 
 pub mod text;
 
@@ -12,7 +12,7 @@ use crate::events::iteration::Iteration;
 use crate::events::window::Window;
 use crate::numbers::quantiles::Quantiles;
 
-/// Maximum numbers of tokens of the size classes, except the last one, which has no limit.
+/// Largest number of tokens of a batch in each size class. One more class holds batches above the last limit.
 const CLASS_LIMITS: [u32; 8] = [0, 1, 4, 16, 64, 256, 1024, 4096];
 
 /// Sums of iterations with batches.
@@ -67,7 +67,7 @@ pub struct SizeSum {
 }
 
 impl SizeSum {
-    /// Returns the range of tokens in words.
+    /// Returns the range of tokens of this class as text, such as `17-64` or `4097+`.
     pub fn name(&self) -> String {
         match self.most {
             Some(most) if most == self.least => most.to_string(),
@@ -77,7 +77,8 @@ impl SizeSum {
     }
 }
 
-/// Returns the phases of the iterations of windows, as far as batches are known.
+/// Returns the sums for each phase, over the qualified iterations of all windows. Iterations whose batch is unknown
+/// are left out.
 pub fn phases(windows: &[Window]) -> Vec<PhaseSum> {
     let known = windows.iter().flat_map(Window::qualified);
     let known: Vec<_> = known.filter_map(|i| Some((i, i.batch?))).collect();
@@ -93,7 +94,7 @@ pub fn phases(windows: &[Window]) -> Vec<PhaseSum> {
     Phase::ALL.into_iter().filter_map(phase).collect()
 }
 
-/// Returns the index of the size class of a number of tokens.
+/// Returns the index of the size class that a batch of this number of tokens belongs to.
 pub fn size_class(tokens: u32) -> usize {
     CLASS_LIMITS.partition_point(|most| *most < tokens)
 }
@@ -115,7 +116,7 @@ fn sizes(known: &[(&Iteration, Batch)]) -> Vec<SizeSum> {
 }
 
 impl BatchSum {
-    /// Returns the sums, or `None` if there are no iterations.
+    /// Returns the sums over these iterations, or `None` if there are none.
     fn new(known: &[(&Iteration, Batch)]) -> Option<Self> {
         let total = |of_one: fn(&(&Iteration, Batch)) -> u64| {
             known.iter().map(of_one).fold(0, u64::saturating_add)

@@ -1,4 +1,4 @@
-//! Text on the contents of batches.
+//! The report's lines about batches: their mean contents, and iteration times by phase and by number of tokens.
 
 use tllmprof_record::Phase;
 
@@ -7,7 +7,8 @@ use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share, Time};
 use crate::print::lines::Lines;
 
-/// Returns the times of batches by phase, with their sums, if there are several phases.
+/// Returns one row for each phase: its label, the quantiles of its iterations' times, and their total time in
+/// nanoseconds. Returns nothing if there is only one phase.
 pub fn times(phases: &[PhaseSum]) -> Vec<(String, Quantiles, u64)> {
     let several = phases.iter().filter(|_| phases.len() > 1);
     let row = |phase: &PhaseSum| {
@@ -18,7 +19,7 @@ pub fn times(phases: &[PhaseSum]) -> Vec<(String, Quantiles, u64)> {
     several.map(row).collect()
 }
 
-/// Adds the mean contents of a batch.
+/// Adds a line with the mean numbers of requests and tokens in a batch, and lines with times by batch size.
 pub fn batches(phases: &[PhaseSum], lines: &mut Lines) {
     let phases = || phases.iter().filter(|of| of.phase != Phase::Draft);
     let total = |of: fn(&BatchSum) -> u64| {
@@ -46,7 +47,8 @@ pub fn batches(phases: &[PhaseSum], lines: &mut Lines) {
     }
 }
 
-/// Adds the median time by number of tokens, for as many classes as fit into a line: those with the most time.
+/// Adds a line with the median iteration time of each size class. If the line would be too wide, the classes with the
+/// least total time are left out.
 fn sizes(phase: &PhaseSum, lines: &mut Lines) {
     let start = format!("{}, p50: ", phase.phase.name());
     let mut sizes: Vec<_> = phase.sizes.iter().collect();

@@ -26,7 +26,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Builds the tables from the totals of a pass.
+    /// Builds the tables from totals that a pass over the record collected.
     pub fn new(
         totals: &Totals,
         turnaround: Turnaround,

@@ -1,11 +1,11 @@
-//! Text on the host's activities, by name.
+//! Tables of the host's activities by name: CUDA calls, marked functions and NVTX ranges.
 
 use crate::events::named::Named;
 use crate::numbers::units::{Rate, Time};
 use crate::print::lines::Lines;
 
-/// Adds a table of CUDA calls, those with the longest total time first. `launches` is the mean number of launches in an
-/// iteration; at most `rows` calls are shown.
+/// Adds a table of CUDA calls, the call with the longest total time first. `launches` is the mean number of launches
+/// in an iteration. At most `rows` calls are shown.
 pub fn calls(calls: &[Named], launches: f64, iterations: u64, rows: usize, lines: &mut Lines) {
     if rows == 0 {
         return;
@@ -36,7 +36,8 @@ pub fn calls(calls: &[Named], launches: f64, iterations: u64, rows: usize, lines
     }
 }
 
-/// Returns the mean number of calls in an iteration; the total number if the mean would be rounded to 0.
+/// Returns the mean number of calls in an iteration as text. If the mean would be rounded to 0, returns the total
+/// number instead.
 fn a_step(count: u64, iterations: u64) -> String {
     match count as f64 / iterations.max(1) as f64 {
         ..0.005 => format!("{count} in all"),
@@ -44,7 +45,8 @@ fn a_step(count: u64, iterations: u64) -> String {
     }
 }
 
-/// Adds a table of activities by name, those with the longest total time first. At most `rows` are shown.
+/// Adds a table of activities by name, the activity with the longest total time first. At most `rows` activities are
+/// shown.
 pub fn named(what: &str, count: &str, all: &[Named], rows: usize, lines: &mut Lines) {
     if rows == 0 {
         return;

@@ -1,5 +1,5 @@
-//! The collectives that a process ran, found by the kernels in its record: those of NCCL and other libraries.
-//! `arrivals` compares the collectives of several ranks.
+//! The collectives that a process ran. They are recognized by the names of kernels in the process's record: those of
+//! NCCL and of other communication libraries. `ranks::arrivals` compares the collectives of several ranks.
 
 pub mod names;
 mod tally;
@@ -10,7 +10,7 @@ pub use names::{Operation, ROWS, Row};
 pub use tally::{Collective, CollectiveTally, Collectives};
 
 impl Row {
-    /// Returns the label of such collectives.
+    /// Returns the label of collectives of this row: operation and library.
     #[must_use]
     pub fn label(&self) -> String {
         format!("{} ({})", self.operation.name(), self.library)
@@ -18,7 +18,8 @@ impl Row {
 }
 
 impl Collectives {
-    /// Returns the number of collectives and their total time in nanoseconds, by the row that shows them.
+    /// Returns the number of collectives and their total time in nanoseconds. The key is the index of the row under
+    /// which collectives of the same operation and library are shown.
     pub fn kinds(&self) -> BTreeMap<u8, (u64, u64)> {
         let mut kinds: BTreeMap<u8, (u64, u64)> = BTreeMap::new();
         for one in &self.all {
@@ -31,7 +32,7 @@ impl Collectives {
 }
 
 impl Collective {
-    /// Returns the end of the collective.
+    /// Returns the moment at which the collective ended, in nanoseconds.
     #[must_use]
     pub const fn end(&self) -> u64 {
         self.start.saturating_add(self.ns)

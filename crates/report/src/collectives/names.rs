@@ -1,7 +1,7 @@
-//! The names of kernels that are collectives.
+//! A table of the kernel names that identify collectives.
 //!
-//! Data only. Each name was read in its library's source or in a trace of it; `docs/ranks.md` shows the table to
-//! users, and a test keeps the two the same.
+//! This module holds only data. Each name was read in its library's source or in a trace of the library.
+//! `docs/ranks.md` shows the table to users, and a test keeps the two the same.
 
 /// The operation of a collective.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,14 +12,14 @@ pub enum Operation {
     Broadcast,
     Reduce,
     AllToAll,
-    /// Point to point, or an all-to-all that is made of it.
+    /// Point-to-point transfer, or an all-to-all that consists of point-to-point transfers.
     SendReceive,
-    /// Sends tokens to their experts.
+    /// Sends tokens to the ranks that hold their experts (mixture of experts).
     Dispatch,
-    /// Brings tokens back from their experts.
+    /// Brings the experts' results back to the ranks that sent the tokens.
     Combine,
     Barrier,
-    /// Several operations that share one kernel.
+    /// Several operations share this kernel, so its name does not say which one ran.
     Some,
 }
 
@@ -40,17 +40,18 @@ impl Operation {
         }
     }
 
-    /// Returns true if no rank can end before all ranks have begun. The root of a broadcast does not wait for other
-    /// ranks, and a rank that sends to a root does not wait for the others.
+    /// Returns true if the collective synchronizes its ranks: no rank can end before all ranks have begun. The root of
+    /// a broadcast does not wait for other ranks, and in a reduce the ranks that send to the root do not wait either.
     pub const fn meets(self) -> bool {
         !matches!(self, Self::Broadcast | Self::Reduce)
     }
 }
 
-/// A row of the table: kernels of one collective.
+/// A row of the table: a pattern for the names of kernels that perform one operation of one library.
 #[derive(Debug)]
 pub struct Row {
-    /// The last parts of the name, without template arguments and parameters. `*` at the end matches anything.
+    /// The last components of the kernel's path, without template arguments and parameters. `*` at the end matches any
+    /// rest of the name.
     pub name: &'static str,
     pub library: &'static str,
     pub operation: Operation,
@@ -76,7 +77,7 @@ const DEEP_EP: &str = "DeepEP";
 const NVSHMEM: &str = "NVSHMEM";
 const TE: &str = "Transformer Engine";
 
-/// The table. The first row that matches a name counts.
+/// The table of kernel names. If several rows match a kernel's name, the first of them counts.
 pub const ROWS: &[Row] = {
     use Operation::{
         AllGather, AllReduce, AllToAll, Barrier, Broadcast, Combine, Dispatch, Reduce,
@@ -163,24 +164,26 @@ pub const ROWS: &[Row] = {
 };
 
 impl Row {
-    /// Returns the first row of the same operation and library. Collectives are shown by that row.
+    /// Returns the index of the first row with the same operation and library. Reports show all such collectives under
+    /// that row.
     pub fn first(&self) -> u8 {
         let is_same = |row: &Row| row.library == self.library && row.operation == self.operation;
         ROWS.iter().position(is_same).unwrap_or(0) as u8
     }
 
-    /// Returns true if such collectives belong to an NCCL communicator.
+    /// Returns true if collectives of this row belong to an NCCL or RCCL communicator.
     pub fn is_of_communicator(&self) -> bool {
         [NCCL, RCCL, NCCL_RCCL].contains(&self.library)
     }
 
-    /// Returns true if engines run such collectives in groups that they create themselves.
+    /// Returns true if inference engines run collectives of this row in groups of ranks that they create themselves.
     pub fn is_of_engine(&self) -> bool {
         [CUSTOM, QUICK, FUSED, TRTLLM].contains(&self.library)
     }
 }
 
-/// Returns the row of a kernel. `path` is its demangled name without templates and parameters.
+/// Returns the index of the row that matches a kernel, or `None` if the kernel is no collective. `path` is the
+/// kernel's demangled name without template arguments and parameters.
 pub fn find_row(path: &str) -> Option<u8> {
     ROWS.iter()
         .position(|row| fits(row.name, path))
@@ -189,7 +192,7 @@ pub fn find_row(path: &str) -> Option<u8> {
 
 fn fits(name: &str, path: &str) -> bool {
     match name.strip_suffix('*') {
-        // Match only the last part of the path, by its beginning.
+        // Compare the pattern with the beginning of the last path component only.
         Some(start) => path
             .rsplit("::")
             .next()

@@ -1,4 +1,4 @@
-//! Collects a record's collectives, and the other work that each device did between two of them.
+//! Collects a record's collectives, and the other kernels that each device ran between two collectives.
 
 use std::collections::HashMap;
 
@@ -13,16 +13,17 @@ use crate::events::work::{GpuWork, GpuWorkKind};
 /// Maximum number of collectives to keep, over all records that are read together.
 const MAX_COLLECTIVES: usize = 8 << 20;
 
-/// Maximum number of pieces of other work to keep for each device.
+/// Maximum number of other kernels to keep for each device.
 const MAX_WORK: usize = 1 << 20;
 
 /// Number of devices that a record can distinguish.
 const MAX_DEVICES: usize = 16;
 
-/// Maximum number of streams to distinguish among those with collectives of one kind.
+/// Maximum number of streams to distinguish among those that run collectives of the same row.
 const MAX_STREAMS: usize = 255;
 
-/// Moments and durations above these limits come from a damaged record. The limits keep sums from overflowing.
+/// Times and durations above these limits, in nanoseconds, come from a damaged record. The limits keep sums from
+/// overflowing.
 const MAX_MOMENT: u64 = 1 << 60;
 const MAX_DURATION: u64 = 1 << 40;
 
@@ -34,16 +35,17 @@ pub struct Collective {
     pub ns: u64,
     /// Number of the last iteration that began before the collective did.
     pub step: u32,
-    /// Time since the previous collective on its device ended.
+    /// Time since the previous collective on the same device ended.
     pub since: u64,
-    /// Time that the device spent on other work since then, and the number of kernels of that work.
+    /// Time that the device spent on other kernels since the previous collective, and the number of these kernels.
     pub busy: u64,
     pub kernels: u16,
-    /// Time that the device spent on other work during the collective.
+    /// Time that the device spent on other kernels during the collective.
     pub covered: u32,
-    /// Its row in the table of kernel names.
+    /// Index in the table of kernel names, `names::ROWS`.
     pub row: u8,
-    /// The stream that it ran on, as an index among the streams with such kernels, in the order of their first kernels.
+    /// The stream that the collective ran on. The number is an index among the streams with collectives of the same
+    /// row, in the order of each stream's first collective.
     pub stream: u8,
 }
 
@@ -52,9 +54,10 @@ pub struct Collective {
 pub struct Collectives {
     /// The collectives, in the order of their starts.
     pub all: Vec<Collective>,
-    /// Number of collectives that did not fit.
+    /// Number of collectives that were dropped because a limit was reached.
     pub left_out: u64,
-    /// True if some of the other work was not kept. Then `busy`, `kernels` and `covered` mean nothing.
+    /// True if some other kernels were dropped. Then `busy`, `kernels` and `covered` of all collectives are
+    /// meaningless.
     pub is_work_lost: bool,
 }
 
@@ -79,7 +82,8 @@ pub struct CollectiveTally<'a> {
 }
 
 impl<'a> CollectiveTally<'a> {
-    /// Creates an empty tally. `records` is the number of records that are read together; they share the room.
+    /// Creates an empty tally. `records` is the number of records that are read together, which share
+    /// `MAX_COLLECTIVES`.
     pub fn new(clock: &'a Clock, strings: &'a Strings, records: usize) -> Self {
         Self {
             clock,
@@ -92,7 +96,7 @@ impl<'a> CollectiveTally<'a> {
         }
     }
 
-    /// Adds work if it is a kernel.
+    /// Adds a piece of GPU work if it is a kernel, either as a collective or as other work of its device.
     #[inline]
     pub fn add_work(&mut self, work: &GpuWork) {
         let GpuWorkKind::Kernel { name, .. } = work.what else {
@@ -121,7 +125,7 @@ impl<'a> CollectiveTally<'a> {
         }
     }
 
-    /// Returns the collectives. `iterations` must be in the order of their starts.
+    /// Returns the collectives. `iterations` must be sorted by start.
     pub fn finish(mut self, iterations: &[RawIteration]) -> Collectives {
         if self.raw.is_empty() {
             return self.found;
@@ -142,7 +146,7 @@ impl<'a> CollectiveTally<'a> {
                 known.len() - 1
             });
             let after = begun.partition_point(|(start, _)| *start <= raw.span.start);
-            // A collective before the first iteration belongs to none.
+            // A collective that starts before the first iteration belongs to no iteration, so it is skipped.
             let Some((_, step)) = after.checked_sub(1).map(|at| begun[at]) else {
                 continue;
             };
@@ -169,15 +173,15 @@ impl<'a> CollectiveTally<'a> {
     }
 }
 
-/// The work of a device other than collectives.
+/// All kernels of one device that are not collectives.
 #[derive(Debug)]
 struct OtherWork {
     starts: Vec<u64>,
-    /// The times in which anything ran, in order and without overlap.
+    /// The times in which at least one of these kernels ran, in order and without overlap.
     spans: Vec<Span>,
-    /// Index of the first span that may not have ended yet.
+    /// Index of the first span that may not have ended before the next collective starts.
     next: usize,
-    /// End of the collectives so far.
+    /// Latest end of the collectives that were passed so far.
     until: u64,
 }
 
@@ -200,8 +204,9 @@ impl OtherWork {
         }
     }
 
-    /// Returns the time that work ran since the previous collective, the number of pieces that began meanwhile, and the
-    /// time that work ran during this collective. Collectives must be passed in the order of their starts.
+    /// Returns three figures for the collective in `span`: the time that other kernels ran between the previous
+    /// collective and this one, the number of kernels that began in between, and the time that other kernels ran
+    /// during this collective. Collectives must be passed in the order of their starts.
     fn until(&mut self, span: Span) -> (u64, u16, u64) {
         let before = Span {
             start: self.until,

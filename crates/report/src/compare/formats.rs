@@ -1,4 +1,5 @@
-//! A comparison for other programs: Markdown, JUnit's XML, and CSV. The figures are those of the JSON.
+//! Output formats of a comparison for other programs: Markdown, JUnit XML and CSV. The figures are the same as in the
+//! JSON.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -13,10 +14,10 @@ use super::{Comparison, Measure, Met};
 use crate::numbers::bootstrap::Change;
 use crate::numbers::parts::PartChange;
 
-/// Maximum number of causes in Markdown.
+/// Maximum number of causes listed in Markdown. The causes after it are added up in one row.
 const MAX_CAUSES: usize = 10;
 
-/// A row of the CSV. Times are in nanoseconds, changes are parts of 1.
+/// A row of the CSV. Times are in nanoseconds. Changes are fractions: 0.02 is 2 %.
 #[derive(Serialize)]
 struct CsvRow<'a> {
     table: &'static str,
@@ -85,7 +86,7 @@ impl<'a> CsvRow<'a> {
 }
 
 impl Comparison {
-    /// Returns all rows of all tables.
+    /// Returns the rows of all tables, in the order of the CSV.
     fn rows(&self) -> impl Iterator<Item = CsvRow<'_>> {
         let why = self.why.causes.iter().map(CsvRow::of_cause);
         let rest = [0.0, self.why.rest];
@@ -106,7 +107,7 @@ impl Comparison {
         measures.chain(why).chain(rest).chain(parts)
     }
 
-    /// Writes the tables as CSV, with a line of headings.
+    /// Writes all tables as CSV, with a header line.
     ///
     /// # Errors
     /// Returns an error if writing fails.
@@ -154,7 +155,7 @@ impl Comparison {
         text + &self.why_markdown()
     }
 
-    /// Returns the causes of the change as a table of Markdown.
+    /// Returns the causes of the change as a Markdown table.
     fn why_markdown(&self) -> String {
         if self.why.view.is_none() {
             return String::new();
@@ -238,7 +239,7 @@ impl Comparison {
     }
 }
 
-/// Returns text with all characters escaped that Markdown would treat as tables, links or markup.
+/// Escapes all characters that Markdown could interpret as tables, links or other markup.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for it in text.chars() {

@@ -1,4 +1,5 @@
-//! Conditions on a comparison, with which a program decides whether a run is good enough.
+//! Conditions on a comparison, such as `p50 > +2%`, by which a CI job decides whether a run is good
+//! enough.
 
 use std::fmt;
 
@@ -7,7 +8,7 @@ use serde::Serialize;
 use super::Comparison;
 use crate::numbers::bootstrap::Change;
 
-/// The names that conditions may use, with the measures that they stand for.
+/// Names that conditions may use, each with the name of its measure in the comparison.
 const NAMES: &[(&str, &str)] = &[
     ("rate", "iterations a second"),
     ("mean", "iteration, mean"),
@@ -19,29 +20,30 @@ const NAMES: &[(&str, &str)] = &[
     ("launches", "launches a step"),
 ];
 
-/// A condition such as `p50 > +2%`. It is exceeded if the change is beyond the limit.
+/// A condition such as `p50 > +2%`. It describes a change that must not happen: it is exceeded if
+/// the change is beyond the limit.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Condition {
     /// The condition as typed.
     text: String,
     name: String,
     is_above: bool,
-    /// The limit as a part of 1, with its sign.
+    /// The limit as a signed fraction: `+2%` is 0.02.
     limit: f64,
 }
 
-/// The result of a condition.
+/// A condition with its result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Checked {
     pub condition: String,
     pub result: Met,
-    /// The change by which it was judged; `None` if the runs do not have it.
+    /// The change that was compared with the limit, or `None` if not both runs have the measure.
     pub change: Option<Change>,
-    /// The reason why it cannot be judged; empty otherwise.
+    /// The reason why the condition cannot be judged, or empty if it was judged.
     pub why: String,
 }
 
-/// The result of judging a condition.
+/// The result of a condition. Intervals are the 95 % confidence intervals of the change.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Met {
@@ -54,7 +56,7 @@ pub enum Met {
 }
 
 impl Condition {
-    /// Returns the name of its measure.
+    /// Returns the name of the measure, kernel or layer that the condition is about.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -93,7 +95,7 @@ impl Condition {
 }
 
 impl Comparison {
-    /// Judges a condition.
+    /// Checks a condition against the measured change.
     pub(super) fn check(&self, condition: &Condition) -> Checked {
         let change = self.change_of(&condition.name);
         let interval = change.and_then(|change| change.interval);

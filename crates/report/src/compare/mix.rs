@@ -1,4 +1,5 @@
-//! Comparison of the batches of two runs. Different batches take different times.
+//! Comparison of the batches of two runs. A difference between their batches can explain a difference between their
+//! times.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +10,13 @@ use crate::batches::size_class;
 use crate::numbers::bootstrap::Statistic;
 use crate::numbers::units::{Rate, Share};
 
-/// Maximum distance between two mixes without a note, as a part of 1, in addition to chance.
+/// Largest distance between two mixes of batches that needs no note, as a fraction from 0 to 1. The distance that
+/// chance may cause is added to it.
 const MAX_SILENT_DISTANCE: f64 = 0.05;
 
 /// The iterations of a run whose batches are known.
 struct Mix<'a> {
-    /// Durations in nanoseconds, with the batches.
+    /// Duration of each iteration in nanoseconds, with its batch.
     known: Vec<(f64, &'a Batch)>,
 }
 
@@ -41,7 +43,7 @@ impl<'a> Mix<'a> {
         self.known.len() as f64
     }
 
-    /// Returns the share of iterations for which `holds` is true, as a part of 1.
+    /// Returns the share of iterations for which `holds` is true, from 0 to 1.
     fn share(&self, holds: impl Fn(&Batch) -> bool) -> f64 {
         let some = self.known.iter().filter(|(_, batch)| holds(batch));
         some.count() as f64 / self.count().max(1.0)
@@ -53,8 +55,8 @@ impl<'a> Mix<'a> {
     }
 }
 
-/// Returns the share of one mix that has to be exchanged to get the other. Returns `None` if the difference may be
-/// chance between runs of the same mix.
+/// Returns the distance between two mixes: the share of the iterations of one that would need to be of another class
+/// to get the mix of the other. Returns `None` if the distance is negligible or may be chance.
 fn apart(sides: [&Mix<'_>; 2], class: impl Fn(&Batch) -> usize) -> Option<f64> {
     let mut classes: BTreeMap<usize, [f64; 2]> = BTreeMap::new();
     for (side, mix) in sides.iter().enumerate() {
@@ -68,12 +70,12 @@ fn apart(sides: [&Mix<'_>; 2], class: impl Fn(&Batch) -> usize) -> Option<f64> {
     (apart > MAX_SILENT_DISTANCE + chance).then_some(apart)
 }
 
-/// Minimum share of the other run's batches that must be in classes that the base has, too, to estimate the time of its
-/// steps.
+/// Minimum share of the other run's batches that must belong to classes that also occur in the base. Below it, the
+/// effect of the batches on the step time is not estimated.
 const MIN_COVERED_SHARE: f64 = 0.9;
 
 impl Mix<'_> {
-    /// Returns the number of iterations and their total time, by phase and size class.
+    /// Returns the number of iterations and their total time in nanoseconds, by phase and size class.
     fn classes(&self) -> BTreeMap<(Phase, usize), (f64, f64)> {
         let mut classes: BTreeMap<_, (f64, f64)> = BTreeMap::new();
         for (duration, batch) in &self.known {
@@ -85,7 +87,8 @@ impl Mix<'_> {
         classes
     }
 
-    /// Returns the relative change of the mean step if the classes were as frequent as in `other`.
+    /// Returns the relative change of the mean step time if this run had the batches of `other`: each class keeps its
+    /// mean time, but is as frequent as in `other`. Returns `None` if this run lacks too many of the classes.
     fn with_mix_of(&self, other: &Self) -> Option<f64> {
         let own = self.classes();
         let (mut count, mut time) = (0.0, 0.0);
@@ -101,8 +104,9 @@ impl Mix<'_> {
     }
 }
 
-/// Returns notes on differences between the batches of two runs: in their phases, in the numbers of tokens within a
-/// phase, and the effect of these on steps that are as fast as before.
+/// Returns notes on differences between the batches of two runs: in the shares of the phases, and in the numbers of
+/// tokens within a phase. If there are such differences, a last note estimates their effect on the base's mean step
+/// time.
 pub fn differences(paces: [&Pace; 2]) -> Vec<String> {
     let [base, other] = paces.map(Mix::new);
     let mut notes = Vec::new();
@@ -143,8 +147,8 @@ pub fn differences(paces: [&Pace; 2]) -> Vec<String> {
     notes
 }
 
-/// Returns the durations of iterations by phase, for phases of which both runs have enough, if there is more than one
-/// phase.
+/// Returns the durations of both runs' iterations by phase, for phases in which both runs have enough iterations.
+/// Returns nothing if only one phase occurs.
 pub fn by_phase(paces: [&Pace; 2]) -> Vec<(Phase, [Vec<f64>; 2])> {
     let mixes = paces.map(Mix::new);
     let all = Phase::ALL.map(|phase| (phase, mixes.each_ref().map(|mix| mix.in_phase(phase))));

@@ -1,7 +1,7 @@
-//! A comparison of two runs, and the verdict whether one is faster.
+//! Compares two runs and decides whether one is faster.
 //!
-//! Among several ranks only the slowest counts, because the others wait for it. The intervals of two single runs
-//! express the variation *within* these runs. They do not contain the variation from run to run.
+//! Of several ranks only the slowest is compared, because the other ranks wait for it. With one run on each side, the
+//! intervals express only the variation *within* these runs. They do not contain the variation from run to run.
 
 mod formats;
 mod gate;
@@ -37,10 +37,11 @@ use verdict::MIN_DIFFERENCE;
 pub use verdict::{Outcome, WITHIN};
 use why::RankedCauses;
 
-/// Name of the measure that the verdict is checked against.
+/// Name of the measure whose change can contradict the verdict (see `most`).
 const MEDIAN: &str = "iteration, p50";
 
-/// Minimum speed-up by balanced routing, as a part of 1, to call the imbalance of learned routing significant.
+/// Minimum speed-up by balanced routing, as a fraction, from which the imbalance of learned routing is called
+/// significant.
 const MIN_ROUTING_CHANGE: f64 = 0.10;
 
 /// The comparison of two runs, or of several runs of each side.
@@ -54,30 +55,30 @@ pub struct Comparison {
     measures: Vec<Measure>,
     why: RankedCauses,
     kernels: Vec<PartChange>,
-    /// Numbers of iterations that `kernels` and `layers` are based on.
+    /// Numbers of iterations in base and other that `kernels` and `layers` are computed from.
     kernels_of: [u64; 2],
-    /// Times of layers, from the same iterations.
+    /// Changes of the layers' times, from the same iterations as `kernels`.
     layers: Vec<PartChange>,
     functions: Vec<PartChange>,
     functions_of: [u64; 2],
-    /// The host's time by cause, with several runs of a side.
+    /// Changes of the host's time by cause; empty unless a side has several runs.
     causes: Vec<PartChange>,
     ranks: Vec<RankChange>,
     routing: Option<Routing>,
     notes: Vec<String>,
-    /// True if the figures are of whole traces, in which no iterations were found.
+    /// True if the figures describe whole traces because no iterations were found in them.
     #[serde(skip)]
     is_of_trace: bool,
-    /// A note if the median contradicts the verdict.
+    /// A note on the median if the median contradicts the verdict.
     but: Option<String>,
-    /// The results of the conditions that were asked for.
+    /// The results of the conditions that the user asked for.
     pub conditions: Vec<Checked>,
 }
 
 /// Options of a comparison.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// The maximum difference between equal runs, as a part of 1.
+    /// The limit for equality: two runs whose rates differ by less are called equal. A fraction, such as 0.02 for 2 %.
     pub within: f64,
     pub conditions: Vec<Condition>,
 }
@@ -92,7 +93,7 @@ impl Default for Asked {
 }
 
 impl Asked {
-    /// Returns the names in conditions of one kind, such as `kernel:`.
+    /// Returns the names in conditions with the prefix `kind`, such as `kernel:`.
     fn parts(&self, kind: &str) -> Vec<&str> {
         let names = self.conditions.iter();
         names
@@ -119,7 +120,7 @@ struct Side {
 #[derive(Debug, Serialize)]
 struct Measure {
     name: &'static str,
-    /// The values in a run, and how they are summed up.
+    /// The values and the statistic over them, from which the measure is also computed for other runs.
     #[serde(skip)]
     series: Series,
     #[serde(skip)]
@@ -128,7 +129,7 @@ struct Measure {
     base: f64,
     other: f64,
     change: Change,
-    /// Numbers of iterations with a value.
+    /// Numbers of iterations that have a value, in base and other.
     base_iterations: usize,
     other_iterations: usize,
 }
@@ -147,7 +148,7 @@ impl Serialize for Unit {
 }
 
 impl Unit {
-    /// Returns the name of the unit in exports.
+    /// Returns the name of the unit for JSON and CSV.
     const fn name(self) -> &'static str {
         match self {
             Self::PerSecond => "1/s",
@@ -168,10 +169,10 @@ struct RankChange {
     change: Change,
 }
 
-/// The effect of balanced routing of experts.
+/// The effect of balanced routing, which sends the same number of tokens to each expert.
 #[derive(Debug, Serialize)]
 struct Routing {
-    /// Change of iterations per second from learned to balanced routing.
+    /// Change of iterations per second from learned routing to balanced routing.
     change: Change,
     #[serde(rename = "significant")]
     is_significant: bool,
@@ -184,9 +185,9 @@ struct ComparisonView<'a> {
     comparison: &'a Comparison,
     /// The verdict as text.
     text: String,
-    /// The change of iterations per second.
+    /// The change of iterations per second, or `None` if it was not measured.
     change: Option<Change>,
-    /// The effort needed for a verdict, if there is none.
+    /// An estimate of the iterations or runs that a verdict would need, or `None` if there is a verdict.
     effort: Option<verdict::Effort>,
 }
 
@@ -207,13 +208,13 @@ impl Comparison {
         write(&written, to)
     }
 
-    /// Compares two runs with default options. Each run is given as the processes of one report.
+    /// Compares two runs with default options. Each run is the list of the processes in one report.
     #[must_use]
     pub fn compare(base: &[Process], other: &[Process]) -> Self {
         Self::asked(base, other, &Asked::default())
     }
 
-    /// Compares two runs.
+    /// Compares two runs with the given options.
     fn asked(base: &[Process], other: &[Process], asked: &Asked) -> Self {
         let runs = [ranks(base), ranks(other)];
         let which = which(&runs);
@@ -288,7 +289,7 @@ impl Comparison {
         found.judged(&asked.conditions)
     }
 
-    /// Adds the results of conditions.
+    /// Adds the results of the conditions to the comparison.
     fn judged(mut self, conditions: &[Condition]) -> Self {
         let checked = conditions.iter().map(|condition| self.check(condition));
         self.conditions = checked.collect();
@@ -296,7 +297,7 @@ impl Comparison {
     }
 }
 
-/// The parts of iterations that differ most, with the numbers of iterations that they are based on.
+/// The parts of iterations that differ most, with the numbers of iterations that the figures are computed from.
 #[derive(Default)]
 struct Parts {
     kernels: Vec<PartChange>,
@@ -330,7 +331,8 @@ impl Parts {
     }
 }
 
-/// Returns the process of each rank. If several processes have the same rank, the one with the most iterations is used.
+/// Returns one process for each rank. If several processes have the same rank, the process with the most iterations
+/// represents it.
 fn ranks(processes: &[Process]) -> Ranks<'_> {
     let count = |process: &Process| process.sum.as_ref().map_or(0, |sum| sum.iterations);
     let mut ranks = Ranks::new();
@@ -343,7 +345,8 @@ fn ranks(processes: &[Process]) -> Ranks<'_> {
     ranks
 }
 
-/// Returns the first class of iterations of which every process has enough.
+/// Returns the preferred class of iterations in which every process has enough iterations, or all iterations if there
+/// is no such class.
 fn which(runs: &[Ranks<'_>]) -> IterationClass {
     let enough = |which: &IterationClass| {
         let all = runs.iter().flat_map(BTreeMap::values);
@@ -372,7 +375,7 @@ impl Side {
         paces: &BTreeMap<u64, Pace>,
     ) -> Self {
         let rank = slowest.unwrap_or(0);
-        // Without any iterations, the names are those of the first process.
+        // If no process has iterations, take the names from the first process.
         let process = run.get(&rank).copied().or(all.first());
         let text = |of: fn(&Process) -> &str| {
             process.map_or_else(String::new, |process| of(process).to_owned())
@@ -389,7 +392,7 @@ impl Side {
     }
 }
 
-/// Returns true if the routers of experts were replaced by balanced ones.
+/// Returns true if balanced routers replaced the model's learned routers.
 fn is_balanced(process: &Process) -> bool {
     let names = ["ENABLE_PERFECT_ROUTER", "TLLMPROF_PERFECT_ROUTER"];
     process.facts.asked.settings.iter().any(|setting| {
@@ -400,7 +403,8 @@ fn is_balanced(process: &Process) -> bool {
     })
 }
 
-/// Measures iterations per second and their durations; for traces without iterations, the duration of the whole trace.
+/// Measures iterations per second and the durations of iterations. For traces without iterations, it measures only the
+/// duration of the whole trace.
 fn times([base, other]: [&Pace; 2], is_of_trace: bool, measures: &mut Vec<Measure>) {
     if base.periods.is_empty() || other.periods.is_empty() {
         return;
@@ -470,13 +474,13 @@ fn times([base, other]: [&Pace; 2], is_of_trace: bool, measures: &mut Vec<Measur
     }
 }
 
-/// Returns the change of the rate. It follows from the change of the iterations' period.
+/// Returns the change of the rate, computed as the inverse of the change of the mean period.
 fn rate_change(base: &Pace, other: &Pace) -> Change {
     let time = changes(&base.periods, &other.periods, &[Statistic::Mean])[0];
     let rate = |time: f64| 1.0 / (1.0 + time) - 1.0;
     Change {
         relative: rate(time.relative),
-        // A period of 0 has no rate.
+        // An interval that reaches -100 % contains a period of 0, whose rate is infinite.
         interval: time
             .interval
             .filter(|(low, _)| *low > -1.0)
@@ -484,7 +488,7 @@ fn rate_change(base: &Pace, other: &Pace) -> Change {
     }
 }
 
-/// Measures GPU times. `is_alike` is true if no difference was found between the batches of all iterations.
+/// Measures GPU times. `is_alike` is true if the batches of the two runs do not differ.
 fn gpu_times(
     processes: [&Process; 2],
     is_alike: bool,
@@ -577,8 +581,8 @@ fn rank_changes(paces: &[BTreeMap<u64, Pace>; 2]) -> Vec<RankChange> {
         .collect()
 }
 
-/// Returns a note if the median contradicts the verdict. The verdict includes all iterations and the time between them,
-/// so that a few slow ones may make it uncertain or reverse it.
+/// Returns a note if the median contradicts the verdict. Unlike the median, the verdict's rate includes the slowest
+/// iterations and the time between iterations. So a few slow iterations may make the verdict uncertain or reverse it.
 fn most(measures: &[Measure], verdict: Outcome) -> Option<String> {
     let median = measures.iter().find(|measure| measure.name == MEDIAN)?;
     let Change { relative, interval } = median.change;
@@ -598,7 +602,7 @@ fn most(measures: &[Measure], verdict: Outcome) -> Option<String> {
     })
 }
 
-/// Returns the effect of balanced routing, if only one of the runs had it.
+/// Returns the effect of balanced routing if exactly one of the runs used it.
 fn routing(measures: &[Measure], base: &Side, other: &Side) -> Option<Routing> {
     if base.is_balanced == other.is_balanced {
         return None;
@@ -616,7 +620,7 @@ fn routing(measures: &[Measure], base: &Side, other: &Side) -> Option<Routing> {
     })
 }
 
-/// Returns the change in the opposite direction.
+/// Returns the change from other to base, for a change from base to other.
 fn inverse(change: Change) -> Change {
     let turned = |part: f64| 1.0 / (1.0 + part) - 1.0;
     Change {

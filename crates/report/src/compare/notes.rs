@@ -1,4 +1,4 @@
-//! Notes on differences between two runs that a reader of their comparison must know.
+//! Notes on differences between the conditions of two runs, such as their GPUs, versions or settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use crate::print::lines::short;
 use crate::process::Process;
 use crate::process::state::State;
 
-/// Minimum change of a clock, power or temperature for a note, as a part of 1.
+/// Minimum relative change of a clock, a power or a temperature that gets a note, as a fraction.
 const MIN_CONDITION_CHANGE: f64 = 0.02;
 
-/// Beginnings of settings that differ between any two runs.
+/// Prefixes of settings that differ between any two runs, and so are not compared.
 const OF_A_RUN: [&str; 4] = [
     "TLLMPROF_TRACE=",
     "TLLMPROF_RUN=",
@@ -23,7 +23,7 @@ const OF_A_RUN: [&str; 4] = [
     "TLLM_TORCH_PROFILE_TRACE=",
 ];
 
-/// Returns notes on differences between two runs, except those of their batches and GPU times.
+/// Returns notes on all differences between two runs, except those between their batches and GPU times.
 pub fn find(
     runs: &[Ranks<'_>; 2],
     base: &Side,
@@ -60,7 +60,8 @@ pub fn find(
             notes.push(format!("recording by {tool} took about {cost} of the time"));
         }
     }
-    // In traces of other profilers, the effect of recording kernels is only estimated.
+    // Only tllmprof's records need a note here: for traces of other profilers, the overhead of recording kernels is
+    // only estimated.
     let have_kernels = have_kernels && all().all(|process| process.facts.origin.is_own());
     match which {
         IterationClass::WithoutKernels if have_kernels => {
@@ -85,8 +86,8 @@ pub fn find(
     notes
 }
 
-/// Returns a note on the difference between two commands: the words from the first that differs to the last, and the
-/// option that these words belong to.
+/// Returns a note on the difference between two command lines: the words from the first to the last that differ, and
+/// the option in front of them.
 fn unlike(base: &str, other: &str) -> Option<String> {
     if base == other || base.is_empty() || other.is_empty() {
         return None;
@@ -115,8 +116,8 @@ fn unlike(base: &str, other: &str) -> Option<String> {
     Some(format!("the commands differ: {a} and {b}"))
 }
 
-/// Returns notes on what else differs between two processes: the GPU, versions, settings, clock and power. What is not
-/// known of one of them is no difference.
+/// Returns notes on other differences between two processes: the GPU, versions, settings, clock and power. A value
+/// that is unknown in one of the processes is not compared.
 fn unlike_conditions(processes: [&Process; 2]) -> Vec<String> {
     let texts = |what: &'static str, text: fn(&Process) -> String| {
         let [base, other] = processes.map(text);
@@ -168,14 +169,15 @@ fn unlike_conditions(processes: [&Process; 2]) -> Vec<String> {
     notes
 }
 
-/// Returns the settings that may change what is measured. Each run has its own names of files and of itself.
+/// Returns the settings that can affect the measured times. Settings with file names or with the name of the run are
+/// left out.
 fn settings(all: &[String]) -> BTreeSet<&str> {
     let all = all.iter().map(String::as_str);
     all.filter(|setting| !OF_A_RUN.iter().any(|name| setting.starts_with(name)))
         .collect()
 }
 
-/// Returns a note on ranks that only one run has, or on a run without iterations.
+/// Returns a note if the runs have different ranks, or if a run has no iterations.
 fn unlike_ranks(runs: &[Ranks<'_>; 2]) -> Option<String> {
     let empty = match runs.each_ref().map(BTreeMap::is_empty) {
         [true, true] => "BASE and OTHER have",
@@ -192,7 +194,7 @@ fn unlike_ranks(runs: &[Ranks<'_>; 2]) -> Option<String> {
     Some(format!("{empty} no iterations to compare"))
 }
 
-/// Returns the ranks of a run in words, at most 8 of them.
+/// Returns the rank numbers of a run as text, at most 8 of them.
 fn numbers(run: &Ranks<'_>) -> String {
     let shown: Vec<_> = run.keys().take(8).map(u64::to_string).collect();
     let more = if run.len() > shown.len() { " …" } else { "" };

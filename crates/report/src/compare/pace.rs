@@ -1,4 +1,4 @@
-//! The series of a process's iteration times that are compared.
+//! The series of iteration times of a process that a comparison uses.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,8 @@ use crate::events::window::Window;
 use crate::numbers::bootstrap::Statistic;
 use crate::process::Process;
 
-/// A class of iterations that may be compared. Recording kernels makes iterations longer.
+/// A class of iterations that can be compared with each other. Recording kernels makes iterations longer, so
+/// iterations with and without recorded kernels are kept apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IterationClass {
     WithoutKernels,
@@ -18,15 +19,16 @@ pub enum IterationClass {
     All,
 }
 
-/// Series of some iterations of a process, in nanoseconds, in their order.
+/// The values of some iterations of a process, one entry per iteration in their order. Times are in nanoseconds.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// Time from the start of each iteration to that of the next one, if it follows immediately.
+    /// Time from the start of each iteration to the start of the next one, without idle time. If the next iteration is
+    /// not of this class or does not follow immediately, the iteration's duration takes its place.
     pub periods: Vec<f64>,
     pub durations: Vec<f64>,
-    /// Number of launches of each iteration; empty in GPU times.
+    /// Number of launches of each iteration; empty for a series of GPU times.
     pub launches: Vec<f64>,
-    /// The batch of each iteration.
+    /// The batch of each iteration, or `None` if it is unknown.
     pub batches: Vec<Option<Batch>>,
 }
 
@@ -46,7 +48,7 @@ impl Pace {
         for window in &process.windows {
             let mut before: Option<&Iteration> = None;
             for (place, iteration) in window.iterations.iter().enumerate() {
-                // Recording of kernels ends between two iterations, so the next one is disturbed.
+                // Recording of kernels is switched off after a recorded iteration, which disturbs the next iteration.
                 let is_disturbed = which == IterationClass::WithoutKernels
                     && before.is_some_and(|before| before.gpu_busy.is_some());
                 before = Some(iteration);
@@ -59,7 +61,7 @@ impl Pace {
                     next.n == iteration.n.saturating_add(1) && which.has(next) && next.qualifies()
                 });
                 let period = next.map(|next| next.start.saturating_sub(iteration.start));
-                // Waiting for requests does not count.
+                // Exclude idle time in which the engine waited for requests.
                 let period = period.map(|period| period.saturating_sub(iteration.idle));
                 pace.periods.push(period.unwrap_or(iteration.busy()) as f64);
                 pace.durations.push(iteration.busy() as f64);
@@ -70,7 +72,8 @@ impl Pace {
         pace
     }
 
-    /// Returns the mean time from the start of an iteration to that of the next one; 0 without iterations.
+    /// Returns the mean time from the start of an iteration to the start of the next one, in nanoseconds; 0 if there
+    /// are no iterations.
     pub fn period(&self) -> f64 {
         self.periods.iter().sum::<f64>() / self.periods.len().max(1) as f64
     }
@@ -86,15 +89,16 @@ impl Pace {
     }
 }
 
-/// GPU times of a process's iterations. They can be compared with times that were measured in the same way.
+/// GPU times of a process's iterations. They are comparable only with GPU times that were measured in the same way
+/// (`from`).
 #[derive(Debug)]
 pub struct Gpu {
     pub from: GpuFrom,
-    /// True if some iterations of that kind have no GPU time.
+    /// True if some of the iterations that are considered have no GPU time.
     is_sampled: bool,
-    /// The iterations' numbers.
+    /// The numbers of the iterations that have a GPU time.
     numbers: Vec<u64>,
-    /// The times, as durations, and the batches.
+    /// The GPU times, stored as durations, with the batches of the same iterations.
     pub pace: Pace,
 }
 
@@ -138,8 +142,8 @@ fn retain<T>(all: &mut Vec<T>, keep: impl Fn(usize) -> bool) {
     });
 }
 
-/// Restricts the GPU times to iterations that both runs have, by number, if some iterations of a run have none. Other
-/// iterations may do different work. Returns false, without a change, if there are too few common ones.
+/// If some iterations of a run have no GPU time, restricts both runs to the iteration numbers that have one in both,
+/// because different iterations may do different work. Returns false and changes nothing if too few iterations remain.
 pub fn alike(sides: &mut [Gpu; 2]) -> bool {
     if !sides.iter().any(|side| side.is_sampled) {
         return true;
@@ -155,7 +159,7 @@ pub fn alike(sides: &mut [Gpu; 2]) -> bool {
     is_enough
 }
 
-/// Returns the GPU busy times by kernels, of the iterations in which they were recorded, in nanoseconds.
+/// Returns the time that kernels ran in each iteration with recorded kernels, in nanoseconds.
 pub fn busy(process: &Process) -> Vec<f64> {
     let has_times = process.kernels.has_times();
     whole(process)

@@ -1,4 +1,5 @@
-//! Comparison of several runs of each side. It is based on the variation between runs, not on that within a run.
+//! Comparison of several runs on each side. Its intervals express the variation from run to run, not the variation
+//! within a run.
 
 use super::pace::{IterationClass, Pace};
 use super::why::RankedCauses;
@@ -10,14 +11,14 @@ use crate::numbers::between;
 use crate::numbers::parts::PartChange;
 use crate::process::Process;
 
-/// A run, represented by its slowest rank. Its times are those in an iteration, in nanoseconds.
+/// A run, represented by its slowest rank. Times are in nanoseconds per iteration.
 struct Run<'a> {
     process: &'a Process,
     pace: Pace,
 }
 
 impl<'a> Run<'a> {
-    /// Returns the run; `None` if it has no iterations.
+    /// Returns the run, or `None` if it has no iterations.
     fn new(processes: &'a [Process], which: IterationClass) -> Option<Self> {
         let ranks = ranks(processes);
         let paces = ranks
@@ -41,14 +42,14 @@ fn layer_time(run: &Run<'_>, name: &str) -> Option<f64> {
     layers::time(layers, run.process.kernels.steps(), name)
 }
 
-/// Returns the time of a row of the host's ledger.
+/// Returns the time of a row of the host's ledger, the table of the host's time by cause.
 fn cause_time(run: &Run<'_>, name: &str) -> Option<f64> {
     ledger::time(&run.process.ledger, name)
 }
 
 impl Comparison {
-    /// Compares several runs of each side. Each run has the processes of one report. Tables list kernels, layers and
-    /// functions of the run with the median rate of each side, and their times in all runs.
+    /// Compares several runs of each side. Each run is the list of the processes in one report. The tables list the
+    /// kernels, layers and functions of each side's run with the median rate, but their times are means over all runs.
     ///
     /// # Panics
     /// If a side has no run.
@@ -118,7 +119,7 @@ impl Comparison {
     }
 }
 
-/// Sets the times of a part to those of all runs, if all have it.
+/// Replaces the times and the change of a part with those over all runs, if the change can be computed from them.
 fn compare_part(part: &mut PartChange, [base, other]: &[Vec<f64>; 2]) {
     if part.change.is_some()
         && let Some(change) = between::change(base, other)
@@ -140,7 +141,7 @@ fn middle(runs: &[Option<Run<'_>>]) -> usize {
     order[(order.len() - 1) / 2]
 }
 
-/// Returns the geometric mean, which changes are based on; 0 if there are no values.
+/// Returns the geometric mean, because the changes between runs are computed on logarithms; 0 if there are no values.
 fn mean(values: &[f64]) -> f64 {
     match values.len() {
         0 => 0.0,

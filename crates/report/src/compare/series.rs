@@ -1,4 +1,4 @@
-//! The values of a run that a measure is computed of.
+//! The series of values in a run that a measure is computed from.
 
 use tllmprof_record::Phase;
 
@@ -10,20 +10,21 @@ use crate::process::Process;
 /// A series of values of iterations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Series {
-    /// The periods, of which the rate is the inverse.
+    /// The periods of iterations. The measure is their rate, the inverse of the mean period.
     Rate,
     Durations,
     Launches,
-    /// Durations of iterations whose batch is of this phase.
+    /// Durations of the iterations whose batch is in this phase.
     Phase(Phase),
-    /// GPU times that were measured in this way.
+    /// GPU times that were measured by this method. Times from different methods are not
+    /// comparable.
     Gpu(GpuFrom),
-    /// Times in which a kernel ran.
+    /// Time in which at least one kernel ran, for each iteration.
     Busy,
 }
 
 impl Series {
-    /// Returns the statistic of the values of one run; `None` if the run has none.
+    /// Returns the statistic over the values of one run, or `None` if the run has no such values.
     pub fn compute(self, statistic: Statistic, process: &Process, pace: &Pace) -> Option<f64> {
         let values = match self {
             Self::Rate => return Some(pace.rate()).filter(|rate| *rate > 0.0),

@@ -1,4 +1,4 @@
-//! Text of a comparison.
+//! The text output of a comparison.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use crate::numbers::parts::PartChange;
 use crate::numbers::units::{Count, Rate, Time};
 use crate::print::lines::{Colour, Lines, Style};
 
-/// Maximum number of lines in each table of parts, and in that of ranks.
+/// Maximum number of lines in a table of parts (kernels, layers, …), and in the table of ranks.
 const MAX_PARTS: usize = 6;
 const MAX_RANKS: usize = 8;
-/// Width of names, in characters.
+/// Width of the column of names, in characters.
 const NAME_WIDTH: usize = 34;
-/// Width of causes, in characters.
+/// Width of the column of causes, in characters.
 const CAUSE_WIDTH: usize = 46;
 
 impl Comparison {
@@ -24,7 +24,7 @@ impl Comparison {
         self.styled(Style::default())
     }
 
-    /// Returns the comparison as text in a style.
+    /// Returns the comparison as text with the given width, colours and characters.
     #[must_use]
     pub fn styled(&self, style: Style) -> String {
         let mut lines = Lines::new(style);
@@ -96,8 +96,8 @@ impl Comparison {
                 Unit::Nanoseconds => Time(value as u64).to_string(),
                 Unit::Launches => Rate(value).to_string(),
             };
-            // The heading does not say the number of iterations, so a row says it if it differs from the number of the
-            // side.
+            // The heading shows each side's number of iterations. A row shows its numbers only if they differ from
+            // those.
             let all = [&self.base, &self.other].map(|side| side.iterations);
             let measured = [measure.base_iterations, measure.other_iterations];
             let of = if measured == all {
@@ -115,7 +115,7 @@ impl Comparison {
         }
     }
 
-    /// Adds the causes of a change that is certain, or of the difference of two whole traces.
+    /// Adds the table of causes if the verdict is certain, or if two whole traces are compared.
     fn why(&self, lines: &mut Lines) {
         let by = match self.why.view {
             Some(CauseView::Gpu) => "by the GPU's time",
@@ -193,7 +193,7 @@ impl Comparison {
 
 fn side(name: &str, side: &Side, runs: usize, lines: &mut Lines) {
     let rank = match (side.processes, side.rank) {
-        // A single process of rank 0 may have no rank at all.
+        // Rank 0 is also the default of a process whose rank is unknown, so do not show it for a single process.
         (0 | 1, 0) => String::new(),
         (0 | 1, rank) => format!("rank {rank}: "),
         (ranks, rank) => format!("rank {rank}, the slowest of {ranks}: "),
@@ -220,7 +220,7 @@ fn side(name: &str, side: &Side, runs: usize, lines: &mut Lines) {
     ));
 }
 
-/// Adds a table of the parts of an iteration: the time of each in both runs, in nanoseconds, and its change.
+/// Adds a table of the parts of an iteration: the mean time of each in both runs, and its change.
 fn parts(what: &str, parts: &[PartChange], lines: &mut Lines) {
     if parts.is_empty() {
         return;
@@ -247,8 +247,8 @@ fn parts(what: &str, parts: &[PartChange], lines: &mut Lines) {
     }
 }
 
-/// Returns the count and the mean time of a part in both runs, if the counts differ; for a part of only one run, those
-/// in that run.
+/// Returns the count and the mean time of a part in both runs, if the counts differ. For a part that only one run has,
+/// returns them for that run.
 fn often(part: &PartChange, lines: &Lines) -> Option<String> {
     let [base, other] = part.counts?;
     let count = |count: f64| match lines.is_of_trace() {
@@ -273,7 +273,7 @@ fn often(part: &PartChange, lines: &Lines) -> Option<String> {
     })
 }
 
-/// Returns the numbers that something is based on in both runs, in brackets.
+/// Returns two counts in brackets, or only one of them if they are equal.
 fn counts<T: PartialEq + fmt::Display>([base, other]: [T; 2]) -> String {
     match base == other {
         true => format!(" ({base})"),
@@ -294,7 +294,7 @@ fn row(name: &str, base: &str, other: &str, change: Option<Change>, lines: &mut 
         Some((low, high)) => format!("[{:+.1}, {:+.1}]", low * 100.0, high * 100.0),
         None => "too few to say".to_owned(),
     });
-    // A long name has lines of its own, so that the figures stay in their columns.
+    // Print a long name on lines of its own, so that the figures stay in their columns.
     let name = match name.chars().count() > NAME_WIDTH {
         true => {
             lines.text(name, 6);
@@ -307,14 +307,14 @@ fn row(name: &str, base: &str, other: &str, change: Option<Change>, lines: &mut 
     ));
 }
 
-/// A change in per cent, with its sign.
+/// A relative change, shown in per cent with its sign.
 struct Signed(f64);
 
 impl fmt::Display for Signed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = self.0 * 100.0;
         match percent.abs() {
-            // The base is 0.
+            // The change is not finite if the base is 0.
             size if !size.is_finite() => f.pad("–"),
             size if size >= 1000.0 => f.pad(&format!("{percent:+.0} %")),
             _ => f.pad(&format!("{percent:+.1} %")),

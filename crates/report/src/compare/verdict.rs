@@ -1,4 +1,4 @@
-//! The verdict of a comparison: which run is faster, and how certain that is.
+//! The verdict of a comparison: it says which run is faster and how certain that is.
 
 use std::fmt;
 
@@ -7,24 +7,27 @@ use serde::{Serialize, Serializer};
 use super::Side;
 use crate::numbers::bootstrap::{Change, Statistic};
 
-/// Default for the difference up to which two runs are equal, as a part of 1.
+/// Default limit for equality, as a fraction: two runs whose rates differ by less are called equal.
 pub const WITHIN: f64 = 0.02;
-/// Minimum difference, as a part of 1. A smaller one does not count, however certain it is.
+/// Minimum change, as a fraction, for a verdict of faster or slower. A smaller change is ignored, however certain it
+/// is.
 pub const MIN_DIFFERENCE: f64 = 0.005;
 
-/// Ratio of the half width of a 99.95 % interval to that of a 95 % interval, of many values. The verdict needs more
-/// certainty than the intervals that are shown; with three runs of each side it is 99.2 %.
+/// Half width of a 99.95 % interval divided by that of a 95 % interval, if there are many values. The verdict uses the
+/// wider interval, because it needs more certainty than the intervals that are shown. With three runs on each side,
+/// the resulting level is 99.2 %.
 const VERDICT_WIDTH_RATIO: f64 = 3.5 / 1.96;
-/// Ratio of the smallest change that is detected in 8 of 10 cases at that level to the half width of a 95 % interval.
+/// Smallest change that is detected in 8 of 10 cases at the verdict's level, divided by the half width of a 95 %
+/// interval.
 const DETECTABLE_RATIO: f64 = (3.5 + 0.842) / 1.96;
 
-/// The verdict on the other run's iterations per second. Changes are parts of 1; intervals contain the true value in 95
-/// of 100 cases.
+/// The verdict on the other run's rate (iterations per second), relative to the base. Changes are fractions. Intervals
+/// are 95 % confidence intervals.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Outcome {
     Faster(f64, (f64, f64)),
     Slower(f64, (f64, f64)),
-    /// The interval lies within the limit for equality on both sides of 0.
+    /// The whole interval lies between `-within` and `within`.
     Equal {
         change: f64,
         interval: (f64, f64),
@@ -36,24 +39,24 @@ pub enum Outcome {
         interval: (f64, f64),
         effort: Effort,
     },
-    /// One of the runs has too few iterations. The numbers are those of the two runs.
+    /// At least one of the runs has too few iterations. The fields are the numbers of iterations of base and other.
     TooFew(usize, usize),
-    /// The runs have different numbers of ranks, so that a step of one rank corresponds to that of several. The numbers
-    /// are those of the two runs.
+    /// The runs have different numbers of ranks, so a step of one run does a different amount of work per rank. The
+    /// fields are the numbers of ranks of base and other.
     NotComparable(usize, usize),
-    /// No iterations were found in one of them: it is a trace that is shown as one span.
+    /// No iterations were found in one of the runs, so it is shown as one span: the whole trace.
     NoIterations,
 }
 
-/// The effort needed to detect a change.
+/// An estimate of the measurements needed to detect a change.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Effort {
-    /// The smallest change, as a part of 1, that would have been detected in 8 of 10 cases.
+    /// The smallest change, as a fraction, that these runs would have shown in 8 of 10 cases.
     pub smallest: f64,
-    /// The number of iterations, or of runs, on each side that would show a change as small as the limit for equality.
+    /// The number of iterations or runs, on each side, that are needed to detect a change as small as `within`.
     pub needed: u64,
     pub of: Unit,
-    /// The limit for equality, as a part of 1.
+    /// The limit for equality, as a fraction.
     pub within: f64,
 }
 
@@ -66,7 +69,7 @@ pub enum Unit {
 }
 
 impl Outcome {
-    /// Judges the change of the rate. `runs` has the number of runs of each side.
+    /// Judges the change of the rate. `runs` contains the number of runs of each side.
     pub(super) fn judge(
         rate: Option<Change>,
         [base, other]: [&Side; 2],
@@ -114,7 +117,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the effort needed for a verdict, if there is none.
+    /// Returns the estimated effort for a verdict, if the result is that no verdict is possible.
     pub(super) const fn effort(&self) -> Option<Effort> {
         match self {
             Self::CannotTell { effort, .. } => Some(*effort),
@@ -122,7 +125,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the verdict as a word, as written to JSON.
+    /// Returns the name of the verdict for JSON.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -159,7 +162,7 @@ impl fmt::Display for Effort {
     }
 }
 
-/// A part of 1 in per cent without its sign, with as many digits as necessary.
+/// A fraction shown in per cent, without a sign and without unnecessary digits.
 struct Percent(f64);
 
 impl fmt::Display for Percent {
@@ -169,7 +172,7 @@ impl fmt::Display for Percent {
     }
 }
 
-/// An interval in per cent.
+/// An interval of fractions, shown in per cent.
 struct Interval((f64, f64));
 
 impl fmt::Display for Interval {

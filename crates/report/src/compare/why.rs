@@ -1,9 +1,9 @@
-//! Why the time of an iteration differs: one list of causes, whose times are disjoint and add up, with a rest, to the
-//! change that was measured.
+//! Explains why the iteration time differs between two runs: a list of causes whose times do not overlap. Together
+//! with a rest, their differences add up to the measured change.
 //!
-//! An iteration's time is divided as the GPU spent it: by what it ran, and by what the host did while it had nothing to
-//! do. Without a measurement of the GPU, it is divided as the host spent it. Both are divisions of the same time, so
-//! their rows are never added.
+//! If GPU time was measured, an iteration is divided by the GPU's work, and by the host's activity while the GPU was
+//! idle. Otherwise it is divided by the activity of the host. Both views divide the same time, so their rows must not
+//! be added.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,78 +18,79 @@ use crate::ledger::difference::cause;
 use crate::ledger::{LedgerKind, LedgerRow};
 use crate::process::Process;
 
-/// Prefix of the causes of the GPU's work in a ledger.
+/// Prefix of the names of GPU work in a ledger. A ledger divides the time of iterations by cause, one row for each
+/// cause.
 const BUSY: &str = "busy: ";
 
-/// The row of work that is too small for a row, and the other rows of several causes.
+/// Names of ledger rows that collect several causes, such as GPU work that is too small for a row.
 const OTHER_WORK: &str = "other work";
 const OTHER: &str = "other";
 const COLLECTED: [&str; 3] = [OTHER_WORK, OTHER, "unknown"];
 
-/// The row of launches.
+/// Name of the ledger row for the host's time in launches.
 const LAUNCHING: &str = cause::LAUNCHING;
 
-/// A row that only one of the runs has, and that is smaller than this part of an iteration, may be in the row of small
-/// ones in the other run.
+/// A row that only one run has may be part of the row `other` in the other run. If it takes less than this share of an
+/// iteration, it is added to `other`.
 const MIN_LONELY_SHARE: f64 = 0.003;
 
-/// Maximum ratio of the kernels' times to the time in which any ran. Above, kernels overlap, and layers do not divide
-/// that time.
+/// Maximum ratio of the layers' summed time to the time in which any kernel ran. Above it, kernels overlap, so the
+/// layers' times do not add up to that time.
 const MAX_OVERLAP: f64 = 1.02;
 
-/// Minimum share of the change of all kernels in one layer, to divide their time by layer.
+/// Minimum share of the change of all kernels that one layer must have before the kernels' time is divided by layer.
 const MIN_LAYER_SHARE: f64 = 0.5;
 
-/// Minimum ratio of the change of alike layers to that of any kernel to divide time by layer; its inverse is that of one
-/// layer.
+/// Kernel time is divided by layer if the change of a group of alike layers is at least this many times the largest
+/// change of a single kernel. For a single layer the ratio is the inverse.
 const CLEARLY_MORE: f64 = 1.25;
 
-/// Minimum share of the difference of alike layers in one of them for this layer to get a row of its own.
+/// Minimum share of the change of a group of alike layers that one of them must have to get a row of its own.
 const MIN_SINGLE_SHARE: f64 = 0.5;
 
-/// The causes of a change of the time of an iteration.
+/// The causes of a change of the iteration time.
 #[derive(Debug, Default, Serialize)]
 pub struct RankedCauses {
-    /// The time that is divided, the GPU's or the host's; `None` if neither the GPU's time nor the host's was recorded in both runs.
+    /// The division that is used; `None` if neither the GPU's time nor the host's was recorded in both runs.
     pub view: Option<CauseView>,
     /// Mean time from the start of an iteration to that of the next, in nanoseconds.
     #[serde(rename = "base_ns")]
     pub base: f64,
     #[serde(rename = "other_ns")]
     pub other: f64,
-    /// The largest difference first.
+    /// The causes, the largest difference first.
     pub causes: Vec<RankedCause>,
-    /// The part of the change that no cause has, in nanoseconds.
+    /// The part of the change that belongs to no cause, in nanoseconds.
     #[serde(rename = "rest_ns")]
     pub rest: f64,
 }
 
-/// A division of an iteration's time.
+/// The time by which an iteration is divided into causes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CauseView {
-    /// By the GPU's work, and by the activity of the host while it had none.
+    /// The GPU's time: by its work, and by the activity of the host while the GPU was idle.
     Gpu,
-    /// By the activity of the iteration's thread.
+    /// The host's time: by the activity of the iteration's thread.
     Host,
 }
 
-/// A part of an iteration that takes more or less time.
+/// A part of an iteration whose time may differ between the runs.
 #[derive(Debug, Serialize)]
 pub struct RankedCause {
     pub kind: Kind,
     pub name: String,
-    /// The kind of the difference, such as `slower` or `new`.
+    /// A word for the difference, such as `slower` or `new`.
     pub what: &'static str,
     /// Mean time in an iteration, in nanoseconds.
     #[serde(rename = "base_ns")]
     pub base: f64,
     #[serde(rename = "other_ns")]
     pub other: f64,
-    /// The difference, in nanoseconds.
+    /// Time in other minus time in base, in nanoseconds.
     #[serde(rename = "ns")]
     pub more: f64,
-    /// Mean number of kernels or launches in an iteration, in both runs; `None` if it is not counted.
+    /// Mean numbers of kernels or launches in an iteration, in base and other; `None` if they are not counted.
     pub counts: Option<[f64; 2]>,
 }
 
@@ -97,15 +98,15 @@ pub struct RankedCause {
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     Kernel,
-    /// A kernel that communicates with other ranks. Its time contains waits for them.
+    /// A kernel that communicates with other ranks. Its time includes waiting for them.
     Collective,
-    /// The kernels of a layer, without those of layers inside it.
+    /// The kernels of a layer, without the kernels of layers inside it.
     Layer,
-    /// A copy, or memory that is set.
+    /// A memory copy or a memset.
     Copy,
     /// Other work of the GPU.
     Gpu,
-    /// The GPU had nothing to do during this activity of the host.
+    /// GPU idle time during an activity of the host.
     Idle,
     /// An activity of the host.
     Host,
@@ -124,7 +125,7 @@ impl fmt::Display for RankedCause {
     }
 }
 
-/// Times and numbers in an iteration of one run.
+/// Mean time (ns) and number of a part in one iteration.
 #[derive(Clone, Copy, Default, Debug)]
 struct Amount {
     ns: f64,
@@ -138,14 +139,16 @@ impl Amount {
     }
 }
 
-/// The parts of an iteration, by kind and a name that both runs have.
+/// The parts of iterations. The key is a kind and a name that is comparable between the runs. The value is the
+/// displayed name, and the amounts in base and other.
 type PartAmounts = BTreeMap<(Kind, String), (String, [Amount; 2])>;
 
-/// A process of each run of one side, and the mean time from the start of one iteration to that of the next.
+/// One process from each run of a side, with the mean time from the start of one iteration to the start of the next
+/// (ns).
 pub type WeightedRuns<'a> = [(&'a Process, f64)];
 
 impl RankedCauses {
-    /// Finds the causes. Each run is one process; of several runs, times are means.
+    /// Finds the causes. If a side has several runs, its times are means over them.
     pub fn find(sides: [&WeightedRuns<'_>; 2]) -> Self {
         let [base, other] = sides.map(|runs| mean(runs.iter().map(|(_, period)| *period)));
         let mut why = Self {
@@ -189,10 +192,10 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     values.sum::<f64>() / count
 }
 
-/// Kernels of one side by the name that both sides have, each with whether it is a collective.
+/// Kernels of one side, by a name that is comparable between the runs. The `bool` is true for a collective.
 type Kernels = BTreeMap<String, (Amount, bool)>;
 
-/// Returns the kernels of one side, in an iteration.
+/// Returns the mean time and number of each kernel in an iteration of one side.
 fn kernels(runs: &WeightedRuns<'_>) -> Kernels {
     let mut all = Kernels::new();
     for (process, _) in runs
@@ -212,7 +215,7 @@ fn kernels(runs: &WeightedRuns<'_>) -> Kernels {
     all
 }
 
-/// Returns the parts of the ledgers of both sides.
+/// Returns the rows of both sides' ledgers, as means over the runs.
 fn parts(view: CauseView, sides: [&WeightedRuns<'_>; 2]) -> PartAmounts {
     let mut parts = PartAmounts::new();
     let kernels = sides.map(kernels);
@@ -247,8 +250,8 @@ fn parts(view: CauseView, sides: [&WeightedRuns<'_>; 2]) -> PartAmounts {
     parts
 }
 
-/// Sets the numbers of kernels. A kernel that is too small for a row of one side's ledger gets its time there from the
-/// row of other work.
+/// Sets the number of each kernel. If a kernel is too small for its own row in one side's ledger, its time is moved
+/// from the row of other work to the kernel.
 fn count(kernels: &[Kernels; 2], parts: &mut PartAmounts) {
     let mut small = [0.0; 2];
     for ((kind, key), (_, sides)) in parts.iter_mut() {
@@ -273,7 +276,8 @@ fn count(kernels: &[Kernels; 2], parts: &mut PartAmounts) {
     }
 }
 
-/// Returns the kind of a ledger's row, and its name. Kernels are not distinguished from other work here.
+/// Returns the kind and the name of a ledger row. Kernels are returned as other GPU work, because the caller
+/// recognizes them.
 fn kind_of(view: CauseView, row: &LedgerRow) -> (Kind, &str) {
     let cause = &*row.cause;
     let kind = match (view, row.kind) {
@@ -290,7 +294,7 @@ fn kind_of(view: CauseView, row: &LedgerRow) -> (Kind, &str) {
     }
 }
 
-/// Adds small rows that only one run has to the row of small ones.
+/// Adds small rows that only one run has to the row `other work` or `other`.
 fn fold_small(parts: &mut PartAmounts, periods: [f64; 2]) {
     let is_lonely = |[base, other]: &[Amount; 2]| {
         let share = (base.ns / periods[0]).max(other.ns / periods[1]);
@@ -326,9 +330,10 @@ fn fold_small(parts: &mut PartAmounts, periods: [f64; 2]) {
     }
 }
 
-/// Returns the time of kernels by layer, if that says more than by kernel: one of several alike layers has about as much of
-/// the change as any kernel, or alike layers together have clearly more. `None` if not, if that kernel runs more or less
-/// often, or if layers do not divide that time.
+/// Returns the kernels' time divided by layer, if that explains the change better than a division by kernel. That is
+/// so if one of several alike layers has about as much of the change as any kernel, or if alike layers together have
+/// clearly more. Returns `None` otherwise, and also if the kernel with the largest change runs more or less often, or
+/// if the layers' times do not add up to the kernels' time.
 fn by_layer(sides: [&WeightedRuns<'_>; 2], kernels: &PartAmounts) -> Option<PartAmounts> {
     let is_kernel = |kind: Kind| matches!(kind, Kind::Kernel | Kind::Collective);
     let kernels = kernels.iter().filter(|((kind, _), _)| is_kernel(*kind));
@@ -402,7 +407,7 @@ fn by_layer(sides: [&WeightedRuns<'_>; 2], kernels: &PartAmounts) -> Option<Part
     Some(rows.collect())
 }
 
-/// Returns the parts that differ, with the words for what differs, the largest difference first.
+/// Returns the parts that differ, each with a word for its difference. The largest difference comes first.
 fn causes(parts: PartAmounts) -> Vec<RankedCause> {
     let all = parts.into_iter().map(|((kind, _), (name, [base, other]))| {
         let is_counted = base.count > 0.0 || other.count > 0.0;
@@ -424,7 +429,8 @@ fn causes(parts: PartAmounts) -> Vec<RankedCause> {
     all
 }
 
-/// Returns the word for what differs. `is_collected`: it is a row of several causes, which is neither new nor gone.
+/// Returns a word for the difference. `is_collected` is true for a row that collects several causes, which is never
+/// new or gone.
 fn what(kind: Kind, is_collected: bool, base: Amount, other: Amount) -> &'static str {
     let differs = |base: f64, other: f64| (other / base - 1.0).abs() >= MIN_DIFFERENCE;
     let is_counted = base.count > 0.0 && other.count > 0.0;
@@ -445,7 +451,8 @@ fn what(kind: Kind, is_collected: bool, base: Amount, other: Amount) -> &'static
     }
 }
 
-/// Joins a kernel that is gone with a new one of the same family that runs as often, if there is one of each.
+/// Joins a kernel that is gone and a new kernel into one renamed kernel, if both belong to the same family and run
+/// equally often. A family with several such kernels is skipped.
 fn join_renamed(causes: &mut Vec<RankedCause>) {
     let mut families: BTreeMap<String, [Vec<usize>; 2]> = BTreeMap::new();
     for (place, cause) in causes.iter().enumerate() {
@@ -455,7 +462,8 @@ fn join_renamed(causes: &mut Vec<RankedCause>) {
             _ => continue,
         };
         if let Some(counts) = cause.counts {
-            // nvjet_tst_192x192_… and nvjet_tst_192x208_… are kernels of one family, as are instances of a template.
+            // The family is the name up to the first digit or `<`. So nvjet_tst_192x192_… and nvjet_tst_192x208_… are
+            // one family, and so are instances of a template.
             let end = cause.name.find(|c: char| c == '<' || c.is_ascii_digit());
             let family = &cause.name[..end.unwrap_or(cause.name.len())];
             let key = format!("{family} {:.2}", counts[side]);

@@ -1,4 +1,4 @@
-//! Ranks that wait for each other in collectives.
+//! Findings on ranks that wait for each other in collectives.
 
 use super::definition::JobAnalyses;
 use super::evidence::Evidence;
@@ -6,13 +6,14 @@ use super::{Judgement, ranks};
 use crate::numbers::units::{Change, Share, Time};
 use crate::ranks::arrivals::{Arrivals, Bound};
 
-/// Name of the rule on arrival skew.
+/// Name of the rule on arrival skew: ranks arrive at a collective at different times, so they wait for the last one.
 pub const SKEW_RULE: &str = "arrival-skew";
 
-/// Minimum share of the time that ranks wait for the last one, and minimum share that transfers take.
+/// Minimum shares of the iterations' time for a finding: in waits for the last rank, and in the transfers of
+/// collectives.
 const MIN_WAITING: f64 = 0.05;
 const MIN_TRANSFERRING: f64 = 0.2;
-/// Minimum share of the time that one rank costs the others for the finding to name it.
+/// Minimum share of the time that a late rank must cost the other ranks for the finding to name it.
 const MIN_NAMED_GAIN: f64 = 0.01;
 
 pub fn skew_when() -> String {
@@ -29,7 +30,7 @@ pub fn transfer_when() -> String {
     )
 }
 
-/// Returns the analysis of the collectives, or a verdict if there is none.
+/// Returns the analysis of the collectives, or the judgement of both rules if there is no analysis.
 fn known<'a>(all: &[Evidence<'_>], together: JobAnalyses<'a>) -> Result<&'a Arrivals, Judgement> {
     if all.len() < 2 {
         return Err(Judgement::Unknown("one process".to_owned()));
@@ -86,7 +87,7 @@ pub fn skew(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
         Time(then),
         Time(now)
     );
-    // Losses to causes of its own count for the findings of these causes.
+    // What the rank loses to causes that have findings themselves is subtracted, so that no time counts twice.
     match arrivals.gain(one.place) - ranks::theirs(one, all, together.rules) {
         gain if gain > 0.0 => Judgement::yes(evidence, gain),
         _ => Judgement::Yes {
@@ -96,7 +97,7 @@ pub fn skew(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
     }
 }
 
-/// Returns the index of the slowest process that costs the others at least [`MIN_NAMED_GAIN`] of the time.
+/// Returns the index of the slowest process that costs the other processes at least [`MIN_NAMED_GAIN`] of the time.
 pub fn latest(arrivals: &Arrivals) -> Option<usize> {
     let mut slowest = arrivals.slowest().into_iter();
     slowest.find(|place| arrivals.gain(*place) >= MIN_NAMED_GAIN)

@@ -1,4 +1,5 @@
-//! The rows of the ledger whose time a finding claims. No row is claimed by two causes.
+//! Selects the ledger rows whose time a finding explains (claims). A ledger lists the time of iterations by cause. No
+//! row is claimed by two findings of the kind `Cause`.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +10,19 @@ use super::evidence::Evidence;
 use super::ledger::code_waited_for;
 use crate::ledger::{Claim, IDLE, LedgerKind, LedgerRow, other_idle};
 
-/// The choice of the rows that a rule claims.
+/// The ledger rows that a rule claims if it holds.
 pub enum ClaimRule {
-    /// None: the rule is not about the division of time.
+    /// No rows, because the rule does not explain how time is spent.
     None,
-    /// The host's rows of these kinds.
+    /// All rows of these kinds in the host's ledger.
     Host(&'static [LedgerKind]),
-    /// The GPU's rows of idle time in which the host did one of these.
+    /// Rows of GPU idle time during these activities of the host.
     Idle(&'static [Claim]),
-    /// The GPU's rows of idle time in which the host copied, or the host's rows of copies if they contain more time.
+    /// Rows of GPU idle time during the host's copies, or the host's rows of copies if they contain more time.
     Copies,
-    /// The GPU's rows of idle time in which the host ran code for which the GPU waits.
+    /// Rows of GPU idle time during host code that the GPU had to wait for.
     Code,
-    /// All of the GPU's rows of idle time.
+    /// All rows of GPU idle time.
     AllIdle,
 }
 
@@ -50,7 +51,7 @@ pub enum Side {
 }
 
 impl ClaimRule {
-    /// Returns the rows that it claims of a process, the greatest first.
+    /// Returns the rows of a process that the rule claims, the row with the most time first.
     pub fn claim(&self, one: &Evidence<'_>) -> Vec<ClaimedRow> {
         let ledger = &one.process.ledger;
         let row = |side, row: &LedgerRow, ns: u64| ClaimedRow {

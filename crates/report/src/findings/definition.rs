@@ -1,4 +1,4 @@
-//! The definition of a rule.
+//! The definition of a rule: a possible reason why iterations take long, with its condition, advice and judge.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -33,24 +33,24 @@ pub struct Rule {
     pub name: &'static str,
     /// The kind of the rule.
     pub kind: Kind,
-    /// The data that it is judged by, in words.
+    /// The data by which the rule is judged, as text.
     #[serde(skip)]
     pub evidence: &'static str,
-    /// Returns the condition under which it holds, in words.
+    /// Returns the condition under which the rule holds, as text.
     #[serde(skip)]
     pub threshold: fn() -> String,
     #[serde(skip)]
     pub advice: &'static str,
-    /// Advice on how to get the data if it is unknown, as a sentence and in a word or two; empty if few programs have
-    /// such data at all.
+    /// Advice for recording the data that the rule lacks: `to_know` is a sentence, `needs` a word or two. Both are
+    /// empty for data that few programs have.
     #[serde(skip)]
     pub to_know: &'static str,
     #[serde(skip)]
     pub needs: &'static str,
-    /// The rows of the ledger whose time it claims if it holds.
+    /// The ledger rows whose time the rule claims if it holds.
     #[serde(skip)]
     pub(super) claims: ClaimRule,
-    /// Data that other profilers may not have recorded. Without it the rule is unknown.
+    /// Data that traces of other profilers may lack. Without these data the verdict is `Unknown`.
     #[serde(skip)]
     pub data: &'static [Data],
     #[serde(skip)]
@@ -65,18 +65,19 @@ impl std::fmt::Debug for Rule {
 
 #[derive(Clone, Copy)]
 pub(super) enum Judge {
-    /// Judges each process by itself.
+    /// Judges each process separately.
     Each(fn(&Evidence<'_>) -> Judgement),
-    /// Judges each process by its ledger, in which waits for a processor are already separate.
+    /// Judges each process by its ledger. The ledger lists waits for a processor separately, so they are not
+    /// subtracted again from the finding's loss.
     Ledger(fn(&Evidence<'_>) -> Judgement),
-    /// Judges all processes together.
+    /// Judges all processes of the job together.
     All(fn(&[Evidence<'_>], JobAnalyses<'_>) -> Judgement),
 }
 
-/// Analyses of several processes together.
+/// The table of rules and the analyses that compare several processes.
 #[derive(Clone, Copy)]
 pub(super) struct JobAnalyses<'a> {
-    /// All rules: some judge by the results of others.
+    /// All rules, because some rules subtract what other rules explain.
     pub rules: &'a [Rule],
     pub skew: Option<&'a Skew>,
     pub arrivals: Option<&'a Arrivals>,

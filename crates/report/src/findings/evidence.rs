@@ -1,4 +1,4 @@
-//! Figures of one process that rules are judged by. Shares are parts of the iterations' time.
+//! Figures of one process by which rules are judged. Shares are fractions of the iterations' time.
 
 use tllmprof_calls::{Kind, Wait, kind_of};
 use tllmprof_record::Metric;
@@ -22,43 +22,46 @@ use crate::process::gpu::Busy;
 /// Minimum number of iterations for a high confidence.
 const MANY_ITERATIONS: u64 = 30;
 
-/// Minimum ratio of a slow iteration's time to the median.
+/// An iteration is slow if it takes more than this many times the median.
 const SLOW_RATIO: f64 = 1.5;
 
-/// Maximum share of the time that the recorder may take for GPU idle time to represent the program.
+/// Maximum share of the time that the recorder may take. Above it, GPU idle time does not represent the program.
 const MAX_RECORDER_SHARE: f64 = 0.2;
 
-/// Maximum ratio of the median iteration with kernels to that without, if the two kinds do different work.
+/// Maximum ratio of the median iteration with recorded kernels to the median without. Up to this ratio, different work
+/// may explain the difference. Above it, recording is assumed to have made iterations longer.
 const MAX_STRETCH: f64 = 1.1;
 
-/// Minimum share of iterations in which a stream is waited for until it is empty, and maximum share of such waits in the time, for
-/// the GPU to have ended its work before.
+/// Limits for the conclusion that the GPU always finishes before the host waits for it. `MIN_DRAINED` is the minimum
+/// number per iteration of waits until a stream is empty, and the minimum share of iterations that wait.
+/// `MAX_NO_WAIT_SHARE` is the maximum share of waits in the time.
 const MIN_DRAINED: f64 = 0.9;
 const MAX_NO_WAIT_SHARE: f64 = 0.02;
 
-/// A process that has iterations.
+/// A process that has iterations, with the figures that rules use.
 pub struct Evidence<'a> {
     pub process: &'a Process,
-    /// Its index among all processes of the report.
+    /// The index of the process among all processes of the report.
     pub place: usize,
     pub sum: &'a Sum,
-    /// The name that distinguishes it from the others; empty if it is the only one.
+    /// The name that distinguishes the process from the other processes; empty if there are no others.
     pub who: String,
 }
 
-/// Calls of some kinds.
+/// The number of some calls, and their total time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Calls {
     pub count: u64,
     pub total: u64,
 }
 
-/// Launch times: medians over iterations, because an iteration that something else delayed is not typical.
+/// Times of launches. They are medians over iterations, because an iteration that was delayed by something else is not
+/// typical.
 #[derive(Clone, Copy, Debug)]
 pub struct Launching {
-    /// Share of launches in the time.
+    /// Share of launches in the iterations' time.
     pub share: f64,
-    /// Time of one launch, in nanoseconds.
+    /// Mean time of one launch, in nanoseconds.
     pub mean: u64,
 }
 
@@ -69,21 +72,21 @@ pub struct Kernels {
     pub kernels: f64,
     /// Mean time of a kernel, in nanoseconds.
     pub mean: u64,
-    /// Share of copies between host and device in the time.
+    /// Share of copies between host and device in the iterations' time.
     pub copies: f64,
 }
 
-/// Utilization of a GPU by all its processes, as parts of 1.
+/// Utilization of a GPU by all processes that use it, as fractions.
 #[derive(Clone, Copy, Debug)]
 pub struct Metrics {
     pub sm: Option<f64>,
     pub bandwidth: Option<f64>,
-    /// Share of the time in which any kernel ran.
+    /// Share of the time in which at least one kernel ran.
     pub busy: Option<f64>,
 }
 
 impl<'a> Evidence<'a> {
-    /// Returns the evidence of each process that has iterations.
+    /// Returns the evidence of each process that has iterations. `names` are the names of all processes.
     pub fn collect(processes: &'a [Process], names: &[String]) -> Vec<Self> {
         let named = processes.iter().zip(names).enumerate();
         let with = named.filter_map(|(place, (process, name))| {
@@ -101,13 +104,14 @@ impl<'a> Evidence<'a> {
         with
     }
 
-    /// Returns the iterations that count.
+    /// Returns the iterations that figures are computed from.
     pub fn iterations(&self) -> impl Iterator<Item = &'a Iteration> + use<'a> {
         let windows = &self.process.windows;
         windows.iter().flat_map(Window::qualified)
     }
 
-    /// Returns the base of means over iterations, in words. If none was found, there is one span instead.
+    /// Returns words that follow a count: "a step" for a mean over iterations, "in all" if the trace has no
+    /// iterations.
     pub fn a_step(&self) -> &'static str {
         match self.process.facts.origin.lacks(Data::Iterations) {
             true => "in all",
@@ -115,7 +119,7 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns the name of the time that shares are based on, which excludes waits for requests.
+    /// Returns the name of the time that shares refer to. Waits for requests are not part of it.
     pub const fn worked(&self) -> &'static str {
         match self.sum.totals.idle {
             0 => "the time",
@@ -123,7 +127,7 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns true if recording took so much of the time that GPU idle time does not represent the program.
+    /// Returns true if recording took so much time that the GPU's idle time does not represent the program.
     pub fn is_distorted(&self) -> bool {
         self.is_stretched()
             || self
@@ -132,7 +136,8 @@ impl<'a> Evidence<'a> {
                 .is_some_and(|own| own > MAX_RECORDER_SHARE)
     }
 
-    /// Returns the confidence in verdicts on this process.
+    /// Returns the confidence in verdicts on this process, by the number of its iterations and the distortion by
+    /// recording.
     pub fn confidence(&self) -> Confidence {
         match self.sum.iterations {
             few if few < Statistic::Mean.least() as u64 => Confidence::Low,
@@ -141,7 +146,7 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns true if GPU idle time is known only from iterations that the recording of kernels made longer.
+    /// Returns true if GPU idle time is known only from iterations that became longer because kernels were recorded.
     fn is_stretched(&self) -> bool {
         if let Some(cost) = self.process.profiler_share() {
             return cost > SMALL_COST;
@@ -158,7 +163,7 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns the reason why figures are distorted, in words.
+    /// Returns the reason why figures are distorted, as text.
     pub fn distorted(&self) -> String {
         if let Some(cost) = self.process.profiler_share() {
             let cost = Share(cost);
@@ -178,8 +183,8 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns the number of iterations in which something was measured, in words; empty if it was measured in all of
-    /// them.
+    /// Returns the number of iterations in which something was measured, as text. Returns an empty text if it was
+    /// measured in all iterations.
     pub fn measured_in(&self, some: u64) -> String {
         match self.sum.iterations {
             all if some > 0 && some < all => format!(" (measured in {some} of {all})"),
@@ -187,7 +192,7 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns a time in nanoseconds as a share of the iterations' time, at most 1.
+    /// Returns a time in nanoseconds as a share of the iterations' time, limited to 1.
     pub fn share(&self, ns: u64) -> f64 {
         self.sum.share(ns).min(1.0)
     }
@@ -205,7 +210,7 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// Returns true if most of the time in asynchronous copies is certainly in copies to a device.
+    /// Returns true if most of the time in asynchronous copies is in calls whose names say that they copy to a device.
     pub fn copies_to_device(&self) -> bool {
         let all = self.calls(|row| matches!(kind_of(&row.name), Some(Kind::AsyncCopy(_))));
         let to_device = self.calls(|row| row.name.contains("HtoD"));
@@ -225,7 +230,8 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns the share of the host's waits in the time without waits for requests, by the ledger.
+    /// Returns the share of the time in which the host waits for the GPU, by the ledger. Waits for requests are
+    /// excluded from the time.
     pub fn waits(&self) -> f64 {
         let ledger = &self.process.ledger;
         let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
@@ -235,8 +241,9 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns true if the GPU has ended its work before the host comes to wait for it: the iterations' own thread waits in each of
-    /// them until a stream is empty, and hardly any time passes. Then the host's own time decides how long an iteration takes.
+    /// Returns true if the GPU has always finished its work before the host waits for it. That is so if the
+    /// iterations' thread waits in each iteration until a stream is empty, but hardly spends any time in these waits.
+    /// Then the host's time decides how long an iteration takes.
     pub fn gpu_ends_first(&self) -> bool {
         let drains = self.calls(|row| row.waits_for().is_some_and(|wait| wait != Wait::Event));
         let wait = self.iterations().filter(|iteration| iteration.wait > 0);
@@ -247,10 +254,11 @@ impl<'a> Evidence<'a> {
             && self.waits() < MAX_NO_WAIT_SHARE
     }
 
-    /// Returns the time lost to something that takes `part` of each iteration, and the share of it in the excess of
-    /// slow iterations over the median. Time in which the host waits for the GPU anyway is not lost.
+    /// Returns the time lost to something that takes `part` nanoseconds of each iteration. Time in which the host
+    /// waits for the GPU anyway is not lost.
     pub fn lost(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
-        // The time of iterations with captures counts for captures, unless most iterations have one.
+        // An iteration with a graph capture is slow because of the capture, so it is skipped. If most iterations
+        // capture graphs, none is skipped.
         let captured = self.iterations().filter(|iteration| iteration.captures > 0);
         let few = captured.count() * 2 <= self.iterations().count();
         self.beyond(|iteration| {
@@ -262,7 +270,8 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// Returns the time by which iterations with a graph capture exceed the median of similar iterations without one.
+    /// Returns the time by which iterations with a graph capture exceed the median of iterations without one.
+    /// Iterations with recorded kernels are compared only with their like.
     pub fn captures(&self) -> Lost {
         let usual = |taken: bool| {
             let like = self.iterations().filter(|iteration| {
@@ -283,7 +292,8 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// Returns the time by which iterations with batches far larger than the mean exceed the median.
+    /// Returns the time by which iterations with large batches exceed the median. A batch is large if it has more than
+    /// `LARGE_BATCH_RATIO` times the mean number of tokens.
     pub fn large_batches(&self) -> Lost {
         let tokens = |iteration: &Iteration| iteration.batch.map(|batch| u64::from(batch.tokens));
         let all = || self.iterations().filter_map(tokens);
@@ -319,7 +329,7 @@ impl<'a> Evidence<'a> {
         lost
     }
 
-    /// Returns figures of the kernels, if they were recorded.
+    /// Returns figures of the kernels, or `None` if kernels were not recorded.
     pub fn kernels(&self) -> Option<Kernels> {
         let taken = self.process.kernels.window.as_ref()?;
         self.process.gpu.busy?;
@@ -337,7 +347,8 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// Returns the share of the time in which the GPU is busy, by its kernels, or else by its metrics.
+    /// Returns the share of the time in which the GPU is busy. It is computed from recorded kernels, or else from the
+    /// sampled utilization metrics.
     pub fn busy(&self) -> Option<Busy> {
         let sampled = || self.metrics().and_then(|metrics| metrics.busy);
         self.process
@@ -365,12 +376,13 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// Time lost to one cause, in nanoseconds.
+/// Time lost to one cause, over all iterations, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lost {
     pub total: u64,
-    /// Number of iterations that took far longer than the median, number of those for which this cause is to blame, and
-    /// the share of it in the excess of all of them.
+    /// Number of slow iterations, which take far longer than the median (`slow`). Number of slow iterations that this
+    /// cause explains by half or more (`hit`). Share of this cause in the slow iterations' total excess over the
+    /// median (`of_slow`).
     pub slow: u64,
     pub hit: u64,
     pub of_slow: f64,

@@ -6,26 +6,26 @@ use crate::events::origin::Data;
 use crate::numbers::units::{Share, Time};
 use crate::process::gpu::Busy;
 
-/// Minimum share of the time in which the GPU should be busy.
+/// Share of the time in which a GPU should be busy. Below it, utilization is low.
 const MIN_BUSY: f64 = 0.5;
-/// Maximum share of the host's waits for the GPU for the evidence to mention it.
+/// If the host waits for the GPU for less than this share of the time, the evidence mentions it.
 const MAX_MENTIONED_WAITS: f64 = 0.2;
 
-/// Name of the rule on a GPU that copies most of the time.
+/// Name of the rule on a GPU that copies for much of the time and runs no kernel meanwhile.
 pub const COPIES_RULE: &str = "copy-bound";
 
-/// Minimum share of the time in which the GPU only copies.
+/// Minimum share of the time in which the GPU copies and runs no kernel.
 const MIN_COPYING: f64 = 0.2;
 
-/// Minimum bandwidth and maximum SM utilization of a GPU that is bound by its memory.
+/// Minimum memory bandwidth and maximum SM utilization, as fractions, of a GPU that is bound by its memory.
 const MIN_MEMORY_BANDWIDTH: f64 = 0.9;
 const MAX_MEMORY_SM: f64 = 0.7;
 
-/// Minimum SM utilization and maximum bandwidth of a GPU that is bound by computing.
+/// Minimum SM utilization and maximum memory bandwidth, as fractions, of a GPU that is bound by computing.
 const MIN_COMPUTE_SM: f64 = 0.9;
 const MAX_COMPUTE_BANDWIDTH: f64 = 0.6;
 
-/// SM utilization and bandwidth of a program that uses its GPU well.
+/// SM utilization and memory bandwidth, as fractions, of a program that uses its GPU well.
 const TARGET_SM: f64 = 0.8;
 const TARGET_BANDWIDTH: f64 = 0.7;
 
@@ -36,7 +36,7 @@ pub fn low_when() -> String {
     )
 }
 
-/// Returns the share of the time in which the GPU is busy, in words, with the number of iterations in which it was
+/// Returns the share of the time in which the GPU is busy as text, with the number of iterations in which it was
 /// measured.
 fn works(one: &Evidence<'_>, busy: Busy) -> String {
     let by_kernels = one.measured_in(one.process.kernels.steps());
@@ -61,7 +61,7 @@ fn works(one: &Evidence<'_>, busy: Busy) -> String {
     }
 }
 
-/// Returns true if another profiler recorded the process and its cost is not known.
+/// Returns true if another profiler recorded the process and the cost of that recording is unknown.
 fn is_of_unknown_cost(one: &Evidence<'_>) -> bool {
     let origin = &one.process.facts.origin;
     !origin.is_own() && origin.cost.is_none()
@@ -110,7 +110,7 @@ pub fn copies_when() -> String {
     format!("the GPU copies while no kernel runs for over {copies} of the time")
 }
 
-/// Judges the busiest GPU by the time in which it copies and runs no kernel.
+/// Judges a process by its busiest GPU: the share of the time in which that GPU copies and runs no kernel.
 pub fn copies(one: &Evidence<'_>) -> Judgement {
     let gpus = one.process.gpu.gpus.iter();
     let known = gpus.filter_map(|gpu| Some((gpu.busy_ns?, gpu.kernel_ns?)));

@@ -1,4 +1,4 @@
-//! Findings on the host's effect on the GPU: launches, waits, copies, allocations.
+//! Findings on host activities that leave the GPU idle: launches, waits, copies, allocations.
 
 use tllmprof_calls::Wait;
 
@@ -8,26 +8,27 @@ use crate::events::facts::CallRow;
 use crate::ledger::Claim;
 use crate::numbers::units::{Rate, Share, Time};
 
-/// Minimum number of launches in an iteration for it to be launch-bound.
+/// Minimum number of launches in an iteration for an iteration to be launch-bound.
 const MIN_LAUNCHES: f64 = 20.0;
-/// Maximum duration, in nanoseconds, of kernels that are too short to hide the launch of the next one.
+/// Kernels shorter than this, in nanoseconds, are too short to hide the launch of the next kernel.
 const MAX_SHORT_KERNEL_NS: u64 = 20_000;
-/// Minimum share of idle time during launches, as a part of 1.
+/// Minimum share of GPU idle time during launches, as a fraction of the time.
 const MIN_GAP_SHARE: f64 = 0.2;
-/// Minimum share of the host's launches, and maximum share of its waits, as parts of 1.
+/// Without recorded kernels: minimum share of the host's launches and maximum share of its waits, as fractions of the
+/// time.
 const MIN_LAUNCHING_SHARE: f64 = 0.5;
 const MAX_WAIT_SHARE: f64 = 0.15;
-/// Minimum duration, in nanoseconds, of launches that may wait for room in a full queue.
+/// Mean duration of a launch, in nanoseconds, from which launches may be waiting for room in a full queue.
 const MIN_QUEUED_LAUNCH_NS: u64 = 10_000;
-/// Minimum share of waits, as a part of 1, that shows that the host is ahead of the GPU.
+/// Minimum share of the host's waits for the GPU that shows that the host is ahead of the GPU.
 const MIN_AHEAD_SHARE: f64 = 0.5;
 
-/// Minimum numbers of waits and of blocking copies in an iteration, and minimum share of GPU idle time after them.
+/// Minimum numbers per iteration of waits and of blocking copies, and minimum share of GPU idle time after them.
 const MIN_WAITS: f64 = 3.0;
 const MIN_COPIES: f64 = 2.0;
 const MIN_IDLE_SHARE: f64 = 0.1;
 
-/// Minimum number of allocations in an iteration, and minimum share of their time.
+/// Minimum number of allocations per iteration, and minimum share of their time.
 const MIN_ALLOCATIONS: f64 = 0.5;
 const MIN_ALLOCATING_SHARE: f64 = 0.01;
 
@@ -55,7 +56,8 @@ pub fn launch_bound(one: &Evidence<'_>) -> Judgement {
             Time(mean),
             Share(gaps)
         );
-        // The kernels of a graph share one launch.
+        // A graph launches many kernels in one call. Far fewer launches than kernels means that graphs are used
+        // already.
         let is_eager = count * 4.0 >= kernels;
         return if gaps >= MIN_GAP_SHARE
             && mean < MAX_SHORT_KERNEL_NS
@@ -102,7 +104,7 @@ pub fn waits_when() -> String {
 pub fn waits(one: &Evidence<'_>) -> Judgement {
     let calls = one.calls(|row| row.waits_for().is_some_and(|wait| wait != Wait::CopyToHost));
     let after = one.process.calls.turnaround.after_waits;
-    // Copies read the results that were waited for.
+    // If the host copies results after most waits, GPU idle time in these copies also counts for the waits.
     let reads = one.calls(|row| row.name.contains("DtoH")).count >= calls.count / 2;
     let claims = [Claim::Wait, Claim::Copy];
     let claims = if reads { &claims[..] } else { &claims[..1] };
@@ -143,8 +145,8 @@ pub fn copies(one: &Evidence<'_>) -> Judgement {
     )
 }
 
-/// Judges `calls` by the GPU's idle time during and after them, as claimed in the ledger, or else by `after`, the time
-/// in nanoseconds until the next launch.
+/// Judges `calls` by the GPU's idle time during and after them, which the ledger lists under `claims`. If kernels were
+/// not recorded, `after` is used too: the time in nanoseconds until the next launch.
 fn idle_after(
     what: &str,
     one: &Evidence<'_>,
@@ -175,7 +177,8 @@ fn idle_after(
         "{some}; {when} the GPU has nothing to do {} of the time{place}",
         Share(idle)
     );
-    // Without recorded kernels, work that others launch meanwhile is not visible.
+    // Without recorded kernels, other streams may have worked until the next launch. Only with one stream was the GPU
+    // surely idle.
     match is_measured || claimed >= MIN_IDLE_SHARE || one.process.calls.turnaround.one_stream {
         _ if idle < MIN_IDLE_SHARE => Judgement::No(evidence),
         true => Judgement::yes(evidence, idle),

@@ -1,5 +1,5 @@
-//! Findings by the ledger of the host: graphs that are captured again, small copies, code that the GPU waits for, and
-//! waits for requests.
+//! Findings by the ledgers, which list the time of iterations by cause: repeated graph captures, copies, host code
+//! that the GPU waits for, delays, page faults, and waits for requests.
 
 use tllmprof_calls::{Kind as CallOf, kind_of};
 use tllmprof_record::CallKind;
@@ -16,64 +16,67 @@ use crate::ledger::{
 };
 use crate::numbers::units::{Bytes, Rate, Share, Time};
 
-/// Names of the rules on code that the GPU waits for, and on page faults, which happen in such code.
+/// Names of the rules on host code that the GPU waits for, and on page faults. Page faults happen in such code.
 pub const CODE_RULE: &str = "host-bound";
 pub const FAULTS_RULE: &str = "page-faults";
-/// Name of the rule on waits for a processor.
+/// Name of the rule on time in which a thread was ready but waited for a processor.
 pub const DELAYED_RULE: &str = "preempted";
 
-/// Minimum share of the time that captures cost. A share of at least `MIN_EXPLAINING_CAPTURES` is enough if it explains at least
-/// `MIN_SHARE_OF_SLOW` of the excess of slow iterations over the median.
+/// Minimum share of the time that graph captures cost for a finding. A share of `MIN_EXPLAINING_CAPTURES` is enough if
+/// captures explain at least `MIN_SHARE_OF_SLOW` of the excess of slow iterations over the median.
 const MIN_CAPTURES: f64 = 0.005;
 const MIN_EXPLAINING_CAPTURES: f64 = 0.001;
 const MIN_SHARE_OF_SLOW: f64 = 0.5;
 
-/// Minimum number of copies in an iteration, maximum size of a small one in bytes, and minimum share of the host's
-/// time.
+/// Limits for the finding on small copies: minimum number per iteration, maximum mean size in bytes, and minimum share
+/// of the host's time.
 const MIN_COPIES: f64 = 8.0;
 const MAX_SMALL_COPY: u64 = 64 << 10;
 const MIN_COPYING: f64 = 0.05;
 
-/// Minimum size of a copy that takes long by itself, in bytes.
+/// Size in bytes from which a copy takes long because of its size.
 const MIN_LONG_COPY: u64 = 1 << 20;
 
-/// Minimum share of the host's time in few copies.
+/// Minimum share of the host's time for the finding on few but long copies.
 const MIN_LONG_COPYING: f64 = 0.1;
 
-/// Minimum share of the excess of slow iterations over the median that is in iterations with large batches.
+/// Minimum share of the excess of slow iterations over the median that must be in iterations with large batches.
 const MIN_LARGE_BATCHES: f64 = 0.5;
 
-/// Name of the rule on an idle GPU, for which no other rule knows a cause.
+/// Name of the rule on a GPU that is idle for unknown reasons.
 pub const IDLE_RULE: &str = "gpu-idle";
 
-/// Minimum share of the time in which the GPU is idle for a finding, and then minimum share of a cause.
+/// Minimum share of the time in which the GPU is idle for the finding `gpu-idle`. If the GPU is idle for that long,
+/// `MIN_PART` is the minimum share of a single cause.
 pub const MIN_IDLE: f64 = 0.2;
 pub const MIN_PART: f64 = 0.1;
-/// Minimum share of a cause in the time that includes waits for work.
+/// Minimum share of a cause in the whole time, which includes waits for requests or other work.
 const MIN_OF_ALL: f64 = 0.05;
 
-/// Minimum share of host code that the GPU waits for, if the GPU is idle for less than [`MIN_IDLE`].
+/// Minimum share of GPU idle time during host code, if the GPU is idle for less than [`MIN_IDLE`] in total.
 pub const MIN_CODE: f64 = 0.15;
 
-/// Minimum share of a sleeping or blocked host that the GPU waits for, if the GPU is idle for less than [`MIN_IDLE`].
+/// Minimum share of GPU idle time while the host's thread sleeps or is blocked, if the GPU is idle for less than
+/// [`MIN_IDLE`] in total.
 const MIN_BLOCKED: f64 = 0.15;
 
-/// Minimum share of the host's time, if the host certainly decides how long a step takes.
+/// Minimum share of an activity in the host's time, if only the host's time decides how long a step takes.
 const MIN_DECIDING: f64 = 0.3;
 
-/// Minimum share of waits for a processor. A share of at least `MIN_EXPLAINING_DELAYS` is enough if it explains at least
-/// `MIN_SHARE_OF_SLOW` of the excess of slow iterations over the median.
+/// Minimum share of waits for a processor. A share of `MIN_EXPLAINING_DELAYS` is enough if these waits explain at
+/// least `MIN_SHARE_OF_SLOW` of the excess of slow iterations over the median.
 const MIN_DELAYED: f64 = 0.05;
 const MIN_EXPLAINING_DELAYS: f64 = 0.01;
 
-/// Minimum number of page faults in an iteration, and minimum share of the kernel in the time.
+/// Minimum number of page faults per iteration, and minimum share of the time that the thread spends in the operating
+/// system's kernel.
 const MIN_FAULTS: f64 = 50.0;
 const MIN_IN_KERNEL: f64 = 0.05;
 
-/// Minimum share of the host outside CUDA calls, if it launches nothing.
+/// For a host that launches nothing: minimum share of the time that it spends outside CUDA calls.
 const MIN_OUTSIDE: f64 = 0.5;
 
-/// Minimum share of waits for requests.
+/// Minimum share of the time in which the host waits for requests.
 const MIN_REQUESTS: f64 = 0.05;
 
 pub fn recapture_when() -> String {
@@ -93,7 +96,7 @@ pub fn recapture(one: &Evidence<'_>) -> Judgement {
     if captured == 0 {
         return Judgement::No("no graph is captured".to_owned());
     }
-    // If most iterations capture, there are too few others to compare them with.
+    // If most iterations capture a graph, too few iterations without a capture are left for a comparison.
     if captured * 2 > all {
         let share = one.process.ledger.host_share(LedgerKind::Capture);
         let evidence = format!(
@@ -169,8 +172,8 @@ pub fn long_copies(one: &Evidence<'_>) -> Judgement {
         size,
         evidence,
     } = Copies::measure(one);
-    // A call that copies little and takes long waits for the GPU's other work first. Only the time in which the GPU is
-    // idle meanwhile is lost, and of that not the code around the calls.
+    // A call that copies few bytes but takes long waits for earlier work of the GPU. Only GPU idle time during such
+    // calls is lost, without the code around them.
     let (lost, evidence) = match size {
         Some(size) if size < MIN_LONG_COPY => {
             let idle = one.process.ledger.details.claims.share(Claim::Copy);
@@ -183,7 +186,8 @@ pub fn long_copies(one: &Evidence<'_>) -> Judgement {
                 ),
             )
         }
-        // A copy to the host waits for the GPU's other work, and its size is not known.
+        // A copy to the host waits for earlier work of the GPU. Without a known size, the wait cannot be separated
+        // from the copy.
         None if share >= MIN_LONG_COPYING && !one.copies_to_device() => {
             return Judgement::Unknown(evidence);
         }
@@ -199,9 +203,9 @@ pub fn long_copies(one: &Evidence<'_>) -> Judgement {
 struct Copies {
     /// Mean number in an iteration.
     count: f64,
-    /// Share of the host's time.
+    /// Share in the host's time.
     share: f64,
-    /// Mean size in bytes, if it is known.
+    /// Mean size in bytes; `None` if it is unknown.
     size: Option<u64>,
     evidence: String,
 }
@@ -222,7 +226,7 @@ impl Copies {
             .fold((0, 0_u64), |sum, copy| {
                 (sum.0 + copy.count, sum.1.saturating_add(copy.bytes))
             });
-        // Some profilers record no bytes.
+        // Some profilers do not record the number of bytes.
         let size = bytes.checked_div(many).filter(|size| *size > 0);
         let each = size.map_or_else(String::new, |size| format!(" of {} each", Bytes(size)));
         let evidence = format!(
@@ -296,8 +300,8 @@ pub fn code(one: &Evidence<'_>) -> Judgement {
     doing.judge(one, &waited_for)
 }
 
-/// Returns the idle time of the GPU for which the host's code is to blame. If the GPU is idle for long, that includes short code
-/// around calls of which no other finding is about.
+/// Returns the GPU's idle time that the host's code causes. If the GPU is idle for long, that includes short code
+/// around calls, unless another finding is about these calls.
 pub fn code_waited_for(one: &Evidence<'_>) -> Claimed {
     let claims = &one.process.ledger.details.claims;
     type Judge = fn(&Evidence<'_>) -> Judgement;
@@ -317,7 +321,8 @@ pub fn code_waited_for(one: &Evidence<'_>) -> Claimed {
     claims.code_and_short(&unclaimed)
 }
 
-/// Returns the function that host code is in, by samples, with its caller, its callees and native code, in words.
+/// Returns text on the function that the host's code is in, according to stack samples: its share, caller, callees and
+/// native code.
 fn within(path: &Path, paths: &Paths) -> String {
     let mut text = format!("{} of that in {}", Share(path.share), path.function);
     if let Some(caller) = &path.caller {
@@ -347,7 +352,7 @@ fn within(path: &Path, paths: &Paths) -> String {
     text
 }
 
-/// Returns the largest rows of the ledger in words, with their shares of a time in nanoseconds.
+/// Returns the largest ledger rows as text. Each row has its share of `time`, in nanoseconds.
 fn named(rows: &[(String, u64)], time: u64) -> String {
     let rows = rows.iter().take(NAMED).map(|(cause, ns)| {
         let place = cause.strip_prefix(ASLEEP).unwrap_or(cause).trim_start();
@@ -387,21 +392,22 @@ pub fn blocked(one: &Evidence<'_>) -> Judgement {
     doing.judge(one, &claims.idle_in(&[Claim::Blocked]))
 }
 
-/// Returns words about the rows of the ledger, and the time in nanoseconds that they are part of.
+/// A function that describes ledger rows as text. Its second argument is the total time in nanoseconds that shares
+/// refer to.
 type Detail<'a> = dyn Fn(&[(String, u64)], u64) -> String + 'a;
 
-/// An activity of the host while the GPU has nothing to do.
+/// An activity of the host during which the GPU is idle.
 struct Doing<'a> {
     what: &'a str,
     claim: Claim,
-    /// Minimum share of the time, as a part of 1.
+    /// Minimum share of the time for a finding, as a fraction.
     least: f64,
-    /// Adds to the evidence from the rows of the ledger and the time that they are part of.
+    /// Describes the ledger rows in which the activity occurs, for the evidence.
     detail: &'a Detail<'a>,
 }
 
 impl Doing<'_> {
-    /// Judges GPU idle time.
+    /// Judges the GPU's idle time during this activity, or else the host's time in it.
     fn judge(&self, one: &Evidence<'_>, idle: &Claimed) -> Judgement {
         let claims = &one.process.ledger.details.claims;
         let judged = match claims.gpu {
@@ -427,13 +433,15 @@ impl Doing<'_> {
                 (self.detail)(&idle.rows, claims.gpu),
             ),
         };
-        // Waits for a processor on a busy machine must not make the share smaller.
+        // Delays by other programs on a busy machine must not make the share smaller, so they are subtracted from the
+        // total.
         let worked = claims.gpu.saturating_sub(claims.delayed).max(1) as f64;
         let least = match claims.share_of(claims.idle()) >= MIN_IDLE {
             true => MIN_PART,
             false => self.least,
         };
-        // If the process mostly waits for work, a small share of the whole time is no cause.
+        // If the process mostly waits for requests or other work, a cause with a small share of the whole time does
+        // not matter.
         let of_all = claims.of_all(idle.ns);
         match idle.ns as f64 / worked {
             share if share < least || of_all < MIN_OF_ALL => Judgement::No(evidence),
@@ -442,8 +450,8 @@ impl Doing<'_> {
         }
     }
 
-    /// Judges the host's time if the idle time of the GPU is not known, but certainly the host decides how long a step takes. The
-    /// loss is not known: the GPU may end shortly before the host.
+    /// Judges the host's time in this activity if the GPU's idle time is unknown and the host certainly decides how
+    /// long a step takes. The loss is unknown, because the GPU may finish only shortly before the host.
     fn by_host(&self, one: &Evidence<'_>) -> Option<Judgement> {
         let claims = &one.process.ledger.details.claims;
         let ran = claims.ran_in(self.claim);
@@ -476,7 +484,7 @@ pub fn idle_when() -> String {
     )
 }
 
-/// Judges all idle time of the GPU, whatever the host does meanwhile.
+/// Judges all idle time of the GPU, independent of the host's activity.
 pub fn idle(one: &Evidence<'_>) -> Judgement {
     let claims = &one.process.ledger.details.claims;
     if claims.gpu == 0 {
@@ -580,7 +588,7 @@ pub fn no_work_when() -> String {
     )
 }
 
-/// Judges a process that launches nothing. It has no GPU time that other rules could judge.
+/// Judges whether a process launches no work. Such a process has no GPU time, so most other rules cannot judge it.
 pub fn no_work(one: &Evidence<'_>) -> Judgement {
     let (kernels, dropped) = (&one.process.kernels, one.process.record.dropped);
     if one.calls(gives_work).count > 0 || !kernels.totals.is_empty() {
@@ -648,7 +656,7 @@ pub fn requests(one: &Evidence<'_>) -> Judgement {
             },
             loss: None,
         },
-        // Only our own records contain waits outside CUDA calls.
+        // Only tllmprof's own records contain waits outside CUDA calls.
         false if !one.process.facts.origin.is_own() => {
             Judgement::Unknown("waits outside CUDA calls were not recorded".to_owned())
         }

@@ -1,7 +1,8 @@
-//! Reasons why iterations take long: one table of rules ([`RULES`]), each judged by the figures of the records.
+//! Reasons why iterations take long. There is one table of rules ([`RULES`]), and each rule is judged by the figures
+//! of the records.
 //!
-//! A rule holds only if the records leave no other explanation. A rule without its data is unknown, and its advice says
-//! how to record the data.
+//! A rule holds only if the records leave no other explanation. If the records lack a rule's data, its verdict is
+//! unknown, and its advice says how to record the data.
 
 mod arrivals;
 mod claims;
@@ -79,16 +80,17 @@ pub struct Finding {
     /// If the rule holds, the rows of the ledger whose time it claims; empty if it is not about time, or claims none of
     /// its own.
     pub claims: Vec<ClaimedRow>,
-    /// True if a part of its cost counts for other findings.
+    /// True if other findings account for a part of its original loss.
     #[serde(skip)]
     pub is_partly_others: bool,
-    /// The index of the process that it is about, if it is about only one.
+    /// The index of the only process that the finding is about; `None` if it is about several processes or none.
     #[serde(skip)]
     pub place: Option<usize>,
-    /// If it is unknown, the name of its missing data, in a word or two.
+    /// If the verdict is unknown, a word or two for the missing data, such as the option that records it. Empty if few
+    /// programs have such data.
     #[serde(skip)]
     needs: &'static str,
-    /// True if another profiler recorded a process.
+    /// True if another profiler than tllmprof recorded at least one of the processes.
     #[serde(skip)]
     is_foreign: bool,
 }
@@ -102,7 +104,8 @@ impl Finding {
     }
 }
 
-/// The result of judging a rule for one process, or for all.
+/// The result of judging a rule for one process or for all processes. `loss` is the share of the time that a fix would
+/// save.
 #[derive(Debug)]
 enum Judgement {
     Yes { evidence: String, loss: Option<f64> },
@@ -117,8 +120,8 @@ impl Judgement {
     }
 }
 
-/// Returns a finding for each rule: those that hold first, then unknown ones, causes before symptoms, and the greatest
-/// loss first. Returns none if no process has iterations.
+/// Returns a finding for each rule, or nothing if no process has iterations. Findings that hold come first, then
+/// unknown ones. Within these, causes come before symptoms, and the greatest loss comes first.
 pub fn findings(
     processes: &[Process],
     names: &[String],
@@ -158,11 +161,11 @@ pub fn findings(
             Verdict::Unknown => 1,
             Verdict::No => 2,
         };
-        // Parts per million, because a sort key must be totally ordered.
+        // A sort key must be totally ordered, which floats are not, so convert the loss to parts per million.
         let loss = (finding.loss.unwrap_or(0.0) * 1e6) as u64;
         (order, finding.rule.kind, Reverse(loss))
     });
-    // A symptom needs no advice of its own if its cause is known.
+    // If the first finding is a cause, the advice on symptoms is to fix this cause first.
     let first = findings
         .first()
         .filter(|first| first.verdict == Verdict::Yes && first.rule.kind == Kind::Cause);
@@ -170,7 +173,7 @@ pub fn findings(
         for finding in &mut findings {
             if finding.verdict == Verdict::Yes && finding.rule.kind == Kind::Symptom {
                 finding.advice = format!("fix {cause} first");
-                // The time counts for the causes.
+                // The time already counts as loss of the causes.
                 finding.loss = None;
             }
         }
@@ -178,20 +181,20 @@ pub fn findings(
     findings
 }
 
-/// Returns the finding of a rule.
+/// Returns the finding of the rule with this name.
 fn find_finding<'a>(findings: &'a mut [Finding], name: &str) -> Option<&'a mut Finding> {
     let mut findings = findings.iter_mut();
     findings.find(|finding| finding.rule.name == name)
 }
 
-/// Returns the loss of a rule's finding, if it holds and its loss is known.
+/// Returns the loss of the finding with this name, or `None` if the rule does not hold or its loss is unknown.
 fn loss(findings: &[Finding], name: &str) -> Option<f64> {
     let mut findings = findings.iter();
     findings.find(|finding| finding.rule.name == name)?.loss
 }
 
-/// Removes waits for a processor from the losses of other findings. Whatever takes long takes even longer without a
-/// processor.
+/// Removes the share of waits for a processor from the losses of other findings, because these waits make every
+/// activity take longer. Findings by the ledger are not changed: the ledger separates the waits already.
 fn separate_delays(findings: &mut [Finding]) {
     let Some(delayed) = loss(findings, ledger::DELAYED_RULE) else {
         return;
@@ -204,7 +207,7 @@ fn separate_delays(findings: &mut [Finding]) {
     }
 }
 
-/// Removes page faults from the loss of host code, in which they happen.
+/// Subtracts the loss by page faults from the loss by host code, because page faults happen in host code.
 fn separate_faults(findings: &mut [Finding]) {
     let (Some(faults), Some(code)) = (
         loss(findings, ledger::FAULTS_RULE),
@@ -221,8 +224,9 @@ fn separate_faults(findings: &mut [Finding]) {
     }
 }
 
-/// Withdraws the finding of host code if waits inside iterations have a finding. Unless samples name a function or
-/// kernels were recorded, the code cannot be distinguished from the work after these waits.
+/// Withdraws the finding of host code if there is a finding of waits inside iterations. GPU idle time during host code
+/// cannot be distinguished from idle time after such waits, unless kernels were recorded or stack samples name a
+/// function.
 fn withdraw_code_after_waits(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let is_named = |one: &Evidence<'_>| one.process.ledger.details.claims.code_in.are_known();
     let waits = |finding: &Finding| {
@@ -240,7 +244,8 @@ fn withdraw_code_after_waits(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
-/// Withdraws the finding of host code if it costs less than waits for a processor, which then made the code take long.
+/// Withdraws the finding of host code if waits for a processor cost more. Then the code took long because of these
+/// waits.
 fn withdraw_code_without_processor(findings: &mut [Finding]) {
     let (Some(delayed), Some(code)) = (
         loss(findings, ledger::DELAYED_RULE),
@@ -255,8 +260,8 @@ fn withdraw_code_without_processor(findings: &mut [Finding]) {
     }
 }
 
-/// Merges the finding of host code into that of a slow rank, if only that rank has it. Otherwise their losses are
-/// counted separately.
+/// Merges the finding of host code into that of a slow rank, if only that rank has it. Otherwise both findings stay
+/// with separate losses.
 fn merge_code_into_slow_rank(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let place = |name| {
         let is_it = |finding: &Finding| {
@@ -285,7 +290,7 @@ fn merge_code_into_slow_rank(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
-/// Withdraws the finding of an idle GPU if another finding is a sufficient cause of it.
+/// Withdraws the finding of an idle GPU if another cause explains enough of the idle time.
 fn withdraw_explained_idle(findings: &mut [Finding]) {
     let says_why = |finding: &&Finding| {
         let is_cause = finding.rule.kind == Kind::Cause && finding.rule.name != ledger::IDLE_RULE;
@@ -300,7 +305,7 @@ fn withdraw_explained_idle(findings: &mut [Finding]) {
     }
 }
 
-/// Withdraws the finding of a GPU that copies most of the time if any cause is known.
+/// Withdraws the finding of a GPU that mostly copies if any cause was found.
 fn withdraw_explained_copies(findings: &mut [Finding]) {
     let is_cause =
         |finding: &Finding| finding.verdict == Verdict::Yes && finding.rule.kind == Kind::Cause;
@@ -312,7 +317,7 @@ fn withdraw_explained_copies(findings: &mut [Finding]) {
     }
 }
 
-/// Removes the waits for a slow rank from its loss, because they count as arrival skew.
+/// Subtracts the loss by arrival skew from the loss by a slow rank, because both contain the waits for that rank.
 fn separate_skew(findings: &mut [Finding]) {
     let Some(skew) = loss(findings, arrivals::SKEW_RULE) else {
         return;
@@ -322,7 +327,7 @@ fn separate_skew(findings: &mut [Finding]) {
     }
 }
 
-/// Adds advice to sample stacks if no samples show which function the host runs.
+/// Adds the advice to sample stacks to the finding of host code, if no samples show which function the host runs.
 fn advise_stacks(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let is_known = |one: &Evidence<'_>| {
         one.process.stacks.counts.enough() || one.process.ledger.details.claims.code_in.are_known()
@@ -337,7 +342,7 @@ fn advise_stacks(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
-/// Limits the losses of causes to all of the time in total. The greatest counts first.
+/// Limits the losses of all causes to a total of 1 (all of the time). The greatest loss is counted first.
 fn limit_losses(findings: &mut [Finding]) {
     let is_cause = |finding: &&mut Finding| {
         finding.verdict == Verdict::Yes && finding.rule.kind == Kind::Cause
@@ -409,8 +414,8 @@ fn judge_rule(rule: &'static Rule, all: &[Evidence<'_>], together: JobAnalyses<'
     }
 }
 
-/// Combines the verdicts on several processes: yes if any is yes, else unknown if any is unknown, else no. For yes,
-/// also returns the index of the process with the greatest loss.
+/// Combines the judgements on several processes: yes if any is yes, else unknown if any is unknown, else no. If it is
+/// yes, also returns the index of the process with the greatest loss.
 fn combine<'a, 'b: 'a>(
     judged: impl Iterator<Item = (&'a Evidence<'b>, Judgement)>,
 ) -> (Judgement, Option<usize>) {

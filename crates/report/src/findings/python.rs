@@ -4,10 +4,11 @@ use super::Judgement;
 use super::evidence::{Evidence, Lost};
 use crate::numbers::units::{Share, Time};
 
-/// Minimum share of lost time, and minimum share of slow iterations' time beyond the median, as parts of 1.
+/// Minimum share of lost time for a finding, and minimum share of the cause in the excess of slow iterations over the
+/// median, as fractions.
 const MIN_LOST_SHARE: f64 = 0.05;
 const MIN_SHARE_OF_SLOW: f64 = 0.5;
-/// Share of lost time, as a part of 1, below which the loss is ignored.
+/// Share of lost time, as a fraction, below which there is no finding even if the cause explains slow iterations.
 const NEGLIGIBLE_SHARE: f64 = 0.01;
 
 pub fn gc_when() -> String {
@@ -60,7 +61,8 @@ pub fn gil(one: &Evidence<'_>) -> Judgement {
     judge(one, &what, one.lost(|iteration| iteration.gil_wait))
 }
 
-/// Judges a process without such events. Only a record of this library shows whether there is a Python.
+/// Judges a process without recorded collections or waits for the GIL. Only a tllmprof record can show that the
+/// process has no Python.
 fn without(one: &Evidence<'_>, what: &str) -> Judgement {
     let facts = &one.process.facts;
     if facts.software.python.is_empty() && !facts.software.library.is_empty() {
@@ -69,7 +71,7 @@ fn without(one: &Evidence<'_>, what: &str) -> Judgement {
     Judgement::Unknown(what.to_owned())
 }
 
-/// Returns the thread that holds the GIL longest among those without iterations.
+/// Returns the thread that holds the GIL for the longest time among the threads that run no iterations.
 fn holder(one: &Evidence<'_>) -> Option<String> {
     let runs = |tid: &u32| one.iterations().any(|iteration| iteration.thread == *tid);
     let others = one
@@ -99,7 +101,7 @@ fn judge(one: &Evidence<'_>, what: &str, lost: Lost) -> Judgement {
     }
 }
 
-/// Returns true if a flag variable was set in the process.
+/// Returns true if an environment variable of the process had a value that means "on".
 fn is_set(one: &Evidence<'_>, name: &str) -> bool {
     let value = one.process.facts.asked.settings.iter().find_map(|setting| {
         let (set, value) = setting.split_once('=')?;

@@ -1,4 +1,4 @@
-//! Ranks that the others wait for.
+//! Findings on ranks that the other ranks wait for.
 
 use std::collections::HashSet;
 
@@ -13,11 +13,12 @@ use crate::ranks::skew::Skew;
 /// Name of the rule on a slow rank.
 pub const SLOW_RULE: &str = "slow-rank";
 
-/// Minimum share by which the slow rank exceeds the median of the others, as a part of its own time.
+/// Minimum excess of the slow rank's median time over the median of the other ranks, as a fraction of the slow rank's
+/// time.
 const MIN_EXCESS: f64 = 0.05;
-/// Minimum share of iterations in which it is the slowest.
+/// Minimum share of the iterations in which the slow rank must be the slowest.
 const MIN_FREQUENCY: f64 = 2.0 / 3.0;
-/// Minimum number of iterations that several ranks must have in common.
+/// Minimum number of iterations that all ranks must have in common for a comparison.
 const MIN_COMMON_ITERATIONS: usize = 5;
 
 pub fn slow_when() -> String {
@@ -63,7 +64,7 @@ pub fn slow(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
     if slower < MIN_EXCESS || often < MIN_FREQUENCY {
         return Judgement::No(evidence);
     }
-    // Losses to causes of its own count for the findings of these causes.
+    // What the rank loses to causes that have findings themselves is subtracted, so that no time counts twice.
     let theirs = theirs(slowest, all, together.rules);
     if slower - theirs < MIN_EXCESS {
         return Judgement::Yes {
@@ -71,8 +72,8 @@ pub fn slow(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
             loss: None,
         };
     }
-    // If ranks wait for each other, a step takes as long as on the slowest rank. Without this rank it would take as
-    // long as on the next one.
+    // If ranks wait for each other, a step takes as long as on its slowest rank. So the gain is the difference between
+    // the slowest and the second slowest rank.
     let (steps, saved) = skew.saved(slowest.place);
     let (count, gain) = (skew.iterations.len() as u64, share_of(saved, steps));
     let evidence = format!(
@@ -89,7 +90,7 @@ pub fn slow(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
     }
 }
 
-/// Returns what to do, and the same in a few words, where it is not known which rank is slow.
+/// Returns advice on recording the missing data if it is unknown which rank is slow, as a sentence and in a few words.
 pub fn to_know(all: &[Evidence<'_>], rule: &Rule) -> (&'static str, &'static str) {
     let ranks: HashSet<_> = all.iter().map(|one| one.process.facts.rank).collect();
     let size = all
@@ -106,7 +107,8 @@ pub fn to_know(all: &[Evidence<'_>], rule: &Rule) -> (&'static str, &'static str
     }
 }
 
-/// Returns the verdict if ranks cannot be compared: unknown, or no if no process is one of several ranks.
+/// Returns the judgement for processes that cannot be compared as ranks: `Unknown` if at least one of them is one of
+/// several ranks, else `No`.
 fn judge_incomparable(all: &[Evidence<'_>], why: &str) -> Judgement {
     let is_one_of_several = |one: &Evidence<'_>| {
         let facts = &one.process.facts;
@@ -122,7 +124,8 @@ fn share_of(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-/// Returns the batches of the slowest rank in words, if they differ from those of the others.
+/// Returns text about the batches of the slowest rank; empty if its batches do not differ from those of the other
+/// ranks.
 fn work(slowest: &Evidence<'_>, all: &[Evidence<'_>]) -> String {
     let others = all.iter().filter(|one| one.place != slowest.place);
     let others: Option<Vec<_>> = others.map(tokens).collect();
@@ -140,7 +143,7 @@ fn work(slowest: &Evidence<'_>, all: &[Evidence<'_>]) -> String {
     }
 }
 
-/// Returns the mean number of tokens in a rank's batches; `None` if it is not known.
+/// Returns the mean number of tokens in a rank's batches; `None` if batches are unknown.
 fn tokens(one: &Evidence<'_>) -> Option<f64> {
     let phases = &one.process.phases;
     let iterations: u64 = phases.iter().map(|phase| phase.all.iterations).sum();
@@ -148,13 +151,14 @@ fn tokens(one: &Evidence<'_>) -> Option<f64> {
     (iterations > 0).then(|| tokens as f64 / iterations as f64)
 }
 
-/// Returns the index of the rank with the longest median time.
+/// Returns the index of the process with the longest median iteration time.
 pub fn slowest(all: &[Evidence<'_>]) -> Option<usize> {
     let slowest = all.iter().max_by_key(|one| one.sum.time.p50)?;
     Some(slowest.place)
 }
 
-/// Returns the share of the time that a process loses to causes of its own, beyond the mean of the others.
+/// Returns the share of the time that a process loses to causes with findings, minus the mean share that the other
+/// processes lose to such causes.
 pub fn theirs(one: &Evidence<'_>, all: &[Evidence<'_>], rules: &[Rule]) -> f64 {
     let others = || all.iter().filter(|other| other.place != one.place);
     let usual =
@@ -162,9 +166,9 @@ pub fn theirs(one: &Evidence<'_>, all: &[Evidence<'_>], rules: &[Rule]) -> f64 {
     (causes(one, rules) - usual).max(0.0)
 }
 
-/// Returns the share of the time that a process loses to causes that can be judged without other ranks.
+/// Returns the share of the time that a process loses to causes that can be judged for this process separately.
 fn causes(one: &Evidence<'_>, rules: &[Rule]) -> f64 {
-    // Host code, and a GPU that waits for it, are the reason why the rank is slow, so they are not separate causes.
+    // Host code, and a GPU that waits for it, are how a slow rank shows itself. They do not count as separate causes.
     let is_one =
         |rule: &&Rule| rule.kind == Kind::Cause && ![CODE_RULE, IDLE_RULE].contains(&rule.name);
     let causes = rules.iter().filter(is_one);
@@ -178,7 +182,7 @@ fn causes(one: &Evidence<'_>, rules: &[Rule]) -> f64 {
     losses.sum()
 }
 
-/// Returns the share of the common iterations in which a process is the slowest.
+/// Returns the share of the common iterations in which this process is the slowest.
 fn often(one: &Evidence<'_>, skew: &Skew) -> f64 {
     let slowest = skew.slowest.get(one.place).copied().unwrap_or(0);
     slowest as f64 / skew.iterations.len().max(1) as f64

@@ -1,15 +1,15 @@
-//! Findings on experts that receive too many tokens.
+//! Findings on imbalanced routing of tokens to experts (mixture of experts).
 
 use super::Judgement;
 use super::evidence::Evidence;
 use crate::numbers::units::Rate;
 use crate::routing::LayerLoad;
 
-/// Minimum ratio of the busiest expert's load to the load that chance explains with a balanced router.
+/// Minimum load of the busiest expert, divided by the load that chance could cause with a balanced router.
 const MIN_IMBALANCE: f64 = 1.5;
 
-/// Loads are counted only outside windows, where steps are not recorded, because counting costs time. Inside windows
-/// experts are balanced. So times inside and outside windows do not differ only by the imbalance.
+/// Reason for an unknown loss. The two sets of steps differ in more than the imbalance: outside windows loads are
+/// counted, which costs time, and inside windows experts are balanced and steps are recorded.
 const UNKNOWN_LOSS: &str = "what it costs is not known: inside windows experts are balanced, outside steps are not recorded";
 
 pub fn imbalance_when() -> String {
@@ -51,7 +51,7 @@ pub fn imbalance(one: &Evidence<'_>) -> Judgement {
 
 /// The load of a layer's busiest expert.
 struct Load {
-    /// Its load relative to the mean, and relative to the maximum that chance explains.
+    /// Load relative to the layer's mean load per expert, and relative to the maximum load that chance explains.
     of_mean: f64,
     beyond: f64,
 }
@@ -71,7 +71,7 @@ impl Load {
             .map(|tokens| *tokens as f64)
             .sum::<f64>()
             / experts;
-        // This is roughly the maximum of that many counts with this mean.
+        // Approximate maximum that chance produces: the largest of `experts` random counts with this mean.
         let chance = mean + (2.0 * mean * experts.ln()).sqrt();
         Some(Self {
             of_mean: layer.of_mean()?,

@@ -1,4 +1,4 @@
-//! Findings on the rule by which iterations are counted.
+//! Findings on the rule that defines an iteration (`TLLMPROF_STEP`).
 
 use tllmprof_calls::{Kind as CallOf, kind_of};
 
@@ -7,7 +7,8 @@ use super::evidence::Evidence;
 use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share};
 
-/// Share of iterations that launch after a wait, as a part of 1, from which on this is the normal form of a step.
+/// If at least this share of iterations, as a fraction, launches work after a wait, that is the normal form of a step
+/// and not a finding.
 const MIN_USUAL_SHARE: f64 = 0.5;
 
 pub fn mixed_when() -> String {

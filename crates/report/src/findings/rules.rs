@@ -1,4 +1,4 @@
-//! The table of rules.
+//! The table of rules. Each rule states one possible reason why iterations take long.
 
 use super::claims::ClaimRule;
 use super::definition::{Judge, Kind, Rule};
@@ -6,17 +6,17 @@ use super::{arrivals, gpu, host, ledger, python, ranks, routing, rule};
 use crate::events::origin::Data;
 use crate::ledger::{Claim, LedgerKind};
 
-/// The option that records the data of most rules on the GPU.
+/// The option that records kernels, which most rules on the GPU need.
 pub const KERNELS: &str = "--kernels";
 const METRICS: &str = "--gpu-metrics";
 
 const CALLS: &[Data] = &[Data::Calls];
 const GPU: &[Data] = &[Data::Gpu];
 const COLLECTIVES: &[Data] = &[Data::Gpu, Data::Iterations];
-/// Data of rules on the calls in an iteration.
+/// Data that rules on the calls in an iteration need.
 const STEPS: &[Data] = &[Data::Calls, Data::Iterations];
 
-/// The rules.
+/// All rules.
 pub const RULES: &[Rule] = &[
     Rule {
         name: "launch-bound",

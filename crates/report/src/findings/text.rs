@@ -1,4 +1,4 @@
-//! Text of the findings.
+//! The text output of findings.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -10,18 +10,18 @@ use crate::print::lines::{Colour, Lines};
 use crate::print::quote;
 use crate::process::Process;
 
-/// Maximum number of findings on a screen.
+/// Maximum number of findings in a short report.
 const MAX_FINDINGS: usize = 3;
-/// The need of a rule whose data only newer libraries record.
+/// Name of the missing data if only a newer version of the library records it.
 const NEWER: &str = "a newer library";
 const KERNELS: &str = "--kernels";
-/// Maximum length of the evidence of a finding on a screen, in characters.
+/// Maximum length of a finding's evidence in a short report, in characters.
 const MAX_EVIDENCE: usize = 480;
 /// Indentation of evidence and advice, in columns.
 const INDENT: usize = 6;
-/// Maximum number of a finding's claimed rows on a screen.
+/// Maximum number of claimed ledger rows that are listed for one finding.
 const MAX_CLAIMS: usize = 10;
-/// Maximum number of files that a command names. Instead of more, it names their folder.
+/// Maximum number of files in a suggested command. If there are more files, the command names their folder.
 const MAX_FILES: usize = 3;
 
 impl Confidence {
@@ -44,7 +44,7 @@ impl Verdict {
     }
 }
 
-/// Returns the confidence in a finding in words; empty if it is unknown.
+/// Returns the confidence in a finding as text; empty if the verdict is unknown.
 fn confidence(finding: &Finding) -> String {
     let confidence = finding.confidence;
     confidence.map_or_else(String::new, |confidence| {
@@ -52,9 +52,9 @@ fn confidence(finding: &Finding) -> String {
     })
 }
 
-/// Returns the command that shows the rest of a finding.
+/// Returns the command that prints the details of a finding.
 fn command(finding: &Finding, processes: &[Process]) -> String {
-    // A trace may have several processes.
+    // Several processes may come from one trace file, so list each file once.
     let mut files: Vec<&Path> = Vec::new();
     for process in processes {
         if !files.contains(&&*process.file) {
@@ -79,8 +79,8 @@ fn command(finding: &Finding, processes: &[Process]) -> String {
     line
 }
 
-/// Adds everything about one finding: its verdict, evidence, advice, and the rows of the ledgers that it claims, with
-/// their time in all iterations. `names` are those of the processes.
+/// Adds all details of one finding: its verdict, evidence, advice, and the ledger rows that it claims. The times of
+/// rows are totals over all iterations. `names` are the names of the processes.
 pub fn finding(finding: &Finding, names: &[String], lines: &mut Lines) {
     let id = finding.id;
     let verdict = finding.verdict.name();
@@ -111,7 +111,7 @@ pub fn finding(finding: &Finding, names: &[String], lines: &mut Lines) {
     }
 }
 
-/// Returns the cost of a finding in words. No time counts for two findings.
+/// Returns the cost of a finding as text. Time that other findings account for is not included.
 fn cost(finding: &Finding) -> String {
     match (finding.loss, finding.is_partly_others) {
         (None, _) => String::new(),
@@ -120,7 +120,8 @@ fn cost(finding: &Finding) -> String {
     }
 }
 
-/// Adds a finding that holds, with its advice. In a brief, a line has its identifier and a command.
+/// Adds a finding that holds, with its advice. In a brief report, a line with its identifier and the command for its
+/// details follows.
 fn cause(finding: &Finding, processes: &[Process], lines: &mut Lines) {
     let name = finding.rule.name;
     let evidence = lines.sentence(&finding.evidence, MAX_EVIDENCE);
@@ -136,7 +137,7 @@ fn cause(finding: &Finding, processes: &[Process], lines: &mut Lines) {
     }
 }
 
-/// Returns the reason why busy time was not measured, or what to do, in words.
+/// Returns the end of a sentence on unmeasured GPU busy time: the reason, or the option that measures it.
 fn not_measured(processes: &[Process]) -> &'static str {
     let is_asked = |process: &Process| {
         let mut settings = process.facts.asked.settings.iter();
@@ -151,7 +152,7 @@ fn not_measured(processes: &[Process]) -> &'static str {
     }
 }
 
-/// Adds the findings that hold, the strongest first, and the needs of unknown ones.
+/// Adds the findings that hold, the strongest first, and the data that unknown findings need.
 pub fn findings(findings: &[Finding], processes: &[Process], lines: &mut Lines) {
     let is_known = processes.iter().any(|process| process.gpu.share.is_some());
     if findings.is_empty() {
@@ -208,7 +209,7 @@ pub fn findings(findings: &[Finding], processes: &[Process], lines: &mut Lines) 
     let by_run = |needs: &&str| needs.starts_with('-') || *needs == NEWER;
     if is_foreign {
         let by_run: Vec<_> = needed.iter().copied().filter(by_run).collect();
-        // The kernels of the trace may not have been sufficient.
+        // Leave out `--kernels`, because other profilers record kernels, too. This trace just has too few of them.
         let options = by_run
             .iter()
             .filter(|needs| ![NEWER, KERNELS].contains(needs));
@@ -218,7 +219,7 @@ pub fn findings(findings: &[Finding], processes: &[Process], lines: &mut Lines) 
         }
         needed.retain(|needs| !by_run.contains(needs));
     }
-    // Options come first.
+    // Sort options before other needs.
     needed.sort_by_key(|needs| !needs.starts_with('-'));
     if !needed.is_empty() {
         lines.text(&format!("not known without {}", needed.join(", ")), INDENT);

@@ -1,4 +1,4 @@
-//! Iterations, joined with the results of the different passes over a record.
+//! Joins the results that different passes over a record found for the same iterations.
 
 use tllmprof_record::{Batch, Clock};
 
@@ -7,7 +7,9 @@ use crate::events::qualify::Qualified;
 use crate::events::raw::RawIteration;
 use crate::events::tally::InIteration;
 
-/// Returns the iterations with what happened in them.
+/// Returns the complete iterations. `inside` comes from calls and Python events, `kernels` from
+/// recorded kernels, and `gpu` contains pairs of an iteration's number and its GPU time by CUDA
+/// events.
 pub fn whole(
     raw: &[RawIteration],
     inside: &[InIteration],

@@ -1,4 +1,4 @@
-//! The iterations outside windows.
+//! Times of the iterations outside windows. The record keeps only a histogram of them.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -40,8 +40,8 @@ pub struct OutsideSum {
 }
 
 impl Outside {
-    /// Returns the times. `before` is the histogram of iterations before the window, as buckets; it is empty if the
-    /// record does not have it.
+    /// Returns the times of iterations outside windows. `before` contains the buckets of the histogram of iterations
+    /// before the last window; it is empty if the record lacks that histogram.
     pub fn new(header: &Header, before: &[(u16, u64)], ns: &Ns) -> Self {
         let all = &header.outside;
         let before = (!before.is_empty()).then(|| Histogram::of_buckets(before.iter().copied()));

@@ -1,4 +1,4 @@
-//! Sums of the iterations of windows.
+//! Sums and quantiles over the iterations of windows.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -8,7 +8,8 @@ use crate::events::window::Window;
 use crate::events::work_classes::WorkClasses;
 use crate::numbers::quantiles::Quantiles;
 
-/// Maximum share of the time without kernels in which other work is done than where kernels were recorded.
+/// Kernels of some iterations represent all iterations only if the rest does similar work: at most this share of the
+/// time without recorded kernels may be in iterations of another kind.
 const MAX_UNLIKE: f64 = 0.3;
 
 /// Sums of the iterations of one or several windows.
@@ -43,8 +44,8 @@ pub struct Sum {
     /// The share of GPU time in the time of those iterations; `null` if it was not measured.
     #[schemars(extend("unit" = "part of 1"))]
     pub gpu_share: Option<f64>,
-    /// The time in which any kernel or copy ran, in the iterations in which kernels were recorded; `None` if there are
-    /// no such iterations.
+    /// Quantiles of the time in which any kernel or copy ran, in the iterations with recorded kernels; `None` if there
+    /// are no such iterations.
     #[serde(skip)]
     pub gpu_busy: Option<Quantiles>,
     /// The durations of iterations in which kernels were recorded, which makes them longer; `null` if there are none.
@@ -54,7 +55,7 @@ pub struct Sum {
     /// The time that the iteration's thread waited for the GPU in CUDA calls.
     pub wait: Quantiles,
     /// The share of these waits in the time of the same iterations.
-    // The ledger sets it, because it counts each nanosecond once.
+    // This field is set later, from the ledger, because the ledger counts each nanosecond only once.
     #[schemars(extend("unit" = "part of 1"))]
     pub wait_share: f64,
     /// The share of waits for the GIL in the time of all iterations' threads, without waits for requests.
@@ -73,25 +74,27 @@ pub struct Sum {
     pub totals: Totals,
 }
 
-/// Times over all iterations, in nanoseconds.
+/// Totals over all iterations, in nanoseconds, and shares as fractions.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Totals {
     pub idle: u64,
     pub gil_wait: u64,
     pub gc: u64,
-    /// The share of time without kernels in which another kind of work is done than where kernels were recorded.
+    /// The share of the time without recorded kernels that is in iterations of a kind that has no iteration with
+    /// recorded kernels.
     unlike: f64,
-    /// The share of time without kernels in which the GPU is busy, by the kernels of iterations that do the same work.
+    /// The share of the time without recorded kernels in which the GPU is busy. It is estimated from the kernels of
+    /// iterations of the same kind.
     busy_share: Option<f64>,
 }
 
 impl Sum {
-    /// Returns the sums of windows, or `None` if they have no iterations that count.
+    /// Returns the sums over windows, or `None` if no iteration qualifies.
     pub fn new(windows: &[Window]) -> Option<Self> {
         let all = || windows.iter().flat_map(Window::qualified);
         let iterations = all().count() as u64;
         let time = Quantiles::from_values(all().map(Iteration::busy))?;
-        // Recording kernels makes iterations longer.
+        // Recording kernels makes iterations longer, so use iterations without recorded kernels if there are any.
         let is_stretched = all().all(|iteration| iteration.gpu_busy.is_some());
         let host = || all().filter(move |iteration| is_stretched || iteration.gpu_busy.is_none());
         let idle = Quantiles::from_values(host().map(|iteration| iteration.idle))?;
@@ -148,8 +151,8 @@ impl Sum {
         Some(sum)
     }
 
-    /// Returns the name and the times of the span from an iteration's first GPU work to its last; `None` if it was not
-    /// measured.
+    /// Returns the name and the quantiles of the GPU span, which is the time from an iteration's first GPU work to its
+    /// last. Returns `None` if it was not measured.
     pub fn gpu_span(&self) -> Option<(&'static str, &Quantiles)> {
         let name = match self.gpu_from {
             GpuFrom::Plain => "GPU span",
@@ -159,8 +162,8 @@ impl Sum {
         Some((name, self.gpu.as_ref()?))
     }
 
-    /// Returns the number of iterations of the kind that `gpu` was measured in. If kernels were recorded only in some,
-    /// these are the iterations with kernels or those without.
+    /// Returns the number of iterations in the class in which `gpu` was measured. If kernels were recorded in only
+    /// some iterations, this class is the iterations with kernels or those without.
     pub fn gpu_among(&self) -> u64 {
         match (self.with_kernels, self.without_kernels, self.gpu_from) {
             (Some(_), Some(_), GpuFrom::Plain) => self.host_iterations,
@@ -169,40 +172,41 @@ impl Sum {
         }
     }
 
-    /// Removes GPU spans if their share of the time is less than `least`. They start at the first launch, so a copy
-    /// before it is missing.
+    /// Removes the GPU span if its share of the time is less than `least`. A span starts at the first launch, so it
+    /// can be too short: a copy before the first launch is missing.
     pub fn withdraw_shorter(&mut self, least: f64) {
         if self.gpu_from != GpuFrom::Kernels && self.gpu_share.is_some_and(|span| span < least) {
             (self.gpu, self.gpu_share, self.gpu_iterations) = (None, None, 0);
         }
     }
 
-    /// Returns true if kernels show the work of the iterations without kernels, too: at most `MAX_UNLIKE` of their time is
-    /// of a kind that is not among those with kernels.
+    /// Returns true if the recorded kernels represent the iterations without kernels, too: at most `MAX_UNLIKE` of the
+    /// time without kernels is in iterations of another kind.
     pub fn is_alike(&self) -> bool {
         self.totals.unlike <= MAX_UNLIKE
     }
 
-    /// Returns the share of time without kernels in which the GPU is busy, by the kernels of iterations that do the same
-    /// work; `None` if these are too few.
+    /// Returns the share of the time without recorded kernels in which the GPU is busy, estimated from iterations of
+    /// the same kind with kernels. Returns `None` if there are too few such iterations.
     pub fn busy_share(&self) -> Option<f64> {
         self.totals.busy_share.filter(|_| self.is_alike())
     }
 
-    /// Returns the mean number in an iteration.
+    /// Returns the mean per iteration of a total count.
     #[must_use]
     pub fn a_step(&self, count: u64) -> f64 {
         count as f64 / self.iterations.max(1) as f64
     }
 
-    /// Returns a time in nanoseconds as a share of the iterations' time.
+    /// Returns a time in nanoseconds as a share of the total time of all iterations, from 0 to 1.
     pub fn share(&self, part: u64) -> f64 {
         let all = self.time.mean as f64 * self.iterations as f64;
         if all > 0.0 { part as f64 / all } else { 0.0 }
     }
 }
 
-/// Returns lines that say which iterations the shares of several processes are based on, if not on all.
+/// Returns lines for the legend of a table of several processes: the iterations that a share refers to, if not all of
+/// them.
 pub fn of_which<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> Vec<&'static str> {
     let any = |is: fn(&Sum) -> bool| sums.clone().any(is);
     let lines = [
@@ -223,7 +227,7 @@ pub fn of_which<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> Vec<&'static
     said.map(|(_, line)| line).collect()
 }
 
-/// Returns the time of a window, in nanoseconds.
+/// Returns the time that a window covers, without gaps, in nanoseconds.
 fn wall(window: &Window) -> u64 {
     let stretches = window.stretches();
     stretches.fold(0, |sum, (from, until)| (until - from).saturating_add(sum))

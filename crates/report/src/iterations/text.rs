@@ -1,4 +1,4 @@
-//! Text of windows and of times of iterations.
+//! The text output of windows and of iteration times.
 
 use super::outside::{Outside, OutsideSum};
 use super::sum::Sum;
@@ -8,13 +8,14 @@ use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share, Time, of_some};
 use crate::print::lines::{Lines, UNKNOWN, short};
 
-/// Maximum number of windows with a line.
+/// Maximum number of windows that are listed.
 const MAX_WINDOWS: usize = 3;
-/// Minimum number of iterations after the window to compare with it, and minimum ratio of medians for a remark.
+/// A remark compares the median iteration time in a window with that after the window. `MIN_ITERATIONS_AFTER` is the
+/// minimum number of iterations after it, and `MIN_CHANGE_RATIO` the minimum ratio of the medians.
 const MIN_ITERATIONS_AFTER: u64 = 20;
 const MIN_CHANGE_RATIO: f64 = 1.5;
 
-/// Shares of the time in which GPUs work, if they are known, and the label of the busy time.
+/// Shares of the iterations' time in which the GPUs work, if they are known, and the label of the row of busy time.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuShares<'a> {
     pub span: Option<f64>,
@@ -42,7 +43,8 @@ pub fn windows(windows: &[Window], lines: &mut Lines) {
             false => format!(" of {all}"),
         };
         let many = if all == 1 { "" } else { "s" };
-        // The windows of the flight recorder are short, and their line has no room for a rate.
+        // Windows of the flight recorder contain iterations from before a trigger. They are short, and their line has
+        // no room for a rate.
         let (past, rate) = match window.past {
             true => (" (flight recorder)", None),
             false => ("", sum.per_second),
@@ -88,7 +90,7 @@ impl Table<'_> {
         ));
     }
 
-    /// Adds the waits of the iterations that the host's times are based on.
+    /// Adds rows of waits, over the same iterations as the host's other times.
     fn waits(&mut self, sum: &Sum, requests: f64, indent: &str) {
         if sum.wait.max > 0 {
             let what = format!("{indent}waits for the GPU");
@@ -100,9 +102,10 @@ impl Table<'_> {
         }
     }
 
-    /// Adds the GPU span of the iterations in which it was measured.
+    /// Adds the row of the GPU span, from the first to the last GPU work of an iteration, over the iterations in which
+    /// it was measured.
     fn span(&mut self, sum: &Sum, gpu: GpuShares<'_>, indent: &str) {
-        // `gpu.span` is `None` if the span was withdrawn because the GPU was busy for longer.
+        // `gpu.span` is `None` if the GPU was busy for longer than its span, which shows that the span is wrong.
         if let Some(((name, times), share)) = sum.gpu_span().zip(gpu.span) {
             let of = of_some(sum.gpu_iterations, sum.gpu_among());
             self.row(&format!("{indent}{name}{of}"), times, Some(share));
@@ -117,13 +120,13 @@ impl Table<'_> {
     }
 }
 
-/// Returns a percentile in words. There is none if there are few values.
+/// Returns a percentile as text. It is unknown if there are too few values.
 fn tail(ns: Option<u64>) -> String {
     ns.map_or_else(|| UNKNOWN.to_owned(), |ns| Time(ns).to_string())
 }
 
-/// Adds the durations of iterations, and their waits below the kind of iterations that these are based on. `requests`
-/// is the share of waits for requests; `phases` has the times of batches by phase.
+/// Adds the table of iteration times. Waits and GPU times are listed below the class of iterations in which they were
+/// measured. `requests` is the share of waits for requests. `phases` contains the times by batch phase.
 pub fn times(
     sum: &Sum,
     gpu: GpuShares<'_>,
@@ -192,7 +195,7 @@ fn some_outside(what: &str, some: &OutsideSum, lines: &mut Lines) {
     }
 }
 
-/// Returns a remark if iterations take a different time after the window than in it.
+/// Returns a remark if the median iteration time changed clearly after the window.
 fn changed(sum: &Sum, outside: &Outside) -> Option<String> {
     let after = outside
         .after

@@ -1,4 +1,4 @@
-//! The iterations that do not count.
+//! The iterations of windows that do not count in figures, by reason.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -34,7 +34,7 @@ pub struct UnqualifiedSum {
     pub total: u64,
 }
 
-/// Returns the sums of the iterations of some windows that do not count, by reason.
+/// Returns sums over the iterations of these windows that do not qualify, one for each reason.
 pub fn unqualified(windows: &[Window]) -> Vec<UnqualifiedSum> {
     let sum = |why| {
         let all = windows.iter().flat_map(|window| &window.iterations);

@@ -1,5 +1,5 @@
-//! Blocks of kernels that repeat within an iteration. Usually they are the layers of a model, in records that do not
-//! name its layers.
+//! Finds blocks of kernels that repeat within an iteration. They are usually the layers of a model. This shows layers
+//! even if a record does not name them.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,10 +10,10 @@ use tllmprof_record::{StringId, Strings};
 
 use crate::events::kernel_name;
 
-/// Maximum numbers of kernels to analyze in all and in one iteration.
+/// Maximum numbers of kernels to analyze, in total and in one iteration.
 const MAX_KERNELS: usize = 1 << 20;
 const MAX_KERNELS_IN_ITERATION: usize = 1 << 12;
-/// Minimum number of equal blocks for a repetition, and minimum share of an iteration's kernels that they must cover.
+/// Minimum number of equal blocks, and minimum share of an iteration's kernels that the blocks must cover.
 const MIN_BLOCKS: usize = 3;
 const MIN_SHARE: f64 = 0.5;
 
@@ -75,14 +75,14 @@ pub struct Outside {
 }
 
 impl Blocks {
-    /// Returns the time of all kernels of these iterations, in nanoseconds.
+    /// Returns the total time of all kernels of these iterations, in nanoseconds.
     #[must_use]
     pub fn all(&self) -> u64 {
         self.before.ns + self.blocks.iter().sum::<u64>() + self.behind.ns
     }
 }
 
-/// A kernel that ran.
+/// One execution of a kernel. `place` is the index of its iteration, and times are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct KernelRun {
     device: u8,
@@ -92,7 +92,7 @@ struct KernelRun {
     ns: u64,
 }
 
-/// The kernels, in the order of the record.
+/// Collects the kernels of iterations during a pass over a record.
 #[derive(Debug, Default)]
 pub struct BlockTally {
     ran: Vec<KernelRun>,
@@ -115,10 +115,10 @@ impl BlockTally {
         });
     }
 
-    /// Returns the blocks. `is_inside` is true at the index of each iteration that counts and in which kernels were
-    /// recorded.
+    /// Returns the repeated blocks, or `None` if there are none. `is_inside` is true for each iteration that qualifies
+    /// and that has recorded kernels.
     pub fn finish(mut self, is_inside: &[bool], strings: &Strings) -> Option<Blocks> {
-        // The kernels that did not fit belong to arbitrary iterations, so report nothing about the others either.
+        // The kernels beyond the limit belong to arbitrary iterations, so no iteration is known to be complete.
         if self.is_too_much {
             return None;
         }
@@ -132,7 +132,7 @@ impl BlockTally {
             kinds.entry(names).or_default().push(iteration);
         }
         let of = is_inside.iter().filter(|inside| **inside).count() as u64;
-        // Take the sequence with the most iterations; of several, the first.
+        // Take the sequence with the most iterations. Of equally frequent sequences, take the one that occurs first.
         let (names, iterations) = kinds
             .iter()
             .max_by_key(|(_, iterations)| (iterations.len(), u32::MAX - iterations[0][0].place))?;
@@ -152,14 +152,14 @@ fn busiest(ran: &[KernelRun]) -> Option<u8> {
     Some(device as u8)
 }
 
-/// Equal blocks that follow one another, as indexes into a sequence of kernels.
+/// Equal blocks that follow one another. Fields are indexes and numbers of kernels in a sequence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Repeated {
     start: usize,
-    /// Number of kernels of one block.
+    /// Number of kernels in one block.
     length: usize,
     count: usize,
-    /// Number of kernels of the next, incomplete block that are equal.
+    /// Number of kernels after the last block that match the beginning of another block.
     more: usize,
 }
 
@@ -169,7 +169,7 @@ impl Repeated {
     }
 }
 
-/// Returns the blocks that cover the most kernels; of several such lengths, the shortest.
+/// Returns the blocks that cover the most kernels. If several block lengths cover equally many, the shortest is used.
 fn repeated<T: PartialEq>(all: &[T]) -> Option<Repeated> {
     if all.len() > MAX_KERNELS_IN_ITERATION {
         return None;
@@ -260,11 +260,11 @@ mod tests {
     #[test]
     fn blocks_are_found_between_the_kernels_before_and_after() {
         assert_eq!(found("eabcabcabcabch"), Some((1, 3, 4, 0)));
-        // The part after the blocks begins like a block.
+        // The kernels after the last block match the beginning of another block.
         assert_eq!(found("abcdabcdabcdabch"), Some((0, 4, 3, 3)));
-        // Repetitions of one kernel inside the block are not blocks.
+        // Repeated kernels inside a block are not blocks themselves.
         assert_eq!(found("xabbbcabbbcabbbcy"), Some((1, 5, 3, 0)));
-        // If blocks of one layer and of two layers match, the shorter ones are found.
+        // If blocks of one layer and blocks of two layers both match, the shorter blocks are returned.
         assert_eq!(found("abababababab"), Some((0, 2, 6, 0)));
     }
 
@@ -283,12 +283,12 @@ mod tests {
         assert_eq!(repeated(&[1, 2].repeat(MAX_KERNELS_IN_ITERATION)), None);
     }
 
-    /// Returns the blocks of these iterations. Each letter is a kernel, which takes as many nanoseconds as its position
-    /// says.
+    /// Returns the blocks of these iterations. Each letter is the name of a kernel. A kernel at index `n` of its
+    /// iteration takes `n + 1` nanoseconds.
     fn blocks_of(iterations: &[&str]) -> Option<Blocks> {
         let mut tally = BlockTally::default();
         for (place, kernels) in iterations.iter().enumerate() {
-            // Kernels of several streams do not arrive in order.
+            // Add the kernels in reverse, because kernels of several streams are not in order in a record.
             for (at, kernel) in kernels.bytes().enumerate().rev() {
                 let start = (1000 * place + at) as u64;
                 tally.add(0, place, start, kernel.into(), at as u64 + 1);
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!((blocks.iterations, blocks.of), (2, 3));
         assert_eq!((blocks.all(), blocks.mean), (2 * 36, 9));
         assert_eq!(blocks.partly, None);
-        // Of two sequences that are equally frequent, the first is used.
+        // If two sequences are equally frequent, the first is used.
         assert_eq!(
             blocks_of(&["abcabcabc", "ababab"]).unwrap().kernels.len(),
             3

@@ -1,4 +1,4 @@
-//! Comparison of kernels: which take longer, or are new.
+//! Comparison of the kernels of two runs: it finds kernels that take longer, and kernels that only one run has.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,15 +7,16 @@ use super::{KernelTotal, Kernels};
 use crate::events::kernel_name;
 use crate::numbers::parts::{Part, PartChange, change};
 
-/// Maximum number of kernels to compare, those with the largest difference first.
+/// Maximum number of kernels to compare. Kernels with the largest differences are kept.
 const MAX_KERNELS: usize = 20;
 
-/// Returns true if both runs have times of kernels in iterations.
+/// Returns true if both runs recorded the times of kernels in iterations.
 pub fn are_comparable(runs: [&Kernels; 2]) -> bool {
     (runs.iter()).all(|kernels| kernels.steps() > 0 && kernels.has_times())
 }
 
-/// Returns the kernels with the largest difference of time in an iteration, and those whose names are in `asked`.
+/// Returns the kernels with the largest difference of the time per iteration, and the kernels whose names are in
+/// `asked`.
 pub fn changes(runs: [&Kernels; 2], asked: &[&str]) -> Vec<PartChange> {
     let steps = runs.map(Kernels::steps);
     if !are_comparable(runs) {
@@ -60,7 +61,8 @@ pub fn changes(runs: [&Kernels; 2], asked: &[&str]) -> Vec<PartChange> {
         .collect()
 }
 
-/// Pairs the kernels that one side has under this name, and the other under the name of another demangler.
+/// Joins rows of the same kernel that have different names in the two runs, because different demanglers wrote the
+/// names.
 fn pair_by_other_names(rows: &mut Vec<(&str, [Option<&KernelTotal>; 2])>) {
     let mut lonely: BTreeMap<String, [Vec<usize>; 2]> = BTreeMap::new();
     for (place, (name, sides)) in rows.iter().enumerate() {
@@ -82,7 +84,7 @@ fn pair_by_other_names(rows: &mut Vec<(&str, [Option<&KernelTotal>; 2])>) {
     }
 }
 
-/// Returns the time of a kernel in an iteration, in nanoseconds; `None` if it is not known.
+/// Returns the mean time of a kernel per iteration, in nanoseconds; `None` if it is unknown.
 pub fn time(kernels: &Kernels, name: &str) -> Option<f64> {
     let exact = kernels.totals.iter().find(|kernel| kernel.name == name);
     let by_other_name = || {

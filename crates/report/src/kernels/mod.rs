@@ -1,4 +1,4 @@
-//! GPU work while kernels were recorded: totals by name, and sums of each iteration.
+//! Recorded GPU work (kernels, copies and memory sets): totals by name, and sums for each iteration.
 
 pub mod blocks;
 pub mod compare;
@@ -21,10 +21,10 @@ use crate::events::work::{GpuWork, GpuWorkKind};
 use blocks::BlockTally;
 pub use sums::{CopyTotal, DeviceSum, KernelSum, KernelTotal, Kernels, Samples, Tallied};
 
-/// Maximum numbers of kernel names with a total of their own, of threads to distinguish, and of samples.
+/// Maximum number of kernel names with their own totals. It also limits the numbers of threads and of samples.
 const MAX_NAMES: usize = 1 << 14;
 
-/// Maximum number of pairs of a kernel name and an iteration with a time of their own.
+/// Maximum number of pairs of a kernel name and an iteration for which a time is kept.
 const MAX_STEP_TIMES: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -33,7 +33,8 @@ struct Total {
     ns: u64,
     longest: u64,
     shortest: u64,
-    /// Indexes of iterations, with the time in each. An index occurs more than once if work arrives out of order.
+    /// Pairs of an iteration's index and the time in it. An index may occur several times if work arrives out of
+    /// order.
     by_step: Vec<(u32, u64)>,
 }
 
@@ -42,29 +43,31 @@ struct Total {
 pub struct KernelTally<'a> {
     clock: &'a Clock,
     timeline: Spans,
-    /// The iterations that count. Sums include their work, and work outside iterations.
+    /// The iterations that qualify. Sums include work in these iterations and work outside iterations.
     qualified: &'a Qualified,
     busy: Busy,
     /// Number of kernels that began in each iteration.
     began: Vec<u32>,
     kernels: HashMap<StringId, Total>,
-    /// Number of further pairs of a kernel name and an iteration that fit.
+    /// Number of pairs of a kernel name and an iteration that may still be kept.
     room: usize,
     is_too_much: bool,
     blocks: BlockTally,
     copies: [(u64, u64, u64); KINDS + 1],
-    /// The threads that recorded work, the last of them, and the number of events that each thread dropped.
+    /// The threads that recorded work (`threads`), the latest of them (`latest`), and the number of dropped events for
+    /// each thread.
     threads: HashSet<u32>,
     latest: Option<u32>,
     dropped: HashMap<u32, u64>,
-    /// The first iterations of samples, modulo 2^32, and the settings of the latest sample.
+    /// The first iteration of each sample, modulo 2^32, and the settings of the latest sample. A sample is a window
+    /// that opens periodically to record kernels.
     sampled: BTreeSet<u32>,
     samples: Samples,
     left_out: u64,
 }
 
 impl<'a> KernelTally<'a> {
-    /// Creates an empty tally. `iterations` must be in the order of their starts.
+    /// Creates an empty tally. `iterations` must be sorted by their starts.
     pub fn new(clock: &'a Clock, iterations: &[RawIteration], qualified: &'a Qualified) -> Self {
         let spans = iterations.iter().map(|iteration| Span {
             start: clock.ns(iteration.start),
@@ -91,7 +94,7 @@ impl<'a> KernelTally<'a> {
         }
     }
 
-    /// Adds work that a thread recorded.
+    /// Adds GPU work that a thread recorded.
     #[inline]
     pub fn add_work(&mut self, thread: u32, work: &GpuWork) {
         if self.latest != Some(thread) && self.threads.len() < MAX_NAMES {
@@ -125,7 +128,7 @@ impl<'a> KernelTally<'a> {
         }
     }
 
-    /// Adds an event about recording: the start of a sample, or a number of dropped events.
+    /// Adds an event about the recording itself: the start of a sample, or a number of dropped events.
     #[inline]
     pub fn add(&mut self, thread: u32, event: &Event) {
         match event.what {
@@ -163,7 +166,8 @@ impl<'a> KernelTally<'a> {
         if let Some(place) = place {
             match total.by_step.last_mut() {
                 Some((last, sum)) if *last as usize == place => *sum = sum.saturating_add(ns),
-                // Once there is no room left, the times of all kernels are incomplete.
+                // If the limit is reached, the times per iteration are incomplete for all kernels, so they are not
+                // used.
                 _ if self.room > 0 => {
                     self.room -= 1;
                     total.by_step.push((place as u32, ns));
@@ -177,7 +181,8 @@ impl<'a> KernelTally<'a> {
         total.shortest = total.shortest.min(ns);
     }
 
-    /// Returns the index of the iteration that work began in, if the work counts.
+    /// Returns the index of the iteration in which work began: `Some(None)` if it began outside iterations, `None` if
+    /// its iteration does not qualify.
     pub fn counted(&mut self, work: &GpuWork) -> Option<Option<usize>> {
         let place = self.timeline.at(work.start);
         self.counts(place).then_some(place)
@@ -200,7 +205,8 @@ impl<'a> KernelTally<'a> {
         *moved = moved.saturating_add(bytes);
     }
 
-    /// Returns how many of the windows with kernels are samples, or `None` if none is.
+    /// Returns the number of windows with recorded kernels that are samples, and of those that are not. Returns `None`
+    /// if there are no samples.
     fn samples(&self, edges: &[WindowEdge]) -> Option<Samples> {
         let opened = edges.iter().filter(|edge| edge.edge == Edge::Open);
         let (mut count, mut others) = (0, 0);
@@ -219,7 +225,7 @@ impl<'a> KernelTally<'a> {
         (count > 0).then_some(samples)
     }
 
-    /// Returns the results. `edges` are those of the windows in which kernels were recorded.
+    /// Returns the results. `edges` are the openings and closings of the windows in which kernels were recorded.
     pub fn finish(
         self,
         raw: &[RawIteration],
@@ -252,7 +258,7 @@ impl<'a> KernelTally<'a> {
         let numbers = numbered(&is_one);
         let steps = (!self.is_too_much).then_some(&numbers[..]);
         let kernels = inside().map(|place| u64::from(self.began[place])).sum();
-        // Some drivers do not report when kernels began or ended.
+        // Some drivers do not report when kernels began and ended.
         let has_times = longest.0 > 0 || kernels == 0;
         let sum = KernelSum {
             iterations: inside().count() as u64,
@@ -290,8 +296,8 @@ impl<'a> KernelTally<'a> {
     }
 }
 
-/// Adds to each iteration the time that its busiest device was busy. Returns the sums of each device over the
-/// iterations that count.
+/// Stores in each iteration the busy time of its busiest device. Returns the sums for each device over the qualified
+/// iterations.
 fn device_sums(
     devices: &[DeviceActivity],
     iterations: &mut [InKernels],
@@ -317,8 +323,8 @@ fn device_sums(
     devices.iter().map(of).collect()
 }
 
-/// Returns the busy time and the idle time between work of the device that was busy longest, over the iterations that
-/// count, and the index of that device.
+/// Returns the figures of the device with the longest busy time: its busy time and its idle time between work of the
+/// same iteration, both over the qualified iterations, and its index.
 fn longest(
     devices: &[DeviceActivity],
     sums: &[DeviceSum],
@@ -343,9 +349,9 @@ fn longest(
     }
 }
 
-/// Returns for each iteration whether it lies in a window in which kernels were recorded. If edges of a window are
-/// lost, it extends from the edge that is left, or from the first iteration with any work, to the last iteration with
-/// work.
+/// Returns true for each iteration that lies in a window with recorded kernels. If the record lost the closing of a
+/// window, the window extends to the last iteration with work. If it lost the opening, too, the window starts at the
+/// first iteration with work.
 fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[DeviceActivity]) -> Vec<bool> {
     let mut windows = pairs(edges);
     windows.sort_by_key(|window| window.first);
@@ -373,7 +379,7 @@ fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[DeviceActivit
     raw.iter().enumerate().map(is_inside).collect()
 }
 
-/// Returns the index of each iteration among those that are inside and count.
+/// Returns for each iteration its index among the iterations for which `is_inside` is true.
 fn numbered(is_inside: &[bool]) -> Vec<Option<u32>> {
     let mut number = 0;
     let each = is_inside.iter().map(|inside| {

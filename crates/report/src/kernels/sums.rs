@@ -1,4 +1,4 @@
-//! Sums of kernels and copies.
+//! Result types for kernels and copies.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub struct Kernels {
     /// GPU kernels, by name, where kernels were recorded; those with the longest total time first.
     #[serde(rename = "kernels")]
     pub totals: Vec<KernelTotal>,
-    /// Total time of those kernels in nanoseconds.
+    /// Total time of the kernels in `totals`, in nanoseconds.
     #[serde(skip)]
     pub time: u64,
     /// Copies and memory sets of the GPU, by kind, where kernels were recorded; those with the longest total time first.
@@ -28,10 +28,10 @@ pub struct Kernels {
     pub window: Option<KernelSum>,
     /// Equal blocks of those kernels; `null` if there are none.
     pub blocks: Option<Blocks>,
-    /// Number of iterations for which kernels were to be recorded but none was, although the GPU was busy.
+    /// Number of iterations in which kernels should have been recorded but were not, although the GPU was busy.
     #[serde(skip)]
     pub missing: u64,
-    /// Sums of each device that did anything in them.
+    /// Busy times of each device that worked in the iterations of `window`.
     #[serde(skip)]
     pub devices: Vec<DeviceSum>,
 }
@@ -69,8 +69,8 @@ pub struct KernelTotal {
     #[serde(rename = "min_ns", serialize_with = "known")]
     #[schemars(with = "Option<u64>")]
     pub shortest: u64,
-    /// Their total time in each iteration in which any of them began, by the iteration's index among those in which
-    /// kernels were recorded; `None` if there were too many to keep.
+    /// The total time in each iteration in which such a kernel began. The key is the iteration's index among those
+    /// with recorded kernels. `None` if there were too many entries to keep.
     #[serde(skip)]
     pub(crate) by_step: Option<Vec<(u32, u64)>>,
 }
@@ -105,7 +105,7 @@ pub struct CopyTotal {
 }
 
 impl CopyTotal {
-    /// Returns ` of 4 KiB`; empty if the number of bytes was not recorded.
+    /// Returns the size as text, such as ` of 4 KiB`; empty if the number of bytes was not recorded.
     #[must_use]
     pub fn size(&self) -> String {
         match self.bytes {
@@ -114,7 +114,7 @@ impl CopyTotal {
         }
     }
 
-    /// Returns the rate in bytes per second, or `None` if they took no time or the number of bytes was not recorded.
+    /// Returns the transfer rate in bytes per second, or `None` if the time or the number of bytes is unknown.
     #[must_use]
     pub fn rate(&self) -> Option<f64> {
         (self.total > 0 && self.bytes > 0).then(|| self.bytes as f64 * 1e9 / self.total as f64)
@@ -187,7 +187,7 @@ impl fmt::Display for Samples {
 }
 
 impl KernelSum {
-    /// Returns a time as a share of the time of the iterations, as a part of 1.
+    /// Returns a time in nanoseconds as a fraction of the total time of these iterations.
     #[must_use]
     pub fn share(&self, part: u64) -> f64 {
         (part as f64 / self.wall.max(1) as f64).min(1.0)
@@ -199,7 +199,7 @@ impl KernelSum {
         self.busy.is_some()
     }
 
-    /// Returns a number of kernels per iteration.
+    /// Returns the mean per iteration of a total count.
     #[must_use]
     pub fn a_step(&self, count: u64) -> f64 {
         count as f64 / self.iterations.max(1) as f64
@@ -218,7 +218,7 @@ impl Kernels {
         self.window.as_ref().is_some_and(KernelSum::has_times)
     }
 
-    /// Returns a kernel's share of the time of all kernels, as a part of 1.
+    /// Returns a kernel's share of the total time of all kernels, as a fraction.
     #[must_use]
     pub fn share(&self, kernel: &KernelTotal) -> f64 {
         kernel.total as f64 / self.time.max(1) as f64
@@ -229,18 +229,20 @@ impl Kernels {
 #[derive(Debug, Default)]
 pub struct Tallied {
     pub kernels: Kernels,
-    /// Kernels in each iteration; empty if no kernels were recorded.
+    /// Kernels of each iteration; empty if no kernels were recorded.
     pub iterations: Vec<InKernels>,
-    /// The work of the device that was busy longest in the iterations that are inside.
+    /// The activity of the device that was busy longest in the iterations with recorded kernels; `None` if no device
+    /// worked.
     pub busiest: Option<DeviceActivity>,
-    /// For each iteration, its index among those in which kernels were recorded and that count.
+    /// For each iteration, its index among the qualified iterations with recorded kernels; `None` if it is not one of
+    /// them.
     pub numbers: Vec<Option<u32>>,
     pub left_out: u64,
 }
 
 impl Tallied {
-    /// Drops the results if no kernel was recorded although GPU times show that the GPU was busy. Then the kernels are
-    /// unknown, rather than none.
+    /// Drops the results if no kernel was recorded although GPU times show that the GPU was busy. In that case the
+    /// kernels are missing from the record, so zero kernels would be wrong.
     pub fn forget_missing(&mut self, raw: &[RawIteration], gpu: &[(u64, u64)]) {
         if !self.kernels.totals.is_empty() || !self.kernels.copies.is_empty() {
             return;

@@ -1,14 +1,14 @@
-//! Text of the kernels and copies of GPUs.
+//! The text output of recorded kernels and copies.
 
 use super::blocks::Blocks;
 use super::{KernelSum, Kernels};
 use crate::numbers::units::{Count, Rate, Share, Time};
 use crate::print::lines::{Lines, UNKNOWN};
 
-/// Maximum number of lines for blocks.
+/// Maximum number of lines that describe repeated blocks.
 const MAX_BLOCK_LINES: usize = 2;
 
-/// Returns the number of lines that [`kernels`] adds besides rows.
+/// Returns the number of lines that [`kernels`] adds in addition to the rows of the table.
 pub fn fixed(kernels: &Kernels) -> usize {
     match &kernels.window {
         Some(_) => 2 + usize::from(!kernels.copies.is_empty()),
@@ -21,7 +21,7 @@ pub fn block_lines(kernels: &Kernels) -> usize {
     kernels.blocks.as_ref().map_or(0, |_| MAX_BLOCK_LINES)
 }
 
-/// Adds the blocks of kernels.
+/// Adds a description of the repeated blocks of kernels.
 pub fn blocks(kernels: &Kernels, lines: &mut Lines) {
     if let Some(blocks) = &kernels.blocks {
         lines.wrapped("equal blocks: ", &in_words(blocks), MAX_BLOCK_LINES);
@@ -49,7 +49,7 @@ fn in_words(blocks: &Blocks) -> Vec<String> {
     said
 }
 
-/// Adds the kernels with the longest total time, and copies.
+/// Adds a table of the kernels with the longest total time, and a line about copies.
 pub fn kernels(kernels: &Kernels, rows: usize, lines: &mut Lines) {
     let Some(taken) = &kernels.window else {
         return;
@@ -110,7 +110,7 @@ pub fn kernels(kernels: &Kernels, rows: usize, lines: &mut Lines) {
     }
 }
 
-/// Returns a time of the GPU in words. A time of 0 is not known.
+/// Returns a GPU time in nanoseconds as text. A time of 0 means that the time is unknown.
 fn known(ns: u64) -> String {
     match ns {
         0 => UNKNOWN.to_owned(),
@@ -118,8 +118,8 @@ fn known(ns: u64) -> String {
     }
 }
 
-/// Returns the heading: the iterations in which kernels were recorded, and how their time splits into busy time, gaps,
-/// and the rest.
+/// Returns the heading of the table. It names the iterations with recorded kernels, and splits their time into busy
+/// time, gaps between work, and the time before and after all work of an iteration.
 fn heading(taken: &KernelSum, is_of_trace: bool) -> String {
     let of = match &taken.samples {
         _ if is_of_trace => "the trace".to_owned(),

@@ -1,4 +1,4 @@
-//! Comparison of layers: which take longer.
+//! Comparison of the layers of two runs: it finds the layers whose time differs most.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,27 +7,29 @@ use super::{Layers, parent, starred};
 use crate::numbers::parts::{Part, PartChange, change};
 use crate::numbers::units::Share;
 
-/// Maximum number of layers to compare, those with the largest difference first.
+/// Maximum number of layers to compare. Layers with the largest differences are kept.
 const MAX_LAYERS: usize = 20;
 
-/// Maximum share of a layer's difference in a single layer inside it. Above it, only the inner layer is shown.
+/// If one inner layer has at least this share of an outer layer's difference, the outer layer is not shown.
 const MAX_INNER_SHARE: f64 = 0.9;
 
-/// Minimum share of a row's difference in one of its layers for this layer to get a row of its own.
+/// Minimum share of a row's difference that a single layer must have to get a row of its own. A row may stand for
+/// several layers whose names differ only in numbers.
 const MIN_SINGLE_SHARE: f64 = 0.5;
 
-/// Minimum share of kernel time without a known layer for a note.
+/// Share of kernel time from which a note says that the layers of these kernels are unknown.
 const MIN_UNKNOWN_SHARE: f64 = 0.01;
 
-/// Times of layers in an iteration, in nanoseconds, in both runs, by name.
+/// Times of layers by name, in both runs, in nanoseconds per iteration.
 type Times<'a> = BTreeMap<&'a str, [f64; 2]>;
 
 fn difference(times: &[f64; 2]) -> f64 {
     times[1] - times[0]
 }
 
-/// Returns the layers with the largest difference, and only the innermost ones that explain it. `steps` has the number
-/// of iterations in which kernels were recorded. Layers whose names are in `asked` are always included.
+/// Returns the layers with the largest difference. If an inner layer explains the difference of an outer layer, only
+/// the inner layer is returned. `steps` contains the numbers of iterations with recorded kernels. Layers whose names
+/// are in `asked` are always included.
 pub fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> Vec<PartChange> {
     let [mut patterns, mut single] = [Times::new(), Times::new()];
     for (side, layers) in sides.into_iter().enumerate() {
@@ -40,7 +42,8 @@ pub fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> Vec<Part
             }
         }
     }
-    // For each pattern with several layers, the layer with the largest difference.
+    // For each pattern: the single layer with the largest difference, this difference, and the number of layers. A
+    // pattern is a name with `*` for numbers.
     let mut most: BTreeMap<String, (&str, f64, usize)> = BTreeMap::new();
     for (name, times) in &single {
         let found = most.entry(starred(name)).or_insert((name, 0.0, 0));
@@ -49,7 +52,7 @@ pub fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> Vec<Part
             (found.0, found.1) = (name, difference(times));
         }
     }
-    // For each pattern, the largest share of its difference in a pattern inside it.
+    // For each pattern, the largest share of its difference that is in one pattern inside it.
     let mut within: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, times) in &patterns {
         let Some(around) = parent(name).filter(|around| patterns.contains_key(around)) else {
@@ -96,7 +99,8 @@ pub fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> Vec<Part
     rows.collect()
 }
 
-/// Returns the time of the layers with a name, including layers inside them, in one run; `None` if there are none.
+/// Returns the time of all layers with this name, including layers inside them, in one run. Returns `None` if the run
+/// has no such layer.
 fn part(layers: &Layers, name: &str) -> Option<Part<'static>> {
     let is_within = |of: &str| {
         let rest = of.strip_prefix(name);
@@ -121,15 +125,15 @@ fn part(layers: &Layers, name: &str) -> Option<Part<'static>> {
     Some(part)
 }
 
-/// Returns the time of a layer in an iteration, in nanoseconds; `None` if it is not known. `steps` is the number of
-/// iterations in which kernels were recorded.
+/// Returns the mean time of a layer per iteration, in nanoseconds; `None` if the run has no such layer. `steps` is the
+/// number of iterations with recorded kernels.
 pub fn time(layers: &Layers, steps: u64, name: &str) -> Option<f64> {
     let mut rows = layers.patterns.iter().chain(&layers.tree);
     let row = rows.find(|row| row.name == name)?;
     (steps > 0).then(|| row.ns as f64 / steps as f64)
 }
 
-/// Returns a note on kernel time without a known layer, if it is large enough.
+/// Returns a note if the layer of a considerable part of the kernel time is unknown.
 pub fn unknown(sides: [&Layers; 2]) -> Option<String> {
     let [base, other] = sides.map(|layers| {
         let ns = layers.unknown.iter().map(|row| row.ns).sum();

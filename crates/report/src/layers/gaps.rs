@@ -1,17 +1,17 @@
-//! Idle time of a GPU between two kernels, by the kernels before and after.
+//! Idle time of GPUs between two kernels, added up by the pair of kernels.
 
 use std::collections::HashMap;
 
 use crate::events::spans::{Span, Spans};
 
-/// Minimum number of pieces of work of a device to hold back for sorting, because they arrive nearly in the order of
-/// their starts.
+/// Number of pieces of work to hold back for each device. Work arrives only nearly in the order of its start, so it is
+/// sorted before it is processed.
 const MIN_HELD_BACK: usize = 1 << 16;
 
-/// Maximum number of pairs of work before and after with a time of their own.
+/// Maximum number of pairs of kernels whose idle time is kept.
 const MAX_PAIRS: usize = 1 << 20;
 
-/// The idle times of all devices. `K` identifies the work; `None` is work that is not known.
+/// Adds up the idle times of all devices. `K` identifies a kernel; `None` stands for work without a known kernel.
 #[derive(Debug)]
 pub struct Gaps<K> {
     iterations: Spans,
@@ -23,13 +23,13 @@ pub struct Gaps<K> {
 #[derive(Debug)]
 struct Device<K> {
     waiting: Vec<(Span, Option<K>)>,
-    /// End of all work counted so far, and the work that ended last.
+    /// The latest end of all processed work, and the work that ended then.
     until: u64,
     last: Option<K>,
 }
 
 impl<K: Copy + Eq + std::hash::Hash> Gaps<K> {
-    /// Creates an empty tally. `iterations` are in nanoseconds, in the order of their starts.
+    /// Creates an empty tally. `iterations` are in nanoseconds and sorted by their starts.
     pub fn new(iterations: Spans) -> Self {
         Self {
             iterations,
@@ -39,7 +39,7 @@ impl<K: Copy + Eq + std::hash::Hash> Gaps<K> {
         }
     }
 
-    /// Adds a device's work.
+    /// Adds work of a device.
     pub fn add(&mut self, device: u8, work: Span, what: Option<K>) {
         let of = self.devices.entry(device).or_insert_with(|| Device {
             waiting: Vec::new(),
@@ -52,7 +52,8 @@ impl<K: Copy + Eq + std::hash::Hash> Gaps<K> {
         }
     }
 
-    /// Returns idle times within iterations, by the work before and after; `None` if there were too many pairs to keep.
+    /// Returns the idle times within iterations, in nanoseconds. The key is the work before and the work after.
+    /// Returns `None` if there were too many pairs to keep.
     pub fn finish(mut self) -> Option<HashMap<(K, K), u64>> {
         let devices: Vec<_> = self.devices.keys().copied().collect();
         for device in devices {
@@ -98,12 +99,12 @@ mod tests {
         let work = [
             (0, span(140, 150), Some('b')),
             (0, span(110, 130), Some('a')),
-            // This work lies within the previous one.
+            // This work lies within the previous work.
             (0, span(112, 120), Some('c')),
             (0, span(160, 170), Some('b')),
             (0, span(175, 180), None),
             (0, span(190, 195), Some('a')),
-            // This work is in the next iteration.
+            // This work is in the next iteration, so the idle time before it does not count.
             (0, span(205, 210), Some('a')),
             (0, span(215, 220), Some('b')),
             (1, span(150, 151), Some('a')),

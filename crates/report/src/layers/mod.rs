@@ -1,7 +1,8 @@
-//! GPU time by layer: the recorded kernels, by the scope in which they were launched.
+//! GPU time by layer. The layer of a recorded kernel is the scope in which it was launched: the torch modules, NVTX
+//! ranges and marked functions that were open.
 //!
-//! A kernel of a graph has the scope in which its node was captured. A kernel outside graphs has the scope of the call
-//! that launched it, if that is known. If a scope is not known, the reason is reported.
+//! A kernel of a CUDA graph belongs to the scope in which its node was captured. A kernel outside graphs belongs to
+//! the scope of the call that launched it. If a scope is unknown, the reason is reported.
 
 pub mod compare;
 mod gaps;
@@ -22,7 +23,7 @@ pub use raw::RawLayers;
 pub use scopes::Scopes;
 pub use tally::LayerTally;
 
-/// Maximum number of rows of the tree of whole names; the longest are kept.
+/// Maximum number of rows of the tree of full names. The rows with the longest times are kept.
 const MAX_TREE_ROWS: usize = 4096;
 
 /// The layers of a process.
@@ -41,22 +42,22 @@ pub struct Layers {
     /// Kernels whose layer is not known, by reason.
     #[serde(rename = "layers_unknown")]
     pub unknown: Vec<Unknown>,
-    /// Sums of all of them.
+    /// Totals of all kernels.
     #[serde(skip)]
     pub all: LayerTotals,
-    /// Look-up of the scope of each kernel.
+    /// Tables to look up the scope of each kernel.
     #[serde(skip)]
     pub scopes: Scopes,
 }
 
-/// All kernels of a process, in any layer.
+/// Totals of all kernels of a process, with and without a known layer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LayerTotals {
     pub kernels: u64,
     pub ns: u64,
-    /// Number of iterations in which they were recorded; at least 1.
+    /// Number of iterations with recorded kernels; at least 1.
     pub steps: u64,
-    /// True if the idle time between kernels is known.
+    /// True if idle times between kernels could be computed.
     pub has_gaps: bool,
 }
 
@@ -76,8 +77,8 @@ pub struct Layer {
     /// Their share of the time of all kernels.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
-    /// Their time in each iteration, by its index among those in which kernels were recorded; `None` if there were too
-    /// many to keep.
+    /// Time in each iteration, by the iteration's index among those with recorded kernels; `None` if there were too
+    /// many entries to keep.
     #[serde(skip)]
     pub(crate) by_step: Option<Vec<(u32, u64)>>,
 }
@@ -105,7 +106,7 @@ fn write_text<S: Serializer>(why: &UnknownScope, serializer: S) -> Result<S::Ok,
     serializer.serialize_str(why.text())
 }
 
-/// Writes layers, or empty lists if scopes were not followed.
+/// Serializes the layers, or empty lists if scopes were not recorded.
 ///
 /// # Errors
 /// Returns an error if writing fails.
@@ -116,27 +117,29 @@ pub fn write_any<S: Serializer>(layers: &Option<Layers>, serializer: S) -> Resul
     }
 }
 
-/// The reason why a scope is not known.
+/// The reason why the scope of a kernel is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum UnknownScope {
-    /// The state of the graph; `None` if it is one that only a later version knows.
+    /// The graph has a state in which its scopes are unknown. The code is `None` for a state that a newer version of
+    /// the library wrote.
     Graph(Option<GraphCode>),
-    /// The graph is not described: the process ended first, or CUPTI does not name it.
+    /// The record does not describe the graph, because the process ended first or because CUPTI reported no number for
+    /// it.
     NoGraph,
-    /// The node was created by a call that was not followed.
+    /// The library did not see the call that created the node.
     Node,
-    /// The call that launched the kernel is not known.
+    /// The call that launched the kernel is not in the record.
     Call,
-    /// There was no room for the scope.
+    /// The recorder or the reader had no room for the scope.
     Room,
 }
 
-/// A [`GraphState`] as a number, so that reasons can be sorted.
+/// The numeric value of a [`GraphState`]. It can be sorted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GraphCode(u8);
 
 impl UnknownScope {
-    /// Returns the reason in words.
+    /// Returns the reason as text.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -165,7 +168,7 @@ impl UnknownScope {
 }
 
 impl LayerTotals {
-    /// Returns a time as a share of the time of all kernels, as a part of 1.
+    /// Returns a time in nanoseconds as a fraction of the time of all kernels.
     #[must_use]
     pub fn share(&self, ns: u64) -> f64 {
         match self.ns {
@@ -174,7 +177,7 @@ impl LayerTotals {
         }
     }
 
-    /// Fills in the figures of rows that are relative to the whole.
+    /// Sets the fields of rows that are shares of the total or means per iteration.
     fn fill_in(&self, rows: &mut [Pattern]) {
         for row in rows {
             row.share = self.share(row.ns);

@@ -1,4 +1,4 @@
-//! Names of layers.
+//! Names of layers, and the tree that they form.
 
 use std::collections::BTreeMap;
 
@@ -39,16 +39,17 @@ pub struct Pattern {
     /// known.
     #[serde(rename = "gap_ns")]
     pub gap: Option<u64>,
-    /// The same idle time over all iterations.
+    /// Total idle time over all iterations, in nanoseconds. `gap` is its mean.
     #[serde(skip)]
     pub(super) gaps: u64,
 }
 
-/// Joins a scope's path to one name. The qualified name of a torch module already contains those of the modules around
-/// it.
+/// Joins the names of a scope's path, from the outermost to the innermost, to one name. A part that begins with the
+/// part before it replaces that part, because the qualified name of a torch module contains the names of the modules
+/// around it.
 pub fn joined(parts: impl Iterator<Item = String>) -> String {
     let mut name = String::new();
-    // Start of the last part.
+    // Index at which the last part starts.
     let mut from = 0;
     for part in parts {
         let around = &name[from..];
@@ -66,7 +67,8 @@ pub fn joined(parts: impl Iterator<Item = String>) -> String {
     name
 }
 
-/// Returns the ends of the parts of a name. The modules of a fused kernel, in parentheses, are one part.
+/// Returns the end index of each part of a name. Parts are separated by `/` or `.`. The modules of a fused kernel are
+/// listed in parentheses, and such a list is one part.
 fn ends(name: &str) -> impl Iterator<Item = usize> {
     let mut next = Some(0);
     core::iter::from_fn(move || {
@@ -80,18 +82,20 @@ fn ends(name: &str) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns the prefixes of a name that end with one of its parts.
+/// Returns the prefixes of a name that end at the end of a part: the names of the layers around it, and the name
+/// itself.
 fn prefixes(name: &str) -> impl Iterator<Item = &str> {
     ends(name).map(|end| &name[..end])
 }
 
-/// Returns the name of the layer around this one, if there is one.
+/// Returns the name of the layer around this layer; `None` for an outermost layer.
 pub fn parent(name: &str) -> Option<&str> {
     let inner = ends(name).take_while(|end| *end < name.len()).last();
     inner.map(|end| &name[..end])
 }
 
-/// Returns the name with `*` for each part that is a number, also in the modules of a fused kernel.
+/// Returns the name with each part that is a number replaced by `*`. Numbers in the list of a fused kernel's modules
+/// are replaced, too.
 pub fn starred(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     let mut from = 0;
@@ -112,7 +116,7 @@ pub fn starred(name: &str) -> String {
     out
 }
 
-/// Returns the innermost layer that contains or equals both of these; empty if there is none.
+/// Returns the innermost layer that contains both layers or is one of them; empty if there is no such layer.
 pub fn around<'a>(name: &'a str, other: &str) -> &'a str {
     let mut found = "";
     for prefix in prefixes(name) {
@@ -124,14 +128,14 @@ pub fn around<'a>(name: &'a str, other: &str) -> &'a str {
     found
 }
 
-/// Returns the patterns of layers as a tree: children follow their parent, the longest first. `gaps` has the idle time
-/// by innermost layer; `of` converts a name to that of its pattern.
+/// Returns the patterns of layers as a tree. Children follow their parent, the child with the longest time first.
+/// `gaps` contains idle times by innermost layer. `of` converts the name of a layer to the name of its pattern.
 pub fn patterns(
     by_name: &BTreeMap<String, (u64, u64)>,
     gaps: &BTreeMap<&str, u64>,
     of: impl Fn(&str) -> String,
 ) -> Vec<Pattern> {
-    // Take each prefix of a name once, so that the layers of a pattern are counted.
+    // Add up by prefix before names become patterns, so that the number of layers in each pattern can be counted.
     let mut sums: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
     let kernels = by_name.iter().map(|(name, sum)| (&**name, (*sum, 0)));
     let gaps = gaps.iter().map(|(name, gap)| (*name, ((0, 0), *gap)));
@@ -162,11 +166,11 @@ pub fn patterns(
     rows
 }
 
-/// Returns the `most` longest rows of a tree. Each row's parents are among them.
+/// Returns the `most` rows of a tree with the longest times. The parents of these rows are always included.
 pub fn largest(mut tree: Vec<Pattern>, most: usize) -> Vec<Pattern> {
     if tree.len() > most {
         let mut order: Vec<_> = (0..tree.len()).collect();
-        // A row's parent takes at least as long and comes earlier, so it is kept, too.
+        // A parent takes at least as long as its child and comes earlier in the tree, so it is kept, too.
         order.sort_by_key(|at| (std::cmp::Reverse(tree[*at].ns), *at));
         order.truncate(most);
         order.sort_unstable();
@@ -177,8 +181,8 @@ pub fn largest(mut tree: Vec<Pattern>, most: usize) -> Vec<Pattern> {
     tree
 }
 
-/// Adds the children of `around`, each followed by its own children. Children are in the order of their numbers or, if
-/// they have none, the longest comes first.
+/// Adds the children of `around` to `rows`, each followed by its own children. Children whose last part is a number
+/// are sorted by number, other children by time, the longest first.
 fn below(around: &str, found: &BTreeMap<String, Pattern>, rows: &mut Vec<Pattern>) {
     let is_below = |name: &str| {
         let rest = match around {
@@ -195,7 +199,7 @@ fn below(around: &str, found: &BTreeMap<String, Pattern>, rows: &mut Vec<Pattern
         .take_while(|pattern| pattern.name.starts_with(around))
         .filter(|pattern| is_below(&pattern.name))
         .collect();
-    // Numbered layers are in the order of their numbers.
+    // The number at the end of the name of a numbered layer, such as 3 for `model.layers.3`.
     let number = |of: &Pattern| -> Option<u64> {
         let last = &of.name[parent(&of.name)?.len() + 1..];
         last.parse().ok()

@@ -1,4 +1,4 @@
-//! The events of a record that describe scopes.
+//! Collects the events of a record that describe scopes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,20 +6,23 @@ use tllmprof_record::{Event, GraphState, StringId, What};
 
 use super::{GraphCode, UnknownScope};
 
-/// Maximum numbers of scopes, of runs of nodes, of graph states and of scope changes to keep.
+/// Maximum number of entries in each table: of scopes, of runs of graph nodes, and of graph states and scope changes
+/// together.
 const MAX_ENTRIES: usize = 1 << 20;
-/// The number that the recorder writes for a scope that did not fit.
+/// Number that the recorder writes instead of a scope for which it had no room.
 const NO_ROOM: u32 = (1 << 24) - 1;
 
-/// The scopes of a record, as it describes them.
+/// The scopes of a record, in the form in which the record describes them.
 #[derive(Debug, Default)]
 pub struct RawLayers {
     scopes: HashMap<u32, (u32, StringId)>,
-    /// Runs of nodes, by graph and first node: the number of nodes, and their scope.
+    /// Runs of consecutive nodes with the same scope. The key is the graph and the first node; the value is the number
+    /// of nodes and the scope.
     nodes: BTreeMap<(u32, u32), (u16, u32)>,
-    /// States of executable graphs by number: the end of each state in ticks, the state, and the source graph.
+    /// States of executable graphs, by graph number. Each state has its end in ticks, the state itself, and the number
+    /// of the captured graph that the nodes come from.
     execs: HashMap<u32, Vec<(u64, Option<GraphState>, u32)>>,
-    /// Scope changes by thread: the start, and the scope from then on.
+    /// Scope changes of each thread: the start of a change, and the scope that is open from then on.
     threads: HashMap<u32, Vec<(u64, u32)>>,
     changes: usize,
     has_any: bool,
@@ -73,7 +76,7 @@ impl RawLayers {
         self.left_out += u64::from(!is_room);
     }
 
-    /// Returns the sorted tables, or `None` if layers were not recorded.
+    /// Sorts the tables for look-ups. Returns `None` if layers were not recorded.
     pub fn finish(mut self) -> Option<Self> {
         for states in self.execs.values_mut() {
             states.sort_by_key(|(until, ..)| *until);
@@ -84,7 +87,8 @@ impl RawLayers {
         self.has_any.then_some(self)
     }
 
-    /// Returns the scope of a graph's node at a moment.
+    /// Returns the scope in which a node of an executable graph was captured. `moment` is in ticks and selects the
+    /// graph's state.
     pub fn of_node(&self, exec: u32, node: u32, moment: u64) -> Result<u32, UnknownScope> {
         let states = self.execs.get(&exec).ok_or(UnknownScope::NoGraph)?;
         let at = states.partition_point(|(until, ..)| *until < moment);
@@ -102,14 +106,14 @@ impl RawLayers {
         }
     }
 
-    /// Converts the moments of scope changes to nanoseconds, in which the starts of calls are known.
+    /// Converts the starts of scope changes from ticks to nanoseconds, because the starts of calls are in nanoseconds.
     pub fn use_ns(&mut self, ns_of: impl Fn(u64) -> u64) {
         for (since, _) in self.threads.values_mut().flatten() {
             *since = ns_of(*since);
         }
     }
 
-    /// Returns the scope of a call that a thread made at a moment.
+    /// Returns the scope in which a thread made a call at this moment.
     pub fn of_call(&self, thread: u32, moment: u64) -> Result<u32, UnknownScope> {
         let scopes = self.threads.get(&thread).ok_or(UnknownScope::Call)?;
         let after = scopes.partition_point(|(since, _)| *since <= moment);
@@ -120,7 +124,7 @@ impl RawLayers {
         }
     }
 
-    /// Returns the parts of a scope's path, the outermost first.
+    /// Returns the names on the path to a scope, from the outermost to the innermost.
     pub fn path(&self, mut scope: u32) -> Vec<StringId> {
         let mut parts = Vec::new();
         while let Some((parent, name)) = self.scopes.get(&scope)

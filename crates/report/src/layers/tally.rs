@@ -1,4 +1,4 @@
-//! Adds up kernels by scope.
+//! Adds up recorded kernels by the scope in which they were launched.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,13 +13,13 @@ use crate::events::launches::Launches;
 use crate::events::spans::{Span, Spans};
 use crate::events::work::{GpuWork, GpuWorkKind};
 
-/// Maximum number of kernels outside graphs to keep.
+/// Maximum number of kernels outside graphs to keep until the launching calls are known.
 const MAX_KERNELS: usize = 1 << 20;
 
-/// Maximum number of pairs of a scope and an iteration with a time of their own.
+/// Maximum number of pairs of a scope and an iteration for which a time is kept.
 const MAX_STEP_TIMES: usize = 1 << 20;
 
-/// A kernel outside a graph.
+/// A kernel that belongs to no CUDA graph. `place` is the index of its iteration, if any.
 #[derive(Clone, Copy, Debug)]
 struct KernelOutsideGraph {
     correlation: u32,
@@ -28,7 +28,8 @@ struct KernelOutsideGraph {
     place: Option<u32>,
 }
 
-/// The last kernel of a thread. The next event shows whether it belongs to a graph.
+/// The latest kernel of a thread, kept until the thread's next event. Only that event shows whether the kernel belongs
+/// to a graph.
 #[derive(Clone, Copy, Debug)]
 struct LatestKernel {
     device: u8,
@@ -38,14 +39,15 @@ struct LatestKernel {
     counts: bool,
 }
 
-/// A kernel that ran: one of a scope, or an index in [`LayerTally::alone`].
+/// A reference to a kernel that ran: its scope, or its index in [`LayerTally::alone`] if it is outside graphs and its
+/// scope is not yet known.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum KernelRef {
     In(u32),
     NoGraph(u32),
 }
 
-/// The kernels of a scope, or of a name.
+/// Totals of the kernels with one scope or one name.
 #[derive(Default, Debug)]
 struct KernelSum {
     kernels: u64,
@@ -69,13 +71,13 @@ pub struct LayerTally {
     by_scope: HashMap<Result<u32, UnknownScope>, KernelSum>,
     alone: Vec<KernelOutsideGraph>,
     gaps: Gaps<KernelRef>,
-    /// Number of further pairs of a scope and an iteration that fit.
+    /// Number of pairs of a scope and an iteration that may still be kept.
     room: usize,
     pub left_out: u64,
 }
 
 impl LayerTally {
-    /// Creates an empty tally. `iterations` are in nanoseconds, in the order of their starts.
+    /// Creates an empty tally. `iterations` are in nanoseconds and sorted by their starts.
     pub fn new(raw: RawLayers, iterations: Spans) -> Self {
         Self {
             left_out: raw.left_out,
@@ -88,8 +90,8 @@ impl LayerTally {
         }
     }
 
-    /// Adds work that a thread recorded. `place` is `Some` if the work counts, and holds the index of its iteration, if
-    /// any.
+    /// Adds GPU work that a thread recorded. `place` is `None` if the work is in an iteration that does not qualify.
+    /// Otherwise it contains the index of the work's iteration, or `None` outside iterations.
     pub fn add_work(&mut self, thread: u32, work: &GpuWork, place: Option<Option<usize>>) {
         let GpuWorkKind::Kernel { correlation, .. } = work.what else {
             if place.is_some() {
@@ -113,7 +115,7 @@ impl LayerTally {
         self.add_outside_graph(before);
     }
 
-    /// Adds an event of a thread if it names a kernel's node.
+    /// Adds an event of a thread if it names the graph node of the thread's latest kernel.
     pub fn add(&mut self, thread: u32, event: &Event) {
         let What::KernelNode {
             device,
@@ -177,8 +179,8 @@ impl LayerTally {
         }
     }
 
-    /// Returns the layers. `steps` has the number of each iteration, by its index, among those in which kernels were
-    /// recorded; `ns_of` converts ticks to nanoseconds.
+    /// Returns the layers. `steps` contains, for each iteration, its number among the iterations with recorded
+    /// kernels. `ns_of` converts ticks to nanoseconds.
     pub fn finish(
         mut self,
         launches: Launches,
@@ -204,7 +206,7 @@ impl LayerTally {
             whole.kernels += sum.kernels;
             whole.ns = whole.ns.saturating_add(sum.ns);
         }
-        // If the driver did not report when kernels ran, the idle time between them is not known either.
+        // If the driver did not report when kernels ran, idle times between them are unknown, too.
         let between = self.gaps.finish().filter(|_| whole.ns > 0);
         whole.has_gaps = between.is_some();
         let (by_name, names, unknown) = named(self.by_scope, &scopes, strings, steps, whole);
@@ -227,7 +229,7 @@ impl LayerTally {
         whole.fill_in(&mut patterns);
         whole.fill_in(&mut tree);
         Layers {
-            // Once there is no room left, the times of all scopes are incomplete.
+            // If the limit was reached, the times per iteration are incomplete for all scopes, so they are left out.
             rows: rows(by_name, whole, self.room > 0),
             patterns,
             tree,
@@ -237,7 +239,8 @@ impl LayerTally {
         }
     }
 
-    /// Adds the kernels outside graphs to the scopes of their launching calls. Returns the scope of each.
+    /// Adds the kernels outside graphs to the scopes of the calls that launched them. Returns the scope of each
+    /// kernel.
     fn scopes_of_calls(&mut self, launches: &Launches) -> Vec<Result<u32, UnknownScope>> {
         let alone = std::mem::take(&mut self.alone);
         let scope_of = |kernel: &KernelOutsideGraph| {
@@ -253,14 +256,14 @@ impl LayerTally {
     }
 }
 
-/// Sums by name, the names of scopes, and kernels without a scope.
+/// Totals by layer name, the name of each scope, and the kernels without a known scope.
 type NamedSums = (
     BTreeMap<String, KernelSum>,
     HashMap<u32, String>,
     Vec<Unknown>,
 );
 
-/// Returns the sums of scopes by name. Times by index become times by the number in `steps`.
+/// Adds up the totals of scopes with the same name. Indexes of iterations are replaced by the numbers in `steps`.
 fn named(
     by_scope: HashMap<Result<u32, UnknownScope>, KernelSum>,
     scopes: &Scopes,
@@ -294,7 +297,8 @@ fn named(
     (by_name, names, unknown)
 }
 
-/// Returns the layers, the longest first. `has_steps` is true if their times in each iteration are complete.
+/// Returns the layers, the one with the longest time first. `has_steps` is true if the times per iteration are
+/// complete.
 fn rows(by_name: BTreeMap<String, KernelSum>, whole: LayerTotals, has_steps: bool) -> Vec<Layer> {
     let row = |(name, sum): (String, KernelSum)| Layer {
         name,

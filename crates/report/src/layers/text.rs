@@ -1,13 +1,13 @@
-//! Text of layers.
+//! The text output of layers.
 
 use crate::layers::{Layer, Layers, Pattern};
 use crate::numbers::units::{Rate, Share, Time};
 use crate::print::lines::{Lines, UNKNOWN};
 
-/// Maximum number of layers with a line.
+/// Maximum number of layers that are listed.
 pub const MAX_ROWS: usize = 8;
 
-/// Returns the number of lines that [`layers`] adds besides rows.
+/// Returns the number of lines that [`layers`] adds in addition to the rows of the table.
 pub fn fixed(layers: &Layers) -> usize {
     let lines = [
         !layers.patterns.is_empty(),
@@ -17,12 +17,12 @@ pub fn fixed(layers: &Layers) -> usize {
     lines.into_iter().map(usize::from).sum()
 }
 
-/// Returns the kernels that were launched while no scope was open.
+/// Returns the totals of the kernels that were launched while no scope was open.
 fn outside(layers: &Layers) -> Option<&Layer> {
     layers.rows.iter().find(|layer| layer.name.is_empty())
 }
 
-/// Returns a figure of GPU time, or a dash if the driver did not report times of kernels.
+/// Returns a figure of GPU time, or a dash if the driver did not report the times of kernels.
 fn known(layers: &Layers, figure: String) -> String {
     match layers.all.ns {
         0 => UNKNOWN.to_owned(),
@@ -30,18 +30,18 @@ fn known(layers: &Layers, figure: String) -> String {
     }
 }
 
-/// Returns the idle time between a row's kernels in an iteration, in words.
+/// Returns the mean idle time per iteration between the kernels of a row, as text.
 fn gaps(row: &Pattern) -> String {
     row.gap
         .map_or_else(|| UNKNOWN.to_owned(), |ns| Time(ns).to_string())
 }
 
-/// Returns the number of rows.
+/// Returns the number of layers that the table shows.
 pub fn rows(layers: &Layers, lines: &Lines) -> usize {
     shown(layers).len().min(lines.rows(MAX_ROWS))
 }
 
-/// Returns the layers without those whose whole time is in one layer inside them.
+/// Returns the layers, except those that spend all of their time in one inner layer.
 fn shown(layers: &Layers) -> Vec<&Pattern> {
     let rows = &layers.patterns;
     let is_all = |(at, row): &(usize, &Pattern)| {
@@ -52,8 +52,8 @@ fn shown(layers: &Layers) -> Vec<&Pattern> {
     rows.map(|(_, row)| row).collect()
 }
 
-/// Adds the largest layers, in the order of the tree, and kernels without a known layer. At most `most` layers are
-/// shown.
+/// Adds the layers with the longest times, in the order of the tree, and the kernels whose layer is unknown. At most
+/// `most` layers are shown.
 pub fn layers(layers: &Layers, most: usize, lines: &mut Lines) {
     if layers.all.kernels == 0 {
         return;
@@ -79,7 +79,8 @@ pub fn layers(layers: &Layers, most: usize, lines: &mut Lines) {
             "of all"
         ));
     }
-    // The shown layers that contain the current row.
+    // The layers around the current row that have been printed. A row's name and indentation are relative to the
+    // innermost of them.
     let mut around: Vec<&str> = Vec::new();
     for (_, row) in rows {
         let within = |around: &&str| {

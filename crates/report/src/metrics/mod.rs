@@ -1,4 +1,5 @@
-//! GPU metrics inside windows. The command samples them while the program runs.
+//! GPU metrics inside windows, such as SM utilization or power. The `tllmprof` command samples them while the program
+//! runs.
 
 pub mod text;
 
@@ -10,10 +11,10 @@ use tllmprof_record::{Clock, Event, Metric, What};
 
 use crate::events::window::Window;
 
-/// Maximum number of samples to keep. More are only counted.
+/// Maximum number of samples to keep. Further samples are only counted.
 const MAX_SAMPLES: usize = 1 << 22;
 
-/// A sample of a GPU metric over a span of time.
+/// A sample of a GPU metric, averaged over a short time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MetricSample {
     /// Start, on `CLOCK_MONOTONIC`, in nanoseconds.
@@ -30,7 +31,7 @@ pub struct MetricSample {
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Metrics {
     /// GPU metrics inside windows, by device and metric.
-    // Other records of the same machine may hold them; the report adds these.
+    // Samples may be in the record of another process on the same machine. In that case the report sets this field.
     #[serde(rename = "gpu_metrics")]
     pub sums: Vec<MetricSum>,
     /// The samples in this record.
@@ -65,7 +66,7 @@ fn write_name<S: Serializer>(metric: &Metric, serializer: S) -> Result<S::Ok, S:
     serializer.serialize_str(metric.name())
 }
 
-/// The samples of a record.
+/// Collects the metric samples of a record.
 #[derive(Debug, Default)]
 pub struct Samples {
     pub samples: Vec<MetricSample>,
@@ -73,7 +74,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Adds an event if it is a sample.
+    /// Adds an event if it is a metric sample.
     pub fn add(&mut self, clock: &Clock, event: &Event) {
         let What::GpuMetric {
             device,
@@ -98,7 +99,8 @@ impl Samples {
     }
 }
 
-/// Returns the sums of samples inside windows. A sample that lies only partly in a window counts for that part.
+/// Returns the sums of samples inside windows, by device and metric. A sample that overlaps a window only partly
+/// counts for the overlap.
 pub fn inside<'a>(
     samples: impl Iterator<Item = &'a MetricSample>,
     windows: &[Window],
@@ -107,7 +109,7 @@ pub fn inside<'a>(
     spans.sort_unstable();
     let mut sums: BTreeMap<(u8, Metric), (MetricSum, f64)> = BTreeMap::new();
     for sample in samples {
-        // Treat a sample without a duration as one nanosecond long.
+        // A sample may have a duration of 0. It counts as one nanosecond long.
         let end = sample
             .start
             .saturating_add(u64::from(sample.duration) * 1000)

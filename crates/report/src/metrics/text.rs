@@ -1,4 +1,4 @@
-//! Text on GPU metrics: one line.
+//! The text output of GPU metrics: one line for each GPU.
 
 use tllmprof_record::Metric;
 
@@ -6,7 +6,7 @@ use super::MetricSum;
 use crate::numbers::units::Quantity;
 use crate::print::lines::Lines;
 
-/// The metrics that the text shows, with their names there.
+/// The metrics that the text shows, with their labels.
 const SHOWN_METRICS: [(Metric, &str); 7] = [
     (Metric::SmUtil, "SM busy"),
     (Metric::TensorUtil, "tensor"),
@@ -17,7 +17,7 @@ const SHOWN_METRICS: [(Metric, &str); 7] = [
     (Metric::MemoryUsed, "used"),
 ];
 
-/// Adds GPU metrics inside windows; on a screen, only those of the first GPU.
+/// Adds the GPU metrics inside windows. A short report shows only the first GPU.
 pub fn metrics(sums: &[MetricSum], lines: &mut Lines) {
     let mut devices: Vec<_> = sums.iter().map(|sum| sum.device).collect();
     devices.sort_unstable();

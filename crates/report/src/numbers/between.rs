@@ -1,14 +1,14 @@
-//! Confidence intervals for the difference between groups of runs. Each run is one value, so the variation between runs
-//! counts.
+//! Confidence intervals for the difference between two groups of runs. Each run is one value, so the interval
+//! expresses the variation between runs.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::bootstrap::Change;
 
-/// The share of intervals that should contain the true value.
+/// Probability that an interval contains the true value.
 const COVERAGE: f64 = 0.95;
 
-/// The mean of logarithms, and the variance of that mean.
+/// The number of values, the mean of their logarithms, and the variance of that mean.
 struct Logs {
     count: f64,
     mean: f64,
@@ -30,9 +30,9 @@ impl Logs {
     }
 }
 
-/// Returns the change of the geometric mean from some runs to others, by Welch's test of their logarithms. A side with
-/// a single run is assumed to vary like the other side. There is no interval if both have a single run. Returns `None`
-/// if a side has no runs, or a value that is not above 0.
+/// Returns the change of the geometric mean from `base` to `other`, by Welch's t-test on the logarithms. If one side
+/// has a single run, it is assumed to vary like the other side. If both have a single run, there is no interval.
+/// Returns `None` if a side has no runs or contains a value that is not positive.
 pub fn change(base: &[f64], other: &[f64]) -> Option<Change> {
     let mut sides = [Logs::new(base)?, Logs::new(other)?];
     let [base, other] = &sides;
@@ -65,14 +65,14 @@ pub fn change(base: &[f64], other: &[f64]) -> Option<Change> {
     })
 }
 
-/// Returns the degrees of freedom of Welch's test.
+/// Returns the degrees of freedom for Welch's t-test.
 fn freedom(base: &Logs, other: &Logs) -> f64 {
     let part = |side: &Logs| side.variance.powi(2) / (side.count - 1.0);
     let sum = (base.variance + other.variance).powi(2);
     let freedom = sum / (part(base) + part(other));
     match freedom.is_finite() {
         true => freedom.max(1.0),
-        // There is no variation between runs.
+        // The variances of both sides are 0, so the formula divides 0 by 0.
         false => base.count + other.count - 2.0,
     }
 }
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn an_interval_is_that_of_welchs_test() {
-        // Calculated by hand with t(0.975) of 4 degrees of freedom, 2.776.
+        // Calculated by hand: t(0.975) with 4 degrees of freedom is 2.776.
         let e = |log: f64| log.exp();
         let base = [e(0.0), e(0.1), e(0.2)];
         let other = [e(1.0), e(1.1), e(1.2)];

@@ -1,34 +1,34 @@
-//! Confidence intervals for the difference between two series, by a moving-block bootstrap.
+//! Confidence intervals for the difference between two series of iterations, by a moving-block bootstrap.
 //!
-//! Consecutive iterations have similar times (a batch grows, a clock drops, a collection comes every N iterations). A
-//! bootstrap that draws single iterations treats them as independent, and its intervals are too narrow. This one draws
-//! blocks of consecutive iterations, wrapping around from the end to the start. The block length follows from the
-//! distance at which iterations still resemble one another (D. N. Politis, H. White, *Automatic block-length selection
-//! for the dependent bootstrap*, 2004, as corrected by Patton, Politis and White, 2009). The same series always give
-//! the same interval.
+//! Consecutive iterations take similar times, because a batch grows, a clock drops or a garbage collection occurs
+//! every N iterations. A bootstrap that draws single iterations treats them as independent, so its intervals are too
+//! narrow. This bootstrap draws blocks of consecutive iterations, and a block may wrap around from the end to the
+//! start. The block length follows from the distance at which iterations are still correlated (D. N. Politis, H.
+//! White, *Automatic block-length selection for the dependent bootstrap*, 2004, as corrected by Patton, Politis and
+//! White, 2009). The same series always result in the same interval.
 
-/// The share of intervals that should contain the true value.
+/// Probability that an interval contains the true value.
 const COVERAGE: f64 = 0.95;
 
-/// Maximum and minimum number of resamples, and the number of values to draw in all, which limits the resamples in
-/// between.
+/// Maximum and minimum number of resamples. Between them, the total number of drawn values decides: long series get
+/// fewer resamples.
 const MAX_RESAMPLES: usize = 2000;
 const MIN_RESAMPLES: usize = 200;
 const MAX_DRAWN_VALUES: usize = 20_000_000;
 
-/// Maximum distance between iterations to analyze.
+/// Maximum distance between two iterations at which their correlation is computed.
 const MAX_LAG: usize = 100;
 
-/// The statistic to compare.
+/// The statistic that is compared.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Statistic {
     Mean,
-    /// A quantile by nearest rank.
+    /// A quantile by the nearest-rank method. The value is a fraction, such as 0.9.
     Quantile(f64),
 }
 
 impl Statistic {
-    /// Returns the minimum number of values for a meaningful interval: some must lie beyond a quantile.
+    /// Returns the minimum number of values for a meaningful interval. A quantile needs enough values beyond it.
     pub fn least(self) -> usize {
         match self {
             Self::Mean => 8,
@@ -36,7 +36,7 @@ impl Statistic {
         }
     }
 
-    /// Returns the statistic of some values; 0 if there are none.
+    /// Returns the statistic of these values; 0 if there are no values.
     pub fn compute(self, values: &[f64]) -> f64 {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -44,19 +44,19 @@ impl Statistic {
     }
 }
 
-/// The difference between two series, relative to the first.
+/// The difference between two series, relative to the first series.
 #[derive(Clone, Copy, PartialEq, Debug, serde::Serialize)]
 pub struct Change {
-    /// The change as a part of 1. In JSON it is `null` if it is infinite.
+    /// The change as a fraction: 0.02 is 2 %. In JSON it is `null` if it is infinite.
     pub relative: f64,
-    /// The 95 % interval, if there are enough values for one.
+    /// The 95 % confidence interval; `None` if there are too few values.
     pub interval: Option<(f64, f64)>,
 }
 
-/// A series that is prepared for drawing.
+/// A series that is prepared for drawing resamples.
 struct Series {
     sorted: Vec<f64>,
-    /// The index of each value in that order.
+    /// For each value in the original order, its index in `sorted`.
     places: Vec<u32>,
     block: usize,
 }
@@ -76,13 +76,13 @@ impl Series {
         }
     }
 
-    /// Returns the number of blocks that fit into it.
+    /// Returns the number of blocks that fit into the series.
     fn blocks(&self) -> f64 {
         self.places.len() as f64 / self.block as f64
     }
 
-    /// Draws a resample. `counts` receives the number of times that it contains each value, by index in the sorted
-    /// order.
+    /// Draws a resample. `counts` receives how often the resample contains each value. Its index is the one in
+    /// `sorted`.
     fn draw(&self, random: &mut SplitMix, counts: &mut Vec<u32>) {
         let length = self.places.len();
         counts.clear();
@@ -101,7 +101,7 @@ impl Series {
     }
 }
 
-/// Returns a statistic of sorted values, each of which occurs the given number of times.
+/// Returns a statistic of the sorted values. Each value counts as often as `counts` says.
 fn weighted(sorted: &[f64], counts: &[u32], statistic: Statistic) -> f64 {
     let values = || sorted.iter().zip(counts);
     let length = sorted.len().max(1) as f64;
@@ -124,7 +124,7 @@ fn weighted(sorted: &[f64], counts: &[u32], statistic: Statistic) -> f64 {
     }
 }
 
-/// Returns the changes of some statistics from one series to another. No series may be empty.
+/// Returns the change of each statistic from one series to another. Neither series may be empty.
 pub fn changes(base: &[f64], other: &[f64], statistics: &[Statistic]) -> Vec<Change> {
     let sides = [Series::new(base), Series::new(other)];
     let whole = sides.each_ref().map(|side| vec![1; side.sorted.len()]);
@@ -168,7 +168,7 @@ pub fn changes(base: &[f64], other: &[f64], statistics: &[Statistic]) -> Vec<Cha
         .collect()
 }
 
-/// Returns the relative change from `base` to `other`.
+/// Returns the change from `base` to `other`, relative to `base`.
 fn relative(base: f64, other: f64) -> f64 {
     if base == other {
         0.0
@@ -177,7 +177,8 @@ fn relative(base: f64, other: f64) -> f64 {
     }
 }
 
-/// Returns the interval of the middle 95 % of the resamples, widened because there are few blocks.
+/// Returns the interval that contains the middle 95 % of the resampled changes, widened by a factor that corrects for
+/// a small number of blocks.
 fn interval(mut found: Vec<f64>, estimate: f64, widening: f64) -> Option<(f64, f64)> {
     found.sort_by(f64::total_cmp);
     let at = |share: f64| {
@@ -191,12 +192,13 @@ fn interval(mut found: Vec<f64>, estimate: f64, widening: f64) -> Option<(f64, f
     Some((at(tail)?, at(1.0 - tail)?))
 }
 
-/// Returns the factor by which an interval from a number of independent pieces must be wider than that of the
-/// bootstrap, which estimates the variance by dividing by n and uses the normal distribution instead of Student's.
+/// Returns the factor by which an interval from `pieces` independent pieces must be wider than the bootstrap's
+/// interval. The bootstrap divides the variance by n instead of n - 1, and it uses the normal distribution instead of
+/// Student's.
 fn widening(pieces: f64) -> f64 {
     const NORMAL: f64 = 1.959_964;
     let (freedom, z) = ((pieces - 1.0).max(1.0), NORMAL);
-    // Student's quantile, in powers of 1/freedom (Abramowitz and Stegun, 26.7.5).
+    // The quantile of Student's distribution, as a series in powers of 1/freedom (Abramowitz and Stegun, 26.7.5).
     let student = z
         + (z.powi(3) + z) / (4.0 * freedom)
         + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * freedom.powi(2))
@@ -205,7 +207,7 @@ fn widening(pieces: f64) -> f64 {
     student / z * ((freedom + 1.0) / freedom).sqrt()
 }
 
-/// Returns the best block length for the mean of a series.
+/// Returns the best block length for estimating the mean of a series.
 fn block_length(values: &[f64]) -> usize {
     let length = values.len();
     let size = length as f64;
@@ -218,7 +220,7 @@ fn block_length(values: &[f64]) -> usize {
     if !variance.is_normal() || length < 8 {
         return 1;
     }
-    // After this many small covariances in a row, the rest is taken to be chance.
+    // If this many consecutive covariances are small, all covariances at larger distances are considered chance.
     let few = 5.max(size.log10().sqrt() as usize);
     let furthest = (size.sqrt().ceil() as usize + few)
         .min(MAX_LAG)
@@ -246,7 +248,7 @@ fn block_length(values: &[f64]) -> usize {
             .get(lag)
             .copied()
             .unwrap_or_else(|| covariance(lag));
-        // The weight is 1 up to half of the reach, then falls linearly to 0.
+        // The weight is 1 up to half of `reach`, then falls linearly to 0.
         let share = lag as f64 / reach as f64;
         let weight = if share <= 0.5 {
             1.0
@@ -265,7 +267,8 @@ fn block_length(values: &[f64]) -> usize {
     }
 }
 
-/// Random numbers that stay the same in all versions (Steele, Lea and Flood, 2014).
+/// A generator of pseudo-random numbers (SplitMix, by Steele, Lea and Flood, 2014). Unlike those of libraries, its
+/// numbers never change between versions.
 struct SplitMix(u64);
 
 impl SplitMix {
@@ -277,7 +280,7 @@ impl SplitMix {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns a number below `limit`, which may be at most 2^32.
+    /// Returns a random number below `limit`, which may be at most 2^32.
     const fn below(&mut self, limit: usize) -> usize {
         (((self.next() >> 32) * limit as u64) >> 32) as usize
     }
@@ -287,8 +290,8 @@ impl SplitMix {
 mod tests {
     use super::*;
 
-    /// Returns a series of times around `mean` with heavy tails. `like` is the correlation of each value with the
-    /// previous one.
+    /// Returns a series of times around `mean` with a heavy upper tail. `like` is the correlation of each value with
+    /// the previous value.
     fn series(random: &mut SplitMix, length: usize, mean: f64, like: f64) -> Vec<f64> {
         let mut state = 0.0;
         (0..length + 50)
@@ -305,7 +308,7 @@ mod tests {
             .collect()
     }
 
-    /// Returns the number of intervals out of many that contain the true value.
+    /// Returns the fraction of intervals that contain the true value, over many random series.
     fn coverage(length: usize, like: f64, statistic: Statistic) -> f64 {
         let mut random = SplitMix(length as u64);
         let rounds = 120;

@@ -1,4 +1,4 @@
-//! Numbers: distributions, differences between series, and formatting.
+//! Statistics and number formats: quantiles, differences between series, and units.
 
 pub mod between;
 pub mod bootstrap;

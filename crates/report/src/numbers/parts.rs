@@ -1,4 +1,4 @@
-//! Parts of iterations, such as kernels or layers, in two runs.
+//! Comparison of parts of iterations, such as kernels or layers, between two runs.
 
 use std::borrow::Cow;
 
@@ -6,34 +6,36 @@ use serde::Serialize;
 
 use super::bootstrap::{Change, Statistic, changes};
 
-/// Parts with the same name in both runs.
+/// A part of iterations, such as a kernel, in two runs.
 #[derive(Debug, Serialize)]
 pub struct PartChange {
     pub name: String,
     /// The name as shown in text.
     #[serde(skip)]
     pub label: String,
-    /// Mean time in an iteration, in nanoseconds; 0 if a run has none.
+    /// Mean time per iteration, in nanoseconds; 0 if the run does not have the part.
     #[serde(rename = "base_ns")]
     pub base: f64,
     #[serde(rename = "other_ns")]
     pub other: f64,
-    /// Mean number in an iteration, in both runs; `None` if it is not counted.
+    /// Mean number per iteration, in base and other; `None` if the part is not counted.
     pub counts: Option<[f64; 2]>,
-    /// The relative change of the time; `None` if one of the runs has no such part.
+    /// The relative change of the time; `None` if one of the runs does not have the part.
     pub change: Option<Change>,
 }
 
-/// Time of parts with one name in a run, in nanoseconds.
+/// The time of a part in one run, in nanoseconds.
 #[derive(Debug)]
 pub struct Part<'a> {
     pub ns: u64,
-    /// Pairs of an iteration's index and a time. An index may occur several times. `None` if the times are not known.
+    /// Pairs of an iteration's index and the time in that iteration; `None` if times per iteration are unknown. An
+    /// index may occur several times.
     pub by_step: Option<Cow<'a, [(u32, u64)]>>,
 }
 
 impl Part<'_> {
-    /// Returns the time in each iteration; `None` if it is not known, or if all of it is outside iterations.
+    /// Returns the time in each of the `steps` iterations. Returns `None` if it is unknown, or if the part ran only
+    /// outside iterations.
     fn series(&self, steps: u64) -> Option<Vec<f64>> {
         let mut series = vec![0.0; usize::try_from(steps).ok()?];
         for (step, ns) in self.by_step.as_ref()?.iter() {
@@ -43,7 +45,7 @@ impl Part<'_> {
     }
 }
 
-/// Returns the change of a part between two runs; `None` if one of them lacks it.
+/// Returns the change of a part between two runs; `None` if one of the runs does not have the part.
 pub fn change(sides: [Option<Part<'_>>; 2], steps: [u64; 2]) -> Option<Change> {
     let [Some(base), Some(other)] = sides else {
         return None;

@@ -3,11 +3,11 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Number of values that must lie beyond a quantile for it to be meaningful.
+/// Minimum number of values that must lie beyond a quantile for the quantile to be meaningful.
 const MIN_VALUES_BEYOND: f64 = 2.0;
 
-/// Returns true if a quantile above the median is meaningful for `count` values. The 90th percentile needs 20 values,
-/// the 99th needs 200.
+/// Returns true if `count` values are enough for the quantile at `share`, such as 0.9. The 90th percentile needs 20
+/// values, the 99th needs 200.
 #[must_use]
 pub fn has_enough(share: f64, count: u64) -> bool {
     count as f64 >= (MIN_VALUES_BEYOND / (1.0 - share)).round()

@@ -1,8 +1,8 @@
-//! Numbers formatted for people.
+//! Numbers with units, formatted for people.
 
 use std::fmt;
 
-/// A duration in nanoseconds, with three or four digits.
+/// A duration in nanoseconds. It is shown in a suitable unit with up to four digits.
 pub struct Time(pub u64);
 
 impl fmt::Display for Time {
@@ -24,7 +24,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// A difference of durations in nanoseconds, with its sign.
+/// A difference of durations in nanoseconds. It is shown with its sign.
 pub struct Change(pub i64);
 
 impl fmt::Display for Change {
@@ -34,7 +34,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// A number of bytes, with three or four digits.
+/// A number of bytes. It is shown in a suitable unit with up to four digits.
 pub struct Bytes(pub u64);
 
 impl fmt::Display for Bytes {
@@ -56,7 +56,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A value of a metric, in a unit of [`Metric::unit`](tllmprof_record::Metric::unit).
+/// A value of a GPU metric with its unit, which is one of those of [`Metric::unit`](tllmprof_record::Metric::unit).
 pub struct Quantity(pub f64, pub &'static str);
 
 impl fmt::Display for Quantity {
@@ -70,7 +70,7 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// A part of a whole, in per cent.
+/// A fraction, shown in per cent.
 pub struct Share(pub f64);
 
 impl fmt::Display for Share {
@@ -84,7 +84,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// A frequency, with three or four digits.
+/// A number per second or per iteration, shown with at least three digits.
 pub struct Rate(pub f64);
 
 impl fmt::Display for Rate {
@@ -98,7 +98,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Returns the number of iterations that a figure is based on, in words; empty if it is based on all.
+/// Returns the number of iterations that a figure is based on, in brackets; empty if these are all iterations.
 pub fn of_some(some: u64, all: u64) -> String {
     match some < all {
         true => format!(" ({some})"),
@@ -106,7 +106,7 @@ pub fn of_some(some: u64, all: u64) -> String {
     }
 }
 
-/// A count with the noun of what is counted: `1 step`, `2 steps`.
+/// A count with its noun, such as `1 step` or `2 steps`.
 #[derive(Clone, Copy, Debug)]
 pub struct Count(pub u64, pub &'static str);
 

@@ -1,4 +1,4 @@
-//! JSON that is safe to print on a terminal.
+//! Writes JSON in which control characters are escaped, so that it is safe to print on a terminal.
 
 use std::io::{self, Write};
 
@@ -27,8 +27,8 @@ pub fn write_text(text: &str, to: &mut impl Write) -> io::Result<()> {
     Ok(text.serialize(&mut Serializer::with_formatter(to, Escaping))?)
 }
 
-/// Returns the JSON schema of a type as serde writes it: every key is always present. Keys that end with `ns` get that
-/// unit.
+/// Returns the JSON schema of a type in the form that serde writes it: every key is always present. Keys that end in
+/// `ns` get the unit `ns`.
 #[must_use]
 pub fn schema_of<T: JsonSchema>() -> Value {
     let mut settings = SchemaSettings::draft2020_12().for_serialize();
@@ -50,7 +50,7 @@ fn units(schema: &mut Schema) {
     }
 }
 
-/// Writes a GPU time. A time of 0 is not known, and is written as `null`.
+/// Serializes a GPU time in nanoseconds. A time of 0 means that the time is unknown, so it becomes `null`.
 ///
 /// # Errors
 /// Returns an error if writing fails.
@@ -58,7 +58,7 @@ pub fn known<S: serde::Serializer>(ns: &u64, serializer: S) -> Result<S::Ok, S::
     Some(*ns).filter(|ns| *ns > 0).serialize(serializer)
 }
 
-/// Writes hidden characters as JSON escapes. A JSON parser restores the text as it was recorded.
+/// A JSON formatter that writes hidden characters as escapes. A JSON parser restores the original text.
 struct Escaping;
 
 impl Formatter for Escaping {
@@ -67,7 +67,7 @@ impl Formatter for Escaping {
         to: &mut W,
         text: &str,
     ) -> io::Result<()> {
-        // Nearly all texts take this fast path, which checks many bytes at a time.
+        // Nearly all texts need no escapes. This check is fast because it examines many bytes at a time.
         if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
             return to.write_all(text.as_bytes());
         }

@@ -1,34 +1,35 @@
-//! Lines of text: cut to fit a screen, or folded if there is room for everything.
+//! Lines of text. They are cut to fit a screen, or folded (wrapped) if all of the text is wanted.
 
 use std::cell::Cell;
 use std::fmt;
 
 use tllmprof_config::printable;
 
-/// Width and number of lines of a screen.
+/// Default width and height of a screen, in characters and lines.
 pub const WIDTH: usize = 80;
 pub const HEIGHT: usize = 44;
-/// Width of lines if there is no screen.
+/// Width of lines for a pipe or a file, in characters.
 pub const WIDE: usize = 120;
-/// Suffix of a list whose remaining parts do not fit.
+/// Suffix of a list that was cut because the rest does not fit.
 const MORE: &str = ", …";
-/// Maximum indentation of a list's following lines, and additional indentation of a folded line's following lines.
+/// Maximum indentation of the second and later lines of a list, and additional indentation of the second and later
+/// lines of a folded line, in characters.
 const MAX_INDENT: usize = 6;
 const HANGING_INDENT: usize = 4;
-/// Maximum length of a name if there is no screen. The middle of a longer one is left out.
+/// Maximum length of a name in output for a pipe or a file, in characters. The middle of a longer name is left out.
 const MAX_NAME_LENGTH: usize = 200;
-/// Maximum length of a brief text, and of what is folded into lines of it, in characters.
+/// Maximum length of a brief text, and maximum length of each folded text in it, in characters.
 const MAX_BRIEF: usize = 6000;
 const MAX_BRIEF_PART: usize = 600;
 const RESET: &str = "\x1b[0m";
 
-/// Stands for a figure that is not known.
+/// Text shown instead of an unknown figure.
 pub const UNKNOWN: &str = "–";
 
-/// Options of a text.
+/// Options of the text output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Style {
-    /// True to show everything and fold long lines; false to show at most a screen and cut long lines.
+    /// True to show everything and fold long lines. False to cut lines to the width, and the text to a screen.
     pub is_whole: bool,
     /// True to leave out tables.
     pub is_brief: bool,
@@ -38,7 +39,7 @@ pub struct Style {
     pub width: usize,
     /// Number of lines on a screen.
     pub height: usize,
-    /// Number of rows in each table; `None` to show all, or as many as fit a screen.
+    /// Maximum number of rows in each table; `None` for the default, which is all rows or as many as fit on a screen.
     pub top: Option<usize>,
 }
 
@@ -67,7 +68,7 @@ impl Style {
     }
 }
 
-/// The highlighting of a text on a terminal.
+/// The colour or weight of highlighted text on a terminal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Colour {
     Bold,
@@ -79,11 +80,11 @@ pub enum Colour {
 pub struct Lines {
     text: String,
     style: Style,
-    /// Number of lines to reserve for the end of the text.
+    /// Number of lines of the screen that are reserved for the end of the text.
     kept: usize,
-    /// True if a name was shown without its middle.
+    /// True if the middle of a name was left out.
     has_shortened: Cell<bool>,
-    /// True if figures are of a whole trace, in which no iterations were found.
+    /// True if the figures describe a whole trace, in which no iterations were found.
     is_of_trace: bool,
 }
 
@@ -95,27 +96,28 @@ impl Lines {
         }
     }
 
-    /// Declares that the following figures are of a whole trace, in which no iterations were found.
+    /// Declares that the following figures describe a whole trace, in which no iterations were found.
     pub const fn show_trace(&mut self) {
         self.is_of_trace = true;
     }
 
-    /// Returns true if figures are of a whole trace.
+    /// Returns true if the figures describe a whole trace.
     pub const fn is_of_trace(&self) -> bool {
         self.is_of_trace
     }
 
-    /// Returns the unit of figures of calls and kernels: `a step`, or `in all`.
+    /// Returns words that follow a number of calls or kernels: `a step` for a mean per iteration, `in all` for a total
+    /// of a trace.
     pub const fn a_step(&self) -> &'static str {
         if self.is_of_trace { "in all" } else { "a step" }
     }
 
-    /// Reserves lines of the screen for the end of the text.
+    /// Reserves this number of lines of the screen for the end of the text.
     pub const fn keep(&mut self, lines: usize) {
         self.kept = lines;
     }
 
-    /// Returns the number of lines that a function adds.
+    /// Returns the number of lines that `add` would add.
     pub fn measure(&self, add: impl FnOnce(&mut Self)) -> usize {
         let mut alone = Self::new(self.style);
         alone.is_of_trace = self.is_of_trace;
@@ -123,7 +125,7 @@ impl Lines {
         alone.used()
     }
 
-    /// Adds text, unless the screen has no room for all of it.
+    /// Adds the text that `add` writes, unless the screen has no room for all of it.
     pub fn if_room(&mut self, add: impl FnOnce(&mut Self)) {
         let before = self.text.len();
         add(self);
@@ -136,7 +138,7 @@ impl Lines {
         self.text.lines().count()
     }
 
-    /// Adds a printable line. On a screen it is cut to the width; otherwise it is folded.
+    /// Adds a line with hidden characters escaped. On a screen the line is cut to the width. Otherwise it is folded.
     pub fn add(&mut self, line: fmt::Arguments<'_>) {
         let line = line.to_string();
         if self.style.is_whole {
@@ -150,17 +152,18 @@ impl Lines {
         }
     }
 
-    /// Adds a text, folded into as many lines as necessary. All lines but the first are indented by `indent`
+    /// Adds a text, folded into as many lines as necessary. All lines except the first are indented by `indent`
     /// characters.
     pub fn text(&mut self, text: &str, indent: usize) {
         self.folded(&printable(text), indent);
     }
 
-    /// Adds a text in the same way. A screen shows at most this number of lines.
+    /// Adds a text like [`Self::text`], but on a screen it is cut to this number of lines.
     pub fn text_within(&mut self, text: &str, indent: usize, lines: usize) {
         match self.style.is_whole {
             true => self.text(text, indent),
-            // A line breaks between words and so may be shorter. One line less is certain to suffice.
+            // Lines break between words, so they may be shorter than the width. The text therefore gets the characters
+            // of one line less.
             false => self.folded(
                 &short(text, (lines - 1) * (self.style.width - indent)),
                 indent,
@@ -200,11 +203,12 @@ impl Lines {
         self.text.push('\n');
     }
 
-    /// Returns the index at which to break a text of which the first `end` bytes fit into a line, or `None` if it
-    /// should not be broken. A word that is longer than a following line of `room` characters is divided on a screen
-    /// and otherwise kept.
+    /// Returns the index at which to break a text whose first `end` bytes fit into a line, or `None` if it should not
+    /// be broken. `room` is the number of characters of the following lines. A word longer than `room` is divided on a
+    /// screen, and otherwise kept whole.
     fn break_at(&self, text: &str, end: usize, room: usize) -> Option<usize> {
-        // Search after the indentation, because a line must not be empty. A number stays with its per cent sign.
+        // Search after the indentation, because a line must not be empty. Do not separate a number from its per cent
+        // sign.
         let from = text.len() - text.trim_start().len();
         let spaces = text.match_indices(' ').map(|(at, _)| at);
         let mut spaces = spaces.filter(|at| *at > from && !text[at + 1..].starts_with('%'));
@@ -247,8 +251,9 @@ impl Lines {
         self.coloured(&line, length, Colour::Bold);
     }
 
-    /// Returns a printable name. On a screen it is cut to `width` characters. Otherwise the middle of a very long name
-    /// is left out, because names with the same beginning, such as those of templates, differ at the end.
+    /// Returns a name with hidden characters escaped. On a screen it is cut to `width` characters. Otherwise the
+    /// middle of a very long name is left out, because long names, such as those of templates, often differ only at
+    /// the end.
     pub fn name(&self, text: &str, width: usize) -> String {
         if !self.style.is_whole {
             return short(text, width);
@@ -265,7 +270,7 @@ impl Lines {
         format!("{start}…{end}")
     }
 
-    /// Returns a sentence. On a screen it is cut to `width` characters, as names in it may have any length.
+    /// Returns a sentence. On a screen it is cut to `width` characters, because it may contain names of any length.
     pub fn sentence(&self, text: &str, width: usize) -> String {
         match self.style.is_whole {
             true => text.to_owned(),
@@ -273,7 +278,7 @@ impl Lines {
         }
     }
 
-    /// Returns the number of rows of a table for which a screen has room for `on_screen` rows.
+    /// Returns the number of rows of a table that has `on_screen` rows on a screen.
     pub fn rows(&self, on_screen: usize) -> usize {
         let all = if self.style.is_whole && !self.style.is_brief {
             usize::MAX
@@ -283,8 +288,8 @@ impl Lines {
         self.style.top.unwrap_or(all)
     }
 
-    /// Adds a line with a heading and as many of `parts` as fit, separated by commas; all of them if there is no
-    /// screen.
+    /// Adds a line with a heading and a list of `parts`, separated by commas. On a screen it contains only the parts
+    /// that fit.
     pub fn list(&mut self, heading: &str, parts: &[String]) {
         if self.style.is_whole {
             let text = format!("{heading}{}", parts.join(", "));
@@ -303,8 +308,8 @@ impl Lines {
         self.add(format_args!("{line}"));
     }
 
-    /// Adds a heading and as many of `parts` as fit into `most` lines, separated by commas; all of them if there is no
-    /// screen.
+    /// Adds a heading and a list of `parts`, separated by commas. On a screen it contains only the parts that fit into
+    /// `most` lines.
     pub fn wrapped(&mut self, heading: &str, parts: &[String], most: usize) {
         let indent = " ".repeat(heading.chars().count().min(MAX_INDENT));
         let width = self.style.width;
@@ -328,7 +333,7 @@ impl Lines {
             };
             let count = (1..=rest.len()).take_while(fits).last();
             let count = match count {
-                // The next line has more room than the one with the heading.
+                // The second line has more room than the line with the heading, so start the parts there.
                 None if turn == 0
                     && most > 1
                     && heading.chars().count() > MAX_INDENT
@@ -355,7 +360,8 @@ impl Lines {
         }
     }
 
-    /// Returns the number of lines that the screen has left; more than any text has if there is no screen.
+    /// Returns the number of lines that are left on the screen; a very large number if the output is not limited to a
+    /// screen.
     pub fn left(&self) -> usize {
         match self.style.is_whole {
             true => PLENTY,
@@ -394,7 +400,7 @@ impl Lines {
         self.text
     }
 
-    /// Removes the last lines if the text has more than `most` characters.
+    /// Removes lines from the end until the text has at most `most` characters.
     fn cut_to(&mut self, most: usize) {
         let Some((end, _)) = self.text.char_indices().nth(most) else {
             return;
@@ -409,11 +415,11 @@ impl Lines {
     }
 }
 
-/// A number of lines that no text reaches.
+/// A number of lines that is larger than that of any text.
 const PLENTY: usize = usize::MAX / 4;
 
-/// Returns the index at which the text of a line starts: after its last column, if that is not beyond `most`, else
-/// after its indentation.
+/// Returns the index at which the last column of a line starts. If that is beyond `most`, returns the end of the
+/// indentation.
 fn text_starts(line: &str, most: usize) -> usize {
     let start = |at: usize| line.len() - line[at..].trim_start().len();
     let columns = line.rfind("  ").map(start).filter(|at| *at <= most);
@@ -430,7 +436,7 @@ impl Colour {
     }
 }
 
-/// Returns a printable text, cut to `width` characters.
+/// Returns a text with hidden characters escaped, cut to `width` characters.
 pub fn short(text: &str, width: usize) -> String {
     let text = printable(text);
     match text.char_indices().nth(width) {
@@ -532,13 +538,13 @@ mod tests {
             lines.finish()
         };
         let screen = Style::default();
-        // A number stays with its per cent sign.
+        // A line break must not separate a number from its per cent sign.
         assert_eq!(
             folded(screen, "code of the loop 30 % of it"),
             "code of the loop\n  30 % of it\n"
         );
         let (long, text) = ("y".repeat(30), format!("a {} b", "y".repeat(30)));
-        // A word that is longer than a line is divided only on a screen.
+        // A word that is longer than a line is divided on a screen, and kept whole otherwise.
         assert_eq!(
             folded(screen, &text),
             format!("a {}\n  {} b\n", &long[..18], &long[18..])

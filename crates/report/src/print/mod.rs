@@ -1,4 +1,4 @@
-//! Output: text that fits a screen, and JSON.
+//! Output formats: lines of text that fit a screen, and JSON.
 
 pub mod json;
 pub mod lines;

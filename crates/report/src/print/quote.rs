@@ -1,6 +1,6 @@
-//! Quoting for shells.
+//! Quoting of words for shells.
 
-/// `text` as one word for a POSIX shell, with quotes only if needed.
+/// Returns `text` as one word for a POSIX shell. It is quoted only if needed.
 pub fn word(text: &[u8]) -> Vec<u8> {
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"_-./:,=+@%".contains(b);
     if !text.is_empty() && text.iter().all(plain) {
@@ -10,7 +10,7 @@ pub fn word(text: &[u8]) -> Vec<u8> {
     }
 }
 
-/// `text` in single quotes.
+/// Returns `text` in single quotes for a POSIX shell.
 pub fn quoted(text: &[u8]) -> Vec<u8> {
     let mut out = vec![b'\''];
     for &byte in text {

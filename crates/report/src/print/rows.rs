@@ -1,11 +1,12 @@
-//! Division of a screen's rows among tables.
+//! Divides the rows of a screen among several tables.
 
 /// The number of rows of each table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rows<const TABLES: usize>(pub [usize; TABLES]);
 
 impl<const TABLES: usize> Rows<TABLES> {
-    /// Divides `room` row by row, with the first table first, until no table needs more.
+    /// Divides `room` rows: each table gets one row in turn, the first table first, until no table
+    /// wants more or no room is left.
     pub fn share(wanted: [usize; TABLES], room: usize) -> Self {
         let mut rows = [0; TABLES];
         let mut left = room;
