@@ -1,5 +1,6 @@
-//! Runs the program as a child that behaves as if it had replaced this process. The program has the terminal and gets
-//! the signals that are sent to us; both stop and continue together, and we end the way it does.
+//! Runs the program as a child that behaves as if it had replaced this process. The program uses the terminal, and
+//! receives the signals that are sent to this process. Both stop and continue together, and this process ends in the
+//! same way as the program.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -9,7 +10,7 @@ use std::ptr;
 use crate::inherited::{self, Heir};
 use crate::witness::Witness;
 
-/// Blocks all signals while this exists; signals that arrive meanwhile are delivered afterwards.
+/// A guard that blocks all signals while it exists. Signals that arrive in the meantime are delivered afterwards.
 pub struct HeldSignals {
     /// The signals that were blocked before.
     before: libc::sigset_t,
@@ -40,7 +41,8 @@ impl Drop for HeldSignals {
     }
 }
 
-/// Runs the program to its end, as a child that takes this process's place. `meanwhile` is called once it has started.
+/// Runs the program until it ends, as a child that stands in for this process. Calls `meanwhile` once the program has
+/// started.
 ///
 /// # Errors
 /// The program cannot be started.
@@ -55,7 +57,7 @@ pub fn run(
     })
 }
 
-/// Same as [`run`], for a process that uses its standard input and output itself.
+/// Same as [`run`], but this process keeps its standard input and output open, because it uses them itself.
 ///
 /// # Errors
 /// The program cannot be started.
@@ -68,8 +70,8 @@ fn start(
     command: &mut Command,
     meanwhile: impl FnOnce(),
 ) -> io::Result<ExitStatus> {
-    // The witness starts before the program, so that the program receives a group's signals no later than the witness
-    // does.
+    // The witness starts before the program, because the kernel delivers a signal to a group's youngest process first.
+    // So the program always receives such a signal before the witness does.
     let witness = Witness::start();
     if let Some(witness) = &witness {
         witness.watch(command);
