@@ -48,7 +48,7 @@ pub fn find_empty_value(matches: &ArgMatches, command: &Command) -> Option<Strin
         if !is_typed || wanted == MAY_BE_EMPTY || !argument.get_action().takes_values() {
             return None;
         }
-        // In the program's command line only the name must not be empty. Its arguments may be.
+        // The program that the user wants to run must have a name that is not empty, but its arguments may be empty.
         let values = matches.get_raw(id)?;
         let count = if argument.is_trailing_var_arg_set() {
             1

@@ -103,7 +103,7 @@ impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
     }
 }
 
-/// Returns a row of the table as an option of clap.
+/// Converts a row of the table of settings to an option of the command line parser, clap.
 fn argument(row: &'static Setting, of_attach: bool) -> Arg {
     let (help, long) = match row.attach.filter(|help| of_attach && !help.is_empty()) {
         Some(help) => (help.to_owned(), help.to_owned()),

@@ -109,7 +109,7 @@ fn few_descriptors() {
         rlim_cur: 4,
         rlim_max: 4,
     };
-    // SAFETY: reads the local.
+    // SAFETY: the call reads the local.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
 }
 

@@ -150,7 +150,8 @@ fn loaded(loader: &Path, arguments: &[OsString]) -> Option<Result<Program, Strin
             "--" => break Path::new(arguments.next()?),
             "--inhibit-cache" => {}
             "--library-path" => library_path = Some(arguments.next()?.clone()),
-            // Such an option may take its value from the next argument. musl's linker also accepts `OPTION=VALUE`.
+            // The options of `WITH_VALUE` may have their value in the next argument. musl's linker also accepts
+            // `OPTION=VALUE`.
             option if WITH_VALUE.contains(&option) => drop(arguments.next()?),
             option => match option.split_once('=') {
                 Some(("--library-path", value)) => library_path = Some(value.into()),

@@ -131,8 +131,9 @@ impl SystemCallState {
     }
 }
 
-/// Reads the threads of a process into `rank`, and the stacks of those threads that matter. `before` is the processor
-/// time of each thread at the first reading. If the process's memory cannot be read, returns the reason.
+/// Reads the threads of a process into `rank`, and the stacks of its main thread and of the threads for which that one
+/// waits. `before` is the processor time of each thread at the first reading. If the process's memory cannot be read,
+/// returns the reason.
 pub fn look(
     pid: u64,
     before: &Times,

@@ -122,8 +122,8 @@ impl Thread {
         ];
         let is_wait =
             |name: &str| name.starts_with("cu") && waits.iter().any(|wait| name.contains(wait));
-        // Native stacks are read only of threads that sleep. For a thread that spins in the driver the Python function
-        // decides.
+        // Native stacks are read only of sleeping threads, so a thread that spins in the driver has none. Its Python
+        // function shows that it waits.
         let spins =
             |name: &&String| name.contains("synchronize (") && name.contains("/torch/cuda/");
         let python = self.python.first().filter(spins);

@@ -21,7 +21,8 @@ fn proc_file(pid: u64, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/{name}"))
 }
 
-/// Returns the number that a process has in its own PID namespace. `pid` is its number in ours.
+/// Returns the number that a process has in its own PID namespace. `pid` is its number in the namespace of this
+/// command.
 pub fn own_number(pid: u64) -> Option<u64> {
     let status = fs::read_to_string(proc_file(pid, "status")).ok()?;
     let numbers = status

@@ -14,7 +14,7 @@ use tllmprof_control::{Event, LONGEST, Request, Status};
 
 use super::beyond;
 
-/// Time that a process has to answer a request for which it does not have to wait.
+/// Time that a process has to answer a request that it can answer at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub struct Connection {

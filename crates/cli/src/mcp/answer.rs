@@ -11,11 +11,11 @@ use crate::output::json;
 
 /// Maximum length of an answer in bytes. An answer then has at most as many characters.
 const LONGEST: usize = 8000;
-/// The share of the maximum length for messages, and for the answer itself, in bytes. 500 bytes remain for the JSON
-/// around both.
+/// The parts of the maximum length, in bytes, for messages (`MESSAGES`) and for the tool's result (`FIGURES`). The
+/// other 500 bytes are for the JSON around them.
 const MESSAGES: usize = 1000;
 const FIGURES: usize = LONGEST - MESSAGES - 500;
-/// Maximum lengths of a text in a row. The first length is used with which the row is short enough.
+/// Maximum lengths of a text in a row, in bytes. They are tried in this order until the row is short enough.
 const TEXTS: [usize; 4] = [2000, 400, 100, 30];
 
 /// The rows that are wanted of a list.

@@ -23,8 +23,9 @@ impl Interrupts {
 
     /// Begins a capture. Returns false if the client has closed the input, so that the capture must not begin.
     pub fn begin(&self) -> bool {
-        // The order matters, because the input may end in between. If it ends before the check, the check fails. If it
-        // ends later, `end` increases the count that was reset before.
+        // The count is reset before the check, because the input may end at any time on another thread. If it ends
+        // before the check, the check notices that. If it ends later, `end` increases the count again, which stops the
+        // capture.
         self.count.store(0, Ordering::SeqCst);
         !self.is_over.load(Ordering::SeqCst)
     }

@@ -92,7 +92,8 @@ impl<'nvml> Gpu<'nvml> {
         let sample = self.device.gpm_sample()?;
         self.since = clock::monotonic();
         let results = gpm_metrics_get(nvml, last, &sample, &COUNTED.map(|(id, _)| id))?;
-        // For a metric that this GPU does not have, such as NVLink, only that metric's result is an error.
+        // If this GPU does not have a metric, such as NVLink's, only that metric's result is an error, and it is left
+        // out.
         for ((_, metric), result) in COUNTED.iter().zip(results) {
             if let Some(value) = result.ok().and_then(|result| thousandths(result.value)) {
                 values.push((*metric, value));

@@ -156,7 +156,7 @@ fn record(line: &str) -> Result<ReplayRecord> {
 }
 
 impl Boundaries {
-    /// Returns the number of true iterations.
+    /// Returns the number of true iterations, which marks in the stream show.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len()
