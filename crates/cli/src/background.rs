@@ -20,8 +20,8 @@ pub struct Left {
 }
 
 /// Finds the processes that inherited the run's identifier from the program. Processes below another `tllmprof run` are
-/// left out: that command reports them, because all tasks of a job share one run. Processes whose variables this user
-/// may not read are left out too.
+/// left out, because that command reports them. They may have the same identifier, because all tasks of a job share one
+/// run. Processes whose variables this user may not read are left out too.
 pub fn find(run: &RunId) -> Vec<Left> {
     let variable = format!("{}={run}", variable::run);
     let is_of_run = |number: &u64| {

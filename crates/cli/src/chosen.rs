@@ -1,4 +1,4 @@
-//! A view of a record that hides all but some chosen windows.
+//! A view of a record that shows only some of its windows. A window is a range of iterations that was captured.
 
 use std::io;
 

@@ -99,7 +99,8 @@ pub fn tidy(path: &Path) -> PathBuf {
     out
 }
 
-/// Refuses a path that the dynamic linker would read as several paths or as a token.
+/// Refuses a path that the dynamic linker would read as several paths, or in which it would replace a token such as
+/// `$ORIGIN`.
 fn check(library: &Path) -> Result<()> {
     let bytes = library.as_os_str().as_bytes();
     match bytes.iter().find(|byte| b" :$".contains(byte)) {

@@ -19,8 +19,8 @@ use crate::{manners, records};
 const AT_MOST: &str = "--at-most";
 const PER: &str = "--per";
 
-/// The options that the user typed, in the order of the table. With `OF_ATTACH` they are the options of `attach`,
-/// otherwise those of `run` and `env`.
+/// The options that the user typed, in the order of the table of settings. With `OF_ATTACH` they are the options of
+/// `attach`, otherwise those of `run` and `env`.
 #[derive(Debug, Default)]
 pub struct Options<const OF_ATTACH: bool = false>(Vec<Typed>);
 
@@ -49,7 +49,7 @@ pub enum Measures {
 }
 
 impl Measures {
-    /// The options that are added, with their variables.
+    /// Returns the options that these measurements add to those of the user, each with its variable.
     fn added(self) -> &'static [(&'static str, &'static str)] {
         const ADDED: [(&str, &str); 5] = [
             ("--stacks", variable::stacks),
@@ -67,7 +67,7 @@ impl Measures {
 }
 
 impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
-    /// Returns the rows of the table that have an option of this verb.
+    /// Returns the rows of the table of settings that have an option of this verb.
     fn rows() -> impl Iterator<Item = &'static Setting> {
         let is_of = |row: &&Setting| !OF_ATTACH || row.attach.is_some();
         SETTINGS

@@ -135,7 +135,8 @@ impl Job {
         let sender = unsafe { info.si_pid() };
         let witness = self.witness.as_ref();
         let has_witness = witness.and_then(|witness| witness.has_got(signal, sender));
-        // Without a witness: a signal from the terminal goes to the whole group.
+        // Without a witness, only a signal that the kernel sent (for the terminal) is known to have gone to the whole
+        // group.
         let has_group = has_witness.unwrap_or(info.si_code == libc::SI_KERNEL);
         // A program that has left the group would still be in it if it had replaced this process.
         // SAFETY: the call takes no pointers; the child has not been waited for.
@@ -185,12 +186,13 @@ impl Job {
             }
             is_stopped = libc::WIFSTOPPED(status);
             if is_stopped && is_waiting(libc::SIGCONT) {
-                // A sender stopped both, and has continued only this process.
+                // A sender stopped both processes, and has already continued this one. The program is continued below.
                 forget(libc::SIGCONT);
             } else if is_stopped {
                 let signal = libc::WSTOPSIG(status);
                 if let Some(witness) = self.witness.as_ref().filter(|_| signal != libc::SIGSTOP) {
-                    // The stop consumes the signal here, so the witness has to consume its own.
+                    // Stopping this process below consumes its copy of the signal, so the witness has to remove its
+                    // copy, too.
                     witness.has_got(signal, 0);
                 }
                 self.stop_together(true);
@@ -217,8 +219,8 @@ fn stop_by(signal: libc::c_int) {
             libc::raise(signal);
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const one, ptr::null_mut());
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const one, ptr::null_mut());
-            // That signal stops no process in a group without a shell that could continue it. If this process was
-            // stopped, it has been continued.
+            // `signal` stops no process of a group that no shell could continue. If it did stop this process, another
+            // process has continued it by now.
             if is_waiting(libc::SIGCONT) {
                 return;
             }
@@ -242,7 +244,7 @@ fn forget(signal: libc::c_int) {
     take(Some(signal));
 }
 
-/// Removes a pending signal, this one or any, and returns it.
+/// Removes and returns a pending signal: the given one, or any if `signal` is `None`.
 fn take(signal: Option<libc::c_int>) -> Option<libc::c_int> {
     let now = libc::timespec {
         tv_sec: 0,

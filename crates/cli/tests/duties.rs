@@ -296,7 +296,7 @@ fn the_program_inherits_what_the_command_did() {
 struct Listening {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
-    /// The program's process number. In the way `Run` the started process has another number.
+    /// The program's process number. With `Way::Run` the started process is the command, which has another number.
     program: i32,
 }
 

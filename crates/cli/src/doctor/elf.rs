@@ -39,7 +39,8 @@ pub struct Elf {
     rodata: Option<(u64, u64)>,
 }
 
-/// A module that exports CPython's C API, by how the library can enter its interpreter.
+/// The kind of a module that exports CPython's C API. It says whether the library can enter the
+/// module's interpreter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CPython {
     /// CPython has audit hooks, and the module has the GOT slot through which the library enters.

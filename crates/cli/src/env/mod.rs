@@ -197,8 +197,8 @@ impl Arguments {
         })
     }
 
-    /// Returns the variables to print, in the order of the table: those of the options and of this environment, and
-    /// those that all processes of the run must share, such as the run's identifier.
+    /// Returns the variables to print, in the order of the table of settings: those of the options and of this
+    /// environment, and those that all processes of the run must share, such as the run's identifier.
     fn variables(&self, settings: &Settings) -> Result<Variables> {
         let mut given = self.options.given(Measures::All);
         let is_given = |name: &str, given: &[Given]| {
@@ -278,7 +278,7 @@ fn say_if(is_wanted: bool, message: fmt::Arguments<'_>) {
     }
 }
 
-/// Returns the variables of the options and of this environment, in the order of the table.
+/// Returns the variables of the options and of this environment, in the order of the table of settings.
 fn variables(given: &[Given]) -> Variables {
     variable_names()
         // The launcher starts several processes, and each has another rank, so the rank is not set for all of them.

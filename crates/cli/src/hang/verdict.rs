@@ -287,7 +287,8 @@ fn shared(ranks: &[RankState], part: &[usize]) -> BTreeMap<u64, Vec<usize>> {
     users
 }
 
-/// Finds the first collective with a number at which ranks called different operations.
+/// Finds the first collective at which ranks called different operations. The collectives of a communicator are
+/// numbered, and calls with the same number have to match.
 fn mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     let shared = shared(ranks, part);
     let mut shared = shared.iter();
@@ -323,7 +324,7 @@ fn mismatch_in(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerd
         by_operation.sort_by_key(|(_, its)| its.len());
         let (odd, its) = &by_operation[0];
         let (usual, others) = &by_operation[by_operation.len() - 1];
-        // Swapped order: the next collective of one rank is the operation that the other rank called first.
+        // The order is swapped if one rank's next collective is the operation that the other rank called first.
         let next = |index: usize| {
             let place = users.iter().position(|user| *user == index)?;
             calls[place].get(&(number + 1)).map(|call| call.operation)
@@ -1077,7 +1078,7 @@ mod tests {
             Kind::NotEntered,
             "what moves hides nothing"
         );
-        // A ring that another process of the run left is not a reason to call it stuck while other ranks move.
+        // A process that has ended and left its ring does not make the run stuck while the other ranks move.
         let mut moving = super::tests::ranks();
         moving
             .iter_mut()

@@ -31,7 +31,8 @@ pub fn own_number(pid: u64) -> Option<u64> {
     numbers.split_whitespace().last()?.parse().ok()
 }
 
-/// Returns whether a path may lead to another file in the process than here. Returns false if that is unknown.
+/// Returns true if the same path may mean different files in the process `pid` and in this process, as with a
+/// container. Returns false if that is unknown.
 pub fn has_other_files(pid: u64) -> bool {
     let root = |process: &str| {
         let status = fs::metadata(format!("/proc/{process}/root/")).ok()?;

@@ -41,12 +41,12 @@ impl Figures {
         })
     }
 
-    /// The durations of the iterations outside windows, in ticks of the record's clock.
+    /// Returns the durations of the iterations outside windows, in ticks of the record's clock.
     pub const fn durations(&self) -> &Histogram {
         &self.header.outside
     }
 
-    /// The median duration of the iterations outside windows, in nanoseconds.
+    /// Returns the median duration of the iterations outside windows, in nanoseconds.
     pub fn p50(&self) -> Option<u64> {
         self.quantile_of(self.durations(), 0.5)
     }

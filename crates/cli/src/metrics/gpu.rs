@@ -27,7 +27,7 @@ pub type Value = (Metric, u64);
 
 /// A GPU that is sampled.
 pub struct Gpu<'nvml> {
-    /// The number that the GPU has for CUDA in the program.
+    /// The GPU's number in CUDA, as the program sees it.
     pub ordinal: u8,
     device: Device<'nvml>,
     /// The last GPM sample. `None` if the GPU has no GPM (it exists since Hopper), or this user may not read it.
@@ -64,8 +64,8 @@ impl<'nvml> Gpu<'nvml> {
         (new, why)
     }
 
-    /// Returns the metrics since the last call. An error is one of the GPM counters. After an error they are not read
-    /// again.
+    /// Returns the metrics since the last call. An error means that the GPM counters could not be read. They are then
+    /// not read again.
     pub fn take(&mut self, nvml: &'nvml Nvml) -> (MeasuredValues, Result<(), NvmlError>) {
         let mut values = Vec::new();
         let start = self.since;

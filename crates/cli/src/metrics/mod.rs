@@ -119,7 +119,7 @@ fn fork(plan: SamplingPlan) -> Result<(libc::pid_t, UnixStream)> {
         -1 => Err(io::Error::last_os_error()).context("fork"),
         0 => {
             drop(ours);
-            // A panic must not return into the parent's code.
+            // A panic must not unwind into the code that follows the fork in the parent.
             let _ = catch_unwind(AssertUnwindSafe(|| in_child(&plan, theirs)));
             // SAFETY: this ends the process without running any of the parent's clean-up.
             unsafe { libc::_exit(0) }

@@ -18,9 +18,9 @@ pub struct Listed {
 /// The environment variables that decide which numbers CUDA gives to GPUs.
 #[derive(Clone, Default, Debug)]
 pub struct Asked {
-    /// `CUDA_VISIBLE_DEVICES`
+    /// The value of `CUDA_VISIBLE_DEVICES`. `None` if it is not set.
     pub devices: Option<String>,
-    /// `CUDA_DEVICE_ORDER`
+    /// The value of `CUDA_DEVICE_ORDER`. `None` if it is not set.
     pub order: Option<String>,
 }
 

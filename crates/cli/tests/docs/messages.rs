@@ -34,7 +34,7 @@ const MADE_ELSEWHERE: [(&str, usize); 10] = [
     ("session/src/filtered.rs", 1),
 ];
 
-/// Files whose string literals are all lines, or parts of lines.
+/// Files whose string literals are all lines that the library prints, or parts of such lines.
 const TEXTS: [&str; 19] = [
     "capture/src/cupti/mod.rs",
     "capture/src/cupti/refusal.rs",
@@ -57,7 +57,7 @@ const TEXTS: [&str; 19] = [
     "stacks/src/native.rs",
 ];
 
-/// A string literal with fewer words is not a line, but a name or a separator.
+/// A string literal with fewer words is not a line of output, but a name or a separator.
 const LEAST_WORDS: usize = 3;
 
 #[test]

@@ -41,7 +41,7 @@ pub struct BegunProcesses {
 /// A process that is asked to open a window.
 struct Candidate {
     process: Process,
-    /// True if the process has ended.
+    /// True if the process has ended since it was asked.
     is_gone: bool,
 }
 

@@ -33,8 +33,7 @@ pub use read::Windows;
 
 /// Default time from the start of one capture to the start of the next, with `--repeat`.
 const EVERY: Duration = Duration::from_secs(60);
-/// Default time after which a capture gives up if no iteration begins, or after which waiting for a process to listen
-/// ends.
+/// Default time after which a capture gives up because no iteration begins, or no process listens.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 /// Time that a process has to close a window after it was asked to.
 const CLOSING: Duration = Duration::from_secs(30);

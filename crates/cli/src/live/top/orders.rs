@@ -94,7 +94,7 @@ pub fn capturing() -> String {
 
 pub struct Orders {
     to: Sender<Event>,
-    /// Counts requests to stop the capture that is running.
+    /// The number of requests to stop the capture that is running.
     interrupts: Arc<AtomicUsize>,
     running: Option<JoinHandle<()>>,
 }
