@@ -26,7 +26,7 @@ pub const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
 const RING: &str = "tllmprof-%h-%p.ring";
 /// Prefix of marks: empty files, each of which shows that a task of a job has already used the run's folder.
 const MARK: &str = ".task-";
-/// Rounding error of file times, on file systems that store them in whole seconds.
+/// Largest rounding error of file times. Some file systems round them.
 const SLACK: Duration = Duration::from_secs(2);
 /// The largest time by which another machine's clock may lag this one's.
 const MAX_CLOCK_LAG: Duration = Duration::from_millis(100);

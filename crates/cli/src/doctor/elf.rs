@@ -219,7 +219,7 @@ where
         return Ok(());
     };
     // The table is given by its address in memory. The segment that is loaded at this address gives
-    // its offset in the file.
+    // the table's offset in the file.
     let offset = segments.iter().find_map(|segment| {
         let start: u64 = segment.p_vaddr(endian).into();
         let length: u64 = segment.p_filesz(endian).into();
