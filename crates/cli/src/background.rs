@@ -7,19 +7,21 @@ use tllmprof_config::{RunId, variable};
 use crate::live::process_numbers;
 use crate::process_status::ProcessStatus;
 
-/// The kernel's name for processes of this command.
+/// The name that the kernel reports for processes of this command (the `comm` field).
 pub const COMMAND: &str = "tllmprof";
-/// Largest number of ancestors that are checked, as a bound for damaged process trees.
+/// The largest number of ancestors of a process that are checked. The bound ends the search if the process tree
+/// contains a loop.
 const MAX_DEPTH: usize = 256;
 
-/// A process and its name.
+/// A process of the run that is still running.
 pub struct Left {
     pub number: u64,
     pub name: String,
 }
 
-/// The processes that inherited the run's identifier from the program. Processes below another `tllmprof run` belong
-/// to that command, because all tasks of a job share one run. Processes that this user may not read are left out.
+/// Finds the processes that inherited the run's identifier from the program. Processes below another `tllmprof run` are
+/// left out, because that command reports them. They may have the same identifier, because all tasks of a job share one
+/// run. Processes whose variables this user may not read are left out too.
 pub fn find(run: &RunId) -> Vec<Left> {
     let variable = format!("{}={run}", variable::run);
     let is_of_run = |number: &u64| {

@@ -1,4 +1,4 @@
-//! A folder of runs to compare with: the latest ones, each in a folder `NUMBER-NAME` of its own.
+//! The folder of `compare --baseline`: it keeps the latest runs to compare with, each in a subfolder `NUMBER-NAME`.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,15 +11,16 @@ use anyhow::{Context, Result};
 use crate::failure::usage;
 use crate::{output, processes};
 
-/// The number of digits of a run's number, at least.
+/// The minimum number of digits of a run's number. Shorter numbers are padded with zeros.
 const DIGITS: usize = 4;
-/// Maximum number of retries with another number, if another process has taken the first one.
+/// Maximum number of retries with a higher number, if another process has created a folder with the first one.
 const TRIES: u64 = 100;
 
-/// Returns the runs in a folder: folders with records or traces, and records and traces. None if there is no such folder.
+/// Returns the runs in a folder: subfolders that hold records or traces, and single record or trace files. The list is
+/// empty if the folder does not exist.
 ///
 /// # Errors
-/// It cannot be read.
+/// The folder cannot be read.
 pub fn runs(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut runs = Vec::new();
     for path in entries(folder)? {
@@ -52,10 +53,10 @@ fn option(folder: &Path) -> String {
     format!("--baseline {}", folder.display())
 }
 
-/// Checks that runs to compare do not lie in the folder.
+/// Checks that none of the new runs lies in the baseline folder.
 ///
 /// # Errors
-/// One does: it would be compared with itself.
+/// A run lies in the folder, so it would be compared with itself.
 pub fn check_apart(folder: &Path, runs: &[PathBuf]) -> Result<()> {
     let Ok(folder) = folder.canonicalize() else {
         return Ok(());
@@ -70,10 +71,10 @@ pub fn check_apart(folder: &Path, runs: &[PathBuf]) -> Result<()> {
     }
 }
 
-/// Copies runs into the folder, and then removes the oldest of those that were copied there, until `most` are left.
+/// Copies runs into the folder. Then removes the oldest of the copied runs until at most `most` are left.
 ///
 /// # Errors
-/// One cannot be copied or removed.
+/// A run cannot be copied or removed.
 pub fn keep(folder: &Path, new: &[PathBuf], most: usize) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| option(folder))?;
     for run in new {
@@ -91,7 +92,7 @@ pub fn keep(folder: &Path, new: &[PathBuf], most: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the runs that were copied into the folder, with their numbers.
+/// Returns the runs in the folder that this module copied there, with their numbers.
 fn numbered(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let number = |path: PathBuf| {
         let name = path.file_name()?.to_str()?;
@@ -103,10 +104,11 @@ fn numbered(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     Ok(entries(folder)?.into_iter().filter_map(number).collect())
 }
 
-/// Copies a run under the next number. It has its name when it is complete.
+/// Copies a run into the folder under the next free number. The copy is made in a hidden folder, which is renamed when
+/// it is complete, so that no incomplete run is found under the final name.
 fn add(folder: &Path, run: &Path) -> Result<PathBuf> {
     let files = processes::find_files(run)?;
-    // As any folder: others of a team compare with it, too.
+    // Temporary folders are private by default. Other members of a team also compare with this folder.
     let work = tempfile::Builder::new()
         .prefix(".")
         .permissions(fs::Permissions::from_mode(0o777))
@@ -130,10 +132,10 @@ fn add(folder: &Path, run: &Path) -> Result<PathBuf> {
         let mut to = OsString::from(format!("{number:0DIGITS$}-"));
         to.push(&name);
         let to = folder.join(to);
-        // A folder that has files is never replaced.
+        // A rename fails if the target is a folder that contains files, so another process's run is never replaced.
         match fs::rename(work.path(), &to) {
             Ok(()) => {
-                // It is no longer there to be removed.
+                // After the rename the temporary path no longer exists, so it must not be removed on drop.
                 let _ = work.keep();
                 return Ok(to);
             }

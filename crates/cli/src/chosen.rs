@@ -1,20 +1,20 @@
-//! A record of which only some windows are used.
+//! A view of a record that shows only some of its windows. A window is a range of iterations that was captured.
 
 use std::io;
 
 use tllmprof_record::{Damage, Edge, Entry, Event, Header, What};
 use tllmprof_report::{Origin, Recording};
 
-/// A recording without the events of the other windows: those that do not begin with a chosen iteration.
+/// A recording without the events of the windows that were not chosen. A window is chosen by its first iteration.
 pub struct Chosen<R> {
     recording: R,
-    /// Start and end of each of the other windows, in ticks.
+    /// Start and end of each window that is hidden, in ticks of the record's clock.
     others: Vec<(u64, u64)>,
 }
 
 impl<R: Recording> Chosen<R> {
-    /// Keeps the windows that begin with the iterations `firsts`, and with `past` also those that end right before
-    /// them.
+    /// Keeps the windows whose first iteration is in `firsts`. With `past`, also keeps a window that ends at the
+    /// iteration right before one of `firsts`.
     ///
     /// # Errors
     /// The recording cannot be read.
@@ -120,7 +120,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(of(false, &[20]), [(20, 2)]);
-        // The window before 22 is of iterations 20 and 21; none ends right before 30.
+        // Window 20 holds iterations 20 and 21, so it ends right before 22. No window ends right before 30.
         assert_eq!(of(true, &[22, 30]), [(20, 2), (30, 2)]);
         assert_eq!(of(false, &[22]), []);
     }

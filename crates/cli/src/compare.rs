@@ -1,4 +1,4 @@
-//! Two runs side by side, or several of each.
+//! `tllmprof compare`: compares two runs, or several runs on each side.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use crate::failure::usage;
 use crate::processes::Reading;
 use crate::{baseline, manners, output, processes, runs};
 
-/// The exit status when a condition is exceeded, and when the runs do not decide it.
+/// Exit statuses: a condition of `--fail-if` is exceeded, or the runs are too few or too noisy to decide.
 const EXCEEDED: u8 = 3;
 const CANNOT_TELL: u8 = 4;
 
@@ -68,7 +68,7 @@ enum Format {
     Junit,
 }
 
-/// Parses a percentage into a share of 1.
+/// Parses a percentage, such as `2%`, into a fraction (0.02).
 pub fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim();
     let percent = number
@@ -103,7 +103,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// Returns the exit status of a comparison for runs that have nothing to be compared with.
+/// Returns the exit status for new runs while the baseline folder is still empty: success if they can be read.
 fn check_readable(runs: &[PathBuf], arguments: &Arguments) -> Result<ExitCode> {
     for run in runs {
         let files = processes::find_files(run)?;
@@ -115,7 +115,7 @@ fn check_readable(runs: &[PathBuf], arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the runs of both sides.
+/// Returns the runs of the two sides: the base and the other runs.
 fn sides(arguments: &Arguments) -> Result<(&[PathBuf], &[PathBuf])> {
     match (&arguments.base[..], &arguments.other[..]) {
         ([base, other], []) => Ok((std::slice::from_ref(base), std::slice::from_ref(other))),
@@ -135,7 +135,7 @@ fn sides(arguments: &Arguments) -> Result<(&[PathBuf], &[PathBuf])> {
     }
 }
 
-/// Compares and prints; the exit status.
+/// Compares the runs, prints the comparison, and returns the exit status.
 fn show(base: &[PathBuf], other: &[PathBuf], arguments: &Arguments) -> Result<ExitCode> {
     let wanted = Wanted {
         step: arguments.step.as_ref(),
@@ -176,16 +176,16 @@ pub struct Wanted<'a> {
     pub asked: Asked,
 }
 
-/// A comparison, and the exit status by the state of its records.
+/// A comparison, and the exit status that follows from the state of its records (such as damaged).
 pub struct Compared {
     pub comparison: Comparison,
     pub status: ExitCode,
 }
 
-/// Compares the runs of two sides. Returns `None`, after an error was logged, if a file cannot be read.
+/// Compares the runs of two sides. Returns `None` if a file cannot be read; the error has then been logged.
 ///
 /// # Errors
-/// A folder has no record, or records of several runs; or the rule of `--step` cannot be used.
+/// A folder has no record, a folder has records of several runs, or the rule of `--step` cannot be used.
 pub fn compare(
     base: &[PathBuf],
     other: &[PathBuf],
@@ -212,7 +212,7 @@ pub fn compare(
     }))
 }
 
-/// The processes of a run; `None`, after an error was logged, if one of its files cannot be read.
+/// Reads the processes of a run. Returns `None` if one of its files cannot be read; the error has then been logged.
 fn read(
     path: &Path,
     files: &[PathBuf],

@@ -1,4 +1,4 @@
-//! `tllmprof demo`: the main job, on the bundled example.
+//! `tllmprof demo`: captures a window of the bundled example, to show what `tllmprof run` does.
 
 use std::env;
 use std::fs;
@@ -16,9 +16,9 @@ use crate::profiler::NSYS;
 use crate::supervised::{self, HeldSignals};
 use crate::{library, manners, output, processes};
 
-/// The default window.
+/// The default window, as iteration numbers.
 const WINDOW: &str = "5-9";
-/// The name of the example's device on machines without a GPU.
+/// The name of the device that the example reports when it runs on the stand-in for CUDA instead of a GPU.
 const STAND_IN: &str = "stand-in for CUDA";
 /// Duration of the shortest kernel or copy on the stand-in, in nanoseconds. The longest takes five times as long.
 const STAND_IN_WORK: &str = "100000";
@@ -109,7 +109,7 @@ impl Demo {
         }
     }
 
-    /// The device that the example runs on in this environment; `None` if it does not run.
+    /// Returns the name of the device that the example runs on in this environment. `None` if the example does not run.
     fn device(&self) -> Option<String> {
         let mut probe = Command::new(&self.engine);
         probe
@@ -129,20 +129,21 @@ impl Demo {
         output.status.success().then(|| device.to_owned())
     }
 
-    /// The command line that a user would type, ready to run.
+    /// Returns the command line that a user would type, as a command that is ready to run.
     fn command(&self, options: &[&str]) -> Result<Command> {
         let mut command = Command::new(env::current_exe()?);
         command.args(["run", "--window", &self.window, "--step", "cudaGraphLaunch"]);
         command.args(options).arg("--").arg(&self.engine);
         command.args(["--steps", &self.steps.to_string()]);
-        // Variables that are set here are meant for other programs than the example.
+        // Variables of tllmprof in this environment are meant for other programs, and would change the demo.
         for name in variable_names().filter(|name| *name != variable::log) {
             command.env_remove(name);
         }
         Ok(command)
     }
 
-    /// Runs the example on the stand-in in that folder, or on the one that the loader finds by itself.
+    /// Runs the example on the stand-in for CUDA in `folder`. If that is `None`, the loader finds the stand-in by
+    /// itself.
     fn on_the_stand_in(&self, scratch: &Scratch, folder: Option<PathBuf>) -> Result<()> {
         let paths = folder.map(|folder| {
             let rest = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
@@ -162,7 +163,7 @@ impl Demo {
         )
     }
 
-    /// Runs the example and shows the record of its windows.
+    /// Runs the example with a record of its windows, and shows that record.
     fn record(
         &self,
         scratch: &Scratch,
@@ -239,10 +240,11 @@ fn find_engine() -> Result<PathBuf> {
     }
 }
 
-/// The folder with the stand-in for CUDA.
+/// Finds the folder that contains the stand-in for CUDA.
 fn find_stand_in(engine: &Path) -> Result<PathBuf> {
     let beside = folder_of_this_executable()?;
-    // Packaged together, they are in one folder; built together, the example is in the folder's bin/.
+    // In a package the stand-in lies in the example's folder. In a build it lies one level above, because the example
+    // is in `bin/`.
     let of_engine = engine.ancestors().skip(1).take(2).map(Path::to_owned);
     let built = beside.parent().map(|folder| folder.join("standin"));
     of_engine
@@ -261,7 +263,7 @@ fn folder_of_this_executable() -> Result<PathBuf> {
         .to_owned())
 }
 
-/// A child was ended by a signal that was sent to the whole terminal or to this command.
+/// An error: a child was ended by a signal that a user or the system sent to the whole terminal or to this command.
 #[derive(Debug)]
 struct Interrupted(i32);
 
@@ -273,11 +275,11 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// A folder that is removed when the demo ends, also after an interrupt: signals are held back while a child runs,
-/// which gets them itself, and are delivered once the folder is removed.
+/// A temporary folder that is removed when the demo ends, also after an interrupt. While a child runs, signals to this
+/// process are blocked (the child receives its own). They are delivered after the folder has been removed.
 struct Scratch {
     folder: PathBuf,
-    // Dropped last.
+    // The last field, because fields are dropped in order: signals stay blocked until the folder is removed.
     held: HeldSignals,
 }
 
@@ -293,7 +295,7 @@ impl Scratch {
         self.folder.join(name)
     }
 
-    /// Runs the example to its end.
+    /// Runs the example until it ends.
     fn run(&self, command: &mut Command) -> Result<()> {
         command.stdin(Stdio::null());
         let status =

@@ -90,7 +90,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let written = write(&records);
     let read = records.len();
-    // The progress bar is removed before any message.
+    // Dropping the records removes the progress bar, so that it does not mix with the messages below.
     drop(records);
     if let Some(signal) = stopped.signal() {
         return Err(end_by(signal, Some(&out)));
@@ -116,10 +116,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// Writes the tables of records as Parquet into a folder; the exit status, or `None` if there is no record.
+/// Writes the tables of records as Parquet files into a folder. Returns the exit status, or `None` if no file could be
+/// read as a record.
 ///
 /// # Errors
-/// They are of several runs that are not to be merged, or cannot be written.
+/// The records belong to several runs and `merge` is false, or the tables cannot be written.
 pub fn tables(files: &[PathBuf], merge: bool, folder: &Path) -> Result<Option<ExitCode>> {
     let stopped = Stopped::on_signals()?;
     let (records, status) = open(files, &stopped);
@@ -140,7 +141,7 @@ pub fn tables(files: &[PathBuf], merge: bool, folder: &Path) -> Result<Option<Ex
     Ok((!records.is_empty()).then_some(status))
 }
 
-/// A function that writes records to their target.
+/// A function that writes records to their target: a file, a folder, standard output or a collector.
 type Writing = Box<dyn FnOnce(&[Record]) -> Result<Exported>>;
 
 /// Returns the function that writes records to a file, a folder or standard output.
@@ -190,7 +191,7 @@ fn to_file(
     Ok(Box::new(move |records| write(records).with_context(|| out)))
 }
 
-/// Returns the function that sends spans of records to a collector.
+/// Returns the function that sends the spans of records to an OpenTelemetry collector.
 fn to_collector(collector: &Uri) -> Writing {
     let collector = collector.clone();
     Box::new(move |records| {
@@ -202,7 +203,8 @@ fn to_collector(collector: &Uri) -> Writing {
     })
 }
 
-/// Opens records. A file that is not a record, or an incomplete one, is logged; everything readable is exported.
+/// Opens records. Logs each file that is not a record, and each record that is incomplete. Everything that can be read
+/// is exported.
 fn open(files: &[PathBuf], stopped: &Stopped) -> (Vec<Record>, ExitCode) {
     let length = |file: &PathBuf| fs::metadata(file).map_or(0, |status| status.len());
     let total = files.iter().map(length).sum::<u64>();
@@ -216,7 +218,7 @@ fn open(files: &[PathBuf], stopped: &Stopped) -> (Vec<Record>, ExitCode) {
             if is_set.load(Ordering::Relaxed) {
                 return Err(io::Error::other("interrupted"));
             }
-            // No thread panics while holding the lock.
+            // The lock is never poisoned, because no thread panics while it holds the lock.
             if let Ok(mut progress) = progress.lock() {
                 progress.advance(bytes);
             }
@@ -258,7 +260,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     cause.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// A request to stop: the output is removed.
+/// A request to stop by a signal. The unfinished output is then removed.
 struct Stopped {
     is_set: Arc<AtomicBool>,
     signal: Arc<AtomicUsize>,
@@ -272,7 +274,7 @@ impl Stopped {
         };
         let heard = |signal: &i32| !inherited::is_ignored(*signal);
         for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(heard) {
-            // The second signal ends the process at once.
+            // After a first signal has set the flag, a second one ends the process at once.
             flag::register_conditional_default(signal, Arc::clone(&new.is_set))?;
             flag::register_usize(signal, Arc::clone(&new.signal), signal as usize)?;
             flag::register(signal, Arc::clone(&new.is_set))?;
@@ -286,7 +288,7 @@ impl Stopped {
     }
 }
 
-/// Ends the process by this signal; returns an error if that is not possible.
+/// Ends the process by this signal. Returns an error only if the signal does not end the process.
 fn end_by(signal: i32, output: Option<&str>) -> anyhow::Error {
     if let Some(output) = output {
         output::say(format_args!("interrupted: {output} is not written"));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-/// An error with an exit status of its own. Every other error ends with status 1.
+/// An error that carries its exit status. Every other error ends the command with status 1.
 #[derive(Debug)]
 pub struct Failure {
     status: u8,
@@ -23,13 +23,14 @@ pub fn with_status(status: u8, message: impl fmt::Display) -> anyhow::Error {
     .into()
 }
 
-/// An error with its causes. System errors are shown in our words, without their number.
+/// Returns the text of an error and its causes. Errors of the system are reworded, and shown
+/// without their number.
 pub fn text(error: &anyhow::Error) -> String {
     let causes = error.chain().map(|cause| worded(&cause.to_string()));
     causes.collect::<Vec<_>>().join(": ")
 }
 
-/// The text of an error without the system's number.
+/// Returns an error's text without the system's number, ` (os error N)`.
 pub fn worded(said: &str) -> String {
     let said = match said.rsplit_once(" (os error ") {
         Some((said, number)) if number.ends_with(')') => said,

@@ -1,7 +1,7 @@
-//! The state that this process inherited and that the program has to inherit as if it had been started directly:
-//! ignored and blocked signals, open descriptors, the order of the variables, timers.
+//! State that this process inherited and that the program has to inherit too, as if it had been started directly:
+//! ignored and blocked signals, open descriptors, the order of the variables, and timers.
 //!
-//! Rust's runtime changes some of it before `main` and, in `Command`, between fork and exec.
+//! Rust's runtime changes some of this state before `main`, and `Command` changes some between fork and exec.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
@@ -16,19 +16,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::which::{Found, line_of_script, which};
 
-/// Signals whose ignored state changes in this process: the runtime ignores SIGPIPE, and a process that ignores
-/// SIGCHLD cannot wait for its children.
+/// Signals for which this process no longer has the inherited disposition. Rust's runtime ignores SIGPIPE. SIGCHLD gets
+/// its default action, because a process that ignores it cannot wait for its children.
 const CHANGED: [i32; 2] = [libc::SIGPIPE, libc::SIGCHLD];
 
 static IGNORES: [AtomicBool; CHANGED.len()] = [const { AtomicBool::new(false) }; CHANGED.len()];
 static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 static BLOCKED: OnceLock<libc::sigset_t> = OnceLock::new();
 
-/// Variables in which a service manager names the process that they are meant for.
+/// Variables in which a service manager writes a process number. A process uses their settings only if the number is
+/// its own.
 const PROCESS_VARIABLES: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
-/// Identifies the same process by the inode of its pidfd, which a child cannot know before it starts.
+/// The variable that names the intended process by the inode of its pidfd. That inode is not known before a child
+/// starts, so the variable cannot be rewritten for a child.
 const LISTEN_PIDFD: &str = "LISTEN_PIDFDID";
-/// Length of the largest process number in digits, with the terminating zero.
+/// Bytes for the largest process number in decimal, with the terminating zero.
 const LONGEST_NUMBER: usize = 11;
 
 const TIMERS: [libc::c_int; 3] = [libc::ITIMER_REAL, libc::ITIMER_VIRTUAL, libc::ITIMER_PROF];
@@ -55,8 +57,9 @@ extern "C" fn note() {
     let _ = BLOCKED.set(blocked());
 }
 
-/// Opens a file under the lowest free number. Rust's runtime ends a process without standard input or output in which it cannot
-/// open `/dev/null`, as in a container without that; reading and writing fails here, as with a closed one.
+/// Opens a file under the lowest free descriptor. Rust's runtime aborts a process that has no standard input or output
+/// if it cannot open `/dev/null`, for example in a container without that file. Then the root folder is opened: reading
+/// and writing it fails, as with a closed descriptor.
 fn occupy() {
     // SAFETY: the paths are zero-terminated; a descriptor that is opened stays open, and belongs to nothing else.
     unsafe {
@@ -66,7 +69,8 @@ fn occupy() {
     }
 }
 
-/// Returns true if this process had no standard output when it started. Another file is open in its place.
+/// Returns true if standard output was closed when this process started. Its descriptor is then a placeholder, see
+/// `occupy`.
 pub fn has_no_output() -> bool {
     CLOSED[1].load(Ordering::Relaxed)
 }
@@ -81,7 +85,7 @@ pub fn is_ignored(signal: i32) -> bool {
     }
 }
 
-/// The signals that the calling thread has blocked.
+/// Returns the signals that the calling thread has blocked.
 fn blocked() -> libc::sigset_t {
     // SAFETY: all zeros are a signal set; without a new mask the call only writes the old one.
     unsafe {
@@ -91,7 +95,8 @@ fn blocked() -> libc::sigset_t {
     }
 }
 
-/// Replaces this process by `command`, as if the command had been started instead of us. Returns only if that fails.
+/// Replaces this process with `command`, as if the command had been started instead of this process. Returns only if
+/// that fails.
 pub fn exec(command: &mut Command) -> io::Error {
     match hand_on(command, Heir::ThisProcess) {
         Ok(()) => command.exec(),
@@ -99,8 +104,8 @@ pub fn exec(command: &mut Command) -> io::Error {
     }
 }
 
-/// Returns true if a child could not be started because processes, descriptors or memory are used up. The program may still run
-/// in this process's place, by [`exec_instead`].
+/// Returns true if a child could not be started because processes, descriptors or memory are used up. The program can
+/// still run in place of this process, with [`exec_instead`].
 pub fn is_shortage(error: &io::Error) -> bool {
     let shortages = [libc::EAGAIN, libc::EMFILE, libc::ENFILE, libc::ENOMEM];
     error
@@ -108,12 +113,12 @@ pub fn is_shortage(error: &io::Error) -> bool {
         .is_some_and(|it| shortages.contains(&it))
 }
 
-/// Runs a command in this process's place that was to be a child. Returns only if that fails.
+/// Runs a command in place of this process although it was prepared to run as a child. Returns only if that fails.
 pub fn exec_instead(command: &mut Command) -> io::Error {
     command.exec()
 }
 
-/// The process that a program runs in.
+/// The process that becomes the program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Heir {
     ThisProcess,
@@ -146,7 +151,7 @@ pub fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
                     libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC);
                 }
             }
-            // A child that could not be started leaves the program to this process.
+            // The closure also runs without a fork, in `exec_instead`. The steps in this block are only for a child.
             if libc::getpid() != wrapper {
                 for (timer, left) in TIMERS.into_iter().zip(&timers) {
                     if let Some(left) = left {
@@ -154,13 +159,13 @@ pub fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
                     }
                 }
                 libc::prctl(libc::PR_SET_CHILD_SUBREAPER, libc::c_ulong::from(is_reaper));
-                // A SIGKILL for this process is meant for the program.
+                // If this process is killed with SIGKILL, which it cannot pass on, the kernel kills the program too.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 if libc::getppid() != wrapper {
                     libc::_exit(128 | libc::SIGKILL);
                 }
             }
-            // This comes last, because a signal that arrived meanwhile may end the process here.
+            // Unblocking comes last, because a signal that arrived in the meantime may end the process here.
             if let Some(blocked) = &blocked {
                 libc::pthread_sigmask(libc::SIG_SETMASK, blocked, ptr::null_mut());
             }
@@ -170,7 +175,7 @@ pub fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
     Ok(())
 }
 
-/// The remaining time of a timer, if it runs.
+/// Returns the remaining time of a timer, or `None` if it is not running.
 fn running(timer: libc::c_int) -> Option<libc::itimerval> {
     // SAFETY: all zeros are an itimerval, which the call only writes to.
     let (result, left) = unsafe {
@@ -181,7 +186,7 @@ fn running(timer: libc::c_int) -> Option<libc::itimerval> {
     (result == 0 && runs).then_some(left)
 }
 
-/// Stops the timers that were handed to a child.
+/// Stops this process's timers after a child has taken them over.
 pub fn stop_timers() {
     // SAFETY: all zeros are a stopped timer, and the old value is not requested.
     unsafe {
@@ -199,9 +204,9 @@ fn is_subreaper() -> bool {
     is_one != 0
 }
 
-/// Closes the pipes and sockets that this process inherited. The program has them, and the process at the other end
-/// waits for the program to close them. Standard error stays open for messages. Files stay open too, because closing
-/// one releases its locks.
+/// Closes the pipes and sockets that this process inherited. The program has copies of them, and the process at the
+/// other end would wait until this process closes them too. Standard error stays open for messages. Files stay open,
+/// because closing a file releases its locks.
 pub fn release() {
     let is_stream = |descriptor: RawFd| {
         // SAFETY: all zeros are a stat, which the call writes to; the descriptor need not be open.
@@ -247,15 +252,16 @@ unsafe extern "C" {
     static mut environ: *const *const libc::c_char;
 }
 
-/// A program, its arguments and variables, in the form that the kernel takes.
+/// A program, its arguments and its variables, in the form that `execve` takes.
 struct ProgramImage {
-    /// The file, if it is binary: if the kernel does not know its format, no shell must try to read it.
+    /// The program's file if it is binary. If the kernel does not know the format of such a file, no shell must try to
+    /// read it as a script.
     binary: Option<*const libc::c_char>,
     arguments: Vec<*const libc::c_char>,
     variables: Vec<*const libc::c_char>,
-    /// The places into which the child writes its own number.
+    /// Addresses inside the variables where the child writes its process number.
     numbers: Vec<*mut libc::c_char>,
-    /// The memory that all these pointers point to.
+    /// The strings that all these pointers point to.
     _strings: Vec<CString>,
 }
 
@@ -265,12 +271,12 @@ unsafe impl Send for ProgramImage {}
 unsafe impl Sync for ProgramImage {}
 
 impl ProgramImage {
-    /// The variables are exactly those of this process: in their order, including entries without a `=` and
-    /// duplicates.
+    /// Prepares the image of `command`. Its variables are those of this process, with the command's changes: in their
+    /// order, with duplicates and with entries that have no `=`.
     fn new(command: &Command, heir: Heir) -> io::Result<Self> {
         let mut strings = Vec::new();
         let mut add = |bytes: Vec<u8>| -> io::Result<*mut libc::c_char> {
-            // The string is moved into the list; its memory stays in place.
+            // The `CString` moves into the list, but its heap memory stays at the same address.
             strings.push(CString::new(bytes)?);
             Ok(strings
                 .last()
@@ -300,7 +306,7 @@ impl ProgramImage {
                 .iter()
                 .position(|change| change.0.as_bytes() == name)
             {
-                // The first of several entries counts.
+                // If a variable occurs several times, programs read its first entry, so only that one is changed.
                 if let Some(value) = changes[place].1.take() {
                     variables.push(add([name, b"=", value.as_bytes()].concat())?.cast_const());
                 }
@@ -312,7 +318,7 @@ impl ProgramImage {
             if heir == Heir::Child && is_number && value.get(1..) == Some(own.as_bytes()) {
                 let start = [name, b"="].concat();
                 let at = start.len();
-                // Filled with blanks, because a string cannot contain zeros.
+                // Blanks reserve the space, because a `CString` cannot contain zeros.
                 let place = add([start, vec![b' '; LONGEST_NUMBER]].concat())?;
                 variables.push(place.cast_const());
                 numbers.push(place.wrapping_add(at));
@@ -337,8 +343,9 @@ impl ProgramImage {
         })
     }
 
-    /// Becomes the program, finding it like `execvp`. Unlike `execvp`, binary files of an unknown format are not given
-    /// to a shell. Returns the error if that fails. Requires a single thread, between fork and exec.
+    /// Replaces this process with the program, which it finds like `execvp`. Unlike `execvp`, it does not pass a binary
+    /// file of an unknown format to a shell. Returns the error if that fails. Requires that this process has a single
+    /// thread, as between fork and exec.
     fn exec(&mut self) -> io::Error {
         // SAFETY: the lists end with a null pointer, and each number has LONGEST_NUMBER bytes and a zero after them.
         // Nothing else reads the environment: this process has one thread, and ends or becomes another program.
@@ -374,7 +381,7 @@ fn decimal(mut number: u32, digits: &mut [u8; LONGEST_NUMBER]) -> &[u8] {
     }
 }
 
-/// This process's variables, as they were passed to it.
+/// Returns this process's variables in the order in which the kernel passed them.
 fn own_variables() -> impl Iterator<Item = Vec<u8>> {
     let mut list = Vec::new();
     // SAFETY: the list ends with a null pointer, its entries with a zero; nothing here changes variables.
@@ -388,13 +395,13 @@ fn own_variables() -> impl Iterator<Item = Vec<u8>> {
     list.into_iter()
 }
 
-/// Returns whether a service manager expects notices from this process (`sd_notify`). By default it only accepts them
-/// from the process that it started, which it identifies by asking the kernel.
+/// Returns whether a service manager expects notices from this process (`sd_notify`). By default the manager accepts
+/// notices only from the process that it started, and it asks the kernel which process sent a notice.
 pub fn notices_are_expected() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value: OsString| !value.is_empty());
     let own = std::process::id().to_string().into_bytes();
-    // The manager names the process that it started; if that is another one, the variables were inherited from further
-    // up.
+    // `SYSTEMD_EXEC_PID` is the process that the manager started. If that is another process, this one inherited the
+    // variables from an ancestor.
     let other = std::env::var_os("SYSTEMD_EXEC_PID").map(OsString::into_vec);
     is_set("NOTIFY_SOCKET") && other.is_none_or(|process| process == own)
 }

@@ -1,4 +1,4 @@
-//! Finds the preloaded library.
+//! Finds the library that is preloaded into programs, `libtllmprof.so`.
 
 use std::collections::HashSet;
 use std::env;
@@ -13,8 +13,8 @@ use crate::failure::usage;
 use crate::output;
 
 pub const NAME: &str = "libtllmprof.so";
-/// Folders that may hold the library, relative to the folder of this executable: the same folder, an installation, the
-/// other half of a build folder.
+/// Folders that may hold the library, relative to the folder of this executable: that folder itself, the folders of an
+/// installation, and the folders of a build.
 const FOLDERS: [&str; 6] = [
     ".",
     PACKAGED[0],
@@ -23,11 +23,11 @@ const FOLDERS: [&str; 6] = [
     "../release",
     "../debug",
 ];
-/// Folders of packaged files that the command uses, relative to its own folder. The second is for the wheel: `pip
-/// install --target` drops a wheel's folder `lib`.
+/// Folders of packaged files that the command uses, relative to the executable's folder. The second one exists for the
+/// wheel, because `pip install --target` drops a wheel's folder `lib`.
 pub const PACKAGED: [&str; 2] = ["../lib/tllmprof", "../libexec/tllmprof"];
 
-/// The library's absolute path, in a form that LD_PRELOAD accepts.
+/// Returns the library's absolute path, in a form that `LD_PRELOAD` accepts.
 ///
 /// # Errors
 /// The library was not found, or its path cannot be written in `LD_PRELOAD`.
@@ -57,7 +57,7 @@ fn search() -> Result<PathBuf> {
         .iter()
         .map(|folder| tidy(&beside.join(folder)).join(NAME))
         .collect();
-    // One half of a build folder is the folder of this executable.
+    // `../release` or `../debug` may be the executable's folder itself, so candidates repeat. Each is kept once.
     let mut seen = HashSet::new();
     candidates.retain(|candidate| seen.insert(candidate.clone()));
     match candidates.iter().find(|candidate| candidate.is_file()) {
@@ -72,10 +72,10 @@ fn search() -> Result<PathBuf> {
     }
 }
 
-/// Prints the path for `tllmprof --lib`.
+/// Prints the library's path for `tllmprof --lib`.
 ///
 /// # Errors
-/// Those of [`find`], or standard output cannot be written.
+/// The errors of [`find`], or standard output cannot be written.
 pub fn print() -> Result<ExitCode> {
     let mut line = find()?.into_os_string().into_vec();
     line.push(b'\n');
@@ -83,7 +83,8 @@ pub fn print() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The path without `.` and `..`. That is safe because the executable's own path has no symbolic links.
+/// Removes `.` and `..` from a path without reading the file system. That is safe because the path of the executable
+/// contains no symbolic links.
 pub fn tidy(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
@@ -98,7 +99,8 @@ pub fn tidy(path: &Path) -> PathBuf {
     out
 }
 
-/// Refuses a path that the dynamic linker would read as several paths or as a token.
+/// Refuses a path that the dynamic linker would read as several paths, or in which it would replace a token such as
+/// `$ORIGIN`.
 fn check(library: &Path) -> Result<()> {
     let bytes = library.as_os_str().as_bytes();
     match bytes.iter().find(|byte| b" :$".contains(byte)) {
@@ -112,7 +114,7 @@ fn check(library: &Path) -> Result<()> {
     }
 }
 
-/// The value of `LD_PRELOAD` with the library before all other entries.
+/// Returns the value of `LD_PRELOAD` with the library before all existing entries.
 pub fn preload(library: &Path, existing: Option<OsString>) -> OsString {
     let mut value = library.as_os_str().to_owned();
     let Some(existing) = existing else {
@@ -132,7 +134,7 @@ pub fn preload(library: &Path, existing: Option<OsString>) -> OsString {
     value
 }
 
-/// The value of `LD_PRELOAD` without the library, in whatever folder it is.
+/// Returns the value of `LD_PRELOAD` without the library, whatever folder its entry names.
 pub fn without(existing: &OsStr) -> OsString {
     let is_other = |entry: &&[u8]| {
         !entry.is_empty()

@@ -1,7 +1,7 @@
-//! The tllmprof command.
+//! The `tllmprof` command.
 //!
-//! Results go to standard output, everything else to standard error. Exit statuses: 0 for success, 1 if the work
-//! failed, 2 if the command line or a variable is wrong. `run` ends with the status of its program.
+//! Results go to standard output, everything else goes to standard error. The exit status is 0 for success, 1 if the
+//! work failed, and 2 if the command line or a variable is wrong. `run` ends with the status of its program.
 
 mod background;
 mod baseline;

@@ -1,4 +1,4 @@
-//! The options of every verb: `--color`, `--quiet` and `--verbose`; and the capabilities of the terminal.
+//! The options that every verb has (`--color`, `--quiet` and `--verbose`), and the capabilities of the terminal.
 
 use std::borrow::Cow;
 use std::env;
@@ -36,7 +36,7 @@ enum Colour {
 static MANNERS: OnceLock<Manners> = OnceLock::new();
 
 impl Manners {
-    /// Makes these options the ones of this process. Only the first call counts.
+    /// Applies these options to the whole process. Only the first call has an effect.
     pub fn heed(self) {
         let _ = MANNERS.set(self);
     }
@@ -54,7 +54,7 @@ pub fn is_verbose() -> bool {
     manners().verbose
 }
 
-/// The library's log level, if `--quiet` or `--verbose` asks for one.
+/// Returns the library's log level if `--quiet` or `--verbose` sets it.
 pub fn log() -> Option<&'static str> {
     match manners() {
         Manners { quiet: true, .. } => Some("warn"),
@@ -63,7 +63,7 @@ pub fn log() -> Option<&'static str> {
     }
 }
 
-/// The style of text on standard output, or on standard error.
+/// Returns the style of text for a stream: standard output or standard error.
 pub fn style(stream: &impl IsTerminal) -> Style {
     let is_terminal = stream.is_terminal();
     let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
@@ -82,13 +82,13 @@ pub fn style(stream: &impl IsTerminal) -> Style {
     }
 }
 
-/// The style of text on standard output.
+/// Returns the style of text for standard output.
 pub fn stdout() -> Style {
     style(&io::stdout())
 }
 
-/// The colour setting for help texts and for errors in the command line itself, which are printed before the line is
-/// parsed.
+/// Returns the colour setting for help texts and for errors of the command line. Both are printed before the command
+/// line has been parsed, so this reads the words directly.
 pub fn help_colour(arguments: impl Iterator<Item = OsString>) -> ColorChoice {
     let words: Vec<_> = arguments.skip(1).collect();
     let asked = colour_values(&words).find_map(|value| match value.to_str() {
@@ -101,8 +101,8 @@ pub fn help_colour(arguments: impl Iterator<Item = OsString>) -> ColorChoice {
 
 const COLOUR: &str = "--color";
 
-/// The fault of the value of `--color`, which may be the verb that was meant to follow it; `None` if the value is
-/// valid.
+/// Describes an invalid value of `--color`. The value may be the verb that was meant to follow `--color`. Returns
+/// `None` if the value is valid.
 pub fn bad_colour(words: &[OsString]) -> Option<String> {
     let names = Colour::value_variants()
         .iter()
@@ -114,7 +114,7 @@ pub fn bad_colour(words: &[OsString]) -> Option<String> {
     Some(format!("{COLOUR} \"{value}\": wanted: {wanted}"))
 }
 
-/// The values of `--color` among the words of a command line.
+/// Returns the values of `--color` among the words of a command line.
 fn colour_values(words: &[OsString]) -> impl Iterator<Item = &OsStr> {
     let own = words.iter().take_while(|word| *word != "--").enumerate();
     own.filter_map(
@@ -140,7 +140,7 @@ fn names_utf8(locale: &OsStr) -> bool {
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// Characters that are replaced if the locale is not UTF-8; µs becomes us.
+/// Characters that are replaced if the locale is not UTF-8. For example `µs` becomes `us`.
 const SPELLED: [(char, &str); 6] = [
     ('µ', "u"),
     ('−', "-"),
@@ -150,7 +150,8 @@ const SPELLED: [(char, &str); 6] = [
     ('×', "x"),
 ];
 
-/// A text in the locale's spelling. Names of the program are left as they are.
+/// Returns a text in characters that the locale can show. Characters outside `SPELLED`, such as those in names of the
+/// program, are left as they are.
 pub fn spelled(text: &str) -> Cow<'_, str> {
     match is_utf8() {
         true => Cow::Borrowed(text),

@@ -1,4 +1,4 @@
-//! Files for packages that are generated from the command's own options: completions and manual pages.
+//! Generates the files that packages ship: shell completions and manual pages, from the command's options.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -34,11 +34,11 @@ pub fn completions(arguments: &Completions, mut command: Command) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a page for the command, and one for each visible verb.
+/// Writes a manual page for the command, and one for each visible verb.
 pub fn run(arguments: &Arguments, mut command: Command) -> Result<ExitCode> {
     fs::create_dir_all(&arguments.folder)
         .with_context(|| arguments.folder.display().to_string())?;
-    // Building the command replaces the names of verbs by those that are typed.
+    // `build` changes the names of verbs to those that users type, so it runs before they are read.
     command.build();
     let verbs: Vec<_> = command.get_subcommands().cloned().collect();
     for (page, of) in std::iter::once(("tllmprof".to_owned(), command)).chain(

@@ -1,4 +1,4 @@
-//! Errors of the command line, in one line each; clap's own text has several lines and the usage.
+//! Errors of the command line, in one line each. The texts of clap have several lines and repeat the usage.
 
 use std::env;
 use std::error::Error as _;
@@ -14,14 +14,15 @@ use tllmprof_config::error::shown;
 use crate::failure::worded;
 use crate::{manners, output};
 
-/// Names of values that are numbers and times, which users may type with a minus sign.
+/// Names of option values that are numbers or times. Users may type such values with a minus sign.
 const NUMBERS: [&str; 5] = ["N", "W", "LIST", "SIZE", "TIME"];
 /// Names of values that are paths.
 const PATHS: [&str; 6] = ["BINARY", "DIR", "FILE", "OUT", "PATH", "RECORD"];
-/// The name of values that may be empty, for no arguments.
+/// The name of values that may be empty, which means that there are no arguments.
 const MAY_BE_EMPTY: &str = "ARGS";
 
-/// Lets options with numbers take values that begin with a minus sign, so that their own parsers report the error.
+/// Lets options with numbers accept values that begin with a minus sign. Otherwise clap takes such a value for an
+/// option, and the option's parser cannot report the real error.
 pub fn prepare(command: Command) -> Command {
     let command = command.mut_args(|argument| {
         let is_number = NUMBERS.contains(&value_name(&argument).as_str());
@@ -38,7 +39,7 @@ fn value_name(argument: &Arg) -> String {
     names.first().map(ToString::to_string).unwrap_or_default()
 }
 
-/// Describes the first empty value, such as that of a shell variable that is not set.
+/// Describes the first value that is empty, for example because it came from a shell variable that is not set.
 pub fn find_empty_value(matches: &ArgMatches, command: &Command) -> Option<String> {
     let problem = command.get_arguments().find_map(|argument| {
         let id = argument.get_id().as_str();
@@ -47,7 +48,7 @@ pub fn find_empty_value(matches: &ArgMatches, command: &Command) -> Option<Strin
         if !is_typed || wanted == MAY_BE_EMPTY || !argument.get_action().takes_values() {
             return None;
         }
-        // The arguments of a program can be empty, but not its name.
+        // The program that the user wants to run must have a name that is not empty, but its arguments may be empty.
         let values = matches.get_raw(id)?;
         let count = if argument.is_trailing_var_arg_set() {
             1
@@ -80,7 +81,7 @@ fn describe_empty(name: &str, value: &OsStr, wanted: &str) -> String {
     format!("{name} \"{value}\": an empty {what} (wanted: {wanted})")
 }
 
-/// Prints the error of the command line, or the help that was asked for, and ends the process.
+/// Prints the error of the command line, or the help or version that the user requested. Then ends the process.
 pub fn refuse(error: &clap::Error, command: &Command) -> ! {
     use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     let kind = error.kind();
@@ -102,12 +103,13 @@ pub fn refuse(error: &clap::Error, command: &Command) -> ! {
     std::process::exit(error.exit_code())
 }
 
-/// Describes the fault of these words, in one line.
+/// Describes in one line what is wrong with these words of the command line.
 pub fn describe(error: &clap::Error, command: &Command, words: &[OsString]) -> String {
     in_context(error, command, words).unwrap_or_else(|| line(error))
 }
 
-/// Describes errors for which clap names a correct word, or a value without its option.
+/// Describes an error for which clap suggests the correct word, or which is about a value without its option. Returns
+/// `None` for other errors.
 fn in_context(error: &clap::Error, command: &Command, words: &[OsString]) -> Option<String> {
     match error.kind() {
         ErrorKind::InvalidSubcommand => manners::bad_colour(words),
@@ -153,7 +155,7 @@ fn in_context(error: &clap::Error, command: &Command, words: &[OsString]) -> Opt
     }
 }
 
-/// The option and the value of a word that has both.
+/// Splits a word such as `--option=value` into the option and the value.
 fn with_equals(word: &OsStr) -> Option<(String, &OsStr)> {
     let at = word.as_bytes().iter().position(|byte| *byte == b'=')?;
     let (option, value) = word.as_bytes().split_at(at);
@@ -163,7 +165,7 @@ fn with_equals(word: &OsStr) -> Option<(String, &OsStr)> {
         .then(|| (option.to_owned(), OsStr::from_bytes(&value[1..])))
 }
 
-/// The option before this word, if it takes a value as a separate word.
+/// Returns the option before the word at `place`, if that option takes a value as a separate word.
 fn option_before(words: &[OsString], place: usize, command: &Command) -> Option<String> {
     let option = words.get(place.checked_sub(1)?)?.to_str()?;
     let long = option.strip_prefix("--")?;
@@ -193,7 +195,7 @@ fn line(error: &clap::Error) -> String {
         ContextKind::SuggestedValue,
     ];
     let meant = meant.into_iter().find_map(text).or_else(|| {
-        // The other tips are about words that begin with a dash.
+        // clap's other suggestions are about words that begin with a dash, and do not apply here.
         let tip = text(ContextKind::Suggested)?;
         Some(tip.strip_suffix("' exists")?.strip_prefix('\'')?.to_owned())
     });
@@ -261,7 +263,7 @@ fn line(error: &clap::Error) -> String {
     }
 }
 
-/// The name of an argument without its value: `--to` of `--to <FORMAT>`, `PID` of `[PID]...`.
+/// Returns the name of an argument without its value: `--to` for `--to <FORMAT>`, `PID` for `[PID]...`.
 fn name(argument: &str) -> &str {
     match argument.starts_with('-') {
         true => argument.split([' ', '[', '=']).next().unwrap_or(argument),

@@ -15,11 +15,12 @@ use tllmprof_config::{
 use crate::failure::{usage, worded};
 use crate::{manners, records};
 
-/// The two options that together set one variable.
+/// The two options that together set one variable, the limit of windows that open by themselves.
 const AT_MOST: &str = "--at-most";
 const PER: &str = "--per";
 
-/// The options that were typed, in the order of the table. `OF_ATTACH`: those of `attach` instead of `run` and `env`.
+/// The options that the user typed, in the order of the table of settings. With `OF_ATTACH` they are the options of
+/// `attach`, otherwise those of `run` and `env`.
 #[derive(Debug, Default)]
 pub struct Options<const OF_ATTACH: bool = false>(Vec<Typed>);
 
@@ -29,7 +30,7 @@ struct Typed {
     value: OsString,
 }
 
-/// A variable that an option sets.
+/// A variable, the value that an option sets it to, and that option.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Given {
     pub option: &'static str,
@@ -37,18 +38,18 @@ pub struct Given {
     pub value: OsString,
 }
 
-/// The automatic measurements for a run whose user chose no window.
+/// The measurements that are switched on automatically for a run whose user chose no window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Measures {
     All,
-    /// No kernels: the PyTorch profiler uses CUPTI, and the automatic window is too long for it.
+    /// Everything except kernels. The PyTorch profiler also uses CUPTI, and the automatic window is too long for it.
     WithoutKernels,
     /// Only times and calls.
     Nothing,
 }
 
 impl Measures {
-    /// The options that are added, with their variables.
+    /// Returns the options that these measurements add to those of the user, each with its variable.
     fn added(self) -> &'static [(&'static str, &'static str)] {
         const ADDED: [(&str, &str); 5] = [
             ("--stacks", variable::stacks),
@@ -66,7 +67,7 @@ impl Measures {
 }
 
 impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
-    /// Rows that have one of these options.
+    /// Returns the rows of the table of settings that have an option of this verb.
     fn rows() -> impl Iterator<Item = &'static Setting> {
         let is_of = |row: &&Setting| !OF_ATTACH || row.attach.is_some();
         SETTINGS
@@ -75,7 +76,7 @@ impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
             .filter(is_of)
     }
 
-    /// The value of an option that was typed.
+    /// Returns the value of an option, if the user typed that option.
     pub fn value(&self, option: &str) -> Option<&OsStr> {
         let typed = self.0.iter().find(|typed| typed.setting.option == option);
         typed.map(|typed| typed.value.as_os_str())
@@ -85,12 +86,12 @@ impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
         self.value(option).is_some()
     }
 
-    /// The first of the options that were typed.
+    /// Returns the first of the typed options, in the order of the table.
     pub fn first(&self) -> Option<&'static str> {
         self.0.first().map(|typed| typed.setting.option)
     }
 
-    /// The variables of the typed options.
+    /// Returns the variables that the typed options set.
     pub fn typed(&self) -> impl Iterator<Item = Given> {
         self.0.iter().filter_map(|Typed { setting, value }| {
             Some(Given {
@@ -102,7 +103,7 @@ impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
     }
 }
 
-/// A row as an option of clap.
+/// Converts a row of the table of settings to an option of the command line parser, clap.
 fn argument(row: &'static Setting, of_attach: bool) -> Arg {
     let (help, long) = match row.attach.filter(|help| of_attach && !help.is_empty()) {
         Some(help) => (help.to_owned(), help.to_owned()),
@@ -162,7 +163,7 @@ impl<const OF_ATTACH: bool> FromArgMatches for Options<OF_ATTACH> {
 }
 
 impl Options {
-    /// The variables that these options set. `measures`: the automatic measurements that are added.
+    /// Returns the variables that these options set. `measures` names the automatic measurements to add.
     pub fn given(&self, measures: Measures) -> Vec<Given> {
         let mut given: Vec<_> = self.typed().collect();
         let mut set = |option, variable, value: Option<OsString>| {
@@ -175,7 +176,7 @@ impl Options {
                 });
             }
         };
-        // Without a window in an option or a variable, the run measures steady iterations.
+        // If neither an option nor a variable chooses a window, the run measures steady iterations.
         let is_asked = self.has("--window") || variable::windows.split(' ').any(is_set);
         if !is_asked {
             let windows = variable::windows.split(' ').next().unwrap_or_default();
@@ -199,7 +200,8 @@ impl Options {
         given
     }
 
-    /// The automatic measurements if the user chose no window.
+    /// Returns the automatic measurements that apply when the user chose no window. Some options and variables reduce
+    /// them.
     fn measures(&self, measures: Measures) -> Measures {
         let has_torch_trace = self.has("--torch-trace") || is_set(variable::torch_trace);
         match measures {
@@ -209,7 +211,8 @@ impl Options {
         }
     }
 
-    /// The limit of windows that open by themselves, as `WINDOWS/TIME`.
+    /// Returns the limit of windows that open by themselves, in the form `WINDOWS/TIME`. `None` if neither option was
+    /// typed.
     fn at_most(&self) -> Option<OsString> {
         let (at_most, per) = (self.value(AT_MOST), self.value(PER));
         at_most.or(per)?;
@@ -219,7 +222,7 @@ impl Options {
         Some(value)
     }
 
-    /// The error of a variable, worded for the option that was typed for it.
+    /// Returns the error of a variable. If an option set the variable, the text names that option instead.
     fn usage_error(&self, bad: &BadValue, given: &[Given]) -> anyhow::Error {
         let Some(given) = given.iter().find(|given| given.variable == bad.name) else {
             return usage(bad);
@@ -245,7 +248,7 @@ impl Options {
         ))
     }
 
-    /// A text in which each variable that is not set in this environment is replaced by its option.
+    /// Replaces each variable in a text by its option, unless the variable is set in this environment.
     fn in_options(&self, text: &str) -> String {
         let mut out = String::new();
         let is_of_name = |c: char| c == '_' || c.is_ascii_alphanumeric();
@@ -270,21 +273,21 @@ impl Options {
         out
     }
 
-    /// The source of a setting: its option if that was typed, else its variable.
+    /// Returns the name of a setting's source: the option if the user typed it, otherwise the variable.
     fn given_by(&self, option: &'static str, variable: &'static str) -> &'static str {
         if self.has(option) { option } else { variable }
     }
 
-    /// Checks the paths, except that of the record, that a program on this machine is given.
+    /// Checks the paths that a program on this machine will write to, except the path of the record.
     ///
     /// # Errors
-    /// A file of PyTorch's profiler or the ring cannot be created, or a folder of sockets cannot be used.
+    /// The file of PyTorch's profiler or the ring cannot be created, or the folder of control sockets cannot be used.
     pub fn check_places(&self, settings: &Settings) -> Result<()> {
         if let Some(trace) = &settings.torch_trace {
             let by = self.given_by("--torch-trace", variable::torch_trace);
             let typed = PathBuf::from(format!("{}{}", trace.stem, trace.extension));
             let name = PathBuf::from(format!("{}-rank-0{}", trace.stem, trace.extension));
-            // The profiler creates missing folders.
+            // The profiler creates missing folders, so the nearest folder that exists is checked.
             let folder = parent(&typed).ancestors().find(|folder| folder.exists());
             records::check_can_create((by, &typed), folder.unwrap_or(Path::new(".")), true, &name)?;
         }
@@ -320,17 +323,17 @@ impl Options {
         Ok(())
     }
 
-    /// Returns whether no record is wanted.
+    /// Returns whether the user wants no record.
     pub fn no_trace(&self) -> bool {
         self.has("--no-trace")
     }
 
-    /// Returns whether the GPUs are to be sampled. There is no variable for this, because the command does it.
+    /// Returns whether the command samples the GPUs. No variable sets this, because the library does not take part.
     pub fn gpu_metrics(&self) -> bool {
         self.has("--gpu-metrics")
     }
 
-    /// The settings that the library will read: those of this environment, overridden by the options.
+    /// Returns the settings that the library will read: those of this environment, overridden by the typed options.
     ///
     /// # Errors
     /// A value does not parse, or contradicts another one.
@@ -347,7 +350,8 @@ impl Options {
         Ok(settings)
     }
 
-    /// The task of a launcher's job that this process is, if the run has only the job's identifier.
+    /// Returns the name of this process's task in a launcher's job. `None` unless the run has the job's identifier and
+    /// the user set none.
     pub fn task(&self, settings: &Settings) -> Option<String> {
         let is_named = self.has("--run") || is_set(variable::run);
         settings.run.as_ref().filter(|_| !is_named)?;
@@ -357,7 +361,8 @@ impl Options {
         Some(format!("{host}-{rank}"))
     }
 
-    /// The intended option, if the program's name is a value that an option only takes after an equals sign.
+    /// Returns the option that the user probably meant, if the program's name is really the value of an option that
+    /// takes values only after an equals sign (such as `--stacks=100` typed as `--stacks 100`).
     pub fn meant(&self, name: &OsStr) -> Option<String> {
         let name = name.to_str().filter(|name| !name.is_empty())?;
         let takes = |typed: &&Typed| {
@@ -370,7 +375,7 @@ impl Options {
     }
 }
 
-/// The folder of a file.
+/// Returns the folder of a file; `.` if the path has none.
 fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
@@ -382,7 +387,7 @@ fn is_set(name: &str) -> bool {
     env::var_os(name).is_some_and(|value| !value.is_empty())
 }
 
-/// The value of a variable, with these typed options applied.
+/// Returns the value of a variable: the one that a typed option sets, otherwise that of the environment.
 pub fn lookup(given: &[Given], name: &str) -> Option<OsString> {
     match given.iter().find(|given| given.variable == name) {
         Some(given) => Some(given.value.clone()),
@@ -499,7 +504,7 @@ mod tests {
             .options
     }
 
-    /// The words that set an option to the example of its row.
+    /// Returns the words of a command line that set an option to the example value of its row.
     fn words(row: &Setting) -> Vec<String> {
         let (option, example) = (row.option.to_owned(), row.example);
         let example = example
@@ -515,7 +520,7 @@ mod tests {
 
     #[test]
     fn an_option_and_its_variable_give_the_same_setting() {
-        // Some settings only have an effect together with others.
+        // Some settings are only valid, or only have an effect, together with others. These are set in addition.
         let beside = [
             ("TLLMPROF_WHERE", "tokens>1"),
             ("TLLMPROF_WHEN", "wait > 1s"),

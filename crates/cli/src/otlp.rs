@@ -1,4 +1,4 @@
-//! Spans for an OpenTelemetry collector, by OTLP over HTTP.
+//! Sends spans to an OpenTelemetry collector, using OTLP over HTTP.
 
 use std::env;
 use std::fs;
@@ -12,13 +12,13 @@ use ureq::Agent;
 use ureq::http::{HeaderName, HeaderValue, Uri};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
-/// Path of traces in the protocol.
+/// The path in a collector's URL to which the protocol sends traces.
 const TRACES: &str = "/v1/traces";
 
-/// Time within which a request has to end.
+/// Time after which a request fails.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// OpenTelemetry's variables for exporters; those for traces take precedence.
+/// OpenTelemetry's variables for exporters, in order of precedence: those for traces come first.
 const HEADERS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
     "OTEL_EXPORTER_OTLP_HEADERS",
@@ -28,7 +28,7 @@ const CERTIFICATE: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_CERTIFICATE",
 ];
 
-/// Parses a collector's address; its path is [`TRACES`] by default.
+/// Parses a collector's address. If the address has no path, [`TRACES`] is used.
 pub fn collector(text: &str) -> Result<Uri, String> {
     const WANTED: &str = "wanted: http://HOST:PORT or https://HOST:PORT of a collector, such as http://localhost:4318";
     let uri: Uri = text
@@ -48,7 +48,7 @@ pub fn collector(text: &str) -> Result<Uri, String> {
     Uri::from_parts(parts).map_err(|error| format!("{error} ({WANTED})"))
 }
 
-/// The first of these variables that is set and not blank, and its value.
+/// Returns the name and value of the first of these variables that is set and not blank.
 fn variable(names: [&'static str; 2]) -> Option<(&'static str, String)> {
     let value = |name| Some((name, env::var(name).ok()?));
     names
@@ -57,7 +57,7 @@ fn variable(names: [&'static str; 2]) -> Option<(&'static str, String)> {
         .find(|(_, value)| !value.trim().is_empty())
 }
 
-/// Parses `KEY=VALUE,…` with percent-encoded values.
+/// Parses a list `KEY=VALUE,…` whose values are percent-encoded.
 fn headers(text: &str) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
     let pairs = text.split(',').filter(|pair| !pair.trim().is_empty());
     let header = |pair: &str| {
@@ -73,7 +73,7 @@ fn headers(text: &str) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
         .collect()
 }
 
-/// Decodes each `%XX`; `None` if one is invalid.
+/// Decodes each `%XX` of a text. Returns `None` if an escape is invalid.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let mut parts = text.split('%');
     let mut bytes = parts.next()?.as_bytes().to_vec();
@@ -85,7 +85,8 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The trusted certificates: those of a file, or those of the system.
+/// Returns the certificates to trust: those in the file that a variable names, otherwise those of
+/// the system.
 fn trusted() -> Result<RootCerts> {
     let Some((name, path)) = variable(CERTIFICATE) else {
         return Ok(RootCerts::PlatformVerifier);
@@ -104,10 +105,10 @@ fn trusted() -> Result<RootCerts> {
     Ok(RootCerts::from(certificates))
 }
 
-/// Sends the spans of records to a collector. Returns their number.
+/// Sends the spans of records to a collector. Returns the number of spans.
 pub fn send(records: &[Record], to: &Uri) -> Result<u64> {
     let headers = match variable(HEADERS) {
-        // The value may be a secret, so it is not shown.
+        // The value may contain a secret, so errors do not show it.
         Some((name, value)) => headers(&value).map_err(|why| anyhow::anyhow!("{name}: {why}"))?,
         None => Vec::new(),
     };

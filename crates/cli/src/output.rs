@@ -11,10 +11,11 @@ use tllmprof_report::write_json;
 
 use crate::{inherited, manners};
 
-/// Messages that are held back while other code has the terminal.
+/// Messages that are held back while other code, such as a full-screen view, uses the terminal. `None` if messages are
+/// written at once.
 static KEPT: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
-/// While this exists, messages are kept; those that were not taken are written when it is dropped.
+/// A guard: while it exists, messages are held back. When it is dropped, the messages that were not taken are written.
 pub struct Kept(());
 
 impl Kept {
@@ -23,7 +24,7 @@ impl Kept {
         Self(())
     }
 
-    /// The messages since the last call.
+    /// Removes and returns the messages that were held back since the last call.
     pub fn take(&self) -> Vec<String> {
         kept().as_mut().map(mem::take).unwrap_or_default()
     }
@@ -47,17 +48,17 @@ pub fn has_terminal() -> bool {
     io::stderr().is_terminal() && kept().is_none()
 }
 
-/// Makes a write beyond the limit for files (`ulimit -f`) fail, so that an unfinished file is removed. Otherwise the
-/// kernel would end the process.
+/// Makes a write fail if it exceeds the file size limit (`ulimit -f`), so that the unfinished file can be removed.
+/// Without this the kernel would end the process with SIGXFSZ.
 pub fn survive_size_limits() {
     if !inherited::is_ignored(libc::SIGXFSZ) {
-        // A handler is needed because started programs would inherit an ignored signal. With the default action the
-        // signal ends this process.
+        // A handler is installed instead of ignoring the signal, because programs that this process starts would
+        // inherit an ignored signal.
         let _ = signal_hook::flag::register(libc::SIGXFSZ, Arc::default());
     }
 }
 
-/// Standard output.
+/// Returns standard output.
 ///
 /// # Errors
 /// This process has no standard output.
@@ -68,7 +69,7 @@ pub fn stdout() -> io::Result<Stdout> {
     }
 }
 
-/// Writes a result. A reader that closes the pipe early is not an error.
+/// Writes a result to standard output. A reader that closes the pipe early is not an error.
 pub fn print(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = stdout()?.lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -77,12 +78,12 @@ pub fn print(bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Writes a result that is text for people.
+/// Writes a text for people to standard output, in characters that the locale can show.
 pub fn text(text: &str) -> io::Result<()> {
     print(manners::spelled(text).as_bytes())
 }
 
-/// Writes a result in pieces, otherwise like [`print`].
+/// Writes a result in pieces, with the function `write`. Otherwise like [`print`].
 pub fn write(
     write: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<()>,
 ) -> io::Result<()> {
@@ -93,7 +94,7 @@ pub fn write(
     }
 }
 
-/// Writes an error or a warning, in the same form as the preloaded library.
+/// Writes an error or a warning to standard error, in the same form as the preloaded library does.
 pub fn say(message: fmt::Arguments<'_>) {
     let line = printable(message);
     if let Some(kept) = kept().as_mut() {
@@ -103,14 +104,14 @@ pub fn say(message: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "tllmprof: {}", manners::spelled(&line));
 }
 
-/// Writes useful information, unless `--quiet` was given.
+/// Writes an informative message to standard error, unless `--quiet` was given.
 pub fn note(message: fmt::Arguments<'_>) {
     if !manners::is_quiet() {
         say(message);
     }
 }
 
-/// Writes details of the work, if `--verbose` was given.
+/// Writes details of the work to standard error, if `--verbose` was given.
 pub fn detail(message: fmt::Arguments<'_>) {
     if manners::is_verbose() {
         say(message);
@@ -128,7 +129,7 @@ pub fn write_error(text: &str) {
 /// Returns a value as JSON in one line.
 pub fn json(value: &(impl Serialize + ?Sized)) -> String {
     let mut json = Vec::new();
-    // Writing to a vector cannot fail, and JSON is text.
+    // Writing to a vector cannot fail, and JSON is always valid UTF-8.
     let _ = write_json(&value, &mut json);
     String::from_utf8(json)
         .unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Writes the page of a report.
+//! Writes a report as an HTML page.
 
 use std::io::{BufWriter, Write};
 
@@ -13,12 +13,12 @@ use crate::processes::Reading;
 use crate::progress::Counted;
 use crate::{output, parallel, processes, traces};
 
-/// GPU metrics, by the boot ID of their machine.
+/// Samples of GPU metrics for each machine, which is identified by its boot ID.
 #[derive(Default)]
 pub struct Measured(Vec<(String, Vec<MetricSample>)>);
 
 impl Measured {
-    /// The metrics in all records, including those of records that belong to no process.
+    /// Collects the metrics of all records. A record may contain only metrics and belong to no process of the program.
     pub fn from_processes(processes: &[Process]) -> Self {
         let with = processes
             .iter()
@@ -29,8 +29,8 @@ impl Measured {
     }
 }
 
-/// Writes a report's page: the file is complete or absent. Without a target the page goes to standard output.
-/// `are_some`: the processes have only some of their records' windows.
+/// Writes a report's page to a file, which is complete or absent, or to standard output if there is no target.
+/// `are_some` means that the processes contain only some of the windows of their records.
 ///
 /// # Errors
 /// The page cannot be written.
@@ -56,7 +56,7 @@ pub fn write(
     Ok(target.keep()?)
 }
 
-/// The events of a process; `None` if its file can no longer be read.
+/// Reads the events of a process for the page's timeline. Returns `None` if its file can no longer be read.
 fn timeline(
     process: &Process,
     measured: &Measured,

@@ -4,10 +4,10 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Largest number of threads; each takes memory.
+/// The largest number of threads. More threads would need more memory.
 const THREADS: usize = 8;
 
-/// The results of `work` for each item, in their order.
+/// Calls `work` for each item on several threads. Returns the results in the order of the items.
 pub fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let some = || {

@@ -3,16 +3,16 @@
 use std::fs;
 use std::str::FromStr;
 
-/// The fields of a process's `stat` file. A name may itself contain parentheses and need not be UTF-8.
+/// The fields of a process's `stat` file. The name of a process may contain parentheses, and need not be UTF-8.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProcessStatus {
     pub name: String,
-    /// The fields from the third on.
+    /// The fields after the name, beginning with the third field of the file (the state).
     fields: Vec<String>,
 }
 
 impl ProcessStatus {
-    /// Reads the status of a process; `None` if there is no such process or it cannot be read.
+    /// Reads the status of a process. Returns `None` if the process does not exist or cannot be read.
     pub fn read(number: u64) -> Option<Self> {
         let text = fs::read(format!("/proc/{number}/stat")).ok()?;
         Self::parse(&String::from_utf8_lossy(&text))
@@ -26,7 +26,7 @@ impl ProcessStatus {
         })
     }
 
-    /// Returns a field by its number in proc_pid_stat(5), from 3.
+    /// Returns a field by its number in the manual page proc_pid_stat(5). The smallest number is 3.
     pub fn field<T: FromStr>(&self, number: usize) -> Option<T> {
         self.fields.get(number.checked_sub(3)?)?.parse().ok()
     }

@@ -1,4 +1,4 @@
-//! Reads the processes in files.
+//! Reads files (records, nsys exports and PyTorch traces) into the processes that they describe.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -22,14 +22,14 @@ use crate::{output, parallel, traces};
 /// Options for reading traces of other profilers.
 #[derive(Clone, Copy, Default)]
 pub struct Reading<'a> {
-    /// The layers of the CUDA graphs in nsys exports.
+    /// The layers of CUDA graphs, from a record of the same program. nsys exports do not contain them.
     pub scopes: Option<&'a Scopes>,
-    /// The step rule.
+    /// The rule that says what an iteration is, for traces that have none of their own.
     pub step: Option<&'a Step>,
 }
 
 impl<'a> Reading<'a> {
-    /// Checks that the rule of `--step` can be used with these files.
+    /// Returns the options for reading these files, after a check that the rule of `--step` can be used with them.
     ///
     /// # Errors
     /// The rule names calls that traces do not hold, or none of the files is a trace.
@@ -59,9 +59,9 @@ pub fn step(text: &str) -> Result<Step, Problem> {
     Step::parse(text)
 }
 
-/// Reads the processes of some files, and logs the files that cannot be read. Returns whether any failed. A file of a
-/// process that was killed before it recorded anything is logged too, and counts as a failure only if there is no
-/// other file.
+/// Reads the processes of some files, and logs each file that cannot be read. Also returns whether any file failed. A
+/// record of a process that was killed before it recorded anything is logged too. It counts as a failure only if no
+/// other file has a process.
 pub fn read_all<'a>(
     files: impl IntoIterator<Item = &'a PathBuf>,
     reading: Reading<'_>,
@@ -82,7 +82,7 @@ pub fn read_all<'a>(
     (processes, failed)
 }
 
-/// The processes of each file, in their order; several files are read at once.
+/// Reads the processes of each file, in the order of the files. Several files are read in parallel.
 fn read_each(files: &[&PathBuf], reading: Reading<'_>) -> Vec<Result<Vec<Process>>> {
     let read = |file: &PathBuf, show| {
         output::detail(format_args!("reads {}", file.display()));
@@ -101,12 +101,12 @@ fn read_each(files: &[&PathBuf], reading: Reading<'_>) -> Vec<Result<Vec<Process
     })
 }
 
-/// Returns whether a file is a record that was only begun.
+/// Returns whether an error means that the record was created but nothing was written to it.
 pub const fn is_empty(error: &Error) -> bool {
     matches!(error, Error::Empty(_))
 }
 
-/// The exit status: a failure if a file could not be read, or a record is damaged.
+/// Returns the exit status: a failure if a file could not be read or a record is damaged.
 pub fn status<'a>(failed: bool, processes: impl IntoIterator<Item = &'a Process>) -> ExitCode {
     let is_damaged = |process: &Process| process.state() == State::Damaged;
     if failed || processes.into_iter().any(is_damaged) {
@@ -116,12 +116,14 @@ pub fn status<'a>(failed: bool, processes: impl IntoIterator<Item = &'a Process>
     }
 }
 
+/// Checks that no file is given twice.
+///
 /// # Errors
-/// A file is named twice.
+/// A file is given twice.
 pub fn are_different(files: &[PathBuf]) -> Result<()> {
     let mut known = HashSet::new();
     for file in files {
-        // A missing file is reported by other code.
+        // A file that does not exist is reported when it is opened.
         if let Ok(real) = file.canonicalize()
             && !known.insert(real)
         {
@@ -131,8 +133,10 @@ pub fn are_different(files: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
+/// Checks that the output of `option` is not one of the input files, which it would replace.
+///
 /// # Errors
-/// The output of this option would replace one of its input files.
+/// The output is one of the input files.
 pub fn is_no_input(option: &str, output: &Path, files: &[PathBuf]) -> Result<()> {
     let Ok(target) = output.canonicalize() else {
         return Ok(());
@@ -147,10 +151,10 @@ pub fn is_no_input(option: &str, output: &Path, files: &[PathBuf]) -> Result<()>
     Ok(())
 }
 
-/// The records, nsys exports and PyTorch traces in a folder, or the given file.
+/// Returns the records, nsys exports and PyTorch traces in a folder. If `path` is a file, returns that file.
 ///
 /// # Errors
-/// The folder cannot be read, or has none of these.
+/// The folder cannot be read, or contains no such file.
 pub fn find_files(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -165,7 +169,7 @@ pub fn find_files(path: &Path) -> Result<Vec<PathBuf>> {
         bail!("{}: there is no record in it", path.display());
     }
     files.sort();
-    // nsys itself writes the export of a report next to it.
+    // nsys writes the export of a report next to the report. Reading both would show the same run twice.
     let reports = files.clone();
     files.retain(|file| {
         let export = file.with_extension("sqlite");
@@ -174,8 +178,9 @@ pub fn find_files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Returns what a file in a folder is by its beginning, or else by its name: one that cannot be read is named when it
-/// is tried. `None`: it is neither a record nor a trace.
+/// Returns a name for what a file in a folder is: a record or a trace of some profiler. `None` if it is neither. The
+/// first bytes decide, or the extension if they are not known. So a damaged file is still listed, and reported when it
+/// is read.
 pub fn kind(file: &Path) -> Option<&'static str> {
     const RECORD: &str = "tllmprof record";
     const EXPORT: &str = "nsys export";
@@ -193,12 +198,12 @@ pub fn kind(file: &Path) -> Option<&'static str> {
     }
 }
 
-/// Reads a record.
+/// Reads the process of a record.
 pub fn read(path: &Path) -> Result<Process> {
     Ok(Process::read(path.to_owned(), &open(path, "reading")?)?)
 }
 
-/// Opens a record that is read twice. If that takes long, a progress line that begins with `verb` is shown.
+/// Opens a record for two passes. If they take long, a progress line that begins with `verb` is shown.
 ///
 /// # Errors
 /// The file cannot be read, or is not a record.
@@ -207,15 +212,15 @@ pub fn open(path: &Path, verb: &str) -> Result<Reader<Watched<File>>, Error> {
     Reader::new(Watched::new(file, activity(verb, path), 2 * length))
 }
 
-/// A snapshot of a file that may be a record, and its length in bytes.
+/// Opens a snapshot of a file that may be a record. Returns the snapshot and its length in bytes.
 fn open_file(path: &Path) -> Result<(File, u64), Error> {
     let file = tllmprof_record::open_still(path)?;
     let length = file.metadata()?.len();
     Ok((file, length))
 }
 
-/// The processes of a record, an nsys export or a PyTorch trace; `files`: the total number of files. `show`: show a
-/// progress line.
+/// Reads the processes of a record, an nsys export or a PyTorch trace. `files` is the total number of files that are
+/// read. `show`: whether to show a progress line.
 fn read_file(file: &Path, files: usize, show: bool, reading: Reading<'_>) -> Result<Vec<Process>> {
     let path = || file.to_owned();
     if is_json(file)? {
@@ -232,7 +237,7 @@ fn read_file(file: &Path, files: usize, show: bool, reading: Reading<'_>) -> Res
     }
     let recorded = exported(file, reading)?;
     let records = files.max(recorded.len());
-    // The data of each process is released after it was read.
+    // The iterator drops the data of each process after reading it, to save memory.
     let processes = recorded.into_iter().map(|one| match show {
         true => {
             let counted = Counted::new(&one, activity("reading", file), 2 * one.rows());
@@ -243,7 +248,7 @@ fn read_file(file: &Path, files: usize, show: bool, reading: Reading<'_>) -> Res
     Ok(processes.collect::<Result<_, _>>()?)
 }
 
-/// The processes of an nsys export.
+/// Reads the processes of an nsys export, or of an nsys report if nsys is installed.
 pub fn exported(
     file: &Path,
     Reading { scopes, step }: Reading<'_>,
@@ -272,7 +277,7 @@ pub fn is_foreign(file: &Path) -> io::Result<bool> {
     Ok(is_of_nsys(file)? || is_json(file)?)
 }
 
-/// Returns whether a file is JSON, like traces of the PyTorch profiler.
+/// Returns whether a file is JSON, as the PyTorch profiler's traces are.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -290,13 +295,13 @@ pub fn is_of_nsys(file: &Path) -> io::Result<bool> {
     Ok(!file.is_dir() && !is_record && tllmprof_nsys::is_of_nsys(file, &begins))
 }
 
-/// The text of the progress line.
+/// Returns the text of the progress line.
 pub fn activity(verb: &str, path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str());
     format!("{verb} {}", name.display())
 }
 
-/// The first bytes of a file.
+/// Returns the first bytes of a file.
 fn beginning(file: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let length = tllmprof_nsys::MAGIC.len() as u64;

@@ -1,4 +1,4 @@
-//! The profilers that `run` starts: how they are found and configured to capture windows.
+//! The profilers that `run` starts, nsys and ncu: how they are found and configured to capture windows.
 
 use std::env;
 use std::ffi::OsString;
@@ -10,16 +10,17 @@ use anyhow::Result;
 use crate::failure::usage;
 use crate::which::{Found, which};
 
-/// A profiler's command, and where it is installed when it is not on `PATH`.
+/// A profiler: the name of its command, and the folders where it is installed if it is not on `PATH`.
 pub struct Profiler {
     pub name: &'static str,
-    /// The variable that holds its path.
+    /// The variable that users set to the profiler's path.
     pub variable: &'static str,
-    /// Prefix of its folders in `/opt/nvidia`.
+    /// Prefix of the profiler's folders in `/opt/nvidia`. The rest of the name is a version.
     folder: &'static str,
-    /// Its paths inside the folder of a version.
+    /// Paths of the profiler in the folder of a version.
     inside: &'static [&'static str],
-    /// A folder in `/opt/nvidia` of another profiler that includes this one, and the paths of this one in that folder.
+    /// The folder in `/opt/nvidia` of another profiler that includes this one, and the paths of this one in that
+    /// folder.
     along: Option<(&'static str, &'static [&'static str])>,
 }
 
@@ -50,10 +51,10 @@ pub const NCU: Profiler = Profiler {
 };
 
 impl Profiler {
-    /// The path of the profiler; `None` if it was not found.
+    /// Returns the path of the profiler, or `None` if it was not found.
     ///
     /// # Errors
-    /// Its variable names a file that is not a program.
+    /// The profiler's variable names a file that is not a program.
     pub fn find(&self) -> Result<Option<PathBuf>> {
         if let Some(given) = env::var_os(self.variable).filter(|path| !path.is_empty()) {
             return match which(&given) {
@@ -72,6 +73,8 @@ impl Profiler {
         Ok(self.search(Path::new("/opt/nvidia"), Path::new("/usr/local")))
     }
 
+    /// Returns the path of the profiler.
+    ///
     /// # Errors
     /// The profiler was not found.
     pub fn required(&self) -> Result<PathBuf> {
@@ -84,11 +87,11 @@ impl Profiler {
         })
     }
 
-    /// The newest installation in NVIDIA's usual folders.
+    /// Returns the newest installation in the folders that NVIDIA's installers use.
     fn search(&self, opt: &Path, local: &Path) -> Option<PathBuf> {
         let files = |name: &str, inside: &'static [&'static str]| {
             newest_first(opt, name).into_iter().flat_map(|folder| {
-                // The folder of one version, or a folder with several versions in it.
+                // `folder` may be the folder of one version, or contain one folder for each version. Both are tried.
                 let versions = newest_first(&folder, "");
                 let roots = [folder].into_iter().chain(versions);
                 roots.flat_map(|root| inside.iter().map(move |file| root.join(file)))
@@ -106,7 +109,7 @@ impl Profiler {
     }
 }
 
-/// The folders in `parent` whose names begin with `prefix`, highest version first.
+/// Returns the folders in `parent` whose names begin with `prefix`, highest version first.
 fn newest_first(parent: &Path, prefix: &str) -> Vec<PathBuf> {
     let mut folders: Vec<(Vec<u64>, PathBuf)> = fs::read_dir(parent)
         .into_iter()
@@ -126,8 +129,8 @@ fn newest_first(parent: &Path, prefix: &str) -> Vec<PathBuf> {
     folders.into_iter().map(|(_, folder)| folder).collect()
 }
 
-/// One of our own options for a profiler. If the user gives the same option, it replaces ours, because both profilers
-/// refuse most options that are given twice.
+/// An option that we pass to a profiler. If the user gives the same option, the user's replaces ours, because both
+/// profilers refuse most options that are given twice.
 struct OwnOption {
     short: Option<&'static str>,
     long: &'static str,
@@ -143,7 +146,7 @@ impl OwnOption {
         }
     }
 
-    /// Returns whether `argument` is this option, in any spelling: `-c x`, `-cx`, `--capture-range x`,
+    /// Returns whether `argument` is this option, in any of its spellings: `-c x`, `-cx`, `--capture-range x` or
     /// `--capture-range=x`.
     fn is(&self, argument: &str) -> bool {
         let long = argument.split('=').next() == Some(self.long);
@@ -164,7 +167,7 @@ fn merge(own: Vec<OwnOption>, theirs: &[String]) -> Vec<OsString> {
         .collect()
 }
 
-/// The arguments of `nsys` before the program's, for this number of windows. `split`: each window may come in parts.
+/// Returns the arguments of `nsys` that come before the program. `split`: each window may be captured in several parts.
 pub fn nsys_arguments(windows: usize, split: bool, theirs: &[String]) -> Vec<OsString> {
     let mut own = vec![
         OwnOption::new(Some("-t"), "--trace", "cuda,nvtx,osrt"),
@@ -172,7 +175,7 @@ pub fn nsys_arguments(windows: usize, split: bool, theirs: &[String]) -> Vec<OsS
         OwnOption::new(None, "--trace-fork-before-exec", "true"),
     ];
     if windows > 0 {
-        // By default nsys ends the program at the first stop.
+        // By default nsys ends the program when the capture range ends for the first time.
         let end = if split {
             "repeat".to_owned()
         } else if windows == 1 {
@@ -192,7 +195,7 @@ pub fn nsys_arguments(windows: usize, split: bool, theirs: &[String]) -> Vec<OsS
     arguments
 }
 
-/// The arguments of `ncu` before the program's.
+/// Returns the arguments of `ncu` that come before the program.
 pub fn ncu_arguments(windows: usize, theirs: &[String]) -> Vec<OsString> {
     let mut own = vec![OwnOption::new(None, "--target-processes", "all")];
     if windows > 0 {

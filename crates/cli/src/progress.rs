@@ -1,4 +1,4 @@
-//! The progress of work that takes over a second; shown only on a terminal.
+//! Shows the progress of work that takes over a second, if standard error is a terminal.
 
 use std::cell::RefCell;
 use std::io::{self, Stderr, Write};
@@ -10,25 +10,26 @@ use tllmprof_report::{Origin, Recording};
 
 use crate::output;
 
-/// Work that is shorter shows no progress.
+/// Work that ends within this time shows no progress.
 const DELAY: Duration = Duration::from_secs(1);
 const WIDTH: usize = 60;
 const BETWEEN: Duration = Duration::from_millis(100);
 
-/// The progress of some work, on a line that is removed at the end.
+/// The progress of some work, shown on a terminal line that is removed at the end.
 pub struct Progress<W: Write = Stderr> {
-    /// `None` if standard error is not a terminal.
+    /// Standard error, or `None` if it is not a terminal.
     terminal: Option<W>,
     what: String,
     total: u64,
     done: u64,
-    /// The time of the next update of the line.
+    /// The time at which the line may be updated next.
     next: Instant,
     is_shown: bool,
 }
 
 impl Progress {
-    /// Begins work that is described by `what` and has `total` steps of any kind.
+    /// Begins work that `what` describes. `total` is the amount of work, in the unit that the
+    /// caller chooses.
     pub fn new(what: String, total: u64) -> Self {
         let terminal = output::has_terminal().then(io::stderr);
         Self::with_terminal(terminal, what, total, DELAY)
@@ -37,7 +38,8 @@ impl Progress {
 
 impl<W: Write> Progress<W> {
     fn with_terminal(terminal: Option<W>, what: String, total: u64, delay: Duration) -> Self {
-        // The text fits one line of a narrow terminal and contains nothing that moves the cursor.
+        // The text is cut to fit one line of a narrow terminal, and control characters are
+        // replaced.
         let what = printable(what);
         Self {
             terminal,
@@ -49,7 +51,7 @@ impl<W: Write> Progress<W> {
         }
     }
 
-    /// Adds steps that are done.
+    /// Adds to the amount of work that is done.
     pub fn advance(&mut self, steps: u64) {
         self.done = self.done.saturating_add(steps);
         let Some(terminal) = &mut self.terminal else {
@@ -61,7 +63,7 @@ impl<W: Write> Progress<W> {
         self.next = Instant::now() + BETWEEN;
         self.is_shown = true;
         let share = u128::from(self.done) * 100 / u128::from(self.total.max(1));
-        // If the terminal is gone, nothing reads this.
+        // An error is ignored: if the terminal is gone, no user can read the line.
         let _ = write!(
             terminal,
             "\r\x1b[Ktllmprof: {} {} %",
@@ -83,14 +85,15 @@ impl<W: Write> Drop for Progress<W> {
     }
 }
 
-/// A record's bytes; reading them shows the progress.
+/// A record's bytes. Reading them advances the progress.
 pub struct Watched<S> {
     source: S,
     progress: RefCell<Progress>,
 }
 
 impl<S> Watched<S> {
-    /// `bytes`: the total number of bytes that will be read.
+    /// Wraps a source of bytes. `bytes` is the total number of bytes that will be read, for the
+    /// percentage.
     pub fn new(source: S, what: String, bytes: u64) -> Self {
         let progress = RefCell::new(Progress::new(what, bytes));
         Self { source, progress }
@@ -105,14 +108,15 @@ impl<S: Source> Source for Watched<S> {
     }
 }
 
-/// A recording of another tool; reading it shows the progress.
+/// A recording of another tool. Reading its entries advances the progress.
 pub struct Counted<'a, R> {
     recording: &'a R,
     progress: RefCell<Progress>,
 }
 
 impl<'a, R> Counted<'a, R> {
-    /// `entries`: the approximate total number of entries that will be read.
+    /// Wraps a recording. `entries` is the approximate number of entries that will be read, for the
+    /// percentage.
     pub fn new(recording: &'a R, what: String, entries: u64) -> Self {
         let progress = RefCell::new(Progress::new(what, entries));
         Self {

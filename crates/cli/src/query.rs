@@ -1,4 +1,5 @@
-//! Questions in SQL, which DuckDB answers from the tables of `export --to parquet`.
+//! `report --query`: answers a question in SQL, with DuckDB and the tables of `export --to
+//! parquet`.
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -11,14 +12,14 @@ use crate::{export, output};
 
 const DUCKDB: &str = "duckdb";
 
-/// Prints the answer to a question about records: on a terminal as a table, else as CSV.
+/// Prints the answer to a question about records: a table on a terminal, otherwise CSV.
 ///
 /// # Errors
 /// DuckDB is not installed or refuses the question, or the tables cannot be made.
 pub fn run(query: &str, files: &[PathBuf], merge: bool) -> Result<ExitCode> {
-    // DuckDB writes there.
+    // DuckDB writes to standard output, so check first that this process has one.
     let _ = output::stdout()?;
-    // Before the tables are made, which may take long.
+    // Look for DuckDB before the tables are made, because that may take long.
     let version = Command::new(DUCKDB)
         .arg("--version")
         .stdin(Stdio::null())
@@ -34,7 +35,7 @@ pub fn run(query: &str, files: &[PathBuf], merge: bool) -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     };
     let mut duckdb = Command::new(DUCKDB);
-    // Its own settings may change how the answer looks.
+    // The user's settings file (`~/.duckdbrc`) may change how the answer looks, so it is not read.
     duckdb.args(["-init", "/dev/null", "-bail"]);
     if !io::stdout().is_terminal() {
         duckdb.arg("-csv");
@@ -48,7 +49,7 @@ pub fn run(query: &str, files: &[PathBuf], merge: bool) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// Returns the statements that give each table its name.
+/// Returns the SQL statements that create a view for each table, with the table's name.
 fn views(folder: &Path) -> Result<String> {
     let mut sql = String::new();
     for entry in fs::read_dir(folder)? {
@@ -66,7 +67,8 @@ fn views(folder: &Path) -> Result<String> {
     Ok(sql)
 }
 
-/// Returns a question as SQL: one that begins with a table's name is about its rows.
+/// Returns a question as an SQL statement. A question that begins with a table's name, such as
+/// `kernels where …`, selects rows of that table.
 fn question(query: &str) -> String {
     let first = query
         .split(|c: char| !c.is_alphanumeric())

@@ -1,4 +1,4 @@
-//! The records of a run: where its processes write them, and which ones they have written.
+//! The records of a run: the paths that its processes write them to, and the records that were written.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -19,15 +19,16 @@ use tllmprof_record::Reader;
 use crate::failure::{usage, worded};
 use crate::{output, runs};
 
-/// The default template of records, in the run's folder.
+/// The default template for the names of records, in the run's folder.
 pub const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
-/// The default template of rings, beside the records.
+/// The default template for the names of rings, in the same folder as the records. A ring is a file that holds a
+/// process's latest steps and collectives.
 const RING: &str = "tllmprof-%h-%p.ring";
-/// Prefix of the files that show which tasks of a job have run.
+/// Prefix of marks: empty files, each of which shows that a task of a job has already used the run's folder.
 const MARK: &str = ".task-";
-/// Precision of file times on file systems that round them.
+/// Largest rounding error of file times. Some file systems round them.
 const SLACK: Duration = Duration::from_secs(2);
-/// Largest delay of another machine's clock.
+/// The largest time by which another machine's clock may lag this one's.
 const MAX_CLOCK_LAG: Duration = Duration::from_millis(100);
 
 /// The records of one run.
@@ -36,25 +37,26 @@ pub struct Records {
     /// The value of `TLLMPROF_TRACE` for the processes.
     pub variable: OsString,
     since: SystemTime,
-    /// The run's folder, if the records are in it.
+    /// The run's folder, if the records are in it. `None` if the user chose the path of the records.
     of_run: Option<PathBuf>,
-    /// The folder was created for this run.
+    /// True if this run created the folder, and so may remove it if it stays empty.
     is_made: bool,
-    /// The file in the folder that shows that this task has run.
+    /// The mark of this task in the folder. `None` if this process is not a task of a launcher's job.
     mark: Option<PathBuf>,
-    /// No records can be written; this was reported.
+    /// True if no records can be written. That has already been reported.
     is_unwritable: bool,
 }
 
 impl Records {
-    /// The records of a run that begins now, in a folder of its own, and the run's identifier. If the folder cannot be
-    /// created, that is reported and the program runs without a record.
+    /// Creates the folder of a run that begins now. Returns the run's records and its identifier. If the folder cannot
+    /// be created, that is reported and the program runs without a record.
     ///
-    /// `task`: this process is that task of a launcher's job, and the identifier is the job's. All tasks share one
-    /// run; whatever a task runs after that belongs to another run.
+    /// `task` is the name of this process's task, if a launcher started it as part of a job and `run` is the job's
+    /// identifier. All tasks of the job share one run and folder. If a task runs a second program, that program gets a
+    /// run with another number.
     ///
     /// # Errors
-    /// Those of [`Records::begin`].
+    /// The errors of [`Records::begin`].
     pub fn begin_run(run: &RunId, task: Option<&str>) -> Result<(Self, RunId)> {
         let mut id = run.clone();
         let mut number = 1;
@@ -84,7 +86,8 @@ impl Records {
                     id = run.again(number);
                     continue;
                 }
-                // Another task may have removed the folder because it left nothing in it.
+                // Another task created the folder and has just removed it, because it had written nothing there. Try
+                // again.
                 Some(Err(error)) if error.kind() == ErrorKind::NotFound => continue,
                 _ => {}
             }
@@ -99,21 +102,21 @@ impl Records {
         }
     }
 
-    /// The place of the records, as a word of a command line.
+    /// Returns the folder or path template of the records, to show in a suggested command line.
     pub fn place(&self) -> PathBuf {
         let folder = self.of_run.clone();
         folder.unwrap_or_else(|| PathBuf::from(&self.variable))
     }
 
-    /// The template of the rings of steps and collectives, where the records are in the run's folder. It is an absolute
-    /// path, as the records' is.
+    /// Returns the path template of the rings of steps and collectives. `None` unless the records are in the run's
+    /// folder. Like the path of the records, it is absolute.
     pub fn ring(&self) -> Option<OsString> {
         self.of_run.as_ref()?;
         let records = self.variable.as_bytes().strip_suffix(DEFAULT.as_bytes())?;
         Some(OsString::from_vec([records, RING.as_bytes()].concat()))
     }
 
-    /// Removes the folder that was created if nothing was written to it.
+    /// Removes the run's folder, if this run created it and nothing was written to it.
     pub fn finish(self) {
         let Some(made) = self.of_run.filter(|_| self.is_made) else {
             return;
@@ -123,17 +126,18 @@ impl Records {
         if let Some(mark) = &self.mark
             && entries.all(|entry| is_mark(entry.file_name()))
         {
-            // The mark is not needed if there are no other files.
+            // If the folder contains only marks, this task's mark is no longer needed.
             let _ = fs::remove_file(mark);
         }
-        // A folder that holds anything stays.
+        // This fails, as intended, if the folder is not empty.
         let _ = fs::remove_dir(made);
     }
 
-    /// The records of a run that begins now. `given`: the template, as set by the option or variable `by`.
+    /// Returns the records of a run that begins now, with a path template that the user chose. `given` is the template,
+    /// and `by` is the option or variable that set it.
     ///
     /// # Errors
-    /// Those of [`Records::new`], or the folder of the records does not exist or is not writable.
+    /// The errors of [`Records::new`], or the folder of the records does not exist or is not writable.
     pub fn begin(by: &str, given: OsString) -> Result<Self> {
         let typed = PathBuf::from(&given);
         let records = Self::new(given)?;
@@ -156,7 +160,7 @@ impl Records {
         Ok(records)
     }
 
-    /// The record of a process in this folder.
+    /// Returns the path of the record of a process with this number and rank, on this machine.
     fn path_of_process(&self, pid: u32, rank: u64) -> PathBuf {
         let system = rustix::system::uname();
         let place = Placeholders {
@@ -167,8 +171,8 @@ impl Records {
         self.template.fill(&place, |name| env::var_os(name))
     }
 
-    /// The records of all processes are to be in one place, whatever folder the processes change to, so the path is
-    /// made absolute.
+    /// Returns the records for a path template, which is made absolute. Processes may change their working folder, and
+    /// all records are to be in one place.
     ///
     /// # Errors
     /// This process's working folder cannot be determined.
@@ -187,22 +191,23 @@ impl Records {
         })
     }
 
-    /// Returns whether no records can be written, which was reported already.
+    /// Returns true if no records can be written. That has already been reported.
     pub const fn are_unwritable(&self) -> bool {
         self.is_unwritable
     }
 
-    /// The common parent folder of all records.
+    /// Returns the common parent folder of all records.
     pub fn folder(&self) -> PathBuf {
         self.template.folder()
     }
 
-    /// The names of the records for a command line: the run's folder, or the files that were written.
+    /// Returns the names of the records for a suggested command line: the run's folder, otherwise the files in
+    /// `written`.
     pub fn names(&self, written: Vec<PathBuf>) -> Vec<PathBuf> {
         self.of_run.clone().map_or(written, |folder| vec![folder])
     }
 
-    /// The records that were written to since the run began, sorted by name.
+    /// Returns the records that were written to since the run began, sorted by name.
     pub fn written(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         self.search(&self.template.folder(), self.template.depth(), &mut found);
@@ -227,8 +232,8 @@ impl Records {
         }
     }
 
-    /// Returns whether a record began after the run did; `true` for a file that is not a record, which other code
-    /// reports.
+    /// Returns whether a record began after the run did. Also returns true for a file that is not a record, because the
+    /// code that reads it reports that.
     fn began_since(&self, path: &Path) -> bool {
         let since = self.since.checked_sub(MAX_CLOCK_LAG).unwrap_or(self.since);
         let since = since.duration_since(SystemTime::UNIX_EPOCH);
@@ -238,8 +243,9 @@ impl Records {
         begun.is_none_or(|begun| u128::from(begun) >= since)
     }
 
-    /// Returns whether a process of the run may have used this name for its record. If a name was taken, the library
-    /// put the process's number before the extension, and if necessary a counter.
+    /// Returns whether a process of the run may have chosen this name for its record. If the name from the template was
+    /// already taken, the library added the process's number before the extension, and then a counter if necessary. So
+    /// the name is also tried without up to two such numbers.
     fn is_one(&self, path: &Path) -> bool {
         let is_ours = |path: &Path| self.template.is_of_some_process(path.as_os_str());
         let paths = iter::successors(Some(path.to_owned()), |path| without_number(path));
@@ -247,7 +253,8 @@ impl Records {
     }
 }
 
-/// The same template as an absolute path.
+/// Returns the same template as an absolute path. A `%` in the working folder is doubled, so that it is not a
+/// placeholder.
 ///
 /// # Errors
 /// This process's working folder cannot be determined.
@@ -268,8 +275,8 @@ pub fn make_absolute(given: OsString) -> io::Result<OsString> {
     Ok(OsString::from_vec(path))
 }
 
-/// Checks that this process can create the file `name`, which was `typed` in an option or a variable. The file goes
-/// into `folder` or, if that is not `exact`, into a subfolder of it.
+/// Checks that this process can create the file `name`. `typed` is the option or variable that set the path, and its
+/// value. The file goes into `folder` if `exact` is true, otherwise into a subfolder that may not exist yet.
 ///
 /// # Errors
 /// The folder does not exist or is not writable, or the name is too long.
@@ -294,7 +301,7 @@ pub fn check_can_create(
         }
     }
     if exact && let Err(error) = may_create_in(folder) {
-        // The folder without a trailing slash.
+        // This removes a trailing slash from the folder's name.
         let folder: PathBuf = folder.components().collect();
         let folder = folder.display();
         return Err(usage(format_args!(
@@ -313,14 +320,15 @@ pub fn check_can_create(
     }
 }
 
-/// Checks that this process can create files in `folder`.
+/// Checks that this process can create files in `folder`, by creating one. The access rights do not suffice: root has
+/// every right in `/proc`, but cannot create files there.
 ///
 /// # Errors
-/// It cannot. Root has every right in a folder of /proc and the like, and still cannot.
+/// No file can be created in the folder.
 pub fn may_create_in(folder: &Path) -> io::Result<()> {
     let wanted = Access::WRITE_OK | Access::EXEC_OK;
     match accessat(CWD, folder, wanted, AtFlags::EACCESS) {
-        // An old kernel does not answer for the effective user.
+        // Old kernels cannot check the rights of the effective user (`AT_EACCESS`). Then only the attempt decides.
         Ok(()) | Err(Errno::NOSYS | Errno::INVAL) => try_in(folder),
         Err(error) => Err(error.into()),
     }
@@ -330,16 +338,16 @@ pub fn may_create_in(folder: &Path) -> io::Result<()> {
 fn try_in(folder: &Path) -> io::Result<()> {
     match tempfile::tempfile_in(folder) {
         Ok(_) => Ok(()),
-        // The folder is there: it is one of /proc.
+        // The folder exists, so this error means that its file system (such as `/proc`) has no files of users.
         Err(error) if error.kind() == ErrorKind::NotFound => {
             Err(io::Error::other("its file system takes no new files"))
         }
-        // Without the temporary name.
+        // The original error names the temporary file, which means nothing to the user. Only its kind is kept.
         Err(error) => Err(error.kind().into()),
     }
 }
 
-/// The path without a number before its extension.
+/// Returns the path without a number before its extension: `a-12.x` becomes `a.x`. `None` if there is no such number.
 fn without_number(path: &Path) -> Option<PathBuf> {
     let stem = path.file_stem()?.to_str()?;
     let (stem, number) = stem.rsplit_once('-')?;
@@ -352,7 +360,8 @@ fn without_number(path: &Path) -> Option<PathBuf> {
     is_number.then(|| path.with_file_name(name))
 }
 
-/// Returns whether the program records by itself.
+/// Returns whether `run` arranges for a record. `is_off` is true with `--no-trace`. An empty `TLLMPROF_TRACE` in the
+/// environment means no record, too.
 pub fn are_wanted(settings: &Settings, is_off: bool) -> bool {
     !is_off && (settings.trace.is_some() || env::var_os("TLLMPROF_TRACE").is_none())
 }

@@ -73,7 +73,7 @@ enum Format {
 }
 
 impl Format {
-    /// Returns the option that asks for it.
+    /// Returns the option that selects this format, for messages.
     const fn option(self) -> &'static str {
         match self {
             Self::Text => "--format text",
@@ -88,7 +88,7 @@ fn parse_rows(text: &str) -> Result<usize, &'static str> {
     text.parse().map_err(|_| "wanted: a number of rows")
 }
 
-/// The name that stands for standard output.
+/// The file name that stands for standard output.
 const STDOUT: &str = "-";
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -167,10 +167,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// The graphs that a record knows, for exports of nsys.
+/// Reads the layers of CUDA graphs from a record, for exports of nsys, which do not contain them.
 ///
 /// # Errors
-/// The record cannot be read or has no layers, or there is no export.
+/// The record cannot be read or has no layers, or none of the files is an export of nsys.
 fn scopes_of(record: &Path, files: &[PathBuf]) -> Result<Scopes> {
     let option = || format!("--scopes {}", record.display());
     let is_export = |file: &PathBuf| processes::is_of_nsys(file).unwrap_or(false);
@@ -199,7 +199,7 @@ fn show(
     let measured = Measured::from_processes(&processes);
     let report = Report::new(processes);
     let format = arguments.format();
-    // A page replaces the text, but is written in addition to JSON.
+    // With `--html` the page replaces the text. JSON or CSV is printed in addition to the page.
     let has_page = page.is_some();
     if let Some((out, target)) = page {
         let out = out.display();
@@ -220,7 +220,7 @@ fn show(
 }
 
 impl Arguments {
-    /// Returns what the report is printed as.
+    /// Returns the format in which the report is printed.
     fn format(&self) -> Format {
         match self.format {
             None if self.json => Format::Json,
@@ -228,7 +228,7 @@ impl Arguments {
         }
     }
 
-    /// Returns the option that asks for this format.
+    /// Returns the option that the user typed to select the format.
     fn asks_for(&self) -> &'static str {
         match self.format {
             None if self.json => "--json",
@@ -236,7 +236,7 @@ impl Arguments {
         }
     }
 
-    /// Returns the report, or the finding that is wanted, as text.
+    /// Returns the report as text, or only the finding that `--finding` names.
     fn text(&self, report: &Report) -> Result<String> {
         let style = self.style();
         let Some(id) = &self.finding else {
@@ -251,7 +251,7 @@ impl Arguments {
         report.finding(id, style).ok_or_else(no_such)
     }
 
-    /// The style of the text.
+    /// Returns the style of the text for this terminal and these options.
     fn style(&self) -> Style {
         let style = manners::stdout();
         Style {
@@ -263,7 +263,7 @@ impl Arguments {
     }
 }
 
-/// Returns the identifiers of a report's findings in words.
+/// Returns the identifiers of a report's findings as a text, separated by commas.
 pub fn finding_ids(report: &Report) -> String {
     let ids: Vec<_> = report.findings.iter().map(|finding| finding.id).collect();
     match &ids[..] {
@@ -272,7 +272,8 @@ pub fn finding_ids(report: &Report) -> String {
     }
 }
 
-/// Prints a short summary of a run's records on standard error. Returns whether a page would show anything.
+/// Prints a short summary of a run's records on standard error. Returns true if there are iterations that a page could
+/// show.
 pub fn summarise(files: &[PathBuf], run: &RunId) -> bool {
     let (processes, _) = processes::read_all(files, Reading::default());
     let processes = runs::only(processes, run);

@@ -1,5 +1,5 @@
-//! `tllmprof run`: runs the program with the library preloaded. The program replaces this process, or is its child if
-//! there is work to do meanwhile or at the end.
+//! `tllmprof run`: runs the program with the library preloaded. The program usually is a child of this process. If the
+//! command has nothing to do during the run or after it, or under a service manager, the program replaces this process.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -96,8 +96,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             "{path}: {reason} (wanted: libtllmprof.so)"
         )));
     }
-    // nsys and ncu pass their environment on to the program. The library is inert in them. Their own options for
-    // variables would split values at commas, which windows contain.
+    // nsys and ncu pass their environment on to the program, and the library does nothing inside nsys and ncu. Their
+    // options that set variables cannot be used, because they split values at commas, and windows contain commas.
     command.env(
         "LD_PRELOAD",
         library::preload(&library, env::var_os("LD_PRELOAD")),
@@ -113,7 +113,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         command.env(given.variable, given.value);
     }
 
-    // Windows can be requested while the program runs, unless the user disabled that.
+    // By default the library opens a control socket, so that `tllmprof capture` can request windows while the program
+    // runs. A variable that the user set takes precedence.
     if env::var_os(variable::control).is_none() {
         command.env(variable::control, "1");
     }
@@ -126,20 +127,21 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     })?;
     live::sweep();
     if is_profiled && (settings.trace.is_none() || settings.trace_on_demand) {
-        // The profiler also records windows that are requested while the program runs.
+        // The profiler records all windows, also those that are requested while the program runs. An empty value
+        // switches off the library's record.
         command.env(variable::trace, "");
     }
     let options = &arguments.options;
     let is_recorded = !is_profiled && records::are_wanted(&settings, options.no_trace());
     let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
     let task = options.task(&settings);
-    // From here on a signal cannot end this process and leave the folder.
+    // From here on signals are blocked, so that a signal cannot end this process and leave an empty folder.
     let held = HeldSignals::now();
     let (records, run) = match is_recorded {
         true => records(&command, run, task.as_deref())?,
         false => (None, run),
     };
-    // All processes that the program starts belong to this run.
+    // Processes that the program starts inherit this identifier, so they belong to the same run.
     command.env(variable::run, run.as_str());
     if let Some(records) = &records {
         command.env(variable::trace, &records.variable);
@@ -150,7 +152,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             command.env(variable::ring, ring);
         }
     } else if is_recorded {
-        // There is no place for a record.
+        // No record can be written, as `records` has reported. An empty value switches the record off.
         command.env(variable::trace, "");
     }
     let is_service = inherited::notices_are_expected();
@@ -187,7 +189,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let mut watch = None;
     let mut status = supervised::run(&held, &mut command, || {
-        // A profiler's own processes use the driver, too.
+        // A profiler's processes also load the driver without the library, so the watch would report them.
         if !is_profiled && settings.log >= Level::Warn {
             watch = ProgramWatch::start(library);
         }
@@ -211,7 +213,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(line) = watch.and_then(ProgramWatch::finish) {
         output::say(format_args!("{line}"));
     }
-    // Removes the sockets of processes that were killed.
+    // Removes control sockets that processes of this run left when they were killed.
     live::sweep();
     let metrics = sampler.and_then(Sampler::finish);
     let Some(records) = records else {
@@ -238,7 +240,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(end_as(status))
 }
 
-/// Reports that the program takes the place of this process, and the command that prints its summary.
+/// Reports why the program takes the place of this process, and which command prints its summary.
 fn say_in_place(why: impl fmt::Display, records: Option<&Records>) {
     let prints = match records {
         Some(records) => format!(" (tllmprof report {} prints it)", quoted(records.place())),
@@ -249,7 +251,7 @@ fn say_in_place(why: impl fmt::Display, records: Option<&Records>) {
     ));
 }
 
-/// Reports that processes of the run continue, and the records that they write to.
+/// Reports which processes of the run are still running, and which records they write.
 fn report_left(left: &[Left], records: &Records) {
     const SHOWN: usize = 3;
     let shown = left.iter().take(SHOWN);
@@ -274,8 +276,8 @@ fn quoted(path: PathBuf) -> String {
     String::from_utf8_lossy(&tllmprof_report::shell_word(path.as_os_str().as_bytes())).into_owned()
 }
 
-/// The records of the processes of `command`, and the identifier of their run. There are no records if they would be
-/// in a working folder that no longer exists.
+/// Returns the records of the processes of `command`, and the identifier of their run. There are no records if they
+/// would be in a working folder that no longer exists.
 fn records(command: &Command, run: RunId, task: Option<&str>) -> Result<(Option<Records>, RunId)> {
     let by_option = command
         .get_envs()
@@ -304,7 +306,7 @@ fn records(command: &Command, run: RunId, task: Option<&str>) -> Result<(Option<
     Ok((Some(records), run))
 }
 
-/// Shows a summary of a run's records.
+/// Prints a summary of a run's records.
 fn summarise(
     records: &Records,
     metrics: Option<PathBuf>,
@@ -337,7 +339,7 @@ fn summarise(
     }
 }
 
-/// Ends this process in the same way as the program.
+/// Ends this process in the same way as the program ended: with its exit status, or by the same signal.
 fn end_as(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
         supervised::end_by(signal);

@@ -1,4 +1,4 @@
-//! Runs: their identifiers, their folders, and the records that belong to one.
+//! Runs: their identifiers, their folders, and which records belong to which run.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -13,14 +13,14 @@ use tllmprof_report::Process;
 use crate::failure::usage;
 use crate::{output, processes};
 
-/// Prefix of the name of a run's folder.
+/// Prefix of the name of a run's folder. The run's identifier follows.
 const PREFIX: &str = "tllmprof-";
 
-/// A new identifier: the UTC time, the number of this process, and a random number, because several hosts may begin at
-/// once.
+/// Returns a new identifier: the UTC time, the number of this process, and a random number. The random number makes it
+/// unique if several hosts begin a run at the same time.
 ///
 /// # Errors
-/// None in practice: all parts are allowed in an identifier.
+/// None in practice: all these characters are valid in an identifier.
 pub fn new_id() -> Result<RunId> {
     let now = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S");
     let chance = RandomState::new().hash_one(()) & 0xffff;
@@ -28,16 +28,16 @@ pub fn new_id() -> Result<RunId> {
     Ok(RunId::parse(&id)?)
 }
 
-/// The folder of a run, in the working directory.
+/// Returns the name of a run's folder, which is in the working directory.
 pub fn folder(run: &RunId) -> OsString {
     format!("{PREFIX}{run}").into()
 }
 
-/// The named records: files, and the contents of folders; without names, those of the newest run in the working
-/// folder.
+/// Returns the records that the user named: files, and all records in folders. Without names, returns the records of
+/// the newest run in the working folder.
 ///
 /// # Errors
-/// A folder cannot be read or has no records, or there is no run here.
+/// A folder cannot be read or has no records, or the working folder contains no run.
 pub fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let newest = match paths {
         [] => Some(newest(Path::new("."))?),
@@ -50,7 +50,7 @@ pub fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The run's folder in `here` that was written to last.
+/// Returns the run's folder in `here` that was written to last.
 fn newest(here: &Path) -> Result<PathBuf> {
     let mut newest = None;
     for entry in fs::read_dir(here).with_context(|| here.display().to_string())? {
@@ -77,14 +77,15 @@ fn newest(here: &Path) -> Result<PathBuf> {
         .map_or_else(|_| path.clone(), Path::to_owned))
 }
 
-/// Groups processes by run, in the order in which the runs appear; processes without a run form one group. With
-/// `merge` there is only one group, and a line is logged if the commands of the runs differ.
+/// Groups processes by run, in the order in which the runs appear. Processes without a run identifier form one group.
+/// With `merge` all processes form one group, and a message is logged if the runs have different commands.
 pub fn apart(processes: Vec<Process>, merge: bool) -> Vec<Vec<Process>> {
     let processes = without_copies(processes, |process| process);
     let mut groups: Vec<Vec<Process>> = Vec::new();
     let mut measured = Vec::new();
     for process in processes {
-        // Metrics belong to the programs of their run, or else to the first.
+        // A record that contains only GPU metrics joins the other processes of its run. Without such a run it joins the
+        // first group.
         if process.is_metrics_alone() {
             measured.push(process);
             continue;
@@ -123,16 +124,16 @@ pub fn apart(processes: Vec<Process>, merge: bool) -> Vec<Vec<Process>> {
     vec![groups.into_iter().flatten().collect()]
 }
 
-/// The command of a run's first process.
+/// Returns the command of the first process of a run.
 fn command(run: &[Process]) -> &str {
     let mut programs = run.iter().filter(|process| !process.is_metrics_alone());
     programs.next().map_or("", |first| &first.facts.command)
 }
 
-/// Records without duplicates: copies are left out, and logged in one line for each original.
+/// Returns the records without copies of the same file. The copies are logged in one line for each original.
 pub fn without_copies<T>(records: Vec<T>, process: impl Fn(&T) -> &Process) -> Vec<T> {
     let mut known = HashMap::new();
-    // The file of each record, and the files of its copies.
+    // The file of each record, and the files that are copies of it.
     let mut files: Vec<(PathBuf, Vec<PathBuf>)> = Vec::new();
     let mut kept = Vec::new();
     for record in records {
@@ -177,10 +178,10 @@ pub fn without_copies<T>(records: Vec<T>, process: impl Fn(&T) -> &Process) -> V
     kept
 }
 
-/// The only group of processes.
+/// Returns the processes of the only group.
 ///
 /// # Errors
-/// There are several runs. `what`: the output that is made of one run.
+/// There are several runs. `what` names the output that can show only one run, for the message.
 pub fn expect_one(mut groups: Vec<Vec<Process>>, what: &str) -> Result<Vec<Process>> {
     if groups.len() > 1 {
         let names: Vec<_> = groups.iter().map(|group| name(group)).collect();
@@ -189,8 +190,10 @@ pub fn expect_one(mut groups: Vec<Vec<Process>>, what: &str) -> Result<Vec<Proce
     Ok(groups.pop().unwrap_or_default())
 }
 
+/// Checks that processes belong to one run.
+///
 /// # Errors
-/// The processes belong to several runs. `what`: the output that is made of one run.
+/// The processes belong to several runs. `what` names the output that can show only one run, for the message.
 pub fn are_one<'a>(processes: impl Iterator<Item = &'a Process>, what: &str) -> Result<()> {
     let is_program = |process: &&Process| !process.is_metrics_alone();
     let mut runs: Vec<_> = processes
@@ -214,7 +217,7 @@ fn several(names: &[String], what: &str) -> anyhow::Error {
     ))
 }
 
-/// The name of a run.
+/// Returns the identifier of a run, for messages.
 pub fn name(run: &[Process]) -> String {
     shown(run.first().map_or("", |first| &first.facts.run))
 }
@@ -226,8 +229,8 @@ fn shown(id: &str) -> String {
     }
 }
 
-/// Only the processes of this run. Older libraries write no identifier: if no record has this one, the records without
-/// an identifier are taken.
+/// Returns only the processes of this run. Older libraries write no identifier, so if no record has this one, the
+/// records without an identifier are returned.
 pub fn only(processes: Vec<Process>, run: &RunId) -> Vec<Process> {
     let is_named = processes
         .iter()

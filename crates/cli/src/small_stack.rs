@@ -1,4 +1,4 @@
-//! A stack that is large enough where the limit is low (`ulimit -s 64`).
+//! Runs the command on a larger stack if the limit for the main thread's stack is low (`ulimit -s 64`).
 
 use std::panic::resume_unwind;
 use std::process::ExitCode;
@@ -6,12 +6,13 @@ use std::thread;
 
 use crate::supervised::HeldSignals;
 
-/// The smallest limit with which the main thread's stack is enough: the parser of the command line takes over 64 KiB.
+/// The smallest limit, in bytes, with which the main thread's stack is large enough. The parser of the command line
+/// uses over 64 KiB.
 const ENOUGH: libc::rlim_t = 1 << 20;
 const STACK_BYTES: usize = 8 << 20;
 
-/// Runs `act`, on another thread if the main thread's stack is too small. That thread gets all signals. If it cannot be
-/// started, `act` runs here.
+/// Runs `act`: on another thread if the main thread's stack is too small, otherwise here. That thread receives all
+/// signals. If the thread cannot be started, `act` runs on the main thread.
 pub fn run_with_enough(act: fn() -> ExitCode) -> ExitCode {
     if limit() >= ENOUGH {
         return act();

@@ -1,4 +1,5 @@
-//! Recorded call streams, replayed through the learner that the library runs.
+//! `tllmprof streams`: replays recorded streams of CUDA calls through the step learner that the
+//! library runs.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -42,7 +43,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// The stream's text, decompressed if necessary.
+/// Opens a stream, and decompresses it if it is compressed with gzip.
 fn open(path: &Path) -> Result<Box<dyn BufRead>> {
     let mut file = BufReader::new(File::open(path)?);
     Ok(if file.fill_buf()?.starts_with(&[0x1f, 0x8b]) {

@@ -1,5 +1,6 @@
-//! Runs the program as a child that behaves as if it had replaced this process. The program has the terminal and gets
-//! the signals that are sent to us; both stop and continue together, and we end the way it does.
+//! Runs the program as a child that behaves as if it had replaced this process. The program uses the terminal, and
+//! receives the signals that are sent to this process. Both stop and continue together, and this process ends in the
+//! same way as the program.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -9,7 +10,7 @@ use std::ptr;
 use crate::inherited::{self, Heir};
 use crate::witness::Witness;
 
-/// Blocks all signals while this exists; signals that arrive meanwhile are delivered afterwards.
+/// A guard that blocks all signals while it exists. Signals that arrive in the meantime are delivered afterwards.
 pub struct HeldSignals {
     /// The signals that were blocked before.
     before: libc::sigset_t,
@@ -40,7 +41,8 @@ impl Drop for HeldSignals {
     }
 }
 
-/// Runs the program to its end, as a child that takes this process's place. `meanwhile` is called once it has started.
+/// Runs the program until it ends, as a child that stands in for this process. Calls `meanwhile` once the program has
+/// started.
 ///
 /// # Errors
 /// The program cannot be started.
@@ -55,7 +57,7 @@ pub fn run(
     })
 }
 
-/// Same as [`run`], for a process that uses its standard input and output itself.
+/// Same as [`run`], but this process keeps its standard input and output open, because it uses them itself.
 ///
 /// # Errors
 /// The program cannot be started.
@@ -68,8 +70,8 @@ fn start(
     command: &mut Command,
     meanwhile: impl FnOnce(),
 ) -> io::Result<ExitStatus> {
-    // The witness starts before the program, so that the program receives a group's signals no later than the witness
-    // does.
+    // The witness starts before the program, because the kernel delivers a signal to a group's youngest process first.
+    // So the program always receives such a signal before the witness does.
     let witness = Witness::start();
     if let Some(witness) = &witness {
         witness.watch(command);
@@ -133,7 +135,8 @@ impl Job {
         let sender = unsafe { info.si_pid() };
         let witness = self.witness.as_ref();
         let has_witness = witness.and_then(|witness| witness.has_got(signal, sender));
-        // Without a witness: a signal from the terminal goes to the whole group.
+        // Without a witness, only a signal that the kernel sent (for the terminal) is known to have gone to the whole
+        // group.
         let has_group = has_witness.unwrap_or(info.si_code == libc::SI_KERNEL);
         // A program that has left the group would still be in it if it had replaced this process.
         // SAFETY: the call takes no pointers; the child has not been waited for.
@@ -183,12 +186,13 @@ impl Job {
             }
             is_stopped = libc::WIFSTOPPED(status);
             if is_stopped && is_waiting(libc::SIGCONT) {
-                // A sender stopped both, and has continued only this process.
+                // A sender stopped both processes, and has already continued this one. The program is continued below.
                 forget(libc::SIGCONT);
             } else if is_stopped {
                 let signal = libc::WSTOPSIG(status);
                 if let Some(witness) = self.witness.as_ref().filter(|_| signal != libc::SIGSTOP) {
-                    // The stop consumes the signal here, so the witness has to consume its own.
+                    // Stopping this process below consumes its copy of the signal, so the witness has to remove its
+                    // copy, too.
                     witness.has_got(signal, 0);
                 }
                 self.stop_together(true);
@@ -215,8 +219,8 @@ fn stop_by(signal: libc::c_int) {
             libc::raise(signal);
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const one, ptr::null_mut());
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const one, ptr::null_mut());
-            // That signal stops no process in a group without a shell that could continue it. If this process was
-            // stopped, it has been continued.
+            // `signal` stops no process of a group that no shell could continue. If it did stop this process, another
+            // process has continued it by now.
             if is_waiting(libc::SIGCONT) {
                 return;
             }
@@ -240,7 +244,7 @@ fn forget(signal: libc::c_int) {
     take(Some(signal));
 }
 
-/// Removes a pending signal, this one or any, and returns it.
+/// Removes and returns a pending signal: the given one, or any if `signal` is `None`.
 fn take(signal: Option<libc::c_int>) -> Option<libc::c_int> {
     let now = libc::timespec {
         tv_sec: 0,

@@ -1,4 +1,4 @@
-//! The functions in programs and libraries that `sym:` rules can name.
+//! `tllmprof symbols`: lists the functions in programs and libraries that `sym:` rules can name.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -31,7 +31,7 @@ pub struct Arguments {
     arguments: Vec<OsString>,
 }
 
-/// The search that the user typed.
+/// The pattern that the user typed: a regex for functions, and optionally one for their library.
 struct Wanted {
     text: String,
     pattern: Pattern,
@@ -43,12 +43,12 @@ struct Binary {
     image: Image,
 }
 
-/// A function as it is listed.
+/// A function in the list.
 struct Row<'a> {
     binary: &'a Binary,
     function: Function<'a>,
     reach: Reach,
-    /// The demangled name.
+    /// The demangled name in printable form.
     shown: String,
 }
 
@@ -101,7 +101,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// Splits the arguments into files, and the regex if the last argument is not a file.
+/// Splits the arguments into files and a regex. The last argument is the regex if it is not a file.
 fn split(arguments: &[OsString]) -> Result<(Vec<&Path>, Option<Wanted>)> {
     let mut files: Vec<&Path> = arguments.iter().map(Path::new).collect();
     let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();
@@ -177,12 +177,12 @@ fn rows<'a>(binaries: &'a [Binary], wanted: Option<&Wanted>) -> Vec<Row<'a>> {
     rows
 }
 
-/// A name in printable form.
+/// Returns a name demangled and in printable form.
 fn shown(name: &[u8]) -> String {
     demangle(name).map_or_else(|| Printable(name).to_string(), printable)
 }
 
-/// The message if there is nothing to list.
+/// Returns the message for an empty list.
 fn describe_nothing(binaries: &[Binary], wanted: Option<&Wanted>) -> String {
     let paths = binaries.iter().map(|b| b.path.display().to_string());
     let paths = paths.collect::<Vec<_>>().join(", ");
@@ -210,7 +210,7 @@ fn table(text: &mut String, binaries: &[Binary], rows: &[Row<'_>]) {
     let means: Vec<_> = rows.iter().map(Row::means).collect();
     let width = means.iter().map(String::len).max().unwrap_or(0);
     let mut of = None;
-    // Writing to a string does not fail.
+    // Errors of `writeln` are ignored below, because writing to a string does not fail.
     for (row, means) in rows.iter().zip(means) {
         let path = &row.binary.path;
         if of != Some(path) {
@@ -264,7 +264,7 @@ impl Row<'_> {
         }
     }
 
-    /// The function's other names.
+    /// Returns the other names of the function, which the symbol table gives to the same address.
     fn other_names(&self) -> String {
         let others: BTreeSet<_> = self
             .function
@@ -316,7 +316,7 @@ impl Row<'_> {
     }
 }
 
-/// Number of functions with each name, in all binaries.
+/// The number of functions with each name, in all binaries.
 struct Names<'a>(HashMap<&'a [u8], usize>);
 
 impl<'a> Names<'a> {
@@ -324,7 +324,8 @@ impl<'a> Names<'a> {
         let mut counts = HashMap::new();
         for binary in binaries {
             for function in binary.image.functions() {
-                // An import is not counted; it is the function that another module defines.
+                // An import has no address and is not counted, because another module defines the
+                // function.
                 let count = usize::from(function.address.is_some());
                 for name in function.names {
                     *counts.entry(name).or_default() += count;
@@ -334,14 +335,15 @@ impl<'a> Names<'a> {
         Self(counts)
     }
 
-    /// The rule that matches only this function, if there is one.
+    /// Returns a `sym:` rule that matches only this function, or `None` if each of its names also
+    /// belongs to another function.
     fn rule(&self, function: &Function<'_>) -> Option<String> {
         let mut names = function.names.iter();
         let name = names.find(|name| self.0.get(**name).is_none_or(|count| *count < 2))?;
         Some(format!("sym:^{}$", escaped(name)))
     }
 
-    /// The line with a rule for one of them.
+    /// Returns a line that suggests a rule for the first listed function that can be counted.
     fn advice(&self, rows: &[Row<'_>]) -> String {
         let reached = |row: &&Row<'_>| !matches!(row.reach, Reach::No(_));
         let Some(row) = rows.iter().find(reached) else {
@@ -357,12 +359,12 @@ impl<'a> Names<'a> {
     }
 }
 
-/// A regex for a name, in the syntax of rules.
+/// Returns a regex in the syntax of rules that matches exactly this name.
 fn escaped(name: &[u8]) -> String {
     let mut out = String::new();
     for &byte in name {
         match byte {
-            // An unescaped @ would begin the library.
+            // In a rule, an unescaped `@` ends the function's regex and begins the library's.
             b'@' => out.push_str("\\@"),
             b'!'..=b'~' => out.push_str(&regex::escape(char::from(byte).encode_utf8(&mut [0]))),
             _ => {

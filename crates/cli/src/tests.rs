@@ -1,4 +1,5 @@
-//! Hostile values for every option and variable of the table: each is refused in a line that names what was typed.
+//! Tests hostile values for every option and variable in the table of settings: each is refused with one line that
+//! names what the user typed.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
@@ -35,10 +36,11 @@ impl Hostile {
         }
     }
 
-    /// Returns whether the value is valid after all: paths are bytes, and names are any text.
+    /// Returns whether this hostile value is valid for the row after all. Paths may have any bytes, and some names any
+    /// text.
     fn is_one_of(self, row: &Setting) -> bool {
         let names = match row.variables.first().copied().unwrap_or_default() {
-            // The file system's limits are checked outside the parser.
+            // For paths only the file system sets limits, and those are not checked by the parser.
             "TLLMPROF_TRACE" | "TLLMPROF_RING" => &[Huge, Negative, NotUtf8, Misspelt][..],
             "TLLMPROF_RUN" => &[Misspelt],
             "TLLM_TORCH_PROFILE_TRACE" => &[Huge, Negative, Misspelt],
@@ -55,7 +57,7 @@ struct Line {
     options: Options,
 }
 
-/// The command's error for these words; `None` if it accepts them.
+/// Returns the command's error for these words, or `None` if the command accepts them.
 fn refusal(words: &[OsString]) -> Option<String> {
     let mut command = mistyped::prepare(Line::command());
     let line = std::iter::once(OsString::from("tllmprof")).chain(words.iter().cloned());
@@ -74,7 +76,7 @@ fn refusal(words: &[OsString]) -> Option<String> {
     Some(refused.to_string())
 }
 
-/// A value of the option, as a separate word and after an equals sign.
+/// Returns the two ways to type a value of an option: as a separate word, and after an equals sign.
 fn typed(option: &str, value: &OsStr) -> [Vec<OsString>; 2] {
     let mut both = OsString::from(option);
     both.push("=");
@@ -100,14 +102,16 @@ fn every_option_refuses_hostile_values_by_its_name() {
     {
         for hostile in Hostile::ALL {
             let [apart, together] = typed(row.option, &hostile.value());
-            // The values of these options are part of the word; the next word is the program.
+            // These options take a value only in the same word, after an equals sign. A separate word would be the
+            // program.
             let lines = match row.value {
                 Value::Optional(_) => vec![together],
                 _ => vec![apart, together],
             };
             for words in lines {
                 let said = refusal(&words);
-                // A value that begins with a dash is only accepted after an equals sign.
+                // As a separate word, a value that begins with a dash is taken for an option. After an equals sign it
+                // is accepted.
                 let is_option = hostile == Negative && words.len() == 2;
                 if hostile.is_one_of(row) && !is_option {
                     assert_eq!(said, None, "{} {hostile:?}", row.option);
@@ -154,7 +158,8 @@ fn every_variable_refuses_hostile_values_by_its_name() {
             for hostile in Hostile::ALL {
                 let read = debug(&[(name, hostile.value())]);
                 if let Empty | Blank = hostile {
-                    // Launchers set a variable to an empty value if they have none. An empty flag is off.
+                    // An empty variable counts as not set, because launchers set empty values for settings that they do
+                    // not use. For a flag an empty value means off.
                     let is_unset = row.value != Value::Flag || row.default != "1";
                     assert_eq!(read.is_ok_and(|read| read == none), is_unset, "{name}");
                 } else if hostile.is_one_of(row) {

@@ -1,4 +1,4 @@
-//! Traces of the PyTorch profiler.
+//! Reads traces of the PyTorch profiler.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use tllmprof_kineto::{Error, Process};
 
 use crate::progress::Progress;
 
-/// Returns whether a file with this beginning is JSON, like a trace.
+/// Returns whether a file is JSON, as traces are. `beginning` is the file's first bytes.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -17,14 +17,14 @@ pub fn is_json(file: &Path, beginning: &[u8]) -> io::Result<bool> {
     Ok(tllmprof_kineto::may_be_json(beginning) && tllmprof_kineto::is_json(File::open(file)?)?)
 }
 
-/// Returns whether a file looks like a trace; folders also contain other JSON.
+/// Returns whether a JSON file looks like a trace. Folders may also contain other JSON files.
 pub fn is_trace(file: &Path, beginning: &[u8]) -> bool {
     let looks_so = || tllmprof_kineto::looks_like_trace(File::open(file)?);
     tllmprof_kineto::may_be_json(beginning) && looks_so().unwrap_or(false)
 }
 
-/// Reads a trace. `step`: the step rule, if the user typed one. `activity`: the text of a progress line, shown if
-/// reading takes long.
+/// Reads a trace. `step` is the step rule, if the user typed one. `activity` is the text of the progress line that is
+/// shown if reading takes long, or `None` for no line.
 ///
 /// # Errors
 /// The file cannot be read, or is not a trace.
@@ -39,7 +39,7 @@ pub fn read(file: &Path, step: Option<&Step>, activity: Option<String>) -> Resul
     tllmprof_kineto::read(watched, file, step.cloned())
 }
 
-/// A file; reading it shows the progress.
+/// A file that advances the progress when it is read.
 struct Watched {
     source: File,
     progress: Progress,

@@ -1,8 +1,8 @@
-//! Processes of the program that load the CUDA driver without the library, such as workers that an engine starts with a
-//! cleaned environment. Nothing in such a process says that it is not recorded.
+//! Finds processes of the program that load the CUDA driver without our library, such as workers that an engine starts
+//! with a cleaned environment. Such a process itself cannot report that it is not recorded.
 //!
-//! A thread looks at `/proc` from time to time. It is a thread because reading the mappings of a process waits for a thread
-//! that changes them, and the command has to pass signals on meanwhile.
+//! A separate thread reads `/proc` from time to time. Reading the mappings of a process may block while that process
+//! changes them, and meanwhile the command has to pass signals on to the program.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -21,19 +21,20 @@ use crate::library::NAME;
 use crate::live::process_numbers;
 use crate::process_status::ProcessStatus;
 
-/// Time between the first two looks, as programs may be short, and between the last two.
+/// Time between the first two searches, which is short because programs may be short, and the longest time between two.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 const LAST_INTERVAL: Duration = Duration::from_secs(5);
-/// The looks take at most one part in this many of a processor's time, also where there are very many processes.
+/// The searches use at most 1/`SHARE` of a processor's time, even if there are very many processes.
 const SHARE: u32 = 50;
-/// Processes that the line names.
+/// The largest number of processes that the message names.
 const SHOWN: usize = 3;
 
-/// A program in a process: another one after each exec.
+/// The program that runs in a process. It changes with each exec.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Image {
     started: u64,
-    /// The addresses of its stack and of its variables, which the kernel chooses by chance.
+    /// The addresses of the process's stack and of its environment. The kernel chooses them at random at each exec, so
+    /// they identify the program.
     places: [u64; 2],
 }
 
@@ -62,7 +63,7 @@ impl Status {
     }
 }
 
-/// The libraries that a process has mapped.
+/// The libraries that a process has mapped: our library, only the CUDA driver, or neither.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mapped {
     Neither,
@@ -71,12 +72,13 @@ enum Mapped {
 }
 
 impl Mapped {
-    /// Of `/proc/PID/maps`. A process that only reads the driver's file, as a symbolizer does, does not execute it.
+    /// Parses `/proc/PID/maps`. A process that only reads the driver's file, as a symbolizer does, maps it without the
+    /// right to execute, so it does not count.
     fn parse(maps: &[u8], library: &[u8]) -> Self {
         let mut mapped = Self::Neither;
         for line in maps.split(|byte| *byte == b'\n') {
             let name = line.rsplit(|byte| *byte == b'/').next().unwrap_or(line);
-            // Attached to a process in a container, it is a file in memory.
+            // In a process of a container, `tllmprof attach` loads the library from a file in memory (`memfd`).
             let file = name.strip_prefix(b"memfd:").unwrap_or(name);
             if file.starts_with(library) || file.starts_with(NAME.as_bytes()) {
                 return Self::Library;
@@ -90,27 +92,28 @@ impl Mapped {
     }
 }
 
-/// A process that has loaded the driver, and not the library.
+/// A process that has loaded the driver but not the library.
 #[derive(Clone)]
 struct Unreached {
     number: u64,
     name: String,
     image: Image,
-    /// It was started without the library in `LD_PRELOAD`, as far as its variables could be read.
+    /// True if `LD_PRELOAD` did not name the library when the process started. False if its variables could not be
+    /// read.
     has_lost_preload: bool,
 }
 
-/// The program's processes.
+/// The processes that belong to the program.
 #[derive(Default)]
 struct Processes {
-    /// Those that run, and whether they have the library.
+    /// The processes that are running. The flag is true if the process has the library.
     running: HashMap<u64, (Image, bool)>,
     unreached: Vec<Unreached>,
 }
 
 impl Processes {
-    /// Looks at the processes below the command, and at those that were there at an earlier look. What is below another
-    /// `tllmprof run` is that one's.
+    /// Examines the processes below the command, and those that were found by an earlier search and still run.
+    /// Processes below another `tllmprof run` are left out, because that command watches them.
     fn look(&mut self, command: u64, library: &Path) {
         let all: HashMap<_, _> = process_numbers()
             .filter_map(|number| Some((number, Status::read(number)?)))
@@ -152,7 +155,7 @@ impl Processes {
         let is_it = |known: &Unreached| known.number == number && known.image == status.image;
         let is_known = self.unreached.iter().any(is_it);
         match mapped {
-            // Attached since.
+            // The library was attached to the process after an earlier search.
             Mapped::Library => self.unreached.retain(|known| !is_it(known)),
             Mapped::DriverAlone if !is_known => {
                 self.unreached.push(Unreached {
@@ -168,7 +171,8 @@ impl Processes {
     }
 }
 
-/// Returns true if the process was started without the library in `LD_PRELOAD`; false also where that is not known.
+/// Returns true if the process was started without the library in `LD_PRELOAD`. Returns false if that cannot be
+/// determined.
 fn has_lost_preload(number: u64, library: &[u8]) -> bool {
     let Ok(variables) = fs::read(format!("/proc/{number}/environ")) else {
         return false;
@@ -181,15 +185,16 @@ fn has_lost_preload(number: u64, library: &[u8]) -> bool {
     !paths.any(|path| path.rsplit(|byte| *byte == b'/').next() == Some(library))
 }
 
-/// A thread that looks for programs without the library, until this value is dropped.
+/// A thread that searches for processes without the library, until this value is dropped.
 pub struct ProgramWatch {
-    /// The processes that were found so far.
+    /// The processes that the thread has found so far.
     found: Arc<Mutex<Vec<Unreached>>>,
     _runs: Sender<()>,
 }
 
 impl ProgramWatch {
-    /// Begins to look; `None` if no thread can be started. All signals are blocked, so the thread gets none.
+    /// Starts the thread. Returns `None` if it cannot be started. The caller has blocked all signals, so the thread
+    /// receives none.
     pub fn start(library: PathBuf) -> Option<Self> {
         let found = Arc::default();
         let (runs, ended) = mpsc::channel::<()>();
@@ -201,7 +206,7 @@ impl ProgramWatch {
             while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 let begun = Instant::now();
                 processes.look(command, &library);
-                // Never held during a look, which may take long.
+                // The lock is held only for this copy and not during a search, which may take long.
                 shared
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
@@ -216,7 +221,7 @@ impl ProgramWatch {
         Some(Self { found, _runs: runs })
     }
 
-    /// The line about what was found, if there is something.
+    /// Ends the thread. Returns the message about the processes that were found, or `None` if there are none.
     pub fn finish(self) -> Option<String> {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found: Vec<_> = found.iter().map(|one| (one.clone(), one.runs())).collect();
@@ -231,7 +236,7 @@ impl Unreached {
     }
 }
 
-/// The line about these processes, and whether each still runs.
+/// Formats the message about these processes. The flag says whether a process is still running.
 struct Line<'a>(&'a [(Unreached, bool)]);
 
 impl fmt::Display for Line<'_> {

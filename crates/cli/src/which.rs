@@ -1,4 +1,4 @@
-//! Finds the file of a command.
+//! Finds the file of a command, as a shell does.
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
     Program(PathBuf),
-    /// There is such a file, and it is not executable.
+    /// The file exists, but is not executable.
     NotExecutable(PathBuf),
     Folder(PathBuf),
     Nothing,
 }
 
-/// Looks a command up as the shell does: as a path if it has a slash, else in `PATH`.
+/// Looks up a command as a shell does: as a path if it contains a slash, otherwise in the folders
+/// of `PATH`.
 pub fn which(command: &OsStr) -> Found {
     match env::var_os("PATH") {
         Some(path) => which_in(command, &path),
@@ -31,14 +32,15 @@ fn which_in(command: &OsStr, path: &OsStr) -> Found {
     if command.as_bytes().contains(&b'/') {
         let path = Path::new(command);
         return match path.metadata() {
-            // A part of the path is in the way, such as a file instead of a folder.
+            // A part of the path cannot be entered, for example because it is a file instead of a
+            // folder.
             Err(error) if error.kind() != ErrorKind::NotFound => Found::NotExecutable(path.into()),
             _ => look(path),
         };
     }
     let mut found = Found::Nothing;
     for folder in env::split_paths(path) {
-        // An empty entry is the current folder.
+        // In `PATH`, an empty entry means the current folder.
         let folder = if folder.as_os_str().is_empty() {
             PathBuf::from(".")
         } else {
@@ -64,27 +66,30 @@ fn look(file: &Path) -> Found {
     }
 }
 
-/// Returns whether this user may execute a file; its mode does not decide that completely.
+/// Returns whether this user may execute a file. The kernel is asked, because the file's mode is
+/// not the only condition.
 fn is_executable(file: &Path) -> bool {
     rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-/// Number of bytes in which the kernel searches the end of the line that names an interpreter.
+/// Number of bytes at the start of a script in which the kernel looks for the end of its `#!` line.
 const FIRST_LINE: u64 = 256;
 
-/// The first line of a file that a shell would read as a script; `None` for a binary file.
+/// Returns the first line of a file if a shell would read the file as a script. Returns `None` for
+/// a binary file.
 pub fn line_of_script(file: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut start = Vec::new();
     File::open(file)?.take(FIRST_LINE).read_to_end(&mut start)?;
     let mut lines = start.split(|byte| *byte == b'\n');
     let line = lines.clone().next().unwrap_or_default();
-    // No further lines are checked, because a script may be followed by binary data.
+    // Only the first line that is not empty is checked, because binary data may follow the text of
+    // a script.
     let has_text = lines.find(|line| !line.is_empty()).is_none_or(is_text);
     let is_script = line.starts_with(b"#!") || has_text;
     Ok(is_script.then(|| line.to_vec()))
 }
 
-/// Returns whether a line, which may be cut off, consists of text.
+/// Returns whether a line consists of text. The line may be cut off in the middle of a character.
 fn is_text(line: &[u8]) -> bool {
     let is_text = |c: char| !c.is_control() || matches!(c, '\t' | '\r' | '\x0c' | '\x1b');
     let (text, is_utf8) = match str::from_utf8(line) {

@@ -1,11 +1,10 @@
-//! A process next to the program, the witness. It receives the signals that are sent to the whole group, and so knows
-//! which ones the program has received already. It also stops and continues the program and this command together in
-//! cases where the command cannot.
+//! The witness: a small process in the program's process group. It receives the signals that are sent to the whole
+//! group, so it knows which signals the program has already received. It also stops and continues the program and this
+//! command together in cases where the command cannot.
 //!
-//! The kernel does not report whether a signal was sent to one process or to its group. It delivers a group's signal
-//! to the youngest process first: when the command gets a signal that was sent to all, the witness has it already.
-//! Only another process can see that the command was stopped by SIGSTOP, or that the program continues while the
-//! command is stopped.
+//! The kernel does not report whether a signal was sent to one process or to its group. It delivers a group's signal to
+//! the youngest process first, so when the command receives such a signal, the witness already has it. And only another
+//! process can see that the command was stopped by SIGSTOP, or that the program runs while the command is stopped.
 
 use std::cell::Cell;
 use std::fs;
@@ -21,37 +20,38 @@ use std::time::Duration;
 use crate::inherited;
 use crate::process_status::ProcessStatus;
 
-/// Differs from the command's name, so that signals that are sent by name (`pkill tllmprof`) do not reach it.
+/// The name of the witness's process. It differs from the command's name, so that `pkill tllmprof` does not reach it.
 const NAME: &std::ffi::CStr = c"run-witness";
-/// Time that the witness waits for a signal that is sent to the processes one after the other, as to a control group.
+/// Time that the witness waits for its copy of a signal that a sender sends to the processes one after the other, as a
+/// service manager does with a control group.
 const ONE_BY_ONE: Duration = Duration::from_millis(20);
-/// Time that the command waits for the witness's answer.
+/// Time that the command waits for an answer of the witness.
 const ANSWER: Duration = Duration::from_secs(1);
-/// Milliseconds between two checks whether the command was stopped, and the same while it is stopped.
+/// Milliseconds between two checks of whether the command was stopped: first while it runs, then while it is stopped.
 const CHECK_INTERVAL_MS: libc::c_int = 500;
 const CHECK_INTERVAL_STOPPED_MS: libc::c_int = 20;
-/// Number of checks until a program that was sent SIGSTOP must have stopped, even on a machine under load.
+/// Number of checks after which a program that was sent SIGSTOP must have stopped, even on a machine under load.
 const CHECKS_TO_STOP: u32 = 100;
 
-/// Memory that both processes share, and the program until it is executed.
+/// Memory that is shared by the command, the witness, and the child that becomes the program until its exec.
 struct SharedPages {
     program: AtomicI32,
-    /// The command notices when the program stops and continues. Before that only the witness does.
+    /// True once the command itself watches whether the program stops and continues. Before that only the witness does.
     is_attended: AtomicBool,
-    /// Command and program are stopped together: the one that continues first continues the other.
+    /// True while the command and the program are stopped together. The one that continues first continues the other.
     stopped_together: AtomicBool,
 }
 
-/// The witness process; dropping this ends it.
+/// The witness process. Dropping this value ends the process.
 pub struct Witness {
     number: libc::pid_t,
     asked: UnixStream,
-    /// `false` once it did not answer because it was stopped or killed.
+    /// False once the witness failed to answer, because it was stopped or killed. It is then no longer asked.
     answers: Cell<bool>,
     shared: &'static SharedPages,
 }
 
-/// A signal and its sender, as the command received it.
+/// A signal that the command received, and the process that sent it, in one number.
 type Signal = [u8; 8];
 
 fn signal(number: i32, sender: libc::pid_t) -> Signal {
@@ -59,8 +59,8 @@ fn signal(number: i32, sender: libc::pid_t) -> Signal {
 }
 
 impl Witness {
-    /// Starts the witness; `None` if no process can be created. Requires a process with one thread, whose signals are
-    /// blocked.
+    /// Starts the witness. Returns `None` if no process can be created. The calling process must have a single thread,
+    /// and have its signals blocked.
     pub fn start() -> Option<Self> {
         let (asked, asks) = UnixStream::pair().ok()?;
         asked.set_read_timeout(Some(ANSWER)).ok()?;
@@ -76,7 +76,8 @@ impl Witness {
                 unsafe { libc::_exit(0) }
             }
             number => {
-                // Until then it has the command's name.
+                // Wait for the witness's first byte: only then has the witness changed its name from that of the
+                // command.
                 let answers = (&asked).read_exact(&mut [0]).is_ok();
                 Some(Self {
                     number,
@@ -88,8 +89,8 @@ impl Witness {
         }
     }
 
-    /// Makes the process that `program` will start announce its number to the witness before it executes the program,
-    /// because a process that received output of the program may stop the command at once.
+    /// Makes the child that becomes `program` write its process number for the witness before its exec. It cannot wait
+    /// any longer: a process that reads the program's first output may stop the command at once.
     pub fn watch(&self, program: &mut Command) {
         let shared = self.shared;
         // SAFETY: the closure takes its own number and stores it in memory that the processes share.
@@ -101,13 +102,14 @@ impl Witness {
         }
     }
 
-    /// Notes that the program has been started, and that from now on the command notices when it stops and continues.
+    /// Notes that the program has started, and that from now on the command itself watches whether it stops and
+    /// continues.
     pub fn leave_to_command(&self) {
         self.shared.is_attended.store(true, Ordering::Release);
     }
 
-    /// Returns whether the witness also got a signal that this process received, and so the rest of the group; `None`
-    /// if it does not answer.
+    /// Returns whether the witness also received a signal that this process received. If so, the signal was sent to the
+    /// whole group. Returns `None` if the witness does not answer.
     pub fn has_got(&self, number: i32, sender: libc::pid_t) -> Option<bool> {
         let mut asked = &self.asked;
         let mut answer = [0];
@@ -118,8 +120,8 @@ impl Witness {
         answered.then_some(answer[0] != 0)
     }
 
-    /// Notes that the command is about to stop together with the program, or that it continues. Returns the previous
-    /// value.
+    /// Records that the command is about to stop together with the program (`true`), or that it continues (`false`).
+    /// Returns the previous value.
     pub fn stop_together(&self, stops: bool) -> bool {
         self.shared.stopped_together.swap(stops, Ordering::AcqRel)
     }
@@ -137,7 +139,7 @@ impl Drop for Witness {
     }
 }
 
-/// Memory that is shared with children.
+/// Returns new memory that child processes share with this process.
 fn share() -> Option<&'static SharedPages> {
     // SAFETY: this is a new mapping of zeros, which are valid values of these atomics; it is never unmapped.
     unsafe {
@@ -153,7 +155,7 @@ fn share() -> Option<&'static SharedPages> {
     }
 }
 
-/// Runs the witness until the command ends.
+/// The main loop of the witness, which ends when the command ends.
 fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
     // SAFETY: the call only reads the name. If the command has already ended, no process is left to kill this one, so
     // it returns.
@@ -203,11 +205,13 @@ fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
             && !shared.is_attended.load(Ordering::Acquire)
             && shared.stopped_together.swap(false, Ordering::AcqRel)
         {
-            // The command was stopped while it started the program, and was continued since.
+            // The command was stopped while it was starting the program, and has been continued since. The program
+            // follows.
             send(program, libc::SIGCONT);
         }
         let is_apart = is_stopped && runs(program);
-        // Acts only at the second check, because a sender that continues both does so one after the other.
+        // The witness acts only at the second check in a row, because a sender that continues both processes does so
+        // one after the other.
         wait = match (is_apart, wait) {
             (false, _) => 1,
             (true, 0) => join(shared, command, program),
@@ -221,8 +225,8 @@ fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
     }
 }
 
-/// Brings the command and the program into the same state when the command is stopped and the program is not. Returns
-/// the number of checks after which the program should have followed.
+/// Brings the command and the program into the same state after the command was stopped and the program was not.
+/// Returns the number of further checks after which the program should have followed.
 fn join(shared: &SharedPages, command: libc::pid_t, program: libc::pid_t) -> u32 {
     if shared.stopped_together.swap(true, Ordering::AcqRel) {
         send(command, libc::SIGCONT);
@@ -240,7 +244,7 @@ fn send(number: libc::pid_t, signal: libc::c_int) {
     unsafe { libc::kill(number, signal) };
 }
 
-/// Returns whether a process is neither stopped, nor about to stop, nor about to end.
+/// Returns whether a process is running: not stopped, with no pending SIGSTOP, and not ended.
 fn runs(process: libc::pid_t) -> bool {
     let stops = 1_u64 << (libc::SIGSTOP - 1);
     let is_waiting = || {
@@ -252,10 +256,11 @@ fn runs(process: libc::pid_t) -> bool {
     state(process).is_some_and(|state| !"TtZX".contains(state)) && is_waiting() == Some(false)
 }
 
-/// Removes a pending signal. Returns whether it was pending and came from that sender.
+/// Removes a pending signal. Returns whether the signal was pending and came from `sender`.
 fn take(signal: i32, sender: libc::pid_t) -> bool {
     let patience = match signal {
-        // A service manager stops all processes of a unit one by one.
+        // A service manager stops all processes of a unit one after the other, so these signals may arrive a little
+        // later.
         libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT => ONE_BY_ONE,
         _ => Duration::ZERO,
     };
@@ -274,16 +279,17 @@ fn take(signal: i32, sender: libc::pid_t) -> bool {
     }
 }
 
-/// The letter of a process's state.
+/// Returns the letter of a process's state.
 fn state(process: libc::pid_t) -> Option<char> {
     ProcessStatus::read(u64::try_from(process).ok()?)?.state()
 }
 
-/// Empties the command line that others can read of this process, so that a search by command line does not find it.
+/// Empties this process's command line in `/proc`, so that a search by command line (`pkill -f`) does not find it.
 fn forget_arguments() {
     let place = || {
         let text = fs::read_to_string("/proc/self/stat").ok()?;
-        // `arg_start` and `arg_end` are fields 48 and 49; the second field ends with the parenthesis.
+        // `arg_start` and `arg_end` are fields 48 and 49 of the file. The second field, the name, ends with a
+        // parenthesis.
         let mut fields = text.rsplit_once(") ")?.1.split(' ').skip(48 - 3);
         let (start, end): (usize, usize) =
             (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);

@@ -1,4 +1,4 @@
-//! `tllmprof compare` on records of a made-up server.
+//! Tests of `tllmprof compare`, on records of a simulated server, whose times are known exactly.
 
 mod common;
 #[path = "../../report/tests/common/server.rs"]
@@ -31,7 +31,7 @@ fn record(path: &Path, rank: u64) {
 #[test]
 fn two_records_give_a_verdict() {
     let scratch = Scratch::new();
-    // Rank 2 takes a tenth longer than rank 1.
+    // The iterations of rank 2 take about a tenth longer than those of all other ranks.
     record(&scratch.path("a.tllmprof"), 2);
     record(&scratch.path("b.tllmprof"), 3);
     let text = compare(&scratch, &["a.tllmprof", "b.tllmprof"]);
@@ -77,7 +77,7 @@ fn a_folder_is_the_ranks_of_a_run() {
     );
 }
 
-/// Writes the record of a rank that belongs to a run.
+/// Writes the record of a rank, with the identifier of a run.
 fn record_of(path: &Path, run: &str, rank: u64) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let (mut builder, truth) = Server::rank(rank).record();
@@ -278,7 +278,7 @@ fn a_comparison_is_the_same_figures_in_every_form() {
     );
 }
 
-/// Returns the names in a folder, sorted.
+/// Returns the file names in a folder, sorted.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let name =
@@ -325,12 +325,12 @@ fn a_baseline_keeps_the_latest_runs_that_pass() {
     assert_eq!(names(&baseline), ["0001-good"]);
     assert_eq!(names(&baseline.join("0001-good")), ["a.tllmprof"]);
 
-    // What it would be compared with next is not what failed.
+    // A run that failed the comparison is not kept as a baseline for the next one.
     let worse = gate("bad.tllmprof");
     assert_eq!(worse.code(), Some(3), "{}", worse.stdout);
     assert_eq!(names(&baseline), ["0001-good"]);
 
-    // A run of the user's own is compared with, and stays.
+    // A run that the user put there (`release.tllmprof`) is compared with too, but never removed.
     record(&baseline.join("release.tllmprof"), 3);
     let alike = ["--baseline", "base", "--keep", "2", "good"];
     for expected in [
@@ -375,7 +375,7 @@ fn a_baseline_takes_no_run_that_it_has_or_that_cannot_be_read() {
     assert_eq!(alone.code(), Some(2), "{}", alone.stderr);
     let both = compare(&scratch, &["--baseline", "base", "base", "--", "base"]);
     assert_eq!(both.code(), Some(2), "{}", both.stderr);
-    // A file is in the way.
+    // The baseline's name is that of a file, so no folder can be created there.
     let file = compare(&scratch, &["--baseline", "broken.tllmprof", "base"]);
     assert_eq!(file.code(), Some(1), "{}", file.stderr);
 }

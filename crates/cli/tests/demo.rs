@@ -1,4 +1,4 @@
-//! `tllmprof demo`: its verdict, with correct and faulty examples and profilers.
+//! Tests of `tllmprof demo`: its verdict, with correct and with faulty examples and profilers.
 
 mod common;
 
@@ -12,14 +12,15 @@ use common::{Ended, Scratch, finish, wait};
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Edge, Event, What};
 
-/// An example that answers the question for its device, and otherwise runs the test's script.
+/// A stand-in for the example. It prints its device if asked for (`--steps 0`), and otherwise copies `$RECORD`, waits
+/// if `$LASTS` is set, and ends with `$STATUS`.
 const ENGINE: &str = "#!/bin/sh\n\
     [ \"$1 $2\" = '--steps 0' ] && { echo \"engine: 0.0 steps/s on $DEVICE\"; exit; }\n\
     [ -n \"$TLLMPROF_TRACE\" ] && cp \"$RECORD\" \"$TLLMPROF_TRACE\"\n\
     [ -n \"$LASTS\" ] && { echo lasts; exec sleep 60; }\n\
     exit \"${STATUS:-0}\"\n";
 
-/// The record of a window from iteration `first` to iteration `last`.
+/// Writes a record with one window, from iteration `first` to iteration `last`.
 fn record(scratch: &Scratch, first: u64, last: u64) -> PathBuf {
     let mut builder = Builder::new(7, ClockKind::Monotonic);
     let edge = |edge, iteration| What::Window { edge, iteration };
@@ -45,14 +46,14 @@ fn demo(scratch: &Scratch, device: &str) -> Command {
         .env("TLLMPROF_ENGINE", scratch.script("engine", ENGINE))
         .env("DEVICE", device)
         .env("RECORD", record(scratch, 5, 9))
-        // The demo creates its own folder in this one.
+        // The demo creates its temporary folder in this folder.
         .env("TMPDIR", scratch.path("tmp"));
     fs::create_dir_all(scratch.path("tmp")).unwrap();
     command.env(
         "TLLMPROF_NSYS",
         scratch.script("nsys", "#!/bin/sh\nexit 1\n"),
     );
-    // These are meant for another program, and must not affect this one.
+    // These variables are meant for other programs, and must not affect the example.
     command
         .env("TLLMPROF_RANKS", "7")
         .env("TLLM_PROFILE_START_STOP", "wrong");
@@ -68,7 +69,7 @@ fn on_stand_in(arguments: &[&str]) -> Ended {
     ended
 }
 
-/// Returns whether the demo has left no files.
+/// Returns whether the demo has removed all its files.
 fn is_empty(scratch: &Scratch) -> bool {
     fs::read_dir(scratch.path("tmp")).unwrap().next().is_none()
 }
@@ -86,7 +87,7 @@ fn exactly_the_window_on_the_stand_in() {
             .stdout
             .contains("$ tllmprof run --window 5-9 --step cudaGraphLaunch")
     );
-    // The record's summary follows, and names the device whose times it shows.
+    // The record's summary follows. It names the device whose times it shows.
     let (_, end) = ended.stdout.split_once("exactly the window.\n\n").unwrap();
     let heading = "What the built-in record of them shows (times of the stand-in, not of a GPU: ";
     assert!(end.starts_with(heading), "{ended:?}");
@@ -179,7 +180,7 @@ fn without_nsys_there_is_the_record() {
     command
         .env_remove("TLLMPROF_NSYS")
         .env("PATH", scratch.path("tmp"));
-    // The scripts need commands, so they get a PATH of their own.
+    // The scripts use commands such as `cp`, so they set a `PATH` for themselves.
     let engine = ENGINE.replacen("#!/bin/sh\n", "#!/bin/sh\nPATH=/usr/bin:/bin\n", 1);
     command.env("TLLMPROF_ENGINE", scratch.script("engine", &engine));
     let ended = finish(&mut command);
@@ -209,7 +210,8 @@ fn an_interrupted_demo_leaves_nothing() {
         assert!(lines.any(|line| line == "lasts"));
         assert!(!is_empty(&scratch), "nothing to leave");
         let number = child.id().cast_signed();
-        // SAFETY: the child has not been waited for; the signal is sent like the terminal or kill(1) would.
+        // SAFETY: the child has not been waited for. A terminal sends the signal to the whole group, kill(1) to one
+        // process.
         unsafe { libc::kill(if is_to_all { -number } else { number }, signal) };
         assert_eq!(wait(&mut child).unwrap().signal(), Some(signal));
         assert!(is_empty(&scratch));

@@ -1,4 +1,4 @@
-//! The documentation is correct: its commands run, its links lead somewhere, and its words are the field's.
+//! Tests of the documentation: its commands run, its links lead somewhere, and its words are the field's.
 
 mod common;
 mod docs {

@@ -1,4 +1,4 @@
-//! `tllmprof doctor` on programs of every kind.
+//! Tests of `tllmprof doctor`, on programs of every kind.
 
 mod common;
 #[path = "../../../tests/common/skipped.rs"]
@@ -67,11 +67,12 @@ fn a_setuid_program() {
     let scratch = Scratch::new();
     let program = scratch.compile("setuid", MAIN, &[]);
     good(&doctor(&scratch, &program), "");
-    // A setuid program of the same user gains nothing, and keeps its preload.
+    // A setuid program of the same user gives no further rights, so the loader still preloads the
+    // library.
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
     good(&doctor(&scratch, &program), "");
     if chown(&program, Some(65534), None).is_ok() {
-        // Giving a file away clears its setuid bit.
+        // Changing a file's owner clears its setuid bit, so it is set again.
         fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
         bad(&doctor(&scratch, &program), "setuid");
     } else {
@@ -90,7 +91,8 @@ fn another_processor() {
     let scratch = Scratch::new();
     let program = scratch.compile("foreign", MAIN, &[]);
     let mut bytes = fs::read(&program).unwrap();
-    // e_machine: RISC-V, for which none of our libraries is built.
+    // The field `e_machine` of the ELF header becomes RISC-V. Our library is not built for that
+    // machine.
     bytes[18..20].copy_from_slice(&243_u16.to_le_bytes());
     fs::write(&program, bytes).unwrap();
     bad(&doctor(&scratch, program), "it is riscv64");
@@ -164,7 +166,8 @@ fn shared_cuda_libraries() {
             "-Wl,-rpath,$ORIGIN",
         ],
     );
-    // CUDA is two libraries away, and only the second one's RUNPATH leads to it.
+    // The program needs libengine.so, which needs libcudart.so. Only the RUNPATH of libengine.so
+    // leads to libcudart.so.
     let program = scratch.compile(
         "shared",
         "int engine(void); int main(void) { return engine(); }",
@@ -186,7 +189,7 @@ fn shared_cuda_libraries() {
         &doctor(&scratch, &program),
         "libengine.so needs libcudart.so.12, which is not found here",
     );
-    // A different one is found in LD_LIBRARY_PATH.
+    // With `LD_LIBRARY_PATH` another libcudart.so is found.
     let elsewhere = scratch.compile(
         "else/libcudart.so.12",
         "int cudaFree(void *p) { return !p; }",
@@ -288,7 +291,7 @@ fn what_is_no_program() {
     let scratch = Scratch::new();
     bad(&doctor(&scratch, "no-such-program"), "no-such-program");
     bad(&doctor(&scratch, "/etc/passwd"), "is not executable");
-    // The file is cut off inside its headers.
+    // The program's file is cut off, at first inside its headers.
     let program = scratch.compile("damaged", MAIN, &[]);
     let bytes = fs::read(&program).unwrap();
     for length in [4, 16, 63, 64, 100, 500, 1000, 4000] {

@@ -1,5 +1,6 @@
-//! The duties of a wrapper towards the program that it replaces, one row each. The program must see and do the same
-//! when it is started directly, as a child of `tllmprof run`, and in its place (`run --no-trace`).
+//! A wrapper such as `tllmprof run` has duties towards the program that it starts, one per row of the tables below. The
+//! program must see and do the same when it is started directly, as a child of `tllmprof run`, and in place of the
+//! command (`run --no-trace`).
 
 mod common;
 
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use common::{Scratch, finish, plain};
 
-/// The ways to start a program.
+/// The ways to start a program: directly, as a child of `tllmprof run`, or in place of that command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Bare,
@@ -43,7 +44,7 @@ impl Shop {
         Self { scratch, probe }
     }
 
-    /// Starts `program` in one of the ways.
+    /// Returns a command that starts `program` in this way.
     fn start(&self, way: Way, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = match way {
             Way::Bare => plain(program.as_ref().as_ref()),
@@ -101,17 +102,18 @@ fn block(signals: &[i32]) {
     }
 }
 
-/// Leaves room for one descriptor more than the standard ones: enough to start a program, but not a second process.
+/// Limits the descriptors to one more than the three standard ones. That is enough to start a program, but not for a
+/// second process.
 fn few_descriptors() {
     let limit = libc::rlimit {
         rlim_cur: 4,
         rlim_max: 4,
     };
-    // SAFETY: reads the local.
+    // SAFETY: the call reads the local.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
 }
 
-/// Duty, preparation before the start, the name of the probe's part, and a line of its output.
+/// A duty, a preparation before the start, the name of a part of the probe (`probe.c`), and a line that it must print.
 type Inherited = (&'static str, fn(), &'static str, &'static str);
 
 const INHERITED: &[Inherited] = &[
@@ -228,8 +230,8 @@ const INHERITED: &[Inherited] = &[
     ("arguments", || (), "arguments", "arguments\n"),
 ];
 
-/// Duty, the kind of variables that it starts with (see the probe), the name of the probe's part, and a part of its
-/// output.
+/// A duty, the set of variables with which the program starts (see `become` in `probe.c`), the name of a part of the
+/// probe, and a part of its output.
 type WithVariables = (&'static str, &'static str, &'static str, &'static str);
 
 const WITH_VARIABLES: &[WithVariables] = &[
@@ -290,11 +292,11 @@ fn the_program_inherits_what_the_command_did() {
     }
 }
 
-/// A program that reports the signals that it gets.
+/// A program that prints the signals that it receives.
 struct Listening {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
-    /// The program's own number.
+    /// The program's process number. With `Way::Run` the started process is the command, which has another number.
     program: i32,
 }
 
@@ -323,7 +325,7 @@ impl Listening {
         self.lines.next().unwrap().unwrap()
     }
 
-    /// The next change of the started process: it stops, continues, or ends.
+    /// Waits for the next change of the started process: that it stops, continues, or ends.
     fn change(&self) -> ExitStatus {
         let mut status = 0;
         // SAFETY: the call writes the local; the child has not been waited for to its end.
@@ -338,7 +340,7 @@ impl Listening {
         ExitStatus::from_raw(status)
     }
 
-    /// Asks it to end, and returns the lines since the last call.
+    /// Asks the program to end. Returns the lines that it printed since the last call.
     fn finish(mut self) -> Vec<String> {
         send(self.started(), libc::SIGUSR2);
         let lines: Vec<_> = self.lines.by_ref().map(Result::unwrap).collect();
@@ -362,13 +364,13 @@ fn send(number: i32, signal: i32) {
     unsafe { libc::kill(number, signal) };
 }
 
-/// The letter of a process's state.
+/// Returns the letter of a process's state.
 fn state(number: i32) -> char {
     let text = fs::read_to_string(format!("/proc/{number}/stat")).unwrap();
     text.rsplit_once(") ").unwrap().1.chars().next().unwrap()
 }
 
-/// Waits up to a minute for a state of a process.
+/// Waits until a process has a wanted state, for a minute at most.
 fn wait_for(name: &str, number: i32, wanted: impl Fn(char) -> bool) {
     let started = Instant::now();
     while !wanted(state(number)) {
@@ -391,8 +393,8 @@ fn own_group() {
     unsafe { libc::setpgid(0, 0) };
 }
 
-/// Duty, the program's process group, its action, the signals that are sent (negative: to the whole group), and its
-/// output.
+/// A duty, a preparation of the program's process group, the name of a part of the probe, the signals to send (a
+/// negative number is sent to the whole group), and the expected output.
 type Sent = (
     &'static str,
     fn(),
@@ -401,7 +403,7 @@ type Sent = (
     &'static [&'static str],
 );
 
-/// A signal that is handled after all signals with lower numbers.
+/// A real-time signal that the program handles only after all pending signals with lower numbers.
 const FENCE: i32 = 36;
 
 const SENT: &[Sent] = &[
@@ -463,7 +465,8 @@ fn the_program_gets_what_is_sent_once() {
                 let to = if *signal < 0 { -started } else { started };
                 send(to, signal.abs());
                 said.push(program.line());
-                // Equal signals that arrive before the first was handled become one. This signal is handled after it.
+                // If the same signal arrives twice before it is handled, it counts once. So the fence is sent, and its
+                // handling awaited, before the next signal.
                 send(started, FENCE);
                 assert_eq!(program.line(), format!("got {FENCE}"), "{duty}, {way:?}");
             }
@@ -474,7 +477,8 @@ fn the_program_gets_what_is_sent_once() {
     }
 }
 
-/// A program that leaves the group would have been the group's leader in our place.
+/// The program makes a process group for itself. If it had been started in place of the command, it would lead the
+/// command's group, so it has to receive the signals that are sent to that group.
 #[test]
 fn a_program_in_a_group_of_its_own_gets_what_is_sent_to_the_commands() {
     let shop = Shop::new();
@@ -509,7 +513,7 @@ fn command_and_program_stop_and_go_on_together() {
     let own: fn(&Listening) -> i32 = |program| program.program;
     let started: fn(&Listening) -> i32 = Listening::started;
     let group: fn(&Listening) -> i32 = |program| -program.started();
-    // The process that is stopped, the signal, and the process that is continued.
+    // Each row: the process that is stopped, the signal that stops it, and the process that is continued.
     let rows = [
         (own, libc::SIGSTOP, own),
         (own, libc::SIGSTOP, started),
@@ -565,7 +569,7 @@ fn the_commands_end_is_the_programs() {
     }
 }
 
-/// A signal that is blocked here ends a program that unblocks it.
+/// A signal that this process inherited as blocked still ends a program that unblocks it.
 #[test]
 fn a_signal_that_was_blocked_ends_the_command_as_it_did_the_program() {
     let shop = Shop::new();
@@ -581,7 +585,7 @@ fn a_signal_that_was_blocked_ends_the_command_as_it_did_the_program() {
     }
 }
 
-/// A program that cannot be started gives the exit statuses of env(1).
+/// If a program cannot be started, the exit status is the same as that of env(1).
 #[test]
 fn what_cannot_be_started_ends_as_with_env() {
     let shop = Shop::new();
@@ -621,11 +625,11 @@ fn what_cannot_be_started_ends_as_with_env() {
     assert_eq!(folders.count(), 0);
 }
 
-/// Our variables exceed the kernel's limit: the folder of the run is removed.
+/// The library's variables make the environment larger than the kernel allows. The folder of the run is then removed.
 #[test]
 fn a_start_that_the_kernel_refuses_leaves_nothing() {
     let shop = Shop::new();
-    // The kernel allows a quarter of the stack's limit.
+    // Arguments and variables may together take a quarter of the stack's limit.
     let few = || {
         let limit = libc::rlimit {
             rlim_cur: 2 << 20,
@@ -640,8 +644,8 @@ fn a_start_that_the_kernel_refuses_leaves_nothing() {
         command.args(std::iter::repeat_n("y".repeat(92), count));
         command.stdin(Stdio::null()).stderr(Stdio::piped()).output()
     };
-    // The largest number of arguments with which the command itself starts. With its variables added, the program has
-    // too many.
+    // Finds the largest number of arguments with which the command itself can start. With the library's variables
+    // added, the program then has too many.
     let (mut low, mut high) = (0, 1 << 14);
     while high - low > 1 {
         let middle = usize::midpoint(low, high);
@@ -706,7 +710,7 @@ fn a_working_directory_that_was_deleted_keeps_no_program_from_starting() {
     }
 }
 
-/// The program takes the command's place if no process can be started beside it.
+/// If no child can be started, the program replaces the command.
 #[test]
 fn a_program_for_which_no_child_can_be_started_has_the_commands_place() {
     let shop = Shop::new();
@@ -729,7 +733,7 @@ fn a_program_for_which_no_child_can_be_started_has_the_commands_place() {
     );
 }
 
-/// A container may have no `/dev/null`, by which a runtime replaces standard streams that are closed.
+/// A container may have no `/dev/null`. Rust's runtime opens that file in place of standard streams that are closed.
 #[test]
 fn closed_streams_stay_closed_in_a_container_without_devices() {
     let shop = Shop::new();
@@ -757,7 +761,7 @@ fn closed_streams_stay_closed_in_a_container_without_devices() {
     assert_eq!([&said[1], &said[2]], [&said[0]; 2]);
 }
 
-/// A reader of the program's output waits only for the program to close it.
+/// The other end of the program's output waits only for the program to close it, and not for the command.
 #[test]
 fn a_pipe_ends_when_the_program_closes_it() {
     let shop = Shop::new();
@@ -788,7 +792,7 @@ fn a_pipe_ends_when_the_program_closes_it() {
             .unwrap();
         assert_eq!(said, "ready\n", "{way:?}");
         assert_eq!(reader.read(&mut [0]).unwrap(), 0, "{way:?}");
-        // Written until the reader is gone.
+        // Writes to the program's input until the program, its only reader, has closed it.
         let mut input = child.stdin.take().unwrap();
         while std::io::Write::write_all(&mut input, b"x").is_ok() {}
         send(child.id().cast_signed(), libc::SIGTERM);
@@ -800,7 +804,7 @@ fn a_pipe_ends_when_the_program_closes_it() {
     }
 }
 
-/// A service manager only accepts notices from the process that it started.
+/// A service manager accepts notices only from the process that it started, so the program has to replace the command.
 #[test]
 fn a_program_that_a_service_manager_listens_to_has_the_commands_place() {
     let shop = Shop::new();
@@ -814,21 +818,21 @@ fn a_program_that_a_service_manager_listens_to_has_the_commands_place() {
     };
     assert!(place(&[("NOTIFY_SOCKET", "/run/x")]));
     assert!(!place(&[]));
-    // The variable was inherited from a process of another unit.
+    // Another `SYSTEMD_EXEC_PID` shows that the variables were inherited from a process of another unit.
     assert!(!place(&[
         ("NOTIFY_SOCKET", "/run/x"),
         ("SYSTEMD_EXEC_PID", "1")
     ]));
 }
 
-/// The run of a program that daemonizes has a folder, and that is reported.
+/// If a program leaves a process in the background, the folder of the run stays for its records, and that is reported.
 #[test]
 fn the_record_of_a_program_in_the_background_has_a_place() {
     let shop = Shop::new();
     let fifo = shop.scratch.path("fifo");
     let made = finish(plain("mkfifo".as_ref()).arg(&fifo));
     assert!(made.status.success());
-    // It ends when the test opens the other end, or after its timeout.
+    // The background process ends when this test opens the other end of the FIFO, or after its timeout.
     let script = "(setsid timeout 60 cat fifo >/dev/null 2>&1 & echo $!)";
     let mut command = shop.scratch.tllmprof();
     command.args(["run", "--run", "daemon", "--", "sh", "-c", script]);
@@ -849,7 +853,8 @@ fn the_record_of_a_program_in_the_background_has_a_place() {
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
-/// The first process of a container reaps orphans, and ends with its program when asked to.
+/// As the first process of a container, the command has to reap orphans, and to end with its program when it is asked
+/// to.
 #[test]
 fn the_first_process_of_a_container_reaps_and_can_be_ended() {
     let shop = Shop::new();
@@ -870,7 +875,7 @@ fn the_first_process_of_a_container_reaps_and_can_be_ended() {
         eprintln!("skipped: no process namespaces here (they need root)");
         return;
     }
-    // A reaped orphan no longer exists.
+    // Once an orphan has been reaped, its folder in `/proc` is gone.
     let orphans = "( (exit 0 & echo $! > orphan) & wait ); read orphan < orphan; i=0; \
                    while [ -e /proc/$orphan ] && [ $i -lt 3000 ]; do sleep 0.01; i=$((i+1)); done; \
                    [ ! -e /proc/$orphan ] && echo reaped";
@@ -882,7 +887,7 @@ fn the_first_process_of_a_container_reaps_and_can_be_ended() {
     }
 }
 
-/// None of our helper processes has the command's name.
+/// Helper processes have other names than the command, so a signal that is sent by name reaches the program only once.
 #[test]
 fn a_signal_that_is_sent_by_name_comes_once() {
     let shop = Shop::new();

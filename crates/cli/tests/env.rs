@@ -1,4 +1,4 @@
-//! `tllmprof env`: its output, as launchers read it.
+//! Tests of `tllmprof env`: its output, read in the same way as launchers read it.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use common::{Ended, Scratch, finish, plain};
 
-/// Text with everything that a shell could expand.
+/// A text that contains everything that a shell could expand or split.
 const NAME: &str = "it's \"{n}\" `id` $HOME \\ *\nnext";
 
 fn printed(scratch: &Scratch, format: &str, existing: &str) -> Ended {
@@ -47,7 +47,7 @@ fn a_shell_gets_the_same_values() {
     let wanted = format!("2-3, 7|cudaGraphLaunch/4|{NAME}|{}|", library.display());
     assert_eq!(finish(&mut sh(script, &text)).stdout, wanted);
 
-    // The reader's own preloads stay.
+    // An entry of `LD_PRELOAD` that the user had set before stays.
     let other = scratch.compile("other.so", "int other;", &["-shared", "-fPIC"]);
     let script = "eval \"$1\"; printf '%s' \"$LD_PRELOAD\"";
     let wanted = format!("{}:{}", library.display(), other.display());
@@ -110,8 +110,8 @@ fn a_shell_is_warned_and_finds_back() {
     let ended = finish(sh(&script, &ended.stdout).env("LD_PRELOAD", &other));
     assert_eq!(ended.stdout, format!("{} none 0\n", other.display()));
 
-    // With --log off there are no warnings. Only the format for a shell changes the user's environment, so the other
-    // formats have none either.
+    // With `--log off` there are no warnings. The other formats do not change the environment of the user's shell, so
+    // there is no warning for them either.
     let mut quiet = scratch.tllmprof();
     assert_eq!(finish(quiet.args(["env", "--log", "off"])).stderr, "");
     assert_eq!(printed(&scratch, "mpirun", "").stderr, "");
@@ -171,7 +171,7 @@ fn files_name_who_gets_the_library_and_where_records_go() {
         let yaml = env(&["--format", format, "--name", "e", "--no-trace"]).stdout;
         assert!(!yaml.contains("tllmprof-records"), "{yaml}");
     }
-    // The library comes with the image, and need not exist on this machine.
+    // For Kubernetes the library is in the image, so it need not exist on this machine.
     let mut k8s = scratch.tllmprof();
     k8s.args(["env", "--format", "k8s", "--name", "engine"]);
     assert_eq!(finish(k8s.env("TLLMPROF_LIB", "/none")).code(), Some(0));
@@ -233,6 +233,6 @@ fn what_has_no_variable_is_said() {
         ended.stderr.starts_with("tllmprof: --gpu-metrics: "),
         "{ended:?}"
     );
-    // The other line is about shells.
+    // The second line is the warning about this shell's environment.
     assert_eq!(ended.stderr.lines().count(), 2, "{ended:?}");
 }

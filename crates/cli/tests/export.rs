@@ -1,4 +1,4 @@
-//! `tllmprof export` on records of a made-up server.
+//! Tests of `tllmprof export`, on records of a simulated server, whose times are known exactly.
 
 mod common;
 #[path = "../../report/tests/common/server.rs"]
@@ -100,7 +100,7 @@ fn each_format_is_made_and_what_is_there_stays() {
     assert!(fs::read(scratch.path(part)).unwrap().starts_with(b"PAR1"));
 }
 
-/// Writes the record of a rank that belongs to a run.
+/// Writes the record of a rank, with the identifier of a run.
 fn record_of(scratch: &Scratch, run: &str, rank: u64) {
     let (mut builder, truth) = Server::rank(rank).record();
     let value = builder.string(1, run).into();
@@ -178,7 +178,8 @@ fn standard_output_and_compression() {
     assert_eq!(folder.code(), Some(2));
 }
 
-/// Names in a record, on a terminal that they are meant to attack.
+/// Names in a record contain escape sequences that attack a terminal. They must be escaped when
+/// they are printed.
 #[test]
 fn no_name_acts_on_a_terminal() {
     const HOSTILE: &str = "\u{1b}]0;owned\u{7}\u{9b}2J\u{202e}gpj.exe\r\u{200b}";
@@ -219,7 +220,8 @@ fn no_name_acts_on_a_terminal() {
         command.args(arguments).current_dir(scratch.path(""));
         let ended = on_terminal(&mut command);
         assert_eq!(ended.code(), Some(0), "{arguments:?}: {}", ended.stderr);
-        // A terminal ends its lines with both characters.
+        // A terminal ends lines with these two characters, which are not part of the command's
+        // output.
         let shown = ended.stdout.replace("\r\n", "");
         let acts = shown.find(is_hidden).map(|at| &shown[at..][..20]);
         assert!(acts.is_none(), "{arguments:?}: {acts:?}");
@@ -290,7 +292,7 @@ fn nothing_is_left_of_an_export_that_failed() {
             assert!(ended.stderr.starts_with(&begins), "{}", ended.stderr);
         }
     }
-    // A full disk.
+    // A limit for the size of files has the same effect as a full disk.
     let full = export(&scratch, &["rank-0.tllmprof", "--to", "chrome", "-o", "-"]);
     assert!(full.stdout.len() > 4096);
     let mut limited = command(
@@ -303,7 +305,7 @@ fn nothing_is_left_of_an_export_that_failed() {
     assert_eq!(names(&scratch), all);
 }
 
-/// Makes files of the command unable to grow beyond this size.
+/// Limits the size of the files that the command writes.
 fn limit_file_size(command: &mut Command, bytes: u64) -> &mut Command {
     use std::os::unix::process::CommandExt;
     let limit = libc::rlimit {
@@ -329,7 +331,7 @@ fn limit_file_size(command: &mut Command, bytes: u64) -> &mut Command {
 #[test]
 fn a_signal_ends_it_and_leaves_nothing() {
     let scratch = Scratch::new();
-    // Many records, so that the export takes a while.
+    // There are many records, so that the export takes long enough to be interrupted.
     (0..100).for_each(|rank| record(&scratch, rank));
     let records = names(&scratch);
     let mut child = command(&scratch, &["--to", "chrome", "-o", "out"])
@@ -340,7 +342,8 @@ fn a_signal_ends_it_and_leaves_nothing() {
         .spawn()
         .unwrap();
     let started = Instant::now();
-    // The output has no name yet, or a hidden one where the file system does not support that.
+    // While it is written, the output has no name, or a hidden one if the file system does not
+    // support files without names.
     let folder = fs::canonicalize(scratch.path(".")).unwrap();
     let opened = |entry: std::io::Result<fs::DirEntry>| fs::read_link(entry.ok()?.path()).ok();
     let has_begun = |child: &Child| {

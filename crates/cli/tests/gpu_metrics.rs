@@ -1,4 +1,4 @@
-//! `tllmprof run --gpu-metrics`, with a stand-in for NVML whose values are arithmetic.
+//! Tests of `tllmprof run --gpu-metrics`, with a stand-in for NVML whose values are computed.
 
 mod common;
 #[path = "gpu_metrics/read.rs"]
@@ -17,10 +17,12 @@ use serde_json::Value;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Edge, Ended as RecordEnded, Event, Info, Metric, What};
 
-/// Size in bytes of a record with some rounds of samples of two GPUs: header, chunk's header, events.
+/// Size in bytes of a record with five rounds of 14 values for each of two GPUs: the header, a
+/// chunk's header, the events.
 const SOME: u64 = 65536 + 208 + 24 * 2 * 14 * 5;
 
-/// Waits, with a limit, until the record of metrics in `$1` has `$2` bytes, then runs the rest.
+/// A program that waits, with a limit, until the record of metrics in the folder `$1` has `$2`
+/// bytes. Then it runs the other arguments as a script.
 const PROGRAM: &str = "#!/bin/sh\n\
     for n in $(seq 1 400); do\n\
         for file in \"$1\"/*-gpu-*.tllmprof; do\n\
@@ -59,7 +61,7 @@ fn run(scratch: &Scratch, nvml: &str) -> Command {
     command
 }
 
-/// Runs a program that lasts until there are some samples, and then runs `script`.
+/// Runs a program that waits until there are some samples, and then runs `script`.
 fn sampled(command: &mut Command, scratch: &Scratch, script: &str) -> Ended {
     let program = scratch.script("program", PROGRAM);
     let folder = scratch.path(".");
@@ -110,7 +112,8 @@ fn what_nvml_gives_is_in_the_record() {
         "{name}"
     );
     assert_eq!(read.ended, Some(RecordEnded::InOrder));
-    // CUDA's numbers follow the PCI addresses, and NVML's GPU 1 has the lowest.
+    // CUDA numbers GPUs by their PCI addresses. NVML's GPU 1 has the lowest address, so it is
+    // CUDA's GPU 0.
     for (device, of) in [(0, 1), (1, 0)] {
         read.has_plain(device, of);
         read.has_gpm(device, of);
@@ -135,7 +138,7 @@ fn what_nvml_gives_is_in_the_record() {
 
 #[test]
 fn devices_are_numbered_as_the_program_sees_them() {
-    // The variable, and NVML's GPUs in the order of the record's devices.
+    // The value of the variable, and the NVML number of each device in the record.
     for (devices, expected) in [
         ("1", &[0][..]),
         ("GPU-000000a0,GPU-000000a1", &[0, 1]),
@@ -259,7 +262,8 @@ fn a_killed_program_leaves_a_whole_record() {
     read.has_plain(0, 1);
 }
 
-/// Starts a program that keeps running, and waits until it is sampled.
+/// Starts a program that keeps running, and waits until the record contains some samples. Returns
+/// the program and the path of the record.
 fn lasting(command: &mut Command, scratch: &Scratch) -> (Child, PathBuf) {
     let mut child = command
         .args(["--", "sleep", "60"])
@@ -336,7 +340,7 @@ fn nvml_that_hangs_keeps_nobody() {
 fn a_full_disk_ends_the_record_alone() {
     let scratch = Scratch::new();
     let command = run(&scratch, "");
-    // In blocks of 512 bytes: some rounds fit.
+    // The limit is 134 blocks of 512 bytes, so some rounds of samples fit into the record.
     let limited = "ulimit -f 134; exec \"$@\"";
     let mut sh = Command::new("/bin/sh");
     sh.args(["-c", limited, "sh"])
@@ -379,7 +383,7 @@ fn the_record_keeps_to_its_size() {
         "{ended:?}"
     );
     let path = record(&scratch.path(".")).unwrap();
-    // One round of samples may exceed the limit.
+    // The limit is checked before each round of samples, so one round may exceed it.
     assert!(fs::metadata(&path).unwrap().len() < 68_200 + 24 * 28);
     let read = Read::new(&path);
     assert_eq!(read.ended, Some(RecordEnded::InOrder));
@@ -392,7 +396,7 @@ fn the_report_has_what_was_sampled_in_the_window() {
     sampled(&mut run(&scratch, ""), &scratch, "exit 0");
     let metrics = record(&scratch.path(".")).unwrap();
     let read = Read::new(&metrics);
-    // A program with a window from the second sample to the third.
+    // Writes the record of a program that has a window from the second sample to the third.
     let (first, last) = (read.times[&0][1], read.times[&0][2]);
     let mut builder = Builder::new(7, ClockKind::Monotonic);
     let boot = builder.string(7, read.fact(Info::Boot)[0]);
@@ -429,7 +433,8 @@ fn the_report_has_what_was_sampled_in_the_window() {
     let metrics = json["processes"][0]["gpu_metrics"].as_array().unwrap();
     let is_busy = |one: &&Value| one["device"] == 0 && one["metric"] == "SM busy";
     let busy = metrics.iter().find(is_busy).unwrap();
-    // The values of NVML's GPU 1: 102.25 and 102.375, each over about 100 ms.
+    // The two samples are those of NVML's GPU 1. Their values are 102.25 and 102.375, each a mean
+    // over about 100 ms.
     let lengths = [first, last].map(|(start, end)| (end - start) as f64);
     let mean = (102.25 * lengths[0] + 102.375 * lengths[1]) / (lengths[0] + lengths[1]);
     assert!(

@@ -1,5 +1,5 @@
-//! Hostile command lines: each gives one line that names what was typed, and status 2, and starts nothing. Values of
-//! options that set variables are tested in the command's own unit tests.
+//! Tests of hostile command lines. Each gives one line that names what the user typed, gives status 2, and starts no
+//! program. Values of options that set variables are tested in the command's unit tests.
 
 mod common;
 
@@ -42,7 +42,8 @@ fn refused(ended: &Ended, says: &str) {
     assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
 }
 
-/// The options of a verb that take a value: the name, whether the value follows an equals sign, and the value's name.
+/// Returns the options of a verb that take a value. Each has its name, whether the value has to follow an equals sign,
+/// and the value's name.
 fn options(scratch: &Scratch, verb: &str) -> Vec<(String, bool, String)> {
     let help = finish(scratch.tllmprof().args([verb, "--help"])).stdout;
     let lines = help.lines().filter_map(|line| {
@@ -64,7 +65,7 @@ fn options(scratch: &Scratch, verb: &str) -> Vec<(String, bool, String)> {
     lines.collect()
 }
 
-/// The words that give an option a value.
+/// Returns the words that give an option this value.
 fn typed(option: &str, has_equals: bool, value: &OsStr) -> Vec<OsString> {
     if !has_equals {
         return vec![option.into(), value.to_owned()];
@@ -305,13 +306,14 @@ fn no_shell_reads_a_binary_file() {
         );
         assert_eq!(ended.stdout, "");
         let ended = started("env");
-        // Only the kernel knows its further formats.
+        // `run` asks the kernel, which may know further formats (binfmt_misc). `env` does not start the program, so it
+        // may accept it.
         if status == 127 || ended.code() != Some(0) {
             assert_eq!((ended.code(), &ended.stderr), (Some(2), &line), "{ended:?}");
         }
         let ended = started("doctor");
         assert_eq!(ended.code(), Some(1), "{ended:?}");
-        // doctor reads more of a file than the kernel does.
+        // `doctor` reads more of the file than the kernel does, so it finds that the file is damaged.
         let said = if name == "./header" {
             "./header is damaged"
         } else {
@@ -319,7 +321,7 @@ fn no_shell_reads_a_binary_file() {
         };
         assert!(ended.stdout.contains(&format!("NO    {said}")), "{ended:?}");
     }
-    // A script needs no line that names the shell, and may contain a program after its first lines.
+    // A script needs no `#!` line, and may contain binary data after its first lines.
     file("script", b"\n# \xc3\xa9\necho started; exit\n\0\0\xff");
     let ended = finish(
         scratch
@@ -375,7 +377,7 @@ fn env_names_a_record_by_default() {
     );
 }
 
-/// Root has all rights in /proc, where no process can create a file.
+/// Root has all rights in `/proc`, but no process can create a file there. That is found out before the program starts.
 #[test]
 fn a_folder_that_takes_no_files_is_refused_before_the_start() {
     let scratch = Scratch::new();
@@ -395,7 +397,7 @@ fn a_folder_that_takes_no_files_is_refused_before_the_start() {
     assert_eq!(ended.stdout, "started\n", "the check leaves nothing");
 }
 
-/// As with results: text that was asked for and cannot be written is a failure.
+/// If help that the user requested cannot be written, that is a failure, in the same way as for a result.
 #[test]
 fn help_that_cannot_be_written_is_a_failure() {
     let scratch = Scratch::new();

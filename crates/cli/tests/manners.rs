@@ -1,4 +1,5 @@
-//! Behaviour that all verbs share: examples, colour, quiet and verbose, existing files, spelling, output to pipes.
+//! Tests of behaviour that all verbs share: examples in the help, colour, `--quiet` and `--verbose`, existing files,
+//! spelling, and output to pipes.
 
 mod common;
 #[path = "../../report/tests/common/server.rs"]
@@ -131,7 +132,7 @@ fn units_have_one_spelling_for_a_locale() {
     };
     assert_eq!(of("C.UTF-8"), (true, false, false));
     assert_eq!(of("C"), (false, true, true));
-    // JSON is always UTF-8.
+    // JSON is always UTF-8, so `µs` is not replaced in it.
     let json = finish(report(&scratch, &["--json"]).env("LC_ALL", "C")).stdout;
     assert!(!json.contains(" us "));
 }
@@ -332,7 +333,7 @@ fn a_limit_of_files_leaves_no_part() {
         "export --to chrome -o out a.tllmprof",
     ] {
         let mut shell = plain("sh".as_ref());
-        // In blocks of 512 bytes.
+        // The limit is one block of 512 bytes.
         shell
             .args([
                 "-c",

@@ -1,4 +1,5 @@
-//! Files that packages contain besides the command: completions, manual pages; and `--lib`.
+//! Tests of `--lib`, and of the generated files that packages contain: completions and manual
+//! pages.
 
 mod common;
 
@@ -14,7 +15,7 @@ fn tllmprof(arguments: &[&str]) -> Command {
     command
 }
 
-/// The visible verbs.
+/// Returns the visible verbs, from the command's help.
 fn verbs() -> Vec<String> {
     let help = finish(&mut tllmprof(&["--help"])).stdout;
     let (_, verbs) = help.split_once("Commands:\n").unwrap();
@@ -36,7 +37,8 @@ fn each_shell_completes_every_verb() {
         for verb in verbs() {
             assert!(ended.stdout.contains(&verb), "{shell}: {verb}");
         }
-        // If the shell is installed, it parses the completions.
+        // If the shell is installed, it must be able to parse the completions. Status 127 means
+        // that it is not installed.
         let file = scratch.write(shell, &ended.stdout);
         let mut reads = plain(Path::new("/usr/bin/env"));
         reads.args([shell, "-n"]).arg(file);

@@ -1,4 +1,5 @@
-//! `tllmprof mcp` on stored records: by the lines of the protocol, and by the protocol's own client.
+//! Tests of `tllmprof mcp` on stored records: with single messages of the protocol, and with the
+//! protocol's own client.
 
 mod common;
 #[path = "common/fetched.rs"]
@@ -25,18 +26,18 @@ use serde_json::{Value, json};
 
 const LAYERS: &str = "standin-layers.tllmprof";
 const STACKS: &str = "vllm-stacks.tllmprof";
-/// A record with a run's identifier.
+/// A record that contains the identifier of a run.
 const GIL: &str = "standin-gil.tllmprof";
-/// The longest wait for an answer.
+/// The longest time to wait for an answer.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The maximum length of an answer in characters.
+/// The maximum length of an answer, in characters.
 const LONGEST: usize = 8000;
 
 fn repo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A folder with stored records.
+/// Creates a folder with the stored records.
 fn records() -> Scratch {
     let scratch = Scratch::new();
     for name in [LAYERS, STACKS, GIL] {
@@ -51,11 +52,11 @@ fn records() -> Scratch {
     scratch
 }
 
-/// A server, and the client's side of its pipes.
+/// A server, and the other ends of its pipes.
 struct Session {
     server: Child,
     to: Option<ChildStdin>,
-    /// The lines that it writes.
+    /// The lines that the server writes.
     from: Receiver<String>,
     requests: u64,
 }
@@ -84,7 +85,8 @@ impl Session {
             .arg("mcp")
             .args(options)
             .arg(folder)
-            // Servers of other tests listen elsewhere.
+            // Processes of other tests open their control sockets in other folders, so this server
+            // does not find them.
             .env("XDG_RUNTIME_DIR", folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -109,7 +111,7 @@ impl Session {
         writeln!(to, "{message}").unwrap();
     }
 
-    /// Sends a request and returns its response, which is the next line.
+    /// Sends a request. Returns its response, which is the next line that the server writes.
     fn ask(&mut self, method: &str, params: &Value) -> Value {
         self.requests += 1;
         let id = self.requests;
@@ -122,7 +124,7 @@ impl Session {
         response
     }
 
-    /// Returns the next line.
+    /// Returns the next line that the server writes.
     fn next(&mut self) -> Value {
         let line = self.from.recv_timeout(LIMIT).unwrap();
         serde_json::from_str(&line).unwrap()
@@ -133,7 +135,7 @@ impl Session {
         response["result"]["tools"].as_array().unwrap().clone()
     }
 
-    /// Calls a tool; its answer, or the text of its error.
+    /// Calls a tool. Returns its answer, or the text of its error.
     fn call(&mut self, tool: &str, arguments: Value) -> Result<String, String> {
         let response = self.ask("tools/call", &json!({"name": tool, "arguments": arguments}));
         let result = &response["result"];
@@ -169,7 +171,7 @@ impl Session {
         }
     }
 
-    /// Closes the server's input; its exit status.
+    /// Closes the server's input. Returns the server's exit status.
     fn end(mut self) -> Option<i32> {
         drop(self.to.take());
         let status = wait(&mut self.server).expect("it ends with its input");
@@ -182,7 +184,7 @@ impl Session {
     }
 }
 
-/// Returns the report of a record, as `report --json` prints it.
+/// Returns the report of a record, in the form that `report --json` prints.
 fn report(folder: &Scratch, record: &str) -> Value {
     let mut command = plain(env!("CARGO_BIN_EXE_tllmprof").as_ref());
     let ended = finish(command.args(["report", "--json"]).arg(folder.path(record)));
@@ -523,7 +525,7 @@ fn wrong_input_is_an_error_of_one_line() {
         session.ask("resources/list", &json!({}))["error"]["code"],
         -32601
     );
-    // It is still there.
+    // The server still runs after these errors.
     assert_eq!(session.ask("ping", &json!({}))["result"], json!({}));
     assert_eq!(session.end(), Some(0));
 }
@@ -532,13 +534,13 @@ fn wrong_input_is_an_error_of_one_line() {
 fn what_is_not_the_protocol_is_answered_or_ignored() {
     let scratch = Scratch::new();
     let mut session = Session::new(&scratch.path(""), &[]);
-    // What is not JSON has no number to answer to.
+    // A line that is not JSON contains no request number, so the server cannot answer it.
     let to = session.to.as_mut().unwrap();
     to.write_all(b"{\"jsonrpc\": \n\xff\n").unwrap();
     session.write(&json!({"jsonrpc": "2.0", "id": [], "method": 5}));
     assert_eq!(session.next()["error"]["code"], -32600);
     assert_eq!(session.ask("ping", &json!({}))["result"], json!({}));
-    // Without a client, it ends.
+    // If the input ends before any client has opened a session, the server ends without an error.
     assert_eq!(Session::unopened(&scratch.path(""), &[]).end(), Some(0));
     let mut missing = plain(env!("CARGO_BIN_EXE_tllmprof").as_ref());
     let ended = finish(
@@ -665,7 +667,7 @@ fn the_brief_of_512_ranks_is_short_and_whole() {
     );
     let runs = session.json("runs", json!({}));
     assert_eq!(runs["rows"][0]["holds"], json!({"tllmprof record": 512}));
-    // Of all processes, and of one.
+    // Rows of all processes, and rows of one process.
     let all = session.json("table", json!({"files": ["job"], "table": "iterations"}));
     assert_eq!(all["rows_in_all"], 512 * 24);
     let one = session.rows(

@@ -1,4 +1,4 @@
-//! `tllmprof export --otlp`: the requests that a collector receives.
+//! Tests of `tllmprof export --otlp`: the requests that a collector receives.
 
 mod common;
 #[path = "../../report/tests/common/server.rs"]
@@ -27,7 +27,7 @@ use server::{Server, UNIX};
 use tiny_http::{Response, Server as Http};
 use tllmprof_record::{Event, Info, What};
 
-/// Writes the record of a rank of a run.
+/// Writes the record of a rank, with the identifier of a run.
 fn record(scratch: &Scratch, rank: u64) {
     let (mut builder, truth) = Server::rank(rank).record();
     let value = builder.string(1, "a-run").into();
@@ -50,7 +50,8 @@ fn send_with(scratch: &Scratch, to: &str, variables: &[(&str, &str)]) -> Ended {
     finish(command.current_dir(scratch.path("")))
 }
 
-/// Runs a collector while `act` sends something to its address. Returns the result, and the requests.
+/// Runs a collector while `act` sends something to the collector's address. Returns the result of `act`, and the
+/// requests.
 fn collected<R>(
     answer: impl Fn(&ExportTraceServiceRequest) -> (u16, Vec<u8>) + Send + 'static,
     act: impl FnOnce(&str) -> R,
@@ -143,7 +144,7 @@ fn windows_and_slow_iterations_of_all_ranks_are_spans_of_one_trace() {
     }
     let last = format!(": {count} spans of 2 processes\n");
     assert!(ended.stderr.ends_with(&last), "{}", ended.stderr);
-    // The server's own times, since 1970.
+    // The spans' times are those that the server recorded, as times since 1970.
     let (_, truth) = Server::rank(0).record();
     assert!(
         truth
@@ -188,7 +189,7 @@ fn what_a_collector_does_not_take_is_an_error_with_one_line() {
         "{}",
         ended.stderr
     );
-    // No collector listens there.
+    // No collector listens on this port.
     let ended = send(&scratch, "http://127.0.0.1:9/");
     assert_eq!(
         (ended.code(), ended.stderr.lines().count()),
@@ -213,7 +214,7 @@ fn what_a_collector_does_not_take_is_an_error_with_one_line() {
     );
 }
 
-/// A message of HTTP: its head, and a body of the length that the head names.
+/// Reads an HTTP message: its head, and a body of the length that the head names.
 fn message(from: &mut impl Read) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut one = [0];
@@ -232,7 +233,8 @@ fn message(from: &mut impl Read) -> Vec<u8> {
     bytes
 }
 
-/// Forwards TLS connections on a local address to a collector. Returns the address, and the heads of messages.
+/// Accepts TLS connections on a local address and forwards them to a collector. Returns that address, and the head of
+/// each message.
 fn gate(certified: &CertifiedKey<KeyPair>, to: &str) -> (String, mpsc::Receiver<String>) {
     let key = PrivateKeyDer::Pkcs8(certified.signing_key.serialize_der().into());
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -278,7 +280,7 @@ fn spans_go_by_tls_to_a_collector_that_is_trusted() {
     let trusts = ("OTEL_EXPORTER_OTLP_CERTIFICATE", pem);
     let (heads, came) = collected(all_is_well, |to| {
         let (address, heads) = gate(&certified, to);
-        // The certificate is not trusted yet.
+        // The certificate is not trusted yet, so the connection fails.
         let ended = send(&scratch, &address);
         let line = (ended.code(), ended.stderr.lines().count());
         assert_eq!(line, (Some(1), 1), "{}", ended.stderr);

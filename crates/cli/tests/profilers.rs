@@ -1,10 +1,11 @@
-//! `tllmprof run` under nsys and ncu.
+//! Tests of `tllmprof run` with the profilers nsys and ncu.
 
 mod common;
 
 use common::{Scratch, finish};
 
-/// Stands in for a profiler: prints its arguments, then runs the program after its options.
+/// A stand-in for a profiler. It prints its arguments, and then runs the program that follows its
+/// options.
 const PROFILER: &str = "#!/bin/sh\n\
     printf 'argument %s\\n' \"$@\"\n\
     printf 'preload %s\\n' \"$LD_PRELOAD\"\n\

@@ -1,5 +1,5 @@
-//! Programs that `tllmprof run` and `env` refuse, because the loader or a sanitizer would not start them with the
-//! library.
+//! Tests of programs that `tllmprof run` and `env` refuse, because the loader or a sanitizer would end them if the
+//! library were preloaded.
 
 mod common;
 
@@ -12,7 +12,7 @@ use common::{Scratch, finish};
 
 const PRINTS: &str = "#include <stdio.h>\nint main(void) { puts(\"started\"); return 0; }";
 
-/// Checks that the program does not start and that one line gives the reason, both for `run` and for `env`.
+/// Checks that the program does not start, and that one line gives the reason, with `run` and with `env`.
 fn refused(scratch: &Scratch, program: impl AsRef<OsStr>, limit: Option<u64>, why: &str) {
     for verb in ["run", "env"] {
         let mut command = scratch.tllmprof();
@@ -33,7 +33,7 @@ fn refused(scratch: &Scratch, program: impl AsRef<OsStr>, limit: Option<u64>, wh
     }
 }
 
-/// Sets `ulimit -v`, in bytes.
+/// Limits the address space like `ulimit -v`, in bytes.
 fn limit_memory(command: &mut Command, bytes: u64) {
     let limit = libc::rlimit {
         rlim_cur: bytes,
@@ -50,7 +50,7 @@ fn limit_memory(command: &mut Command, bytes: u64) {
     }
 }
 
-/// A library to preload that needs another library, `name`.
+/// Compiles a library to preload that needs another library called `name`. The other library is then removed.
 fn library_that_needs(scratch: &Scratch, name: &str, arguments: &[&str]) {
     let shared = ["-shared", "-fPIC", "-nostdlib"];
     let soname = format!("-Wl,-soname,{name}");
@@ -81,7 +81,7 @@ fn a_program_of_an_older_c_library_is_not_started() {
     refused(&scratch, program, None, "the library requires glibc 9.99");
 }
 
-/// A dynamic linker on the command line is checked like one that the program requests.
+/// A dynamic linker that the command line names is checked in the same way as one that the program requests.
 #[test]
 fn a_program_of_an_older_dynamic_linker_on_the_command_line_is_not_started() {
     let scratch = Scratch::new();
@@ -153,7 +153,7 @@ fn doctor_knows_what_a_dynamic_linker_on_the_command_line_runs() {
     );
 }
 
-/// This machine's dynamic linker.
+/// Returns this machine's dynamic linker.
 fn loader() -> &'static str {
     let all = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
     all.into_iter()
@@ -161,8 +161,8 @@ fn loader() -> &'static str {
         .unwrap()
 }
 
-/// A shell that evaluates the lines could start no program after them. Formats for other systems are allowed, because
-/// those may be newer.
+/// A shell that evaluated the lines could start no further program, so none are printed. Formats for other machines are
+/// allowed, because those machines may have a newer C library.
 #[test]
 fn a_shell_of_an_older_c_library_gets_no_lines() {
     let scratch = Scratch::new();
@@ -191,7 +191,7 @@ fn a_program_without_what_the_library_needs_is_not_started() {
     let program = scratch.compile("program", PRINTS, &[]);
     let why = "the library needs libnobody_has.so.1, which is not found here";
     refused(&scratch, &program, None, why);
-    // The program's loader may find it through its options.
+    // With this variable the program's loader finds the missing library.
     let source = "int other(void) { return 0; }";
     let there = scratch.compile("lib/libnobody_has.so.1", source, &["-shared", "-fPIC"]);
     let mut run = scratch.tllmprof();
@@ -213,12 +213,12 @@ fn a_program_whose_address_space_is_too_small_is_not_started() {
     };
     let ended = run_within_limit();
     assert_eq!(ended.stdout, "started\n", "{ended:?}");
-    // The library fits, but then the C library does not.
+    // The library fits into the address space, but then the C library does not.
     let source = "char large[(1 << 30) - (1280 << 10)];";
     scratch.compile("libtllmprof.so", source, &["-shared", "-fPIC"]);
     let why = "its address space is limited to 1048576 kB (ulimit -v)";
     refused(&scratch, &program, Some(LIMIT), why);
-    // The library does not fit, and the loader continues without it.
+    // The library itself does not fit, so the loader continues without it.
     let source = "char large[1 << 30];";
     scratch.compile("libtllmprof.so", source, &["-shared", "-fPIC"]);
     let ended = run_within_limit();

@@ -1,4 +1,4 @@
-//! `tllmprof report` on records of a made-up server.
+//! Tests of `tllmprof report`, on records of a simulated server, whose times are known exactly.
 
 mod common;
 #[path = "../../nsys/tests/common/mod.rs"]
@@ -146,7 +146,7 @@ fn a_folder_of_many_ranks_is_one_report() {
         let path = scratch.path(&format!("job/{rank}.tllmprof"));
         std::fs::write(path, job.record(rank, &truth)).unwrap();
     }
-    // One of them cannot be read: it is reported, and the others are sorted by rank.
+    // One of the records cannot be read. It is reported, and the others are shown in the order of their ranks.
     std::fs::write(scratch.path("job/7.tllmprof"), tllmprof_record::MAGIC).unwrap();
     let ran = report(&scratch, &["job", "--json"]);
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
@@ -222,14 +222,14 @@ fn a_record_that_is_cut_off_gives_what_is_left() {
     let scratch = Scratch::new();
     let path = record(&scratch, 0);
     let bytes = std::fs::read(&path).unwrap();
-    // The cut is in the first thread's chunk.
+    // The file is cut off in the first thread's chunk.
     std::fs::write(&path, &bytes[..64 * 1024 + 5000]).unwrap();
     let ended = report(&scratch, &["rank-0.tllmprof"]);
     assert_eq!(ended.code(), Some(1));
     assert!(ended.stdout.contains("never closed"), "{}", ended.stdout);
     let damage = format!("damaged: cut at 70536 of {} bytes", bytes.len());
     assert!(ended.stdout.contains(&damage), "{}", ended.stdout);
-    // The cut is in the header.
+    // The file is cut off in the header.
     std::fs::write(&path, &bytes[..6000]).unwrap();
     let ended = report(&scratch, &["rank-0.tllmprof", "--json"]);
     assert_eq!(ended.code(), Some(1));
@@ -264,7 +264,7 @@ fn a_record_that_was_changed_is_a_failure() {
     );
 }
 
-/// The record of a process that was killed at its start is reported as empty, and the others are shown.
+/// The record of a process that was killed at its start is reported as empty. The other records are still shown.
 #[test]
 fn a_record_that_was_only_begun_is_said_to_be_empty() {
     let scratch = Scratch::new();
@@ -430,7 +430,7 @@ fn the_rule_of_step_is_checked() {
     }
 }
 
-/// Writes the record of a rank that belongs to a run.
+/// Writes the record of a rank, with the identifier of a run.
 fn record_of(scratch: &Scratch, run: &str, rank: u64) {
     use tllmprof_record::{Event, Info, What};
     let (mut builder, truth) = Server::rank(rank).record();
@@ -534,7 +534,7 @@ fn duckdb_answers_queries_about_the_tables() {
     let Some(python) = fetched("get-readers") else {
         return;
     };
-    // Its folder has the command.
+    // The `duckdb` command is in the same folder as this Python.
     let duckdb = python.parent().unwrap();
     let scratch = Scratch::new();
     record(&scratch, 0);

@@ -1,4 +1,4 @@
-//! `tllmprof run`: the environment of the program, and its result.
+//! Tests of `tllmprof run`: the environment that the program gets, and the result of the command.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn the_program_has_library_and_variables() {
     .env("SAY_LOADED", "1");
     let ended = finish(&mut run);
     assert_eq!(ended.code(), Some(0), "{ended:?}");
-    // sh and env load the library; the command itself does not.
+    // Both `sh` and `env` load the library. The command itself does not.
     assert_eq!(ended.stderr, "loaded\nloaded\n");
     for line in [
         "TLLMPROF_START_STOP=2-3,7",
@@ -158,7 +158,7 @@ fn a_program_that_is_recorded_goes_with_the_command() {
     assert!(lines.next().unwrap().unwrap().parse::<i32>().is_ok());
     child.kill().unwrap();
     child.wait().unwrap();
-    // The pipe's other end closes with the program.
+    // When the program has ended too, the other end of its output is closed, so no line follows.
     assert!(lines.next().is_none());
 }
 
@@ -196,7 +196,7 @@ fn the_programs_own_options_are_its_own() {
     }
 }
 
-/// Option, value, and the reason that its line gives.
+/// An option, a value that is wrong for it, and the reason that the message gives.
 const BAD: &[(&str, &str, &str)] = &[
     (
         "--window",
@@ -231,7 +231,7 @@ const BAD: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Words that are not quite correct.
+/// Command lines with a likely typing mistake, the exit status, and the message.
 const NEARLY: &[(&[&str], u8, &str)] = &[
     (
         &["--window", "-5", "--", "echo", "started"],
@@ -376,7 +376,7 @@ fn a_static_program_runs_with_a_warning() {
 fn the_loader_is_a_program_like_others() {
     let scratch = Scratch::new();
     let mut run = scratch.tllmprof();
-    // The loader as a program, which is not a static program.
+    // The loader is the program here. It has no interpreter either, but it is not a static program.
     let loader = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
     let loader = loader.iter().find(|path| Path::new(path).exists()).unwrap();
     run.args(["run", "--no-trace", "--", loader, "/bin/echo", "started"]);
@@ -390,7 +390,7 @@ fn the_loader_is_a_program_like_others() {
 #[test]
 fn an_ignored_sigpipe_and_closed_descriptors_are_inherited() {
     let scratch = Scratch::new();
-    // Bit 13 of the mask of ignored signals is SIGPIPE; descriptor 2 is closed.
+    // Bit 13 of the mask of ignored signals is SIGPIPE. Descriptor 2 is closed.
     let look = "grep -c 'SigIgn:.*1[0-9a-f]\\{3\\}$' /proc/self/status; [ -e /proc/self/fd/2 ] || echo closed";
     let script = format!("trap '' PIPE; exec 2>&-; exec \"$0\" run -- sh -c \"{look}\"");
     let command = scratch.tllmprof();
@@ -450,7 +450,8 @@ fn a_run_has_an_identifier_and_a_folder_that_its_processes_inherit() {
     assert_eq!(run(&["--run", "mine.1"]), "mine.1");
     assert_ne!(run(&[]), run(&[]));
 
-    // All tasks of a job are one run; whatever a task runs next is another.
+    // All tasks of a job belong to one run. If a task starts another program, that belongs to
+    // another run.
     let task = |rank: &str, script: &str| {
         let mut run = scratch.tllmprof();
         run.current_dir(scratch.path("."))
@@ -465,12 +466,12 @@ fn a_run_has_an_identifier_and_a_folder_that_its_processes_inherit() {
     assert_eq!(task("0", script), "slurm-7-0.2");
     assert_eq!(task("0", script), "slurm-7-0.3");
     assert_eq!(task("1", script), "slurm-7-0.2");
-    // If no task leaves any file, there is no folder, and no number is used up.
+    // If no task leaves a file, the folder is removed, and its number is used again.
     for _ in 0..2 {
         assert_eq!(task("0", "echo $TLLMPROF_RUN"), "slurm-7-0.4");
     }
     assert!(!scratch.path("tllmprof-slurm-7-0.4").exists());
-    // A folder in which nothing was written is removed.
+    // The folder of a run is removed if nothing was written to it.
     let mut nothing = scratch.tllmprof();
     nothing.current_dir(scratch.path("."));
     finish(nothing.args(["run", "--run", "nothing", "--", "true"]));
@@ -487,7 +488,8 @@ fn a_run_has_an_identifier_and_a_folder_that_its_processes_inherit() {
     );
 }
 
-/// The command, run by a user who may not write to the working folder.
+/// Returns the command and its working folder. The command runs as a user who may not write to that
+/// folder.
 fn without_rights(scratch: &Scratch) -> (std::process::Command, std::path::PathBuf) {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
@@ -496,7 +498,8 @@ fn without_rights(scratch: &Scratch) -> (std::process::Command, std::path::PathB
     for (path, mode) in [(scratch.path("."), 0o755), (folder.clone(), 0o555)] {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
-    // Another user may have no access to a command in a home folder.
+    // The command is copied, because another user may have no access to the home folder in which it
+    // was built.
     let command = scratch.path("tllmprof");
     fs::copy(env!("CARGO_BIN_EXE_tllmprof"), &command).unwrap();
     let library = scratch.tllmprof();

@@ -1,4 +1,4 @@
-//! `tllmprof streams` on recorded streams.
+//! Tests of `tllmprof streams`, on recorded streams of CUDA calls.
 
 use std::process::{Command, Output};
 

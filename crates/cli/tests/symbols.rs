@@ -1,4 +1,5 @@
-//! `tllmprof symbols` on programs in several languages, linked and stripped in several ways.
+//! Tests of `tllmprof symbols`, on programs in several languages, linked and stripped in several
+//! ways.
 
 mod common;
 #[path = "../../../tests/common/skipped.rs"]
@@ -40,7 +41,7 @@ fn build(scratch: &Scratch, words: &[&str]) {
     assert!(ended.status.success(), "{command:?}: {}", ended.stderr);
 }
 
-/// The library, and a program that is linked against it.
+/// Compiles the library, and a program that is linked against it.
 fn program(scratch: &Scratch, flags: &[&str]) -> PathBuf {
     scratch.compile("libengine.so", LIBRARY, &["-shared", "-fPIC", "-O1"]);
     scratch.write("program.cc", PROGRAM);
@@ -63,7 +64,8 @@ fn symbols(scratch: &Scratch, arguments: &[&str]) -> Ended {
     finish(command.current_dir(scratch.path("")))
 }
 
-/// The means that a listing shows for one function.
+/// Returns the first column of a function's lines in a listing: how calls of the function are
+/// counted.
 fn means<'a>(listing: &'a str, name: &str) -> Vec<&'a str> {
     let lines = listing
         .lines()
@@ -115,7 +117,7 @@ fn matches_come_by_name_with_the_rule_for_one() {
         );
     }
     assert_eq!(lines[3], "only ns::step(double): sym:^_ZN2ns4stepEd$");
-    // The rule that the line suggests works.
+    // The rule that the line suggests matches exactly that function.
     let ended = symbols(&scratch, &["program", "sym:^_ZN2ns4stepEd$"]);
     assert_eq!(ended.stdout.lines().count(), 2, "{}", ended.stdout);
     assert_eq!(means(&ended.stdout, "ns::step(double)"), ["entry"]);
@@ -315,7 +317,8 @@ fn go_functions_are_distinguished_from_c_functions_beside_them() {
             assert_eq!(means(&ended.stdout, "main.step"), ["no: Go function"]);
             assert_eq!(means(&ended.stdout, "decode"), ["exported"]);
         } else {
-            // Nothing marks the end of Go's code.
+            // In a stripped program nothing marks the end of Go's code, so all functions count as
+            // Go functions.
             let reached = ended
                 .stdout
                 .lines()
@@ -351,7 +354,7 @@ fn what_is_wrong_is_said() {
             .stderr
             .starts_with("tllmprof: absent: there is no such file")
     );
-    // The other functions are still listed.
+    // The file that is not ELF is reported, and the functions of the other file are still listed.
     let ended = symbols(&scratch, &["program.cc", "program", "^main$"]);
     assert_eq!(ended.code(), Some(1));
     assert_eq!(ended.stderr, "tllmprof: program.cc: no ELF file\n");
@@ -382,7 +385,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
         .map(|n| format!("int a_long_name_for_a_function_{n}(int x) {{ return x + {n}; }}\n"))
         .collect();
     scratch.compile("many.so", &source, &["-shared", "-fPIC"]);
-    // The output exceeds a pipe's buffer, and its reader soon ends.
+    // The output is larger than a pipe's buffer, and its reader ends early.
     let mut bash = common::plain(Path::new("/bin/bash"));
     let pipe = "set -o pipefail; \"$0\" symbols many.so | head -n 1";
     bash.args(["-c", pipe, env!("CARGO_BIN_EXE_tllmprof")]);

@@ -1,4 +1,4 @@
-//! `tllmprof report` and `compare` on traces of the PyTorch profiler.
+//! Tests of `tllmprof report` and `compare`, on traces of the PyTorch profiler.
 
 mod common;
 #[path = "../../report/tests/common/server.rs"]
@@ -23,7 +23,7 @@ fn json_of(ended: &Ended) -> Value {
     serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{}", ended.stderr))
 }
 
-/// Writes the trace of a rank whose second kernel takes `more` microseconds longer.
+/// Writes the trace of a rank. Its second kernel takes `more` microseconds longer than usual.
 fn write(scratch: &Scratch, name: &str, rank: u64, more: f64) {
     let steps = (0..10).flat_map(|n| trace::step(n, 1000.0 + 110.0 * n as f64));
     let mut events: Vec<_> = steps.collect();
@@ -157,7 +157,7 @@ fn what_cannot_be_read_is_one_line_and_status_1() {
     );
 }
 
-/// Some programs write numbers that JSON does not have.
+/// Some programs write numbers that JSON does not allow, such as NaN.
 #[test]
 fn a_trace_with_nan_is_read() {
     let scratch = Scratch::new();
@@ -190,7 +190,7 @@ fn a_trace_without_gpu_work_is_no_failure() {
     );
 }
 
-/// Iterations, and kernels by name, of a report's first process.
+/// Returns the iterations of the first process of a report, and its kernels by name.
 fn measured(report: &Value) -> (Vec<Value>, Vec<Value>) {
     let process = &report["processes"][0];
     let windows = process["windows"].as_array().unwrap().iter();

@@ -1,4 +1,5 @@
-//! Workers that lost `LD_PRELOAD`: `tllmprof run` says which process loaded the CUDA driver without the library.
+//! Tests of workers that lost `LD_PRELOAD`: `tllmprof run` names each process that loaded the CUDA driver without the
+//! library.
 
 mod common;
 
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::{Scratch, wait};
 
-/// Loads the library that is named, says its own number, and ends when its input does.
+/// A C program that loads the library in its first argument, prints its process number, and ends when its input ends.
 const HOST: &str = r#"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -25,7 +26,7 @@ int main(int argc, char **argv)
 }
 "#;
 
-/// Returns how often the thread of that name has waited.
+/// Returns how often the thread with this name has begun to wait. `None` if there is no such thread.
 fn waits(process: u32, name: &str) -> Option<u64> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).ok()?;
     tasks.flatten().find_map(|task| {
@@ -37,14 +38,15 @@ fn waits(process: u32, name: &str) -> Option<u64> {
     })
 }
 
-/// Waits until the command has looked at all processes once more, for a minute at most.
+/// Waits until the command has searched all processes once more. Fails after a minute.
 fn await_a_look(child: &Child) {
     let begun = Instant::now();
     let mut first = None;
     loop {
         let now = waits(child.id(), "unreached");
         first = first.or(now);
-        // A wait that begins from here on comes after a whole look; one more, as a look may wait itself.
+        // One further wait shows that a search that was running has ended. A second one is needed because a search may
+        // wait too.
         if now.zip(first).is_some_and(|(now, first)| now >= first + 2) {
             return;
         }
@@ -53,7 +55,8 @@ fn await_a_look(child: &Child) {
     }
 }
 
-/// Runs the host by `words` under `tllmprof run` with `arguments`; the number of its process, and the messages.
+/// Runs the host program under `tllmprof run` with `arguments`. `words` are the command that starts the host. Returns
+/// the host's process number, and the messages.
 fn run(scratch: &Scratch, arguments: &[&str], words: &[&str], loads: &str) -> (String, String) {
     let mut run: Command = scratch.tllmprof();
     run.arg("run").args(arguments).arg("--").args(words);
@@ -93,7 +96,7 @@ fn a_process_with_the_driver_and_without_the_library_is_named() {
     for words in [
         &["env", "-i"][..],
         &["env", "-u", "LD_PRELOAD"],
-        // As a child of the program, and in a session of its own.
+        // Here the host is a child of the program. In the next row it is in a session of its own.
         &["sh", "-c", "env -u LD_PRELOAD \"$@\"; exit $?", "sh"],
         &["setsid", "-w", "env", "-i"],
     ] {

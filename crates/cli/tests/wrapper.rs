@@ -1,4 +1,5 @@
-//! `scripts/tllmprof.sh`, for hosts that have only the library.
+//! Tests of `scripts/tllmprof.sh`, which starts programs on hosts that have the library but not the
+//! command.
 
 mod common;
 
@@ -106,7 +107,8 @@ fn nsys_captures_the_windows() {
         run(&["--window", "none", "--nsys", "true"]),
         format!("{common}true|")
     );
-    // nsys refuses an option that is given twice.
+    // An option that the user gives replaces ours, because nsys refuses an option that is given
+    // twice.
     let theirs = "-t nvtx -c nvtx -p capture@tllmprof --trace-fork-before-exec=false";
     assert_eq!(
         run(&["--window", "5-9", &format!("--nsys={theirs}"), "true"]),

@@ -1,4 +1,4 @@
-//! The ways in which a program reaches CUDA, and where its calls are intercepted.
+//! The `doctor` section on CUDA: how a program reaches the driver, and where its calls are intercepted.
 
 use super::finding::Section;
 use super::search::{Closure, Loaded};
@@ -6,7 +6,7 @@ use super::search::{Closure, Loaded};
 const DRIVER: &str = "libcuda.so";
 const RUNTIME: &str = "libcudart.so";
 
-/// Describes the ways to CUDA that the files show.
+/// Describes how the program reaches CUDA, judging from the files that it loads.
 pub fn describe(section: &mut Section, closure: &Closure) {
     let runtime = closure.find(RUNTIME);
     if let Some(runtime) = runtime {
@@ -66,8 +66,8 @@ pub fn describe(section: &mut Section, closure: &Closure) {
     );
 }
 
-/// Returns whether the module looks like a static runtime, which opens the driver by name and asks it for all other
-/// functions.
+/// Returns whether a module looks as if the CUDA runtime were linked into it statically. Such a runtime opens the
+/// driver by name and asks it for all other functions.
 fn asks_the_driver(loaded: &Loaded) -> bool {
     const STRINGS: [&str; 2] = ["libcuda.so.1", "cuGetProcAddress"];
     !loaded.name.starts_with("libcuda")

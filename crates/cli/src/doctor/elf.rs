@@ -1,4 +1,4 @@
-//! The parts of an ELF file that decide how it is loaded.
+//! Reads the parts of an ELF file that decide how the file is loaded.
 
 use std::fs::File;
 use std::io;
@@ -16,52 +16,59 @@ use super::version::Version;
 pub struct Elf {
     pub is_64: bool,
     pub machine: u16,
-    /// The dynamic linker that the file requests. Without one, nothing is preloaded into it.
+    /// The dynamic linker that the file requests. `None` for a static program, into which nothing
+    /// can be preloaded.
     pub interpreter: Option<String>,
     pub needed: Vec<String>,
     pub soname: Option<String>,
-    /// Size of the address space that it is mapped into, in bytes.
+    /// Size of the address space that the file takes when it is loaded, in bytes.
     pub memory: u64,
     pub rpath: Option<String>,
     pub runpath: Option<String>,
-    /// The highest `GLIBC_x.y` version that it requires.
+    /// The highest `GLIBC_x.y` version that the file requires.
     pub glibc_demanded: Option<Version>,
-    /// The highest `GLIBC_x.y` version that it defines, if it is a C library.
+    /// The highest `GLIBC_x.y` version that the file defines. `None` if the file is not a C
+    /// library.
     pub glibc_provided: Option<Version>,
-    /// `true` if its symbol tables have names that begin with `cuda`; `false` for a stripped file.
+    /// True if the file's symbol tables have names that begin with `cuda`. False for a stripped
+    /// file.
     pub has_cuda_symbols: bool,
-    /// The kind of CPython, if it exports CPython's C API.
+    /// The support for CPython, if the file exports CPython's C API.
     pub python: Option<CPython>,
-    /// Offset and size of its `.rodata` in the file, in bytes.
+    /// Offset and size of the file's `.rodata` section, in bytes.
     rodata: Option<(u64, u64)>,
 }
 
-/// A module that exports CPython's C API.
+/// The kind of a module that exports CPython's C API. It says whether the library can enter the
+/// module's interpreter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CPython {
-    /// It has audit hooks, and a GOT slot through which the library enters.
+    /// CPython has audit hooks, and the module has the GOT slot through which the library enters.
     Attachable,
-    /// It has no audit hooks: Python 3.7 and earlier.
+    /// CPython has no audit hooks: Python 3.7 and earlier.
     TooOld,
-    /// It does not import `pthread_cond_init`, through whose GOT slot the library enters.
+    /// The module does not import `pthread_cond_init`. The library enters through the GOT slot of
+    /// that function.
     WithoutSlots,
 }
 
 #[derive(Debug)]
 pub enum NotRead {
     Io(io::Error),
-    /// Some other kind of file.
+    /// The file is not an ELF file.
     NotElf,
-    /// A damaged file, or one in an unknown version of the format.
+    /// The file is damaged, or in an unknown version of the format.
     Malformed(object::Error),
 }
 
 impl Elf {
+    /// Reads an ELF file.
+    ///
     /// # Errors
     /// The file cannot be read, is not an ELF file, or is damaged.
     pub fn read(path: &Path) -> Result<Self, NotRead> {
         let file = File::open(path).map_err(NotRead::Io)?;
-        // Programs can be gigabytes; only the parts that are needed are read.
+        // Programs can be gigabytes large, so only the parts that are needed are read.
         let cache = ReadCache::new(file);
         let parsed = match FileKind::parse(&cache) {
             Ok(FileKind::Elf64) => read_as::<elf::FileHeader64<Endianness>, _>(&cache),
@@ -75,7 +82,7 @@ impl Elf {
         self.is_64 == other.is_64 && self.machine == other.machine
     }
 
-    /// Returns whether it is a dynamic linker.
+    /// Returns whether this file is a dynamic linker of glibc.
     pub fn is_loader(&self) -> bool {
         let name = self.soname.as_deref();
         name.is_some_and(|name| name.starts_with("ld-linux") || name.starts_with("ld64.so"))
@@ -94,7 +101,7 @@ impl Elf {
         }
     }
 
-    /// Returns whether all of these strings are among its constants.
+    /// Returns whether all of these strings occur in the file's constants (`.rodata`).
     pub fn has_strings(&self, path: &Path, strings: &[&str]) -> io::Result<bool> {
         let Some((start, size)) = self.rodata else {
             return Ok(false);
@@ -173,12 +180,13 @@ where
             read_dynamic::<Header, _>(&mut found, segments, entries, endian, data)?;
         }
     }
-    // Section headers may be stripped; the fields above do not need them.
+    // Section headers may be stripped, so they come last: the fields above do not need them.
     read_sections::<Header, _>(&mut found, header, endian, data)?;
     Ok(found)
 }
 
-/// The size of the address space that segments take, from their addresses and sizes.
+/// Returns the size of the address space that segments take, in bytes. Each segment is an address
+/// and a size.
 fn memory(segments: impl Iterator<Item = (u64, u64)>) -> u64 {
     const PAGE: u64 = 4096;
     let (mut first, mut end) = (u64::MAX, 0);
@@ -210,7 +218,8 @@ where
     let (Some(address), Some(size)) = (value(elf::DT_STRTAB), value(elf::DT_STRSZ)) else {
         return Ok(());
     };
-    // The table is given by its address; the segment that is loaded there holds it in the file.
+    // The table is given by its address in memory. The segment that is loaded at this address gives
+    // the table's offset in the file.
     let offset = segments.iter().find_map(|segment| {
         let start: u64 = segment.p_vaddr(endian).into();
         let length: u64 = segment.p_filesz(endian).into();

@@ -1,4 +1,4 @@
-//! Findings, and how they are printed.
+//! The findings of `doctor`, and how they are printed.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use tllmprof_config::printable;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mark {
     Good,
-    /// Worth knowing, but harmless.
+    /// The user may want to know this, but it is harmless.
     Note,
-    /// Something will not be intercepted, or the program will not start.
+    /// Some calls will not be intercepted, or the program will not start.
     Bad,
 }
 
@@ -47,7 +47,7 @@ impl Section {
         self.findings.iter().any(|(mark, _)| *mark == Mark::Bad)
     }
 
-    /// A title, and a line for each finding.
+    /// Returns the section as text: its title, and a line for each finding.
     pub fn text(&self, is_coloured: bool) -> String {
         let coloured = |text: &str, code: u8| match is_coloured {
             true => format!("\x1b[{code}m{text}\x1b[0m"),
@@ -60,7 +60,8 @@ impl Section {
                 Mark::Note => coloured("note  ", 33),
                 Mark::Bad => coloured("NO    ", 31),
             };
-            // File names can hold any character; escaping keeps a line one line.
+            // File names may contain any character. `printable` escapes line breaks, so each
+            // finding stays on one line.
             lines += &format!("  {mark}{}\n", printable(text));
         }
         lines

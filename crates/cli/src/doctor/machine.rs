@@ -1,4 +1,4 @@
-//! The machine: its driver, devices and profilers.
+//! The `doctor` section on the machine: its driver, devices and profilers.
 
 use std::env;
 use std::fs;
@@ -12,7 +12,7 @@ use super::finding::Section;
 use super::search::Search;
 use crate::profiler::{NCU, NSYS, Profiler};
 
-/// Describes the machine and returns whether it has a driver. `runtimes`: the folders of the CUDA runtimes that the
+/// Describes the machine. Returns whether it has a driver. `runtimes` are the folders of the CUDA runtimes that the
 /// program is linked to.
 pub fn describe(
     section: &mut Section,
@@ -48,8 +48,8 @@ pub fn describe(
     driver.is_some()
 }
 
-/// Describes the CUPTI that `--kernels` would load. If the program loads one itself, as PyTorch does, that one is
-/// used.
+/// Describes the CUPTI library that `--kernels` would load. If the program itself loads a CUPTI, as PyTorch does, the
+/// library uses that one.
 fn cupti(section: &mut Section, search: &Search, program: &Elf, runtimes: &[PathBuf]) {
     let library_path = env::var_os("LD_LIBRARY_PATH");
     let folders =
@@ -81,7 +81,7 @@ fn taken(section: &mut Section, name: &str, meaning: &str) {
     }
 }
 
-/// Number of devices that have a file: `/dev/nvidia0` and so on, or WSL's single file for all of them.
+/// Returns the number of GPUs, from their device files: `/dev/nvidia0` and so on. WSL has a single file for all GPUs.
 pub fn devices() -> usize {
     let numbered = fs::read_dir("/dev")
         .into_iter()
@@ -121,7 +121,7 @@ fn profiler(section: &mut Section, profiler: &Profiler) {
     }
 }
 
-/// The line that holds the version number.
+/// Returns the line of a profiler's `--version` output that contains the version number.
 fn version(path: &Path) -> Option<String> {
     let child = Command::new(path)
         .arg("--version")
@@ -138,7 +138,8 @@ fn version(path: &Path) -> Option<String> {
         .map(|line| line.trim().to_owned())
 }
 
-/// The output of a child, which has to fit into a pipe's buffer.
+/// Returns the output of a child, or `None` if the child does not end within `limit`. The output must fit into a pipe's
+/// buffer, because it is read only after the child has ended.
 fn output_within(mut child: Child, limit: Duration) -> Option<String> {
     let started = Instant::now();
     loop {

@@ -1,4 +1,5 @@
-//! `tllmprof doctor`: the calls that would and would not be intercepted, and why.
+//! `tllmprof doctor`: shows which calls of a program would be intercepted, which would not, and
+//! why.
 
 mod cuda;
 mod elf;
@@ -60,18 +61,19 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// The reason why a file cannot be the library, if any.
+/// Returns the reason why a file cannot be the library, or `None` if it can.
 pub fn unfit(library: &Path) -> Option<String> {
     Elf::read(library).err().map(|error| reason(&error))
 }
 
-/// The newest glibc that a library requires, such as (2, 34).
+/// Returns the newest glibc version that a library requires, such as (2, 34).
 pub fn required_glibc(library: &Path) -> Option<(u32, u32)> {
     let demanded = Elf::read(library).ok()?.glibc_demanded;
     demanded.map(version::Version::numbers)
 }
 
-/// Logs that the library is left out of a program, if so.
+/// Checks a program before it is started. Logs a warning if the program would run without the
+/// library.
 ///
 /// # Errors
 /// The program would not start, or would not start with the library preloaded.
@@ -83,7 +85,7 @@ pub fn admit(command: &[OsString], library: &Path, log: Level) -> Result<()> {
             return refusal.status.map_or(Ok(()), failure);
         }
     };
-    // Faults of the library are reported elsewhere.
+    // A library that cannot be read is reported when it is searched for.
     let Ok(library) = Elf::read(library) else {
         return Ok(());
     };
@@ -107,7 +109,7 @@ pub fn admit(command: &[OsString], library: &Path, log: Level) -> Result<()> {
     Ok(())
 }
 
-/// All findings, and whether this machine has a driver.
+/// Returns all findings, and whether this machine has a driver.
 fn examine(command: &[OsString], library_path: &Path) -> (Vec<Section>, bool) {
     let mut has_driver = false;
     let mut about_library = Section::new("Library");
@@ -223,7 +225,7 @@ fn describe_program(section: &mut Section, program: &Program, obstacle: Option<&
     describe_kind(section, program);
 }
 
-/// Adds what is known about programs with certain names.
+/// Adds notes on well-known programs, which are recognized by the file name.
 fn describe_kind(section: &mut Section, program: &Program) {
     let name = program.file_name();
     if name.starts_with("python") || name.starts_with("pypy") {

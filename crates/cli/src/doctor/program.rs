@@ -1,4 +1,4 @@
-//! The executable that a command finally runs, after following scripts and their interpreters.
+//! Finds the executable that a command finally runs, by following scripts and their interpreters.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -9,28 +9,29 @@ use std::path::{Path, PathBuf};
 use super::elf::{Elf, NotRead};
 use crate::which::{Found, line_of_script, which};
 
-/// Exit statuses of env(1) and timeout(1) for a program that cannot be started.
+/// The exit statuses with which env(1) and timeout(1) report that a program cannot be started.
 pub const NOT_FOUND: u8 = 127;
 pub const NOT_EXECUTABLE: u8 = 126;
 
-/// Longest chain of scripts that are interpreters of scripts; the kernel follows no more.
+/// The longest chain of scripts whose interpreters are scripts themselves. The kernel follows no more.
 const DEPTH: usize = 5;
 
-/// The executable, and the scripts that lead to it.
+/// The executable that a command runs, and the scripts that lead to it.
 #[derive(Debug)]
 pub struct Program {
-    /// The script and its interpreters, the executable last.
+    /// The script, its interpreter, that interpreter's interpreter and so on. The executable is the last.
     pub chain: Vec<PathBuf>,
     pub elf: Elf,
-    /// The dynamic linker on the command line. It loads the executable, whichever linker the executable requests.
+    /// The dynamic linker, if the command line names one, as in `ld.so PROGRAM`. That linker then loads the executable,
+    /// whichever linker the executable requests.
     pub loader: Option<Loader>,
 }
 
-/// The reason why a command cannot start or be examined.
+/// The reason why a command cannot start, or cannot be examined.
 #[derive(Debug)]
 pub struct Refusal {
     pub why: String,
-    /// The exit status of a shell that starts it, if it certainly does not start.
+    /// The exit status that a shell would report. `None` if it is not certain that the command does not start.
     pub status: Option<u8>,
 }
 
@@ -49,7 +50,7 @@ impl From<String> for Refusal {
     }
 }
 
-/// A dynamic linker on the command line.
+/// A dynamic linker that the command line names.
 #[derive(Debug)]
 pub struct Loader {
     pub path: PathBuf,
@@ -69,6 +70,8 @@ impl Program {
             .unwrap_or_default()
     }
 
+    /// Finds the executable of a command.
+    ///
     /// # Errors
     /// The reason why the command cannot start.
     pub fn from_command(command: &[OsString]) -> Result<Self, Refusal> {
@@ -115,13 +118,14 @@ impl Program {
     }
 }
 
-/// Returns whether a file is a dynamic linker that can be run: it requests no other linker.
+/// Returns whether a file is a dynamic linker that can be run itself, which means that it requests no other linker.
 fn is_loader(path: &Path, elf: &Elf) -> bool {
     let name = path.file_name().unwrap_or_default().as_bytes();
     elf.interpreter.is_none() && (elf.is_loader() || name.starts_with(b"ld-musl"))
 }
 
-/// The executable that a dynamic linker on the command line loads; `None` if it only shows something.
+/// Returns the executable that a dynamic linker on the command line loads. Returns `None` if the linker would load
+/// nothing, but only list something, check something or show its help.
 fn loaded(loader: &Path, arguments: &[OsString]) -> Option<Result<Program, String>> {
     const WITH_VALUE: [&str; 7] = [
         "--library-path",
@@ -146,12 +150,13 @@ fn loaded(loader: &Path, arguments: &[OsString]) -> Option<Result<Program, Strin
             "--" => break Path::new(arguments.next()?),
             "--inhibit-cache" => {}
             "--library-path" => library_path = Some(arguments.next()?.clone()),
-            // musl's linker also takes values in the same argument.
+            // The options of `WITH_VALUE` may have their value in the next argument. musl's linker also accepts
+            // `OPTION=VALUE`.
             option if WITH_VALUE.contains(&option) => drop(arguments.next()?),
             option => match option.split_once('=') {
                 Some(("--library-path", value)) => library_path = Some(value.into()),
                 Some((name, _)) if WITH_VALUE.contains(&name) => {}
-                // These options list, check or show help, and run nothing.
+                // The other options list or check something or show help, so the linker runs no program.
                 _ => return None,
             },
         }
@@ -178,7 +183,7 @@ fn loaded(loader: &Path, arguments: &[OsString]) -> Option<Result<Program, Strin
     })
 }
 
-/// The program that runs a script.
+/// Returns the program that runs a script: the one that the `#!` line names.
 fn interpreter(script: &Path) -> Result<PathBuf, Refusal> {
     let line = line_of_script(script).map_err(|error| format!("{}: {error}", script.display()))?;
     let Some(line) = line else {
@@ -188,7 +193,7 @@ fn interpreter(script: &Path) -> Result<PathBuf, Refusal> {
     };
     let line = line.strip_prefix(b"#!").unwrap_or_default().trim_ascii();
     if line.is_empty() {
-        // A shell, and execvp(3), run such a script with sh.
+        // For a script without a `#!` line, shells and execvp(3) use sh.
         return Ok(PathBuf::from("/bin/sh"));
     }
     let (name, argument) = match line.iter().position(|b| b" \t".contains(b)) {
@@ -199,7 +204,7 @@ fn interpreter(script: &Path) -> Result<PathBuf, Refusal> {
     if name.file_name() == Some(OsStr::new("env")) && !argument.is_empty() {
         return Ok(through_env(script, argument)?);
     }
-    // The kernel does not search PATH.
+    // The kernel does not search `PATH` for interpreters, so a name without a slash is relative to the working folder.
     let (status, why) = match which(Path::new(".").join(name).as_os_str()) {
         Found::Program(path) => {
             return Ok(path.strip_prefix("./").map_or(path.clone(), Path::to_owned));
@@ -211,10 +216,10 @@ fn interpreter(script: &Path) -> Result<PathBuf, Refusal> {
     Err(Refusal::new(status, script.display(), why))
 }
 
-/// Describes the fault of a file that neither the kernel nor a shell executes.
+/// The message for a file that neither the kernel nor a shell executes.
 pub const NOT_A_PROGRAM: &str = "it is neither an executable of this machine nor a script";
 
-/// Returns true if the kernel of this machine starts files of further formats.
+/// Returns true if this machine's kernel can start files of further formats (binfmt_misc).
 fn has_other_formats() -> bool {
     let registered = fs::read_dir("/proc/sys/fs/binfmt_misc");
     let mut names = registered
@@ -225,7 +230,7 @@ fn has_other_formats() -> bool {
     names.any(|name| name != "register" && name != "status")
 }
 
-/// The program of a line such as `#!/usr/bin/env python3`, which may also have `-S` and assignments.
+/// Returns the program in a line such as `#!/usr/bin/env python3`. The line may also contain `-S` and assignments.
 fn through_env(script: &Path, argument: &[u8]) -> Result<PathBuf, String> {
     let is_program = |word: &&[u8]| !word.starts_with(b"-") && !word.contains(&b'=');
     let mut words = argument

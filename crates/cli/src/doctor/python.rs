@@ -1,4 +1,5 @@
-//! The check whether the program is a supported CPython: one that exports the C API of 3.8 or later.
+//! The `doctor` section on Python: whether the program is a supported CPython, which exports the C
+//! API of 3.8 or later.
 
 use super::elf::CPython;
 use super::finding::Section;

@@ -1,8 +1,10 @@
-//! The outcome of preloading the library into a program: whether the program starts, and whether the library is in it.
+//! Predicts what happens if the library is preloaded into a program: whether the program starts, and whether the
+//! library is loaded into it.
 //!
-//! The loader does not report a library that it leaves out. It ends the program if it cannot satisfy the library's
-//! requirements, and AddressSanitizer ends it for any preloaded library. So both are reported before the program
-//! starts. Only certain failures count; in doubt the program is started.
+//! If the loader cannot load the library, it may start the program without it, and nothing reports that. If the loader
+//! cannot satisfy the library's requirements, it ends the program. AddressSanitizer ends a program into which any
+//! library is preloaded. So these cases are reported before the program starts. Only certain failures are reported: in
+//! doubt the program is started.
 
 use std::env;
 use std::fs;
@@ -16,23 +18,23 @@ use super::program::Program;
 use super::search::Search;
 use super::version::Version;
 
-/// The file in which C libraries look up the libraries of the system.
+/// The file that lists the libraries of the system. The loader looks libraries up in it.
 const CACHE: &str = "/etc/ld.so.cache";
-/// The glibc version that `scripts/build-portable` builds the library for.
+/// The glibc version that `scripts/build-portable` builds the library for, which is the oldest supported one.
 const OLDEST: Version = Version::new(2, 17);
-/// Size that the kernel reserves for a new process's stack, in bytes; the stack takes at least this much address
+/// Size that the kernel reserves for the stack of a new process, in bytes. The stack takes at least this much address
 /// space.
 const STACK: u64 = 128 << 10;
-/// Size that may be mapped in addition before any library is, in bytes: arguments and variables, the vDSO, the
-/// loader's own memory.
+/// Upper limit of other memory that is mapped before any library, in bytes: the arguments and variables, the vDSO, and
+/// the loader's data.
 const UNKNOWN: u64 = 256 << 10;
 
-/// The reason why the library does not get into a program, as the rest of a sentence about the program.
+/// The reason why the library cannot be loaded into a program. The text is the rest of a sentence about the program.
 #[derive(Debug)]
 pub enum Obstacle {
-    /// The program runs without the library.
+    /// The program starts, but without the library.
     LeftOut(String),
-    /// The loader, or a sanitizer, ends the program before it begins.
+    /// The loader, or a sanitizer, ends the program before `main`.
     Fatal(String),
 }
 
@@ -44,10 +46,10 @@ impl Obstacle {
     }
 }
 
-/// The certain obstacle for the library in this program, if any.
+/// Returns the obstacle that certainly keeps the library out of this program, or `None` if there is none.
 pub fn obstacle(program: &Program, library: &Elf, search: &Search) -> Option<Obstacle> {
     let elf = &program.elf;
-    // The kernel checks the file that it starts.
+    // If the command line names a loader, the kernel starts the loader's file, so it checks that file's mode.
     let started = program.loader.as_ref().map(|loader| &*loader.path);
     if let Some(why) = secure(started.unwrap_or(program.path())) {
         return Some(Obstacle::LeftOut(why));
@@ -60,7 +62,8 @@ pub fn obstacle(program: &Program, library: &Elf, search: &Search) -> Option<Obs
         )));
     }
     let Some(interpreter) = &elf.interpreter else {
-        // The loader itself can be run, and preloads into the program that it is given.
+        // A static program has no interpreter. Neither has the loader, but it preloads the library into the program
+        // that it runs.
         return (!elf.is_loader()).then(|| {
             Obstacle::LeftOut(
                 "it is statically linked, without a dynamic linker that would preload anything"
@@ -87,8 +90,8 @@ fn is_musl(interpreter: &str) -> bool {
         .is_some_and(|name| name.to_string_lossy().starts_with("ld-musl"))
 }
 
-/// The reason why the kernel starts the file in secure mode, in which LD_PRELOAD with a path is ignored; `None` if it
-/// does not.
+/// Returns the reason why the kernel starts the file in secure mode, or `None` if it does not. In that mode the loader
+/// ignores paths in `LD_PRELOAD`.
 fn secure(path: &Path) -> Option<String> {
     const SETUID: u32 = 0o4000;
     const SETGID: u32 = 0o2000;
@@ -96,7 +99,7 @@ fn secure(path: &Path) -> Option<String> {
     let metadata = path.metadata().ok()?;
     let mode = metadata.mode();
     let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
-    // A setuid file of the same user gains nothing, so the kernel does not treat it as secure.
+    // A setuid file of the same user gives no further rights, so the kernel does not use secure mode for it.
     if mode & SETUID != 0 && metadata.uid() != user.as_raw() {
         return Some("it is setuid, and LD_PRELOAD is dropped".to_owned());
     }
@@ -110,15 +113,16 @@ fn secure(path: &Path) -> Option<String> {
         .then(|| "it has file capabilities, and LD_PRELOAD is dropped".to_owned())
 }
 
-/// The C library of a program, and the newest version in its symbols. That is the version of the library itself, or
-/// the last one before it that added symbols.
+/// Returns the C library of a program, and the newest version in its symbols. That is the library's version, or the
+/// last version before it that added symbols.
 pub fn glibc(program: &Program, search: &Search) -> Option<(PathBuf, Version)> {
     let version = |path: PathBuf| {
         let provided = Elf::read(&path).ok()?.glibc_provided?;
         Some((path, provided))
     };
-    // A loader only works with the C library of the same build, which lies in the same folder. If there is none, any
-    // of several may be loaded; the newest of them is never too old if the right one is not.
+    // A loader works only with the C library of the same build, which lies in the same folder. If that folder has none,
+    // the program may load any of several. The newest is used, because then an error is reported only if all are too
+    // old.
     search
         .beside_loader("libc.so.6", &program.elf)
         .and_then(version)
@@ -148,7 +152,7 @@ fn too_old(program: &Program, library: &Elf, search: &Search) -> Option<String> 
 }
 
 fn not_there(program: &Program, library: &Elf, search: &Search) -> Option<String> {
-    // Other loaders search other folders.
+    // Loaders at other paths, for example of Nix, search folders that are not known here.
     const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
     if !LOADERS.contains(&program.elf.interpreter.as_deref()?) {
         return None;
@@ -165,13 +169,14 @@ fn not_there(program: &Program, library: &Elf, search: &Search) -> Option<String
     ))
 }
 
-/// The shared runtime of AddressSanitizer ends the program if another library is loaded before it.
+/// Returns an obstacle if the program uses the shared runtime of AddressSanitizer. That runtime ends the program if
+/// another library is loaded before it.
 fn has_to_come_first(program: &Program) -> Option<String> {
     const RUNTIMES: [&str; 2] = ["libasan.so", "libclang_rt.asan"]; // GCC's, clang's
     const OPTION: &str = "verify_asan_link_order";
     let is_runtime = |name: &&String| RUNTIMES.iter().any(|runtime| name.starts_with(runtime));
     let runtime = program.elf.needed.iter().find(is_runtime)?;
-    // The option is set in the variable, or by the program itself (`__asan_default_options`).
+    // The check can be switched off in the variable, or by the program itself (`__asan_default_options`).
     let is_set = env::var("ASAN_OPTIONS").is_ok_and(|options| options.contains(OPTION))
         || fs::read(program.path()).is_ok_and(|file| contains(&file, OPTION.as_bytes()));
     (!is_set).then(|| {
@@ -182,22 +187,23 @@ fn has_to_come_first(program: &Program) -> Option<String> {
     })
 }
 
-/// The limit of a process's address space, in bytes, if there is one.
+/// Returns the limit of this process's address space in bytes, or `None` if there is none.
 fn limit() -> Option<u64> {
     getrlimit(Resource::As).current
 }
 
-/// Adds up the mappings that exist before the program begins. The program needs more than that.
+/// Returns an obstacle if the library does not fit into the limited address space. Adds up the mappings that exist
+/// before `main`. The program needs even more memory than that.
 fn no_space(program: &Program, library: &Elf, search: &Search, limit: u64) -> Option<Obstacle> {
     let loader = Elf::read(Path::new(program.elf.interpreter.as_ref()?)).ok()?;
     let others = search.closure(program).loaded.into_iter().skip(1);
-    // The C library also needs the loader, which is already mapped.
+    // The C library also lists the loader as a requirement, but `loader` already counts it.
     let others = others.filter(|loaded| !loaded.elf.is_loader());
     let others: u64 = others.map(|loaded| loaded.elf.memory).sum();
     let before = program.elf.memory + loader.memory + STACK;
     let without = before + others;
     let with = without + library.memory;
-    // A program that does not fit without the library fails by itself.
+    // If the program does not fit even without the library, the library is not the cause.
     if limit < without || with <= limit {
         return None;
     }
@@ -207,8 +213,8 @@ fn no_space(program: &Program, library: &Elf, search: &Search, limit: u64) -> Op
         with >> 10,
         without >> 10
     );
-    // The library is mapped first. If it does not fit, the loader continues without it; if a later library does not
-    // fit, the loader ends the program.
+    // The loader maps preloaded libraries first. If our library does not fit, the loader continues without it. If a
+    // later library does not fit, the loader ends the program.
     if limit < before + library.memory {
         Some(Obstacle::LeftOut(why))
     } else if limit >= before + library.memory + UNKNOWN {
@@ -223,7 +229,7 @@ fn no_space(program: &Program, library: &Elf, search: &Search, limit: u64) -> Op
 mod tests {
     use super::*;
 
-    /// The program that runs this test: the simplest case, loaded by this machine's loader.
+    /// Returns the program that runs this test. It is the simplest case: this machine's loader has loaded it.
     fn here() -> Program {
         Program::from_command(&[std::env::current_exe().unwrap().into()]).unwrap()
     }

@@ -1,4 +1,4 @@
-//! Finds shared libraries as the dynamic linker would, without running it.
+//! Finds shared libraries in the same way as the dynamic linker, without running it.
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -11,21 +11,21 @@ use std::process::Command;
 use super::elf::Elf;
 use super::program::Program;
 
-/// A file that would be loaded.
+/// A file that the dynamic linker would load.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The name by which it was requested.
+    /// The name by which the program or another library requests the file.
     pub name: String,
     pub path: PathBuf,
     pub elf: Elf,
 }
 
-/// All files that would be loaded before `main`.
+/// All files that the dynamic linker would load before `main`.
 #[derive(Debug, Default)]
 pub struct Closure {
-    /// The executable comes first.
+    /// The files, in the order of loading. The executable comes first.
     pub loaded: Vec<Loaded>,
-    /// Names that were not found, each with the name of the file that needs it.
+    /// Libraries that were not found, each with the name of the file that needs the library.
     pub missing: Vec<(String, String)>,
 }
 
@@ -37,11 +37,11 @@ impl Closure {
     }
 }
 
-/// The places where libraries are searched.
+/// The folders in which libraries are searched.
 #[derive(Debug)]
 pub struct Search {
     library_path: Vec<PathBuf>,
-    /// `/etc/ld.so.cache`: paths by name. It is read on first use.
+    /// The contents of `/etc/ld.so.cache`: the paths of each library, by its name. Read on first use.
     cache: OnceCell<HashMap<String, Vec<PathBuf>>>,
 }
 
@@ -54,7 +54,7 @@ impl Search {
         }
     }
 
-    /// The places where the libraries of a program are searched.
+    /// Returns the folders in which the libraries of a program are searched.
     pub fn from_program(program: &Program) -> Self {
         let given = program
             .loader
@@ -69,7 +69,7 @@ impl Search {
         }
     }
 
-    /// The paths of a name in the cache.
+    /// Returns the paths of a library in the cache.
     fn cached(&self, name: &str) -> impl Iterator<Item = PathBuf> {
         let cache = self.cache.get_or_init(|| {
             ["/sbin/ldconfig", "/usr/sbin/ldconfig", "ldconfig"]
@@ -81,7 +81,7 @@ impl Search {
         cache.get(name).into_iter().flatten().cloned()
     }
 
-    /// The libraries that the program needs, directly and indirectly.
+    /// Finds the libraries that the program needs, directly and indirectly.
     pub fn closure(&self, program: &Program) -> Closure {
         let mut closure = Closure::default();
         closure.loaded.push(Loaded {
@@ -109,7 +109,8 @@ impl Search {
         closure
     }
 
-    /// The library that a module would get by opening this name, if the module has no RUNPATH.
+    /// Returns the library that a module would get if it opened this name with `dlopen`, provided that the module has
+    /// no RUNPATH. `like` is a file whose architecture the library must have.
     pub fn by_name(&self, name: &str, like: &Elf) -> Option<PathBuf> {
         self.library_path
             .iter()
@@ -123,13 +124,14 @@ impl Search {
             .find(|path| fits(path, like))
     }
 
-    /// A library in the folder of a program's loader.
+    /// Returns a library that lies in the same folder as a program's loader.
     pub fn beside_loader(&self, name: &str, like: &Elf) -> Option<PathBuf> {
         let path = loader_folder(like)?.join(name);
         fits(&path, like).then_some(path)
     }
 
-    /// All places in which the loader may find a library for a program, or for a library that is preloaded into it.
+    /// Returns all paths at which the loader may find a library for a program, or for a library that is preloaded into
+    /// it.
     pub fn find_candidates(&self, name: &str, program: &Program) -> impl Iterator<Item = PathBuf> {
         let elf = &program.elf;
         let mut folders = run_path(elf.rpath.as_deref(), program.path());
@@ -149,7 +151,8 @@ impl Search {
         if name.contains('/') {
             return fits(PathBuf::from(name));
         }
-        // RPATH is the older kind: it precedes LD_LIBRARY_PATH, and is ignored if there is a RUNPATH.
+        // RPATH is the older form of RUNPATH. It has priority over `LD_LIBRARY_PATH`, and is ignored if there is a
+        // RUNPATH.
         let rpath = if asking.elf.runpath.is_some() {
             Vec::new()
         } else {
@@ -182,11 +185,11 @@ fn loader_folder(elf: &Elf) -> Option<PathBuf> {
     loader.parent().map(Path::to_owned)
 }
 
-/// Folders that are always searched. The dynamic linker's own folder is among them, because a toolchain that is
-/// installed elsewhere has its C library there.
+/// Returns the folders that are always searched. They include the dynamic linker's own folder, because a toolchain that
+/// is installed elsewhere has its C library there.
 fn system_folders(elf: &Elf) -> Vec<PathBuf> {
     let mut folders = Vec::from_iter(loader_folder(elf));
-    // On Debian the loader may lie in one of two folders that are being merged.
+    // Debian is merging `/lib` into `/usr/lib`, so the loader may lie in either.
     folders.extend(
         folders
             .first()
@@ -216,7 +219,7 @@ fn folders(list: &[u8]) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The folders of a RPATH or RUNPATH, with their tokens replaced.
+/// Returns the folders of an RPATH or RUNPATH of the file `of`, with tokens such as `$ORIGIN` replaced.
 fn run_path(list: Option<&str>, of: &Path) -> Vec<PathBuf> {
     let Some(list) = list else {
         return Vec::new();
@@ -232,7 +235,7 @@ fn run_path(list: Option<&str>, of: &Path) -> Vec<PathBuf> {
             let folder = folder
                 .replace("${ORIGIN}", &origin)
                 .replace("$ORIGIN", &origin);
-            // The value of $LIB differs between distributions.
+            // `$LIB` differs between distributions, so all its usual values are tried.
             [
                 "lib",
                 "lib64",
@@ -250,7 +253,8 @@ fn run_path(list: Option<&str>, of: &Path) -> Vec<PathBuf> {
         })
 }
 
-/// Lines such as `libm.so.6 (libc6,x86-64) => /lib/x86_64-linux-gnu/libm.so.6`.
+/// Parses the output of `ldconfig -p`, with lines such as `libm.so.6 (libc6,x86-64) =>
+/// /lib/x86_64-linux-gnu/libm.so.6`.
 fn parse_cache(text: &str) -> HashMap<String, Vec<PathBuf>> {
     let mut cache: HashMap<String, Vec<PathBuf>> = HashMap::new();
     for line in text.lines() {

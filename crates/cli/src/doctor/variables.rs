@@ -1,4 +1,4 @@
-//! The tllmprof variables of this environment, and their effect.
+//! The `doctor` section on variables: the tllmprof variables of this environment, and their effect.
 
 use std::env;
 use std::path::Path;
@@ -41,7 +41,7 @@ pub fn describe(section: &mut Section) {
     preloaded(section);
 }
 
-/// Reports settings that prevent the recording of kernels. `tllmprof run` records by itself.
+/// Reports settings that prevent the recording of kernels. `tllmprof run` sets up a record itself.
 fn kernels(section: &mut Section, settings: &Settings) {
     if settings.kernels.is_none() {
         return;
@@ -89,7 +89,7 @@ fn ranks(section: &mut Section, settings: &Settings) {
     }
 }
 
-/// Reports names that have our prefix but are unknown.
+/// Reports variables that have our prefix, but a name that does not exist.
 fn misspelled(section: &mut Section) {
     let set = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for name in set {

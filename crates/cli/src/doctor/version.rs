@@ -17,13 +17,14 @@ impl Version {
         (self.major, self.minor)
     }
 
-    /// The version in a symbol version such as `GLIBC_2.34`.
+    /// Parses a symbol version such as `GLIBC_2.34`.
     pub fn parse_glibc(name: &[u8]) -> Option<Self> {
         let mut numbers = str::from_utf8(name)
             .ok()?
             .strip_prefix("GLIBC_")?
             .split('.');
-        // GLIBC_PRIVATE and GLIBC_ABI_DT_RELR are not versions.
+        // Parsing fails, as intended, for `GLIBC_PRIVATE` and `GLIBC_ABI_DT_RELR`, which are not
+        // versions.
         let major = numbers.next()?.parse().ok()?;
         let minor = numbers.next()?.parse().ok()?;
         Some(Self { major, minor })

@@ -1,4 +1,4 @@
-//! Files for launchers: YAML, JSON, and a drop-in for a systemd unit.
+//! Files for launchers, with the variables in them: YAML, JSON, and a drop-in for a systemd unit.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -11,14 +11,14 @@ use super::{Variables, text};
 use crate::failure::usage;
 use crate::output::json;
 
-/// The default folder of records in a container.
+/// The default folder of records, as a path in a container.
 pub const RECORDS: &str = "/tllmprof-records";
-/// The default folder of records for a systemd unit, which creates it (`LogsDirectory=`).
+/// The default folder of records for a systemd unit. The unit creates it (`LogsDirectory=`).
 pub const LOGS: &str = "/var/log/tllmprof";
-/// The folder into which the init container copies the library.
+/// The folder of a pod into which an init container copies the library.
 const MOUNT: &str = "/tllmprof";
 
-/// Returns whether records go to this folder.
+/// Returns whether the variables direct records into this folder.
 pub fn is_recorded_in(folder: &str, variables: &Variables) -> bool {
     let is_in = |value: &OsStr| Path::new(value).starts_with(folder);
     variables
@@ -26,7 +26,7 @@ pub fn is_recorded_in(folder: &str, variables: &Variables) -> bool {
         .any(|(name, value)| *name == variable::trace && is_in(value))
 }
 
-/// A strategic-merge patch for any Kubernetes object that has a pod template.
+/// Returns a strategic-merge patch for any Kubernetes object that has a pod template.
 pub fn k8s(container: &str, image: &str, variables: &Variables) -> Result<Vec<u8>> {
     let name = scalar(container);
     let image = scalar(image);
@@ -59,7 +59,7 @@ pub fn k8s(container: &str, image: &str, variables: &Variables) -> Result<Vec<u8
                    value: \"{MOUNT}/libtllmprof.so\"\n"
     );
     for (name, value) in variables {
-        // Kubernetes replaces `$(NAME)`, and `$$` stands for a single dollar.
+        // Kubernetes expands `$(NAME)` in values, so each dollar is doubled: `$$` stands for a single one.
         let value = scalar(text(name, value)?).replace('$', "$$");
         out.push_str(&format!(
             "        - name: {name}\n          value: {value}\n"
@@ -87,7 +87,7 @@ pub fn k8s(container: &str, image: &str, variables: &Variables) -> Result<Vec<u8
     Ok(out.into_bytes())
 }
 
-/// An override file for docker compose.
+/// Returns an override file for docker compose.
 pub fn compose(service: &str, library: &Path, variables: &Variables) -> Result<Vec<u8>> {
     let service = scalar(service);
     let library = scalar(text("LD_PRELOAD", library.as_os_str())?).replace('$', "$$");
@@ -116,7 +116,7 @@ pub fn compose(service: &str, library: &Path, variables: &Variables) -> Result<V
     Ok(out.into_bytes())
 }
 
-/// A drop-in for a systemd unit.
+/// Returns a drop-in file for a systemd unit.
 pub fn systemd(library: &Path, variables: &Variables) -> Result<Vec<u8>> {
     let mut out = String::from(
         "# /etc/systemd/system/NAME.service.d/tllmprof.conf, then: systemctl daemon-reload && systemctl restart NAME\n\
@@ -131,14 +131,15 @@ pub fn systemd(library: &Path, variables: &Variables) -> Result<Vec<u8>> {
         .iter()
         .map(|(name, value)| (*name, value.as_os_str()));
     for (name, value) in std::iter::once(library).chain(variables) {
-        // The escapes are those of YAML. systemd replaces specifiers that begin with `%`.
+        // systemd understands the same escapes as YAML. It also expands specifiers that begin with `%`, so `%` is
+        // doubled.
         let both = scalar(&format!("{name}={}", text(name, value)?)).replace('%', "%%");
         out.push_str(&format!("Environment={both}\n"));
     }
     Ok(out.into_bytes())
 }
 
-/// A runtime environment that Ray gives the workers of a job or an actor.
+/// Returns a runtime environment, as JSON. Ray applies it to the workers of a job or an actor.
 pub fn ray(preload: &OsStr, variables: &Variables) -> Result<Vec<u8>> {
     let variables = variables
         .iter()
@@ -159,7 +160,7 @@ pub fn ray(preload: &OsStr, variables: &Variables) -> Result<Vec<u8>> {
     Ok(format!("{{\"env_vars\": {{{}}}}}\n", pairs.join(", ")).into_bytes())
 }
 
-/// Returns whether a shell, or a program that expands variables like one, would find a variable in the value.
+/// Returns whether the value contains a variable such as `$NAME`, which a shell or a similar program would expand.
 fn names_variable(value: &str) -> bool {
     let begins = |c: char| c == '{' || c == '_' || c.is_ascii_alphanumeric();
     value
@@ -168,7 +169,7 @@ fn names_variable(value: &str) -> bool {
         .any(|rest| rest.starts_with(begins))
 }
 
-/// A double-quoted YAML scalar.
+/// Returns a text as a double-quoted YAML scalar.
 fn scalar(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -205,7 +206,7 @@ mod tests {
             yaml.contains("          value: \"it's {n} $$(X) 5%\"\n"),
             "{yaml}"
         );
-        // Without records no folder is mounted for them.
+        // If no variable sends records to the folder, no volume is mounted for them.
         assert!(!yaml.contains(RECORDS), "{yaml}");
         assert_eq!(scalar("a\"\\\n\u{1}"), "\"a\\\"\\\\\\u000a\\u0001\"");
         let bad = vec![("X", OsStr::from_bytes(b"\xff").to_owned())];

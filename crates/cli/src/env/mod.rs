@@ -1,4 +1,4 @@
-//! `tllmprof env`: the variables, in the syntax of a launcher.
+//! `tllmprof env`: prints the variables that load and configure the library, in the syntax of a launcher.
 
 mod files;
 mod words;
@@ -74,7 +74,7 @@ enum Format {
     Systemd,
 }
 
-/// The name of the image with this version.
+/// The default name of the image that contains the library, with this version.
 const IMAGE: &str = concat!("tllmprof:", env!("CARGO_PKG_VERSION"));
 
 type Variables = Vec<(&'static str, OsString)>;
@@ -95,7 +95,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if !arguments.command.is_empty() {
         doctor::admit(&arguments.command, &library, settings.log).map_err(usage)?;
     } else if arguments.format == Format::Shell {
-        // Programs of this machine get the library; if it could not be loaded, no later line of the shell would work.
+        // The shell's programs on this machine will get the library. If it cannot be loaded, they would all fail to
+        // start, so check that first.
         doctor::admit(&["/bin/sh".into()], &library, Level::Off)?;
     }
     let variables = arguments.variables(&settings)?;
@@ -132,7 +133,8 @@ impl Arguments {
             Format::Shell => words::shell(library, variables),
             Format::Docker => words::docker(library, records, variables),
             Format::Mpirun => words::mpirun(&preload(), variables),
-            // srun splits its own lists of variables at commas.
+            // srun's `--export` splits its list of variables at commas, which values may contain, so env(1) sets the
+            // variables.
             Format::Slurm => words::by_env("--export=ALL", &preload(), variables),
             Format::Torchrun => words::by_env("--no-python", &preload(), variables),
             Format::Ray => files::ray(&preload(), variables)?,
@@ -146,8 +148,10 @@ impl Arguments {
         })
     }
 
+    /// Checks that the format uses all given options.
+    ///
     /// # Errors
-    /// An option that the format does not use.
+    /// The format does not use one of the options.
     fn check_format(&self) -> Result<()> {
         let is_named = matches!(self.format, Format::K8s | Format::Compose);
         if self.name.is_some() && !is_named {
@@ -163,7 +167,8 @@ impl Arguments {
         Ok(())
     }
 
-    /// The folder on this machine into which a container's records go, if they go there.
+    /// Returns the folder on this machine that is mounted for a container's records. `None` if no record goes to the
+    /// container's default folder.
     fn host_records(&self, variables: &Variables) -> Result<Option<PathBuf>> {
         if self.format != Format::Docker || !files::is_recorded_in(files::RECORDS, variables) {
             return Ok(None);
@@ -172,7 +177,7 @@ impl Arguments {
         Ok(Some(folder))
     }
 
-    /// The path of the library on this machine; empty for a format that does not use it.
+    /// Returns the path of the library on this machine. It is empty for a format that does not use it.
     fn library(&self) -> Result<PathBuf> {
         if self.format == Format::K8s && self.command.is_empty() {
             return Ok(PathBuf::new());
@@ -192,8 +197,8 @@ impl Arguments {
         })
     }
 
-    /// The variables of the options and of this environment, in the order of the table, together with the values that
-    /// all processes of the run share.
+    /// Returns the variables to print, in the order of the table of settings: those of the options and of this
+    /// environment, and those that all processes of the run must share, such as the run's identifier.
     fn variables(&self, settings: &Settings) -> Result<Variables> {
         let mut given = self.options.given(Measures::All);
         let is_given = |name: &str, given: &[Given]| {
@@ -201,7 +206,8 @@ impl Arguments {
                 || given.iter().any(|given| given.variable == name)
         };
         if !is_given(variable::run, &given) {
-            // Launchers do not pass on the variables that name their job.
+            // All processes get the same run identifier here, because launchers do not pass on the variables that name
+            // their job.
             let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
             given.push(Given {
                 option: "--run",
@@ -221,7 +227,8 @@ impl Arguments {
         Ok(variables(&given))
     }
 
-    /// The default path of records: in the folder that the format mounts, else in the current one.
+    /// Returns the default path of records: in the folder that the format mounts or creates, otherwise in the working
+    /// folder.
     fn records(&self, log: Level) -> Result<Option<OsString>> {
         let folder = match self.format {
             Format::K8s | Format::Compose | Format::Docker => files::RECORDS,
@@ -245,8 +252,10 @@ impl Arguments {
         Ok(Some(format!("{folder}/%h-%r-%p.tllmprof").into()))
     }
 
+    /// Checks that all typed values can be written in the format.
+    ///
     /// # Errors
-    /// A typed value is not UTF-8, but the format is text.
+    /// A typed value is not UTF-8, but the format is a text file.
     fn check_text(&self, given: &[Given]) -> Result<()> {
         let is_text = matches!(
             self.format,
@@ -269,16 +278,16 @@ fn say_if(is_wanted: bool, message: fmt::Arguments<'_>) {
     }
 }
 
-/// The variables of the options and of this environment, in the order of the table.
+/// Returns the variables of the options and of this environment, in the order of the table of settings.
 fn variables(given: &[Given]) -> Variables {
     variable_names()
-        // The rank differs in every process that the launcher starts.
+        // The launcher starts several processes, and each has another rank, so the rank is not set for all of them.
         .filter(|name| *name != variable::rank)
         .filter_map(|name| Some((name, options::lookup(given, name)?)))
         .collect()
 }
 
-/// The value of LD_PRELOAD in this environment, without our library.
+/// Returns the value of `LD_PRELOAD` in this environment, without our library.
 fn own_preload() -> OsString {
     let existing = env::var_os("LD_PRELOAD").unwrap_or_default();
     library::without(&existing)
@@ -290,7 +299,7 @@ fn set_here() -> Vec<&'static str> {
         .collect()
 }
 
-/// The value as text, for a format that is text.
+/// Returns the value of a variable as text. Fails if it is not UTF-8, because the format is a text file.
 fn text<'a>(name: &str, value: &'a OsStr) -> Result<&'a str> {
     value.to_str().ok_or_else(|| {
         let shown = shown(value);

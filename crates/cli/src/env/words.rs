@@ -1,4 +1,4 @@
-//! Output for shells: lines and words.
+//! The variables as lines of a shell, or as words of a launcher's command line.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -30,7 +30,7 @@ pub fn shell(library: &Path, variables: &Variables) -> Vec<u8> {
     out
 }
 
-/// The lines that undo the setting: LD_PRELOAD becomes `preload`, and these variables are unset.
+/// Returns the lines that undo the settings: `LD_PRELOAD` becomes `preload`, and the variables `names` are unset.
 pub fn unset(preload: &OsStr, names: &[&str]) -> Vec<u8> {
     let mut out = Vec::new();
     if preload.is_empty() {
@@ -46,8 +46,8 @@ pub fn unset(preload: &OsStr, names: &[&str]) -> Vec<u8> {
     out
 }
 
-/// Arguments of `docker run`. `records`: the folder on this machine that records go to; it has another path in the
-/// container.
+/// Returns the arguments of `docker run`. `records` is the folder on this machine for records. The container sees it
+/// under another path.
 pub fn docker(library: &Path, records: Option<&Path>, variables: &Variables) -> Vec<u8> {
     let library = library.as_os_str();
     let mount = [library.as_bytes(), b":", library.as_bytes(), b":ro"].concat();
@@ -75,8 +75,8 @@ pub fn mpirun(preload: &OsStr, variables: &Variables) -> Vec<u8> {
     line(&words)
 }
 
-/// Arguments for launchers that can start any program: they start env(1), which starts the program. Programs that the
-/// launcher itself runs do not get the library.
+/// Returns the arguments for launchers that can start any program: they start env(1), which starts the program. So the
+/// launcher itself and its helper programs do not get the library.
 pub fn by_env(option: &str, preload: &OsStr, variables: &Variables) -> Vec<u8> {
     let mut words = vec![
         option.into(),

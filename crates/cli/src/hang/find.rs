@@ -1,4 +1,5 @@
-//! Finds the rings of processes that run, and those that processes left in folders.
+//! Finds the rings of running processes, and the rings that ended processes left in folders. A ring is a file with the
+//! latest steps and collectives of a process.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +15,7 @@ use crate::output;
 
 /// A ring, and the process that writes it.
 pub struct Found {
-    /// The number of the process here, if it runs here.
+    /// The number of the process on this machine. `None` if the process is not running here, or not known.
     pub pid: Option<u64>,
     /// The path of the ring.
     pub path: PathBuf,
@@ -22,16 +23,16 @@ pub struct Found {
 }
 
 impl Found {
-    /// Reads the ring again. If the file is gone, its last content counts.
+    /// Reads the ring again. If its file was deleted, returns the content that was read before.
     pub fn again(&self) -> Ring {
         read(&self.path).unwrap_or_else(|_| self.ring.clone())
     }
 }
 
-/// Returns the bytes of a ring's file. Of another file no more is read.
+/// Returns the content of a ring's file. If the file is not a ring, at most a ring's length is read.
 ///
 /// # Errors
-/// There is no such file, or it is not a regular one.
+/// The file does not exist, or is not a regular file.
 fn bytes_of(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = tllmprof_symbols::open(path)?;
@@ -42,7 +43,7 @@ fn bytes_of(path: &Path) -> io::Result<Vec<u8>> {
 /// Reads a ring.
 ///
 /// # Errors
-/// There is no such file, or it is not a ring.
+/// The file does not exist, or is not a ring.
 fn read(path: &Path) -> Result<Ring> {
     let file = path.display();
     match bytes_of(path) {
@@ -54,7 +55,8 @@ fn read(path: &Path) -> Result<Ring> {
     }
 }
 
-/// Returns the path of the ring that a process has mapped, as seen from here.
+/// Returns the path of the ring that a process has mapped. The path is valid in this process, also if the other process
+/// runs in a container.
 fn mapped(pid: u64) -> Option<PathBuf> {
     let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
     let maps = String::from_utf8_lossy(&maps);
@@ -74,7 +76,7 @@ fn mapped(pid: u64) -> Option<PathBuf> {
     paths.next()
 }
 
-/// Returns the rings of all processes here.
+/// Returns the rings of all processes on this machine.
 pub fn running() -> Vec<Found> {
     let found = beyond::numbers().filter_map(|pid| {
         let path = mapped(pid)?;
@@ -91,7 +93,7 @@ pub fn running() -> Vec<Found> {
 /// Returns the ring of a process.
 ///
 /// # Errors
-/// There is no such process, or it has no ring.
+/// The process does not exist, or has no ring.
 pub fn of_process(pid: u64) -> Result<Found> {
     if let Err(error) = fs::metadata(format!("/proc/{pid}")) {
         match error.kind() {
@@ -121,10 +123,11 @@ pub fn of_process(pid: u64) -> Result<Found> {
     }
 }
 
-/// Adds the rings that a path names, a file or the files of a folder, to `found`, except those that are there.
+/// Adds rings to `found`: that of a file, or all rings of a folder. Rings that are already in `found` are not added
+/// again.
 ///
 /// # Errors
-/// There is no such file, it is not a ring, or the folder has none.
+/// The file does not exist or is not a ring, or the folder contains none.
 pub fn add_files(path: &Path, found: &mut Vec<Found>) -> Result<()> {
     if !path.is_dir() {
         return add(path, found);
@@ -164,7 +167,7 @@ fn add(path: &Path, found: &mut Vec<Found>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the files in a folder that are rings by their names.
+/// Returns the files in a folder whose names end like those of rings.
 fn rings_in(folder: &Path) -> BTreeSet<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
@@ -173,7 +176,7 @@ fn rings_in(folder: &Path) -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// Adds the rings that other processes of the same runs left beside those that were found.
+/// Adds the rings that other processes of the same runs left, in the folders of the rings that were found.
 pub fn add_others(found: &mut Vec<Found>) {
     let folders: BTreeSet<_> = found
         .iter()
@@ -184,7 +187,7 @@ pub fn add_others(found: &mut Vec<Found>) {
         let is_of_run =
             read(&path).is_ok_and(|ring| !ring.run.is_empty() && runs.contains(&ring.run));
         if is_of_run {
-            // It was read a moment ago.
+            // An error is unlikely and is ignored: the ring has just been read.
             let _ = add(&path, found);
         }
     }

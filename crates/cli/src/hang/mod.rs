@@ -1,4 +1,4 @@
-//! `tllmprof hang`: which rank holds the others up, in which collective, and in which function it is.
+//! `tllmprof hang`: finds out which rank blocks the other ranks, in which collective, and in which function.
 
 mod find;
 mod process;
@@ -26,7 +26,7 @@ use state::{Life, RankState};
 use symbols::Symbols;
 use verdict::Answer;
 
-/// Time between the two readings.
+/// Time between the two readings of each ring and thread. What changed between them is not stuck.
 const BETWEEN: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
@@ -89,10 +89,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 impl Arguments {
-    /// Finds the rings.
+    /// Finds the rings that the arguments select.
     ///
     /// # Errors
-    /// There are none, or it is not clear which are meant.
+    /// No ring was found, or several runs have rings and the arguments do not say which run is meant.
     fn find(&self) -> Result<Vec<Found>> {
         if !self.targets.is_empty() {
             return self.find_named();
@@ -129,10 +129,10 @@ impl Arguments {
         Ok(found)
     }
 
-    /// Finds the rings that are named. What cannot be used is reported, and the rest is judged.
+    /// Finds the rings that the user named. Those that cannot be used are reported, and the others are judged.
     ///
     /// # Errors
-    /// None can be used.
+    /// None of them can be used.
     fn find_named(&self) -> Result<Vec<Found>> {
         let mut found: Vec<Found> = Vec::new();
         for target in &self.targets {
@@ -163,7 +163,7 @@ impl Arguments {
     }
 }
 
-/// Finds the processes that write the rings that were named by their files.
+/// Finds the processes of rings that the user named by their files.
 fn find_processes(found: &mut [Found]) {
     if found.iter().all(|one| one.pid.is_some()) {
         return;
@@ -176,7 +176,7 @@ fn find_processes(found: &mut [Found]) {
     }
 }
 
-/// Returns the boot of this machine.
+/// Returns the identifier of this machine's boot.
 fn boot() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     boot.unwrap_or_default().trim().to_owned()
@@ -186,7 +186,7 @@ fn is_elsewhere(ring: &Ring) -> bool {
     ring.boot != boot()
 }
 
-/// Looks at a process, and at its ring again.
+/// Reads the state of a process, and reads its ring again.
 fn look(found: &Found, before: Option<&Times>, symbols: &Symbols) -> RankState {
     let ring = found.again();
     let is_here = ring.boot == boot();

@@ -1,4 +1,4 @@
-//! The state of a process's threads, from `/proc` and from its memory. Nothing is stopped.
+//! Reads the state of a process's threads from `/proc` and from the process's memory. No thread is stopped.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,28 +9,28 @@ use super::python::PythonState;
 use super::state::{RankState, Thread};
 use super::symbols::Symbols;
 
-/// Processor time of each thread, in the kernel's units.
+/// Processor time of each thread, in clock ticks, by thread number.
 pub type Times = BTreeMap<u32, u64>;
 
-/// The `futex` operation that waits while a word has a value.
+/// The `futex` operation that waits while a word of memory has a certain value.
 const FUTEX_WAIT: u64 = 0;
-/// The value of a mutex's word while threads wait for it.
+/// The value of a glibc mutex's lock word while threads wait for the mutex.
 const CONTENDED: u64 = 2;
-/// Bytes from a mutex's word to the number of its owner.
+/// Offset from a mutex's lock word to the thread number of its owner, in bytes.
 const OWNER: u64 = 8;
 
-/// Returns the state's letter of a process or thread, and its processor time.
+/// Returns the state letter of a process or thread, and its processor time in clock ticks. `path` is a `stat` file.
 fn stat(path: &str) -> Option<(char, u64)> {
     let text = fs::read(path).ok()?;
     let text = String::from_utf8_lossy(&text);
-    // The name may contain anything.
+    // The name may contain parentheses itself, so it ends at the last one.
     let (_, rest) = text.rsplit_once(')')?;
     let words: Vec<_> = rest.split_whitespace().collect();
     let number = |index: usize| words.get(index)?.parse::<u64>().ok();
     Some((words.first()?.chars().next()?, number(11)? + number(12)?))
 }
 
-/// Returns the letter of a process's state; `None` if it is gone or a zombie.
+/// Returns the letter of a process's state. `None` if the process has ended, even if it is still a zombie.
 pub fn state(pid: u64) -> Option<char> {
     let (state, _) = stat(&format!("/proc/{pid}/stat"))?;
     (!matches!(state, 'Z' | 'X')).then_some(state)
@@ -46,13 +46,13 @@ fn thread_numbers(pid: u64) -> Vec<u32> {
     numbers
 }
 
-/// Returns the processor times of a process's threads.
+/// Returns the processor time of each thread of a process.
 pub fn times(pid: u64) -> Times {
     let time = |id: u32| Some((id, stat(&format!("/proc/{pid}/task/{id}/stat"))?.1));
     thread_numbers(pid).into_iter().filter_map(time).collect()
 }
 
-/// A system call in which a thread sleeps, from its file `syscall`.
+/// The system call in which a thread sleeps, as `/proc/PID/task/TID/syscall` shows it.
 struct SystemCallState {
     number: i64,
     arguments: [u64; 6],
@@ -122,7 +122,7 @@ impl SystemCallState {
         )
     }
 
-    /// Returns the address of the mutex for which the thread may wait.
+    /// Returns the address of the mutex for which the thread may be waiting, judging from its system call.
     fn mutex(&self) -> Option<u64> {
         let [address, operation, value, ..] = self.arguments;
         let is_mutex =
@@ -131,8 +131,9 @@ impl SystemCallState {
     }
 }
 
-/// Reads the threads of a process, and the stacks of those that matter. `before`: their processor times a moment ago.
-/// Returns the reason if its memory cannot be read.
+/// Reads the threads of a process into `rank`, and the stacks of its main thread and of the threads for which that one
+/// waits. `before` is the processor time of each thread at the first reading. If the process's memory cannot be read,
+/// returns the reason.
 pub fn look(
     pid: u64,
     before: &Times,

@@ -1,22 +1,23 @@
-//! Reads the Python stacks of another process and who holds the GIL, from its memory.
+//! Reads another process's Python stacks, and which thread holds the GIL, from the process's memory.
 
 use std::ops::Range;
 
 use tllmprof_attach::ProcessView;
 use tllmprof_cpython::{Holder, Layout, Life, ThreadsLayout, Top, WORDS, owner};
 
-/// Limits for what is read, whatever the memory holds.
+/// Limits for what is read, because the memory may contain anything, such as a loop of pointers.
 const MAX_THREADS: usize = 4096;
 const MAX_FRAMES: usize = 4096;
 const MAX_CHARACTERS: usize = 4096;
-/// Bytes of a GIL from the holder on, with its condition variables and its mutexes.
+/// Size of the memory, from the `holder` field of a GIL on, that contains its condition variables and mutexes, in
+/// bytes.
 const GIL_BYTES: u64 = 256;
-/// Offset of the thread's number in what `pthread_self` returns (glibc on x86-64).
+/// Offset of the kernel's thread number in the structure to which `pthread_self` points (glibc on x86-64).
 const TID_IN_PTHREAD: u64 = 720;
-/// The bits that tag a reference.
+/// The low bits of a reference that CPython uses as tags. They are not part of the address.
 const TAGS: u64 = 0b111;
 
-/// The interpreter of a process.
+/// The main interpreter of another process.
 pub struct PythonState<'a> {
     view: &'a ProcessView,
     layout: Layout,
@@ -25,15 +26,15 @@ pub struct PythonState<'a> {
     interpreter: u64,
 }
 
-/// The GIL of an interpreter while a thread holds it.
+/// The GIL of an interpreter, while a thread holds it.
 pub struct Gil {
     pub holder: u32,
-    /// The memory in which threads wait for it.
+    /// The addresses of the condition variables and mutexes in which threads wait for the GIL.
     pub range: Range<u64>,
 }
 
 impl<'a> PythonState<'a> {
-    /// Finds the main interpreter.
+    /// Finds the main interpreter of the process.
     pub fn find(view: &'a ProcessView) -> Option<Self> {
         let runtime = view.variable("_PyRuntime")?;
         let minor = minor(view)?;
@@ -74,7 +75,7 @@ impl<'a> PythonState<'a> {
         self.view.read(address, &mut bytes).then_some(bytes[0])
     }
 
-    /// Returns the kernel's number of the thread with this state.
+    /// Returns the kernel's number of the thread that has this thread state.
     fn number(&self, state: u64) -> Option<u32> {
         Some(match self.threads.native {
             Some(at) => self.at(state, at)? as u32,
@@ -82,7 +83,7 @@ impl<'a> PythonState<'a> {
         })
     }
 
-    /// Returns who holds the GIL, if anyone does.
+    /// Returns the GIL, or `None` if no thread holds it.
     pub fn gil(&self) -> Option<Gil> {
         let place = match self.threads.holder {
             Holder::InRuntime(at) => self.runtime + at as u64,
@@ -96,7 +97,7 @@ impl<'a> PythonState<'a> {
         })
     }
 
-    /// Returns the functions of a thread as `NAME (FILE:LINE)`, the innermost first.
+    /// Returns the Python functions that a thread is in, as `NAME (FILE:LINE)`, the innermost first.
     pub fn stack(&self, thread: u32) -> Vec<String> {
         let mut state = self.at(self.interpreter, self.threads.first);
         for _ in 0..MAX_THREADS {
@@ -170,8 +171,8 @@ impl<'a> PythonState<'a> {
     }
 }
 
-/// Returns the second number of Python's version, from the variable that has it since 3.11, or else from the name of the
-/// library or the program.
+/// Returns the minor number of Python's version, such as 12 for 3.12. It comes from the variable `Py_Version`, which
+/// exists since 3.11, or otherwise from the file name of the library or the program.
 fn minor(view: &ProcessView) -> Option<u32> {
     let by_variable = || {
         let mut bytes = [0; 8];
@@ -198,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// A process that runs `code`, and a view of it once it has printed a line.
+    /// Starts a process that runs `code`. Calls `act` with a view of the process once it has printed a line.
     fn with_python(code: &str, act: impl FnOnce(u32, &ProcessView)) {
         let Ok(mut child) = Command::new("python3")
             .args(["-c", code])

@@ -1,56 +1,58 @@
-//! The facts about a rank, from its ring and from `/proc`.
+//! The facts about a rank that the verdict is based on, from its ring and from `/proc`.
 
 use tllmprof_record::Ring;
 
-/// A process of a run.
+/// The state of a process of a run.
 #[derive(Clone, Debug)]
 pub struct RankState {
-    /// Its number here; that of its ring if it is not here.
+    /// The number of the process on this machine. If it is not running here, the number that its ring contains.
     pub pid: u32,
     pub life: Life,
-    /// The ring, and the ring a moment before.
+    /// The ring at the second reading, and at the first.
     pub ring: Ring,
     pub before: Ring,
-    /// Time since the latest step or collective began or ended, in nanoseconds; `None` if the ring is of another boot.
+    /// Time since the latest step or collective began or ended, in nanoseconds. `None` if the ring is from another
+    /// boot.
     pub quiet_ns: Option<u64>,
     pub threads: Vec<Thread>,
-    /// The thread that holds the GIL.
+    /// The number of the thread that holds the GIL. `None` if no thread does, or that is not known.
     pub gil_holder: Option<u32>,
 }
 
-/// State of a process.
+/// The state of a process, by whether it is running.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
     Runs,
-    /// Stopped by a signal or a debugger.
+    /// The process is stopped by a signal or a debugger.
     Stopped,
     Gone,
-    /// On another machine, or in a container that is not seen from here.
+    /// The process is on another machine, or in a container whose processes are not visible here.
     Elsewhere,
 }
 
-/// A thread of a process that runs.
+/// A thread of a running process.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Thread {
     pub id: u32,
     pub name: String,
-    /// The state's letter, as in proc(5).
+    /// The letter of the thread's state, as in proc(5).
     pub state: char,
-    /// It used processor time between the two readings.
+    /// True if the thread used processor time between the two readings.
     pub ran: bool,
-    /// The system call in which it sleeps.
+    /// The name of the system call in which the thread sleeps. `None` if it does not sleep in one.
     pub call: Option<String>,
-    /// The native functions, the innermost first, each with the name of its module.
+    /// The native functions that the thread is in, the innermost first. Each is a function's name and its module's file
+    /// name.
     pub native: Vec<(String, String)>,
-    /// The Python functions, the innermost first, as `NAME (FILE:LINE)`.
+    /// The Python functions that the thread is in, the innermost first, as `NAME (FILE:LINE)`.
     pub python: Vec<String>,
-    /// The thread that owns the mutex for which it waits.
+    /// The number of the thread that owns the mutex for which this thread waits.
     pub mutex_owner: Option<u32>,
     pub waits_for_gil: bool,
 }
 
 impl RankState {
-    /// Returns a name for messages.
+    /// Returns the name of the rank for messages.
     pub fn name(&self) -> String {
         match self.number() {
             Some(rank) => format!("rank {rank}"),
@@ -58,7 +60,7 @@ impl RankState {
         }
     }
 
-    /// Returns the rank in the job, or in its largest communicator.
+    /// Returns the rank number in the job. If that is not known, the number in the largest communicator.
     pub fn number(&self) -> Option<u64> {
         let places = self.ring.communicators.iter().filter_map(|one| one.place);
         let largest = places.max_by_key(|(_, size)| *size);
@@ -85,7 +87,8 @@ impl RankState {
         Some(all.find(|one| one.id == communicator)?.sequence)
     }
 
-    /// Returns the thread that makes the steps, or else the one that made the latest collective, or else the main one.
+    /// Returns the thread that makes the steps. If that is not known, the thread that made the latest collective, and
+    /// otherwise the process's first thread.
     pub fn main_thread(&self) -> Option<&Thread> {
         let latest = self.ring.collectives.last();
         let steps = Some(self.ring.step_thread).filter(|id| *id != 0);
@@ -98,7 +101,7 @@ impl RankState {
         self.threads.iter().find(|thread| thread.id == id)
     }
 
-    /// Returns the longest of the latest steps that have ended, in nanoseconds.
+    /// Returns the duration of the longest of the latest steps, in nanoseconds. Steps that have not ended do not count.
     pub fn longest_step(&self) -> Option<u64> {
         let steps = self.ring.steps.iter();
         steps
@@ -108,7 +111,7 @@ impl RankState {
 }
 
 impl Thread {
-    /// Returns the function of the driver or the runtime in which it waits for the GPU.
+    /// Returns the function of the CUDA driver or runtime in which the thread waits for the GPU. `None` if it does not.
     pub fn gpu_wait(&self) -> Option<&str> {
         let waits = [
             "Synchronize",
@@ -119,19 +122,21 @@ impl Thread {
         ];
         let is_wait =
             |name: &str| name.starts_with("cu") && waits.iter().any(|wait| name.contains(wait));
-        // A thread that spins in the driver has no native stack here.
+        // Native stacks are read only of sleeping threads, so a thread that spins in the driver has none. Its Python
+        // function shows that it waits.
         let spins =
             |name: &&String| name.contains("synchronize (") && name.contains("/torch/cuda/");
         let python = self.python.first().filter(spins);
         if python.is_some() && self.native.is_empty() {
             return Some("the driver");
         }
-        // The outermost one is what the program has called.
+        // The outermost function is the one that the program has called, so the search begins with it.
         let mut names = self.native.iter().rev().map(|(name, _)| name.as_str());
         names.find(|name| is_wait(name))
     }
 
-    /// Returns the function that it is in: of Python, or else of the program or its libraries.
+    /// Returns the function that the thread is in: a Python function, otherwise a native one that is not of a system
+    /// library.
     pub fn function(&self) -> Option<String> {
         let is_system = |module: &str| {
             [

@@ -1,4 +1,4 @@
-//! Names of native functions. Each module is read once.
+//! Finds the names of native functions. The symbols of each module are read only once.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,15 +9,15 @@ use tllmprof_symbols::{Image, demangle, short};
 
 use crate::live::beyond;
 
-/// The functions of a module by address, with their sizes and names.
+/// The functions of a module. The key is the address, and the value is the size and the name.
 type FileFunctions = BTreeMap<u64, (u64, String)>;
 
 #[derive(Default)]
 pub struct Symbols(Mutex<BTreeMap<PathBuf, Arc<FileFunctions>>>);
 
 impl Symbols {
-    /// Returns the function and the module's file name of each frame of a process. A function that is not known is
-    /// empty.
+    /// Returns for each frame of a process's stack the function's name and the module's file name. The function's name
+    /// is empty if it is not known.
     pub fn names(&self, pid: u64, frames: &[Frame]) -> Vec<(String, String)> {
         let name = |frame: &Frame| {
             let file = frame.path.rsplit('/').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Verdict and ranks as text and as JSON.
+//! Prints the verdict and the state of the ranks, as text or as JSON.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use tllmprof_report::Time;
 use super::state::{Life, RankState, Thread};
 use super::verdict::{self, Answer, HangVerdict, StuckCause};
 
-/// Returns the verdict, and a line for each rank.
+/// Returns a text with the verdict, and a line for each rank.
 pub fn text(verdict: &HangVerdict, ranks: &[RankState]) -> String {
     let answer = match verdict.answer {
         Answer::Stuck => "stuck",
@@ -110,7 +110,7 @@ fn rank(rank: &RankState) -> Value {
             "collectives": one.sequence,
         })
     });
-    // Those that take part in a cause have a stack.
+    // Stacks are read only of threads that take part in a cause. The JSON shows only these threads.
     let threads = rank.threads.iter();
     let threads = threads.filter(|one| !one.native.is_empty() || !one.python.is_empty());
     json!({
@@ -130,7 +130,7 @@ fn rank(rank: &RankState) -> Value {
     })
 }
 
-/// Returns verdict and ranks as JSON.
+/// Returns the verdict and the state of the ranks as JSON.
 pub fn json(verdict: &HangVerdict, ranks: &[RankState]) -> Value {
     let about = verdict.ranks.iter().map(|index| ranks[*index].number());
     json!({

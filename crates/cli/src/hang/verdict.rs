@@ -8,38 +8,39 @@ use tllmprof_report::{Bytes, Time};
 
 use super::state::{Life, RankState, Thread};
 
-/// Ranks that have been quiet for less time are not called stuck.
+/// Ranks are called stuck only after they have been quiet for at least this time: no step or collective began or ended.
 const LEAST_QUIET_NS: u64 = 3_000_000_000;
-/// A wait for the GPU is called stuck if it takes this many times as long as the longest of the latest steps.
+/// A wait for the GPU is called stuck only if it takes at least this many times as long as the longest of the latest
+/// steps.
 const LONGER_THAN_STEPS: u64 = 2;
-/// A thread that has used the processor for longer than this, and for this many times as long as the longest of the latest
-/// steps, may as well wait.
+/// If a thread uses the processor for longer than both limits, it is not clear whether it works or waits in a busy
+/// loop. The first limit is a time in nanoseconds. The second is a multiple of the longest of the latest steps.
 const LONGEST_WORK_NS: u64 = 60_000_000_000;
 const LONGER_WORK_THAN_STEPS: u64 = 10;
 
-/// The kind of a verdict.
+/// The kind of a verdict: the state of the ranks, or the reason why they are stuck.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Steps or collectives advance.
+    /// Steps or collectives began or ended between the two readings.
     Moves,
-    /// All processes have ended by themselves.
+    /// All processes have ended regularly.
     Ended,
-    /// The ranks have made the same collectives, and wait for work.
+    /// The ranks have entered the same collectives, and wait for work, such as requests.
     Idle,
-    /// A rank that the others wait for is working.
+    /// A rank for which the others wait is using the processor.
     Busy,
-    /// It was quiet for too short a time, or too little is known.
+    /// The ranks were quiet for too short a time, or too little is known about them.
     Unclear,
-    /// The ranks called different collectives.
+    /// Ranks called different collectives where they should have called the same one.
     Mismatch,
-    /// The ranks called the same collectives in different order.
+    /// Ranks called the same collectives in a different order.
     Order,
     Dead,
     Stopped,
-    /// A rank did not enter a collective that others have entered.
+    /// A rank did not enter a collective that other ranks have entered.
     NotEntered,
-    /// Threads of a process wait for each other.
+    /// Threads of a process wait for each other's locks.
     Deadlock,
     Lock,
     Gil,
@@ -47,7 +48,7 @@ pub enum Kind {
     Gpu,
 }
 
-/// The answer to the question of who is stuck.
+/// The answer to the question whether the ranks are stuck.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
@@ -60,7 +61,7 @@ pub enum Answer {
 pub struct HangVerdict {
     pub answer: Answer,
     pub kind: Kind,
-    /// The ranks that it is about, as indices.
+    /// The ranks that the verdict is about, as indices into the list of all ranks.
     pub ranks: Vec<usize>,
     pub text: String,
 }
@@ -76,11 +77,12 @@ impl HangVerdict {
     }
 }
 
-/// Judges all ranks. Ranks that share no communicator are judged apart, and the worst verdict counts.
+/// Judges all ranks. Groups of ranks that share no communicator are judged separately, and the worst verdict is
+/// returned.
 pub fn judge(ranks: &[RankState]) -> HangVerdict {
     let parts = parts(ranks);
     let mut verdicts: Vec<_> = parts.iter().map(|part| judge_part(ranks, part)).collect();
-    // Processes that are gone matter only if nothing of the run is left, or if what is left does not move.
+    // A verdict on processes that have ended is dropped if any other process moves or is itself stuck.
     let is_gone = |verdict: &HangVerdict| {
         let mut its = verdict.ranks.iter();
         its.all(|rank| ranks[*rank].life == Life::Gone)
@@ -110,7 +112,7 @@ pub fn judge(ranks: &[RankState]) -> HangVerdict {
     })
 }
 
-/// Returns the ranks that share communicators, in groups.
+/// Groups the ranks: two ranks are in the same group if they share a communicator, directly or through other ranks.
 fn parts(ranks: &[RankState]) -> Vec<Vec<usize>> {
     let mut parts: Vec<(BTreeSet<u64>, Vec<usize>)> = Vec::new();
     for (index, rank) in ranks.iter().enumerate() {
@@ -188,7 +190,7 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     verdict
 }
 
-/// Judges processes that are all gone.
+/// Judges a group whose processes have all ended.
 fn judge_gone(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     if part.iter().all(|index| ranks[*index].ring.has_ended) {
         let text = "all processes have ended by themselves".to_owned();
@@ -207,7 +209,7 @@ fn judge_gone(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     HangVerdict::new(Answer::CannotTell, kind, its, text)
 }
 
-/// Returns the names of some ranks: `rank 3 and rank 5`.
+/// Returns the names of some ranks as text, such as `rank 3 and rank 5`.
 fn names(ranks: &[RankState], which: &[usize]) -> String {
     const SHOWN: usize = 4;
     let mut names: Vec<_> = which.iter().map(|index| ranks[*index].name()).collect();
@@ -230,7 +232,7 @@ fn last_of(rank: &RankState) -> String {
     }
 }
 
-/// Returns the name of a communicator of this rank.
+/// Returns a name for a communicator of this rank, for messages.
 pub fn communicator(rank: &RankState, id: u64) -> String {
     let mut all = rank.ring.communicators.iter();
     let place = all.find(|one| one.id == id).and_then(|one| one.place);
@@ -252,7 +254,7 @@ fn arguments(operation: &Operation) -> String {
     }
 }
 
-/// Returns a collective with its number and arguments.
+/// Returns a description of a collective, with its number, communicator and arguments.
 pub fn collective(rank: &RankState, call: &Called) -> String {
     format!(
         "{} #{} of {} ({})",
@@ -263,7 +265,8 @@ pub fn collective(rank: &RankState, call: &Called) -> String {
     )
 }
 
-/// Returns the collectives of all ranks of a communicator that are still in its ring, by number.
+/// Returns the collectives of a communicator that the rank's ring still contains, by number. Collectives that only some
+/// ranks of the communicator take part in are left out.
 fn calls_of(rank: &RankState, id: u64) -> BTreeMap<u64, &Called> {
     let calls = rank.ring.collectives.iter();
     calls
@@ -272,7 +275,7 @@ fn calls_of(rank: &RankState, id: u64) -> BTreeMap<u64, &Called> {
         .collect()
 }
 
-/// Returns the communicators that at least two of the ranks use, each with these ranks.
+/// Returns the communicators that at least two of the ranks use, with the ranks that use each.
 fn shared(ranks: &[RankState], part: &[usize]) -> BTreeMap<u64, Vec<usize>> {
     let mut users: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for index in part {
@@ -284,7 +287,8 @@ fn shared(ranks: &[RankState], part: &[usize]) -> BTreeMap<u64, Vec<usize>> {
     users
 }
 
-/// Finds the first collective that ranks called differently.
+/// Finds the first collective at which ranks called different operations. The collectives of a communicator are
+/// numbered, and calls with the same number have to match.
 fn mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     let shared = shared(ranks, part);
     let mut shared = shared.iter();
@@ -320,7 +324,7 @@ fn mismatch_in(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerd
         by_operation.sort_by_key(|(_, its)| its.len());
         let (odd, its) = &by_operation[0];
         let (usual, others) = &by_operation[by_operation.len() - 1];
-        // The same two in the other order.
+        // The order is swapped if one rank's next collective is the operation that the other rank called first.
         let next = |index: usize| {
             let place = users.iter().position(|user| *user == index)?;
             calls[place].get(&(number + 1)).map(|call| call.operation)
@@ -347,8 +351,9 @@ fn mismatch_in(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerd
     None
 }
 
-/// Finds ranks whose graphs hold other collectives than those of the others. If their lists are no longer whole, they
-/// are not compared. Only for ranks that all wait for the GPU: while they capture, their lists differ.
+/// Finds ranks whose CUDA graphs contain other collectives than those of the other ranks. Lists that may be incomplete
+/// are not compared. Call this only if all ranks wait for the GPU, because the lists differ while ranks are still
+/// capturing.
 fn captured_mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     const WHOLE: usize = 256;
     for (id, users) in &shared(ranks, part) {
@@ -381,11 +386,11 @@ fn captured_mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict>
     None
 }
 
-/// Finds the rank that did not enter a collective that others have entered. If it waits in another collective for
-/// another rank, that one counts.
+/// Finds the rank that did not enter a collective that others have entered. If this rank itself waits in another
+/// collective for another rank, the search continues with that rank.
 fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     let shared = shared(ranks, part);
-    // The collectives that some ranks have entered and others have not, with the latter.
+    // The collectives that some ranks have entered and others have not, each with the ranks that have not entered it.
     let mut missing = Vec::new();
     for (id, users) in &shared {
         let sequences = users.iter().filter_map(|index| ranks[*index].sequence(*id));
@@ -398,7 +403,8 @@ fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
             missing.push((*id, least, late.collect::<Vec<_>>()));
         }
     }
-    // Ranks that are ahead in one communicator wait in it. The cause is one that waits in none.
+    // A rank that is ahead of others in some communicator waits there for them. The cause is a late rank that waits
+    // nowhere.
     let waits = |index: usize| {
         missing.iter().any(|(id, least, _)| {
             ranks[index]
@@ -545,20 +551,21 @@ fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     }
 }
 
-/// Returns the longest of the latest steps of some ranks, in nanoseconds.
+/// Returns the duration of the longest of the latest steps of some ranks, in nanoseconds.
 fn longest_step(ranks: &[RankState], part: &[usize]) -> Option<u64> {
     let steps = part.iter().filter_map(|index| ranks[*index].longest_step());
     steps.max()
 }
 
-/// The reason why a rank does not continue.
+/// The reason why a rank does not make progress.
 pub struct StuckCause {
     pub kind: Kind,
     pub text: String,
 }
 
 impl StuckCause {
-    /// Finds why the thread that makes the steps does not continue; `None` if nothing is known of it.
+    /// Finds why the thread that makes the steps does not continue. It follows locks and the GIL from thread to thread.
+    /// `None` if nothing is known about that thread.
     pub fn find(rank: &RankState) -> Option<Self> {
         let first = rank.main_thread()?;
         let mut chain = vec![first];
@@ -688,7 +695,7 @@ mod tests {
         }
     }
 
-    /// A thread that waits for the GPU.
+    /// Returns a thread that waits for the GPU.
     fn waiting(id: u32) -> Thread {
         let names = [
             ("clock_nanosleep", "libc.so.6"),
@@ -715,7 +722,7 @@ mod tests {
         }
     }
 
-    /// A rank that has made 10 all-reduces, of which the last is #9, and waits for the GPU.
+    /// Returns a rank that has entered 10 all-reduces, the last of which is #9, and waits for the GPU.
     fn rank(number: u32) -> RankState {
         let pid = 100 * (number + 1);
         let ring = Ring {
@@ -759,13 +766,13 @@ mod tests {
         (0..RANKS as u32).map(rank).collect()
     }
 
-    /// Changes a ring, as it is and as it was.
+    /// Changes a rank's ring in the same way at both readings, so that the rank does not seem to move.
     fn change(rank: &mut RankState, act: impl Fn(&mut Ring)) {
         act(&mut rank.ring);
         act(&mut rank.before);
     }
 
-    /// Rank 3 has not made the last `count` collectives.
+    /// Returns ranks of which rank 3 has not entered the last `count` collectives.
     fn without_last(count: usize) -> Vec<RankState> {
         let mut ranks = ranks();
         change(&mut ranks[3], |ring| {
@@ -788,10 +795,10 @@ mod tests {
                     41.0 s";
         let expected = (Answer::Stuck, Kind::NotEntered, vec![3], text.to_owned());
         assert_eq!(judged(&ranks), expected);
-        // Python's function is what the reader wrote.
+        // If the Python function is known, the text names it, because that is code which the user wrote.
         ranks[3].threads[0].python = vec!["f (a.py:3)".to_owned()];
         assert!(judged(&ranks).3.contains("in f (a.py:3) since"));
-        // Nothing is called stuck at once.
+        // Ranks that have been quiet for only a second are not called stuck.
         ranks
             .iter_mut()
             .for_each(|rank| rank.quiet_ns = Some(SECOND));
@@ -857,7 +864,7 @@ mod tests {
             "{text}"
         );
         ranks[3].life = Life::Stopped;
-        // Others may still make what needs no other rank.
+        // Other ranks may still begin steps, as long as these need no rank that is stopped.
         ranks[0].ring.steps_begun += 1;
         let (answer, kind, its, text) = judged(&ranks);
         assert_eq!((answer, kind, its), (Answer::Stuck, Kind::Stopped, vec![3]));
@@ -902,7 +909,7 @@ mod tests {
             text.contains("thread 401 (t401) holds: it sleeps in futex, in holder (a.py:9)"),
             "{text}"
         );
-        // The holder waits for a lock that the other has.
+        // The holder of the lock now waits for a lock that the first thread owns.
         ranks[3].threads[1].mutex_owner = Some(400);
         assert_eq!(judged(&ranks).1, Kind::Deadlock);
     }
@@ -925,7 +932,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_sleeps_while_all_others_wait_for_the_gpu_is_named() {
-        // Collectives in graphs have no numbers.
+        // Collectives in CUDA graphs have no numbers, so only the thread's function shows that this rank is not in one.
         let mut ranks = ranks();
         ranks[6].threads[0] = asleep(700, "hold_up");
         let (answer, kind, its, text) = judged(&ranks);
@@ -972,7 +979,7 @@ mod tests {
         assert_eq!((answer, kind), (Answer::NotStuck, Kind::Busy));
         ranks[0].quiet_ns = Some(61 * SECOND);
         assert_eq!(judged(&ranks).0, Answer::CannotTell);
-        // Python's function shows what it is.
+        // With the Python function it is clear that the thread waits for the GPU.
         let python = "Event.synchronize (/lib/torch/cuda/streams.py:226)".to_owned();
         ranks
             .iter_mut()
@@ -1033,7 +1040,7 @@ mod tests {
             text.starts_with("rank 2 did not enter collective #8"),
             "{text}"
         );
-        // Now rank 2 waits for rank 0, too.
+        // Now rank 2 also waits for rank 0, so the waits form a circle.
         change(&mut ranks[0], |ring| use_of(ring, 3, 1));
         change(&mut ranks[2], |ring| use_of(ring, 3, 2));
         assert_eq!(judged(&ranks).1, Kind::Order);
@@ -1071,7 +1078,7 @@ mod tests {
             Kind::NotEntered,
             "what moves hides nothing"
         );
-        // What another process of the run left is no reason while the others move.
+        // A process that has ended and left its ring does not make the run stuck while the other ranks move.
         let mut moving = super::tests::ranks();
         moving
             .iter_mut()

@@ -1,4 +1,4 @@
-//! `tllmprof attach`: loads the library into a process that was started without it.
+//! `tllmprof attach`: loads the library into a running process that was started without it.
 
 use std::collections::HashSet;
 use std::env;
@@ -23,12 +23,12 @@ use crate::failure::usage;
 use crate::options::{Given, Options};
 use crate::{doctor, library, manners, output};
 
-/// Step rules that can begin in a running process.
+/// The step rules that can be used in a process that is already running, for messages.
 const STEP: &str = "auto, a CUDA call, sym:REGEX, or py:MODULE:QUALNAME";
 
-/// Time within which a process has to listen; it does so at the first call that is intercepted.
+/// Time that a process has to open its control socket. It does so at the first CUDA call that is intercepted.
 const LISTENING: Duration = Duration::from_secs(5);
-/// Time within which a process has to answer.
+/// Time that a process has to answer a request.
 const ANSWERING: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -90,7 +90,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
                     "{pid}: none of its CUDA calls has been seen yet: it listens from the first one on (docs/attach.md says \
                      which are seen)"
                 ));
-                // A process of an engine may be one that drives no GPU.
+                // With `--engine` a silent process is not a failure, because it may be one that drives no GPU.
                 failed |= arguments.steps.is_some() && !arguments.engine;
             }
         }
@@ -105,7 +105,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// The processes that the command line names, each once.
+/// Returns the processes that the command line selects, each once.
 fn processes(arguments: &Arguments) -> Result<Vec<u32>> {
     let named = &arguments.processes;
     if !arguments.engine {
@@ -123,7 +123,7 @@ fn processes(arguments: &Arguments) -> Result<Vec<u32>> {
     Ok(pids.filter_map(Result::ok).collect())
 }
 
-/// Attaches the library to a process, or attaches it again after it was detached.
+/// Attaches the library to a process. If the library was attached and detached before, attaches it again.
 fn attach_one(pid: u32, arguments: &Arguments, library: &Path, variables: &[String]) -> Result<()> {
     let number = i32::try_from(pid)
         .map_err(|_| usage(format_args!("{pid}: no process has such a number")))?;
@@ -148,14 +148,15 @@ fn attach_one(pid: u32, arguments: &Arguments, library: &Path, variables: &[Stri
     }
 }
 
-/// The variables that the library is given instead of its environment.
+/// Returns the variables that are passed to the library. It uses them instead of the process's environment.
 fn variables(arguments: &Arguments) -> Result<Vec<String>> {
     let control = env::var("TLLMPROF_CONTROL").ok();
     let control = control.filter(|folder| folder.starts_with('/'));
     let mut variables = vec![
         format!("TLLMPROF_CONTROL={}", control.as_deref().unwrap_or("1")),
         "TLLMPROF_START_STOP=none".to_owned(),
-        // The standard error of the process is read by people who did not ask for our messages.
+        // The process's standard error is read by people who did not ask for our messages, so by default only warnings
+        // are logged.
         format!(
             "TLLMPROF_LOG={}",
             if manners::is_verbose() {
@@ -204,7 +205,7 @@ fn variables(arguments: &Arguments) -> Result<Vec<String>> {
     }
 }
 
-/// The fault of a variable, worded for the option that was typed for it.
+/// Returns the text of a variable's error. If an option set the variable, the text names that option instead.
 fn in_option(options: &Options<true>, bad: &BadValue) -> String {
     let Some(given) = options.typed().find(|given| given.variable == bad.name) else {
         return bad.to_string();
@@ -217,7 +218,7 @@ fn in_option(options: &Options<true>, bad: &BadValue) -> String {
     format!("{option} \"{typed}\": {problem} (wanted: {wanted})")
 }
 
-/// The first of the options that require a CPython in the process.
+/// Returns the first typed option that works only if the process contains a CPython.
 fn asks_python(options: &Options<true>) -> Option<&'static str> {
     let step = options.value("--step").map(OsStr::as_encoded_bytes);
     if step.is_some_and(|step| step.starts_with(b"py:")) {
@@ -227,8 +228,8 @@ fn asks_python(options: &Options<true>) -> Option<&'static str> {
     of_python.into_iter().find(|option| options.has(option))
 }
 
-/// Makes a thread of the process pass these variables to the library. Returns the library's answer, and the thread
-/// that was stopped for it.
+/// Makes a thread of the process load the library and pass these variables to it. Returns the library's answer, and a
+/// text that says how many threads were stopped for this and for how long.
 pub(super) fn enter(pid: i32, library: &Path, variables: &[String]) -> Result<(Answer, String)> {
     let wanted = Library {
         path: library,
@@ -283,7 +284,7 @@ fn attach(pid: i32, arguments: &Arguments, library: &Path, variables: &[String])
         _ => {}
     }
     let hooked = hook_driver(pid, library);
-    // A capture waits for the first call.
+    // With `--steps` the capture waits for the first call, so it is not an error that there has been none.
     if hooked == 0 && answer == Answer::DoneBefore && arguments.steps.is_none() {
         bail!(
             "{pid}: the library is attached already, and none of its CUDA calls has been seen yet (docs/attach.md says \
@@ -293,8 +294,8 @@ fn attach(pid: i32, arguments: &Arguments, library: &Path, variables: &[String])
     Ok(())
 }
 
-/// Patches the functions of the driver that do not lead to the library yet, and logs how many are patched. Returns how
-/// often all threads were stopped.
+/// Patches the entries of those driver functions whose calls do not reach the library yet. Logs how many were patched.
+/// Returns how often all threads of the process were stopped.
 fn hook_driver(pid: i32, library: &Path) -> u32 {
     let hooked = match tllmprof_attach::write_jumps(pid, library) {
         Ok(hooked) => hooked,
@@ -334,7 +335,7 @@ fn hook_driver(pid: i32, library: &Path) -> u32 {
 
 const KEEPS: &str = "the library keeps what it was first attached with (wanted: only --steps)";
 
-/// Attaches the library again in a process that it was detached from.
+/// Attaches the library again to a process that it was detached from.
 fn attach_again(mut process: Process, arguments: &Arguments, library: &Path) -> Result<()> {
     let pid = process.status.pid;
     if let Some(option) = arguments.options.first() {
@@ -364,8 +365,8 @@ fn is_there(pid: u32) -> bool {
     i32::try_from(pid).is_ok_and(tllmprof_attach::is_there)
 }
 
-/// Splits these processes into those that listen and the others. They are waited for up to `patience`; once one
-/// listens, only as long as the others of an engine need.
+/// Waits up to `patience` until processes listen. Returns those that listen, and the others. Once one process listens,
+/// the others get only [`LISTENING`] more, which is enough for the processes of one engine.
 fn await_processes(
     pids: Vec<u32>,
     patience: Duration,
@@ -393,7 +394,7 @@ fn await_processes(
     }
 }
 
-/// Captures, and prints the report. Returns whether everything was captured.
+/// Captures the next iterations, and prints their report. Returns whether all processes were captured completely.
 fn take(
     processes: Vec<Process>,
     wanted: &capture::Wanted,

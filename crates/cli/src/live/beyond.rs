@@ -1,4 +1,4 @@
-//! Processes in other containers: their process numbers on this side, and their files.
+//! Processes in other containers: their process numbers outside the container, and paths to their files.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -9,10 +9,11 @@ use std::path::{Component, Path, PathBuf};
 
 use tllmprof_control::place;
 
-/// A folder of sockets in another container.
+/// A folder of control sockets in another container.
 pub struct Folder {
     pub path: PathBuf,
-    /// `true` in another user namespace, in which the connecting user must be known.
+    /// True if the container has another user namespace. Then the connection must be made as a user that this namespace
+    /// knows.
     pub is_other_users: bool,
 }
 
@@ -20,7 +21,8 @@ fn proc_file(pid: u64, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/{name}"))
 }
 
-/// The process's number in its own namespace; `pid` is its number in ours.
+/// Returns the number that a process has in its own PID namespace. `pid` is its number in the namespace of this
+/// command.
 pub fn own_number(pid: u64) -> Option<u64> {
     let status = fs::read_to_string(proc_file(pid, "status")).ok()?;
     let numbers = status
@@ -29,7 +31,8 @@ pub fn own_number(pid: u64) -> Option<u64> {
     numbers.split_whitespace().last()?.parse().ok()
 }
 
-/// Returns whether the process sees other files than this one by the same paths; `false` if that is unknown.
+/// Returns true if the same path may mean different files in the process `pid` and in this process, as with a
+/// container. Returns false if that is unknown.
 pub fn has_other_files(pid: u64) -> bool {
     let root = |process: &str| {
         let status = fs::metadata(format!("/proc/{process}/root/")).ok()?;
@@ -47,8 +50,8 @@ fn has_other_users(pid: u64) -> bool {
     namespace(&pid.to_string()) != namespace("self")
 }
 
-/// The path by which this process can open the file that the other process calls `path`. Symbolic links are resolved
-/// inside the process's root and do not lead out of it.
+/// Returns the path with which this process can open the file that the other process calls `path`. Symbolic links are
+/// resolved as the other process resolves them, so they do not lead out of its root.
 pub fn path_of(pid: u64, path: &Path) -> PathBuf {
     match has_other_files(pid) {
         true => below(&proc_file(pid, "root"), path),
@@ -56,7 +59,7 @@ pub fn path_of(pid: u64, path: &Path) -> PathBuf {
     }
 }
 
-/// The path below a root, with all symbolic links resolved.
+/// Returns a path below `root`, with all symbolic links resolved inside that root.
 fn below(root: &Path, path: &Path) -> PathBuf {
     const MOST_LINKS: u32 = 40;
     let parts = |path: &Path| -> Vec<OsString> {
@@ -67,7 +70,7 @@ fn below(root: &Path, path: &Path) -> PathBuf {
         })
         .collect()
     };
-    // The remaining parts, the next one last.
+    // The parts of the path that are still to be resolved, in reverse order.
     let mut rest = parts(path);
     let mut inside = PathBuf::new();
     let mut links = 0;
@@ -91,8 +94,8 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(inside)
 }
 
-/// The folders in other containers in which processes with the library may have their sockets. `control`: the folder
-/// that the user named, as a path inside the container. `only`: restricts the search to one process.
+/// Finds folders in other containers that may contain the sockets of processes with the library. `control` is the
+/// folder that the user named, as a path inside the container. `only` restricts the search to one process.
 pub fn folders(control: Option<&Path>, only: Option<u64>) -> Vec<Folder> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
@@ -122,7 +125,7 @@ pub fn folders(control: Option<&Path>, only: Option<u64>) -> Vec<Folder> {
     found
 }
 
-/// Numbers of all processes.
+/// Returns the numbers of all processes.
 pub fn numbers() -> impl Iterator<Item = u64> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -134,7 +137,7 @@ pub fn has_library(pid: u64) -> bool {
     maps.windows(name.len()).any(|part| part == name)
 }
 
-/// A variable of the environment with which a process was started.
+/// Returns a variable of the environment with which a process was started.
 pub fn variable(pid: u64, name: &str) -> Option<OsString> {
     let environment = fs::read(proc_file(pid, "environ")).ok()?;
     let mut all = environment.split(|byte| *byte == 0);
@@ -142,7 +145,7 @@ pub fn variable(pid: u64, name: &str) -> Option<OsString> {
         .map(|value| OsStr::from_bytes(value).to_owned())
 }
 
-/// Folders in which a process may have its socket, as paths that it uses itself.
+/// Returns folders in which a process may have its socket, as paths that are valid inside the process.
 fn places(pid: u64, control: Option<&Path>) -> Vec<PathBuf> {
     let mut all: Vec<_> = control.map(Path::to_owned).into_iter().collect();
     let named = variable(pid, "TLLMPROF_CONTROL").map(PathBuf::from);

@@ -1,4 +1,4 @@
-//! A connection to a process that listens.
+//! A connection to the control socket of a process.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -14,33 +14,36 @@ use tllmprof_control::{Event, LONGEST, Request, Status};
 
 use super::beyond;
 
-/// Time within which a process has to answer a request that needs no waiting.
+/// Time that a process has to answer a request that it can answer at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub struct Connection {
     reader: BufReader<UnixStream>,
     /// The beginning of a line whose rest has not arrived yet.
     begun: Vec<u8>,
-    /// The process's number in this namespace.
+    /// The number of the process in this PID namespace. `None` if it has no number here.
     peer: Option<u64>,
 }
 
-/// The users who may own the socket, and the user who connects.
+/// The users who may own the other end of a socket, and the user as whom to connect.
 pub struct Who {
-    /// Users whose processes are trusted.
+    /// The users whose processes are trusted.
     pub allowed: [u32; 3],
-    /// The user as whom root connects, because root's own number is unknown in the process's user namespace.
+    /// The user as whom root connects, for a process in another user namespace, where root's own number is unknown.
+    /// `None`: connect as the current user.
     pub connect_as: Option<u32>,
 }
 
-/// The result of connecting to a socket.
+/// The result of connecting to a socket file.
 pub enum Reached {
     Listens(Connection),
-    /// The process is gone.
+    /// No process listens any more. The file is left over.
     Nobody,
 }
 
 impl Connection {
+    /// Connects to the process of a socket.
+    ///
     /// # Errors
     /// The socket cannot be reached, or belongs to another user.
     pub fn open(socket: &Path, who: &Who) -> Result<Reached> {
@@ -56,12 +59,12 @@ impl Connection {
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         let mut connection = Self::from_stream(stream);
-        // 0: the process has no number in this namespace.
+        // The kernel reports 0 if the process has no number in this namespace.
         connection.peer = u64::try_from(peer.pid).ok().filter(|pid| *pid != 0);
         Ok(Reached::Listens(connection))
     }
 
-    /// Returns whether the kernel knows the process by this number in this namespace.
+    /// Returns whether `pid` is the process's number in this namespace, as the kernel reports it.
     pub fn is_seen_as(&self, pid: u64) -> bool {
         self.peer == Some(pid)
     }
@@ -74,7 +77,7 @@ impl Connection {
         }
     }
 
-    /// Another handle, for writing.
+    /// Returns another handle of the connection, for writing while this one reads.
     ///
     /// # Errors
     /// The descriptor cannot be duplicated.
@@ -82,7 +85,7 @@ impl Connection {
         Ok(Writer(self.reader.get_ref().try_clone()?))
     }
 
-    /// Sets how long [`Connection::next`] waits.
+    /// Sets the longest time that [`Connection::next`] waits. `None`: without limit.
     ///
     /// # Errors
     /// The system refuses the timeout.
@@ -90,10 +93,11 @@ impl Connection {
         self.reader.get_ref().set_read_timeout(patience)
     }
 
-    /// The next event. The process number in it is the one in this namespace, if there is one.
+    /// Returns the next event. The process number in it is replaced by the number in this namespace, if the process has
+    /// one.
     ///
     /// # Errors
-    /// No event arrives in time, the other side is gone, or its line is not an event.
+    /// No event arrives in time, the process has ended, or its line is not an event.
     pub fn next(&mut self) -> io::Result<Event> {
         let longest = 4 * LONGEST as u64;
         let read = self
@@ -122,8 +126,10 @@ impl Connection {
         Ok(event)
     }
 
+    /// Asks for the status of the process, and skips other events until it arrives.
+    ///
     /// # Errors
-    /// Those of [`Connection::next`].
+    /// The errors of [`Connection::next`].
     pub fn status(&mut self) -> io::Result<Status> {
         self.ask(&Request::Status)?;
         loop {
@@ -133,15 +139,15 @@ impl Connection {
         }
     }
 
-    /// Gives up the accepted window, and waits up to `patience` until it is over.
+    /// Closes the window that the process has accepted, and waits up to `patience` for each event until it is closed.
     ///
     /// # Errors
-    /// Those of [`Connection::next`].
+    /// The errors of [`Connection::next`].
     pub fn release(&mut self, patience: Duration) -> io::Result<()> {
         self.wait_for(Some(patience))?;
         self.ask(&Request::Stop)?;
-        // The window may close by itself, before or after the request, which is then refused. Events of this window
-        // come before the answer to the status request.
+        // The window may close by itself around this time, and then the process refuses the stop request. The answer to
+        // this status request marks the end: events of the window come before it.
         self.ask(&Request::Status)?;
         let (mut is_over, mut is_answered) = (false, false);
         while !(is_over && is_answered) {
@@ -154,8 +160,10 @@ impl Connection {
         self.wait_for(Some(ANSWER_TIMEOUT))
     }
 
+    /// Sends a request.
+    ///
     /// # Errors
-    /// The other side is gone.
+    /// The process has ended.
     pub fn ask(&mut self, request: &Request) -> io::Result<()> {
         self.reader
             .get_mut()
@@ -163,7 +171,8 @@ impl Connection {
     }
 }
 
-/// Connects to a socket whose path may be longer than a socket address.
+/// Connects to a socket, as `user` if one is given. The path may be longer than a socket address allows: it is then
+/// reached through a descriptor of its folder.
 fn connect(socket: &Path, user: Option<u32>) -> io::Result<UnixStream> {
     let (Some(folder), Some(name)) = (socket.parent(), socket.file_name()) else {
         return Err(io::ErrorKind::NotFound.into());
@@ -182,7 +191,8 @@ fn connect(socket: &Path, user: Option<u32>) -> io::Result<UnixStream> {
     let Some(user) = user else {
         return knock(&path);
     };
-    // The kernel takes the user from the thread that connects. This thread ends afterwards.
+    // The kernel records the user of the thread that connects, so a separate thread changes its user, connects and
+    // ends.
     let as_user = || {
         // SAFETY: the call only takes numbers, and made directly it changes the effective user of only the calling
         // thread.
@@ -196,8 +206,8 @@ fn connect(socket: &Path, user: Option<u32>) -> io::Result<UnixStream> {
     connected.unwrap_or_else(|_| Err(io::Error::other("an internal error")))
 }
 
-/// Connects within [`ANSWER_TIMEOUT`]: if a process is stopped, the kernel queues a few connections and blocks all
-/// others.
+/// Connects to a socket within [`ANSWER_TIMEOUT`]. The limit is needed if the process is stopped: the kernel queues a
+/// few connections, and would block all further ones.
 fn knock(socket: &Path) -> io::Result<UnixStream> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
     let stream = rustix::net::socket_with(
@@ -214,7 +224,7 @@ fn knock(socket: &Path) -> io::Result<UnixStream> {
     }
 }
 
-/// The process at the other end, as the kernel reports it.
+/// Returns the process and user at the other end, as the kernel reports them.
 fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred {
         pid: 0,
@@ -238,12 +248,14 @@ fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
     }
 }
 
-/// Writes to a process while another thread reads from it.
+/// The writing half of a connection, for use while another thread reads from it.
 pub struct Writer(UnixStream);
 
 impl Writer {
+    /// Sends a request.
+    ///
     /// # Errors
-    /// The other side is gone.
+    /// The process has ended.
     pub fn ask(&mut self, request: &Request) -> io::Result<()> {
         self.0.write_all(request.to_line().as_bytes())
     }

@@ -1,4 +1,4 @@
-//! `tllmprof detach`: removes the patches from processes.
+//! `tllmprof detach`: removes the library's patches from processes that it was attached to.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::sockets::{self, Process};
 use super::{attach, beyond, each, engine, missing, pid, stop};
 use crate::{library, output};
 
-/// Time within which a process has to answer.
+/// Time that a process has to answer a request.
 const ANSWERING: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args)]
@@ -41,8 +41,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// The processes of the engine that can be detached: those that listen, and those of which no CUDA call was
-/// intercepted yet.
+/// Returns the processes of the engine that the library can be detached from: those that listen, and those that do not
+/// listen yet because no CUDA call was intercepted.
 fn attached(tops: &[u64]) -> Result<Vec<u64>> {
     let here = sockets::all_here();
     let knows = |pid: u64| here.iter().any(|process| process.status.pid == pid);
@@ -61,7 +61,7 @@ fn attached(tops: &[u64]) -> Result<Vec<u64>> {
     Ok(all)
 }
 
-/// The process that was found, if the library is attached to it.
+/// Returns the process that was found. Fails if it was not found, or the library is detached already.
 fn listening(pid: u64, found: Option<Process>) -> Result<Process> {
     match found {
         Some(process) if process.status.phase == Phase::Detached => {
@@ -92,10 +92,10 @@ fn detach(pid: u64) -> Result<()> {
     Ok(())
 }
 
-/// Detaches a process that does not listen because none of its CUDA calls was intercepted. Like attaching, this uses a
-/// thread of the process that is stopped for it.
+/// Detaches the library from a process that does not listen, because none of its CUDA calls was intercepted. As when
+/// attaching, a thread of the process is stopped and runs the library's function.
 fn detach_unused(pid: u64) -> Result<()> {
-    // A process with this number exists, so the number fits.
+    // `pid` is the number of an existing process, so it fits into 31 bits.
     let number = i32::try_from(pid)?;
     let _turn = match Turn::take(number) {
         Ok(turn) => turn,

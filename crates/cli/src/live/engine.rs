@@ -1,4 +1,4 @@
-//! Finds the processes that drive a GPU, and groups them by engine; uses only `/proc`.
+//! Finds the processes that drive a GPU, and groups them by engine. Only `/proc` is read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,13 +14,13 @@ use crate::failure::usage;
 use crate::output;
 use crate::process_status::ProcessStatus;
 
-/// Time over which processor time is measured.
+/// Time over which the use of processor time is measured.
 const MEASURED: Duration = Duration::from_millis(300);
-/// Processor ticks within that time from which a process counts as busy; a full core makes 30.
+/// A process is busy if it uses at least this number of processor ticks in that time. A full core makes 30 ticks.
 const BUSY: u64 = 5;
 
-/// Programs that start unrelated programs, so their children do not belong to one engine. Names are cut as the kernel
-/// cuts them.
+/// Names of programs that start unrelated programs, such as shells. Processes with such a common ancestor need not
+/// belong to one engine. Long names are cut in the same way as the kernel cuts them.
 const STARTERS: [&str; 30] = [
     "systemd",
     "init",
@@ -54,13 +54,13 @@ const STARTERS: [&str; 30] = [
     "supervisord",
 ];
 
-/// A process.
+/// A process, as its `stat` file describes it.
 #[derive(Clone, Debug)]
 struct One {
     parent: u64,
     name: String,
     state: char,
-    /// Processor time since its start, in ticks.
+    /// Processor time since the process started, in ticks.
     ticks: u64,
 }
 
@@ -69,7 +69,7 @@ impl One {
         Some(Self {
             state: status.state()?,
             parent: status.parent()?,
-            // User and system time.
+            // Fields 14 and 15 are user and system time.
             ticks: status.field::<u64>(14)? + status.field::<u64>(15)?,
             name: status.name,
         })
@@ -80,15 +80,15 @@ impl One {
     }
 }
 
-/// A process that has mapped the driver.
+/// A process that has mapped the CUDA driver.
 #[derive(Clone, Debug)]
 pub struct Driver {
     pub pid: u64,
     title: String,
-    /// Numbers of the GPUs whose devices it has open.
+    /// The numbers of the GPUs whose device files the process has open.
     gpus: Vec<u32>,
     ticks: u64,
-    /// Ticks of the measurement, a part of `ticks`.
+    /// The ticks during the measurement, which `ticks` includes.
     lately: u64,
 }
 
@@ -105,12 +105,14 @@ impl fmt::Display for Driver {
     }
 }
 
-/// All processes.
+/// All processes, by number.
 struct Processes(BTreeMap<u64, One>);
 
 impl Processes {
+    /// Reads all processes.
+    ///
     /// # Errors
-    /// One of `tops` does not exist.
+    /// One of `tops`, the processes that the user named, does not exist.
     fn read(tops: &[u64]) -> Result<Self> {
         let all = beyond::numbers().filter_map(|pid| Some((pid, One::read(pid)?)));
         let all: BTreeMap<_, _> = all.collect();
@@ -120,7 +122,7 @@ impl Processes {
         }
     }
 
-    /// A process and its ancestors.
+    /// Returns a process and its ancestors, the process first.
     fn line(&self, pid: u64) -> impl Iterator<Item = u64> + '_ {
         std::iter::successors(Some(pid), |pid| {
             let parent = self.0.get(pid)?.parent;
@@ -132,21 +134,21 @@ impl Processes {
         tops.is_empty() || self.line(pid).any(|one| tops.contains(&one))
     }
 
-    /// The process that started the engine of this one.
+    /// Returns the process that started the engine: the highest ancestor below a program of [`STARTERS`].
     fn top(&self, pid: u64) -> u64 {
         let is_starter = |pid: &u64| {
             let one = self.0.get(pid);
             one.is_some_and(|one| STARTERS.contains(&one.name.as_str()))
         };
-        // The process itself may have the name of a starter, such as a program that is called `sh`.
+        // The process itself is not compared with `STARTERS`, because an engine's process may also be called `sh`.
         let above = self.line(pid).skip(1).take_while(|pid| !is_starter(pid));
         above.last().unwrap_or(pid)
     }
 
-    /// The processes of the only engine, filtered by `choose`.
+    /// Groups processes by engine, and returns those of the only engine that `choose` selects.
     ///
     /// # Errors
-    /// There are several engines, and no `tops` were named to choose among them.
+    /// There are several engines, and the user named no process in `tops` to choose one.
     fn engines(
         &self,
         drivers: Vec<Driver>,
@@ -155,7 +157,7 @@ impl Processes {
     ) -> Result<Vec<Driver>> {
         let mut engines: BTreeMap<u64, Vec<Driver>> = BTreeMap::new();
         for driver in drivers {
-            // A user who names a process means everything that it started as one engine.
+            // If the user named processes, all that they started counts as one engine.
             let top = if tops.is_empty() {
                 self.top(driver.pid)
             } else {
@@ -178,7 +180,8 @@ impl Processes {
     }
 }
 
-/// The processes of one engine that drive the GPU: by their names, else those that use most of the processor time.
+/// Selects the processes of one engine that drive the GPU: by their titles, otherwise those that use most processor
+/// time.
 fn chosen(all: Vec<Driver>) -> Vec<Driver> {
     let titles: Vec<_> = all.iter().map(|driver| driver.title.as_str()).collect();
     let named = tllmprof_engines::drivers(&titles);
@@ -198,7 +201,8 @@ fn title(pid: u64, one: &One) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
     let first = String::from_utf8_lossy(first);
-    // A title has replaced the arguments; the last part of a path is the program's name.
+    // Some programs replace their arguments by a title, which is shown as it is. If it is a path, its last part is
+    // shown.
     let shown = match first.starts_with('/') {
         true => first.rsplit('/').next().unwrap_or_default(),
         false => first.trim(),
@@ -209,7 +213,7 @@ fn title(pid: u64, one: &One) -> String {
     }
 }
 
-/// Numbers of the GPUs whose devices a process has open.
+/// Returns the numbers of the GPUs whose device files a process has open.
 fn gpus(pid: u64) -> Vec<u32> {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd"));
     let links = descriptors
@@ -225,7 +229,7 @@ fn gpus(pid: u64) -> Vec<u32> {
     numbers
 }
 
-/// Returns whether a process has mapped the driver's library; `false` for one that this user may not trace.
+/// Returns whether a process has mapped the driver's library. Returns false for a process that this user may not trace.
 fn has_driver(pid: u64) -> bool {
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     maps.split(|byte| *byte == b'\n').any(|line| {
@@ -236,11 +240,11 @@ fn has_driver(pid: u64) -> bool {
     })
 }
 
-/// The processes of the only engine on this machine that drive its GPUs. With `tops`, only these processes and their
+/// Returns the processes that drive the GPUs of this machine's only engine. With `tops`, only these processes and their
 /// descendants are searched.
 ///
 /// # Errors
-/// No process drives a GPU, or it is not clear which engine is meant.
+/// No process drives a GPU, or there are several engines and it is not clear which one is meant.
 pub fn find(tops: &[u64]) -> Result<Vec<Driver>> {
     let processes = Processes::read(tops)?;
     let own = u64::from(std::process::id());
@@ -257,7 +261,8 @@ pub fn find(tops: &[u64]) -> Result<Vec<Driver>> {
             lately: 0,
         })
         .collect();
-    // If no process has such a device open, the driver reaches the GPU in another way, as in WSL.
+    // If no process has an NVIDIA device open, the driver reaches the GPU in another way (as in WSL), so all processes
+    // stay.
     if drivers.iter().any(|driver| !driver.gpus.is_empty()) {
         drivers.retain(|driver| !driver.gpus.is_empty());
     }
@@ -276,11 +281,11 @@ pub fn find(tops: &[u64]) -> Result<Vec<Driver>> {
     processes.engines(drivers, tops, chosen)
 }
 
-/// Filters these processes to those of the only engine. With `tops`, only these processes and their descendants are
-/// kept.
+/// Returns those of the processes in `all` that belong to the only engine. With `tops`, only these processes and their
+/// descendants count.
 ///
 /// # Errors
-/// Those of [`find`].
+/// The errors of [`find`].
 pub fn among(all: &[u64], tops: &[u64]) -> Result<Vec<u64>> {
     let processes = Processes::read(tops)?;
     let all = all.iter().filter(|pid| processes.is_below(**pid, tops));

@@ -1,4 +1,4 @@
-//! Settings for a process in a container, where paths differ and much may be read-only.
+//! Settings for a process in a container, where paths differ and many folders are read-only.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,11 +10,11 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use super::beyond;
 use crate::failure::usage;
 
-/// Adapts the variables of the library to a process that sees other files than this one; other processes keep theirs.
-/// `trace`: the record, as the user named it.
+/// Changes the library's variables so that they suit a process in another container. For other processes nothing
+/// changes. `trace` is the path of the record, if the user named one.
 ///
 /// # Errors
-/// The user's path of the record cannot be used in the container, or there is no place for a socket.
+/// The user's path of the record is not absolute, or no folder of the container can contain a socket.
 pub fn adapt(pid: u64, trace: Option<&Path>, variables: &mut Vec<String>) -> Result<()> {
     if !beyond::has_other_files(pid) {
         return Ok(());

@@ -1,32 +1,33 @@
-//! Detects processes that make the same steps at the same time, and chooses the step with which a window opens in all
-//! of them.
+//! Detects processes that are in lockstep, which means that they make the same steps at the same time. Chooses the step
+//! with which a window opens in all of them.
 
 use std::time::Duration;
 
 use tllmprof_control::Status;
 
-/// Largest difference in steps between processes in lockstep at one time.
+/// The largest difference in steps between processes in lockstep at the same time.
 const APART: u64 = 2;
 
-/// Counts of all processes, read at nearly the same time.
+/// The step counts of all processes, read at nearly the same time.
 pub struct Sample {
     pub counts: Vec<Status>,
-    /// Time from the first request to the last answer.
+    /// Time from sending the first request to receiving the last answer.
     pub took: Duration,
 }
 
-/// The steps with which the windows open.
+/// The step with which the windows of the processes in lockstep open, and which processes these are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The step of the processes in lockstep.
+    /// The first step of the windows of the processes in lockstep.
     pub first: u64,
-    /// `true` for each process in lockstep; the others open at their own step.
+    /// True for each process that is in lockstep. The window of any other process opens at that process's next step.
     pub members: Vec<bool>,
 }
 
 impl Plan {
-    /// Makes a plan from three successive samples: steps are counted between the first two, and the third follows the
-    /// second at once. `trips`: number of sample durations that may pass until all have confirmed.
+    /// Makes a plan from three successive samples. The rate of steps is computed from the first two. The third is taken
+    /// right after the second. `trips` is the time that may pass until all processes have accepted, as a multiple of
+    /// the duration of a sample.
     pub fn new(samples: &[Sample; 3], trips: u32) -> Self {
         let [before, now, latest] = samples;
         let advanced = |(before, now): (&Status, &Status)| {
@@ -41,16 +42,16 @@ impl Plan {
             .map(advanced)
             .fold(0.0, f64::max);
         let count = |sample: &Sample, process: usize| sample.counts[process].iterations;
-        // The time of an answer depends on the machine's load, so counts of one sample are from different times. But
-        // every count in a later sample is from a later time, and by then a process in lockstep has made the steps of
-        // the others.
+        // How soon a process answers depends on the machine's load, so the counts of one sample are from different
+        // times. But each count of the next sample is later than all of these. By then a process in lockstep has made
+        // the steps that the others had made.
         let has_reached = |process: usize, other: usize| {
             samples
                 .windows(2)
                 .all(|two| count(&two[0], other) <= count(&two[1], process) + APART)
         };
         let near = |one: usize, other: usize| has_reached(one, other) && has_reached(other, one);
-        // The largest group with similar counts; of two equal groups, the one that is ahead.
+        // Finds the process that has most others in lockstep with it. Of equal ones, the one that has made most steps.
         let all = 0..latest.counts.len();
         let members_of = |one: usize| all.clone().filter(|other| near(one, *other)).count();
         let Some(ahead) = all
@@ -86,7 +87,7 @@ mod tests {
         }
     }
 
-    /// Samples at 1000 steps per second, read within 4 ms.
+    /// Returns three samples for the given step counts. Each took 4 ms.
     fn samples(before: &[u64], now: &[u64], latest: &[u64]) -> [Sample; 3] {
         [
             sample(0, 4, before),
@@ -115,7 +116,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_takes_long_on_a_busy_machine_does_not_tell_apart() {
-        // The second process answered late, 40 steps after the first; both stood still before.
+        // The second process answered late: it had made 40 more steps. In the first sample both had the same count.
         let samples = samples(&[1000, 1000], &[1000, 1040], &[1041, 1080]);
         assert_eq!(Plan::new(&samples, 2).members, [true, true]);
     }
@@ -131,7 +132,7 @@ mod tests {
             Plan::new(&samples(&before, &now, &latest), 2).members,
             [true, false, true, false]
         );
-        // A single process is in lockstep with itself.
+        // If there is only one process, it is in lockstep with itself.
         assert_eq!(
             Plan::new(&samples(&[7], &[7], &[7]), 2),
             Plan {

@@ -1,4 +1,4 @@
-//! The reason why a named process does not listen.
+//! Finds out why a process that the user named does not listen on a control socket.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,7 +10,7 @@ use tllmprof_attach::{Refusal, Status};
 
 use super::{beyond, sockets};
 
-/// The reason in words, for a message that begins with the process's number.
+/// Returns the reason in words, as the rest of a message that begins with the process's number.
 pub fn why(pid: u64) -> String {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let about = i32::try_from(pid)
@@ -59,7 +59,8 @@ pub fn why(pid: u64) -> String {
     }
 }
 
-/// Returns whether the library was attached to the process instead of preloaded.
+/// Returns whether the library was attached to the running process, and not preloaded when it
+/// started.
 pub fn was_attached(pid: u64) -> bool {
     let preloaded = beyond::variable(pid, "LD_PRELOAD").unwrap_or_default();
     beyond::has_library(pid) && !has(preloaded.as_bytes(), b"tllmprof")

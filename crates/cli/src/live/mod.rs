@@ -1,4 +1,4 @@
-//! Commands for running processes that have the library and listen: listing them, and windows on demand.
+//! Commands for running processes that have the library and listen on a control socket, such as `ps` and `capture`.
 
 pub mod attach;
 pub mod beyond;
@@ -26,10 +26,10 @@ pub use sockets::sweep;
 
 use crate::{failure, output};
 
-/// Runs an action for each process and logs failures. Returns the processes for which it succeeded.
+/// Runs an action for each process, and logs errors. Returns the processes for which the action succeeded.
 ///
 /// # Errors
-/// The error of the only process.
+/// If there is only one process, its error is returned and not logged.
 fn each<T: Copy>(all: &[T], act: impl Fn(T) -> Result<()>) -> Result<Vec<T>> {
     let mut succeeded = Vec::new();
     for one in all {
@@ -42,7 +42,7 @@ fn each<T: Copy>(all: &[T], act: impl Fn(T) -> Result<()>) -> Result<Vec<T>> {
     Ok(succeeded)
 }
 
-/// Largest count that an option accepts; no process reaches it.
+/// The largest count that an option accepts. No process makes that many iterations.
 const MAX_COUNT: u64 = 1_000_000_000_000;
 
 /// Parses a count of at least 1.
@@ -68,7 +68,7 @@ fn counted(text: &str, least: u64, wanted: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses the number of a process.
+/// Parses a process number.
 fn pid(text: &str) -> Result<u32, &'static str> {
     text.parse().map_err(|_| "wanted: the number of a process")
 }

@@ -1,4 +1,5 @@
-//! `tllmprof ps`: lists the processes on this machine that run with the library.
+//! `tllmprof ps`: lists the processes on this machine that run with the library and can be
+//! captured.
 
 use std::process::ExitCode;
 use std::thread;
@@ -15,10 +16,10 @@ use super::shown::{self, or_dash};
 use super::sockets;
 use crate::output;
 
-/// Time over which steps are counted for their rate.
+/// Time between two counts of the steps, from which their rate is computed.
 const BETWEEN: Duration = Duration::from_millis(300);
 
-/// The message if no process listens.
+/// The message if no process listens on a control socket.
 pub const NONE: &str = "no process listens: one does that was started by tllmprof run, or with TLLMPROF_CONTROL=1, and uses CUDA";
 
 #[derive(clap::Args)]
@@ -28,21 +29,22 @@ pub struct Arguments {
     json: bool,
 }
 
-/// A process that listens, with what it did between two looks.
+/// A process that listens, with its rate of steps and median step time. Either is `None` if it is
+/// not known.
 pub struct SeenProcess {
     status: Status,
     rate: Option<f64>,
     p50: Option<u64>,
 }
 
-/// Looks twice at all processes that can be captured.
+/// Reads the status of all processes that can be captured twice, to compute their rates.
 pub fn look() -> Vec<SeenProcess> {
     let listening = sockets::listening();
     if !listening.is_empty() {
         thread::sleep(BETWEEN);
     }
     let again = |mut process: sockets::Process| {
-        // A process that ends meanwhile is left out.
+        // A process that has ended in the meantime is left out.
         let status = process.connection.status().ok()?;
         let rate = rate(&process.status, &status);
         let p50 = status
@@ -73,7 +75,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Steps per second.
+/// Returns the steps per second between two readings. `None` if they are from the same time or do
+/// not match.
 pub fn rate(before: &Status, now: &Status) -> Option<f64> {
     let nanoseconds = now
         .at_ns
@@ -83,7 +86,7 @@ pub fn rate(before: &Status, now: &Status) -> Option<f64> {
     Some(steps as f64 * 1e9 / nanoseconds as f64)
 }
 
-/// Returns a process as an object of JSON.
+/// Returns a process as a JSON object.
 pub fn json(seen: &SeenProcess) -> Object {
     let SeenProcess { status, rate, p50 } = seen;
     Object::default()
@@ -123,7 +126,7 @@ fn table(all: &[SeenProcess]) -> String {
             text(&status.record),
         ]);
     }
-    // Numbers are aligned to the right, words to the left.
+    // Numbers are aligned to the right. These are the numbers of their columns.
     shown::table(&rows, &[0, 1, 4, 5, 6])
 }
 

@@ -2,7 +2,8 @@
 
 use std::fmt::Display;
 
-/// Formats rows of cells as lines: the columns in `right` are aligned to the right, the others to the left.
+/// Formats rows of cells as lines. The columns whose numbers are in `right` are aligned to the right, the others to the
+/// left.
 pub fn table<const N: usize>(rows: &[[String; N]], right: &[usize]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());

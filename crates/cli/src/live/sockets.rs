@@ -1,4 +1,4 @@
-//! The sockets of listening processes, and the processes that own them.
+//! The control sockets of processes that run with the library, and the processes that listen on them.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -18,38 +18,40 @@ use super::connection::{self, Connection, Reached, Who};
 use crate::failure::worded;
 use crate::output;
 
-/// Delay before a socket is tried again.
+/// Delay before another attempt to connect to a socket.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Time within which a process in another container creates its socket.
+/// A process in another container is assumed to finish the creation of its socket within this time.
 const MAKING: Duration = Duration::from_secs(60);
 
-/// A listening process, and its status when it was asked.
+/// A listening process, and its status at the time when it was found.
 pub struct Process {
     pub socket: PathBuf,
     pub connection: Connection,
     pub status: Status,
 }
 
-/// A folder of sockets, and its owner.
+/// A folder of sockets, and the user who owns it.
 struct Folder {
     path: PathBuf,
     owner: u32,
-    /// `Some` for a folder in another container; `true` if that has another user namespace.
+    /// `None` for a folder of this container. `Some(true)` for one in a container with another user namespace,
+    /// `Some(false)` for other containers.
     beyond: Option<bool>,
 }
 
-/// All processes that listen to this user and can be captured, ordered by run, rank and number. Files of dead
-/// processes are removed.
+/// Returns all processes that this user can connect to and capture, sorted by run, rank and number. Removes socket
+/// files of processes that have ended.
 pub fn listening() -> Vec<Process> {
     listening_but(&[])
 }
 
-/// Same as [`listening`], without the processes whose sockets are known already.
+/// Same as [`listening`], without the processes whose sockets are in `known`.
 pub fn listening_but(known: &[&Path]) -> Vec<Process> {
     can_be_captured(all_but(known, None, true))
 }
 
-/// Same as [`listening`], for a command that names its processes and reports itself why one of them does not answer.
+/// Same as [`listening`], for a command whose user named the processes. That command reports a process that does not
+/// answer, so it is not logged here.
 pub fn listening_to_named() -> Vec<Process> {
     can_be_captured(all_but(&[], None, false))
 }
@@ -59,13 +61,13 @@ fn can_be_captured(mut processes: Vec<Process>) -> Vec<Process> {
     processes
 }
 
-/// The process with this number on this machine, whether it can be captured or not.
+/// Returns the process with this number on this machine. It may also be one that cannot be captured.
 pub fn find(pid: u64) -> Option<Process> {
     let mut all = keep_local(all_but(&[], Some(pid), false)).into_iter();
     all.find(|process| process.status.pid == pid)
 }
 
-/// All processes on this machine, whether they can be captured or not.
+/// Returns all listening processes on this machine, including those that cannot be captured.
 pub fn all_here() -> Vec<Process> {
     keep_local(all_but(&[], None, true))
 }
@@ -79,13 +81,14 @@ fn keep_local(mut all: Vec<Process>) -> Vec<Process> {
     all
 }
 
-/// All processes except those with known sockets. `only`: the process that is meant, for searching other containers.
-/// `says`: log the processes that do not answer.
+/// Returns all processes except those whose sockets are in `known`. `only` restricts the search in other containers to
+/// one process. `says`: log the processes that do not answer.
 fn all_but(known: &[&Path], only: Option<u64>, says: bool) -> Vec<Process> {
     let user = rustix::process::geteuid().as_raw();
     let mut sockets = Vec::new();
     for folder in folders(user, only) {
-        // Root might otherwise remove a file that another user put in the folder's place.
+        // Files are removed only in folders of this user. Otherwise another user could make root remove files
+        // elsewhere.
         let is_ours = folder.owner == user && folder.beyond.is_none();
         for entry in entries(&folder.path) {
             let path = entry.path();
@@ -119,7 +122,8 @@ fn entries(folder: &Path) -> impl Iterator<Item = fs::DirEntry> {
     fs::read_dir(folder).into_iter().flatten().flatten()
 }
 
-/// Removes socket files of this user's processes on this machine that have ended. Running processes are not contacted.
+/// Removes socket files that processes of this user on this machine left when they ended. Running processes are not
+/// contacted.
 pub fn sweep() {
     let user = rustix::process::geteuid().as_raw();
     let is_ours = |path: &PathBuf| {
@@ -142,7 +146,8 @@ pub fn sweep() {
     }
 }
 
-/// The process that created a file in a folder of sockets, if it is in this container.
+/// Returns the process that created a file in a folder of sockets. `None` if it belongs to another container or
+/// machine.
 fn process_here(entry: &fs::DirEntry) -> Option<u32> {
     let host = rustix::system::uname();
     let host = OsStr::from_bytes(host.nodename().to_bytes());
@@ -150,8 +155,8 @@ fn process_here(entry: &fs::DirEntry) -> Option<u32> {
     place::process_here(&entry.file_name(), host, place::namespace(&namespace)?)
 }
 
-/// Returns whether the process that began to create a socket is gone. For a process of another container this is
-/// unknown, but creating one takes less than a minute.
+/// Returns whether the process that began to create a socket has ended. For a process of another container that is not
+/// known, but the creation takes less than a minute, so an older file is left over.
 fn is_left(entry: &fs::DirEntry) -> bool {
     match process_here(entry) {
         Some(pid) => !beyond::has_library(pid.into()),
@@ -163,12 +168,12 @@ fn is_left(entry: &fs::DirEntry) -> bool {
     }
 }
 
-/// The sort key of processes.
+/// Returns the key by which processes are sorted.
 pub fn order(status: &Status) -> (&Option<String>, &str, Option<u64>, u64) {
     (&status.run, &status.host, status.rank, status.pid)
 }
 
-/// Connects to the process of a socket, if there is one.
+/// Connects to a socket and asks for the process's status. Returns `None` if no process listens there.
 fn reach(socket: &Path, who: &Who) -> anyhow::Result<Option<(Connection, Status)>> {
     match Connection::open(socket, who)? {
         Reached::Listens(mut connection) => {
@@ -179,10 +184,11 @@ fn reach(socket: &Path, who: &Who) -> anyhow::Result<Option<(Connection, Status)
     }
 }
 
-/// The process of a socket, if there is one; otherwise the socket file is removed if it belongs to this user.
+/// Returns the process that listens on a socket. If none does and `is_ours` is true, removes the socket file.
 fn process(socket: &Path, who: &Who, is_ours: bool, says: bool) -> Option<Process> {
     let reached = reach(socket, who).or_else(|_| {
-        // The host may have closed the listening socket; the library opens a new one on a connection attempt.
+        // The program may have closed the library's listening socket. A failed attempt makes the library open a new
+        // one.
         thread::sleep(AGAIN);
         reach(socket, who)
     });
@@ -210,7 +216,7 @@ fn process(socket: &Path, who: &Who, is_ours: bool, says: bool) -> Option<Proces
     }
 }
 
-/// The folder that the variable names.
+/// Returns the folder that the variable `TLLMPROF_CONTROL` names.
 fn named() -> Option<PathBuf> {
     let value = env::var_os("TLLMPROF_CONTROL")?;
     match Control::parse(&value) {
@@ -219,8 +225,9 @@ fn named() -> Option<PathBuf> {
     }
 }
 
-/// Folders in which sockets of this container may be that this user can use: the folder that the variable names, and
-/// the users' own folders. A user who logs in, or comes by `kubectl exec`, does not have the server's variables.
+/// Returns folders of this container that may contain sockets for this user: the folder that the variable names, and
+/// the default folders. The defaults matter because a user who logs in, or uses `kubectl exec`, does not have the
+/// variables of the server process.
 fn own_places(user: u32) -> BTreeSet<PathBuf> {
     let mut paths = BTreeSet::new();
     paths.extend(named());
@@ -236,7 +243,7 @@ fn own_places(user: u32) -> BTreeSet<PathBuf> {
     paths
 }
 
-/// Folders of sockets that are safe to use: those of [`own_places`], and those in other containers.
+/// Returns folders of sockets that are safe to use: those of [`own_places`], and those in other containers.
 fn folders(user: u32, only: Option<u64>) -> Vec<Folder> {
     let mut folders: Vec<_> = own_places(user)
         .into_iter()
@@ -266,7 +273,7 @@ fn folders(user: u32, only: Option<u64>) -> Vec<Folder> {
     folders
 }
 
-/// The folder, if it exists and belongs to no other user.
+/// Returns the folder, if it exists and its owner can be trusted.
 fn folder(path: PathBuf, user: u32) -> Option<Folder> {
     let status = fs::symlink_metadata(&path).ok()?;
     let owner = status.uid();

@@ -1,4 +1,4 @@
-//! `tllmprof stop`: closes open windows.
+//! `tllmprof stop`: closes the windows that are open in running processes.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use super::targets::Targets;
 use crate::failure::worded;
 use crate::output;
 
-/// Time within which a window has to close: its iteration ends, or the process closes it early, and the device becomes
-/// idle.
+/// Time that a process has to close its window. The iteration has to end (or the process closes the window early), and
+/// the GPU has to become idle.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
@@ -29,11 +29,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Closes the windows of these processes and logs the results. Returns whether that succeeded. `is_needed`: no open
-/// window counts as a failure.
+/// Closes the windows of these processes, and logs the results. Returns whether that succeeded. `is_needed`: it is a
+/// failure if a process has no open window.
 pub fn stop(mut processes: Vec<Process>, is_needed: bool) -> bool {
     let mut failed = false;
-    // All processes are asked before any is waited for.
+    // All processes are asked before the first answer is read, so that the windows close at nearly the same time.
     for process in &mut processes {
         let _ = process.connection.ask(&Request::Stop);
         let _ = process.connection.wait_for(Some(CLOSE_TIMEOUT));

@@ -1,4 +1,4 @@
-//! The listening processes that a command line selects.
+//! The options that select listening processes.
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -21,10 +21,11 @@ pub struct Targets {
 }
 
 impl Targets {
-    /// The selected processes. Without a selection: the only process, or the processes of the only run.
+    /// Returns the selected processes. If the user selected none, returns the only process, or the processes of the
+    /// only run.
     ///
     /// # Errors
-    /// A named process does not listen, or the selection is ambiguous.
+    /// A named process does not listen, or several processes match and it is not clear which are meant.
     pub fn find(&self) -> Result<Vec<Process>> {
         let mut listening = match self.processes.is_empty() {
             true => sockets::listening(),

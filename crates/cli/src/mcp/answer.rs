@@ -1,4 +1,4 @@
-//! Answers, of a bounded length.
+//! The answers of tools, whose length is bounded because assistants can read only a limited number of characters.
 
 use std::fmt::Write;
 
@@ -9,12 +9,13 @@ use serde_json::{Map, Value};
 
 use crate::output::json;
 
-/// Maximum length of an answer in bytes, so that it has at most as many characters.
+/// Maximum length of an answer in bytes. An answer then has at most as many characters.
 const LONGEST: usize = 8000;
-/// The parts of it for messages and for figures. The rest is for what is around them.
+/// The parts of the maximum length, in bytes, for messages (`MESSAGES`) and for the tool's result (`FIGURES`). The
+/// other 500 bytes are for the JSON around them.
 const MESSAGES: usize = 1000;
 const FIGURES: usize = LONGEST - MESSAGES - 500;
-/// Maximum lengths of a text in a row, the first with which the row has room.
+/// Maximum lengths of a text in a row, in bytes. They are tried in this order until the row is short enough.
 const TEXTS: [usize; 4] = [2000, 400, 100, 30];
 
 /// The rows that are wanted of a list.
@@ -33,7 +34,7 @@ impl Page {
     const TOP: usize = 20;
 }
 
-/// Returns rows as JSON: those of a page that have room, and the place of the next one. `about` comes before them.
+/// Returns a page of rows as JSON: as many rows as fit, and the offset of the next row. `about` comes before the rows.
 ///
 /// # Errors
 /// The page is empty or begins after the last row.
@@ -55,7 +56,7 @@ pub fn list<T: Serialize>(
             continue;
         }
         let row = fitted(&serde_json::to_value(row)?, FIGURES / 2);
-        // With what is between two rows.
+        // Two bytes are needed between two rows: a comma and a line break.
         is_full = row.len() + 2 > room;
         if !is_full {
             room -= row.len() + 2;
@@ -81,8 +82,8 @@ pub fn list<T: Serialize>(
     Ok(text)
 }
 
-/// Returns a value as JSON, without `null`. Texts are shortened, and then lists left out, until it has at most `longest`
-/// bytes.
+/// Returns a value as JSON of at most `longest` bytes, if possible. Leaves out `null`. Shortens texts more and more,
+/// and if that is not enough, leaves out lists and objects.
 fn fitted(value: &Value, longest: usize) -> String {
     for most in TEXTS {
         let text = json(&shortened(value, most));
@@ -90,14 +91,14 @@ fn fitted(value: &Value, longest: usize) -> String {
             return text;
         }
     }
-    // Its lists are too long.
+    // Its lists or objects are too long even with short texts, so only simple values are kept.
     let parts = value.as_object().into_iter().flatten();
     let simple = parts.filter(|(_, value)| !value.is_array() && !value.is_object());
     let simple = simple.map(|(key, value)| (key.clone(), shortened(value, TEXTS[3])));
     json(&Value::Object(simple.collect()))
 }
 
-/// Returns a value without `null`, and without the middle of texts that are longer.
+/// Returns a value without `null`. Texts that are longer than `most` bytes lose their middle.
 fn shortened(value: &Value, most: usize) -> Value {
     match value {
         Value::String(text) => Value::String(cut_middle(text, most)),
@@ -122,7 +123,7 @@ fn cut_middle(text: &str, most: usize) -> String {
     format!("{begin}…{end}")
 }
 
-/// Returns a text, without its last lines if it is too long. `more` says how to get them.
+/// Returns a text. If it is too long, its last lines are cut off and `more` says how to get them.
 pub fn text(text: &str, more: &str) -> String {
     if text.len() <= FIGURES {
         return text.to_owned();
@@ -133,7 +134,7 @@ pub fn text(text: &str, more: &str) -> String {
     format!("{begin}\n({lines} of {all} lines; {more})")
 }
 
-/// Returns messages as lines, without the last ones if they are too long.
+/// Returns messages as lines. If they are too long, the last ones are only counted.
 pub fn messages(messages: &[String]) -> Option<String> {
     let mut text = String::new();
     for (place, message) in messages.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The tool that compares runs.
+//! The tool that compares two runs.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The tool that finds runs.
+//! The tool that lists the runs below a folder.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,10 +15,10 @@ use super::answer::{self, Page};
 use super::shared::Shared;
 use crate::{output, processes};
 
-/// Maximum depth of folders, and maximum number of files and folders to look at.
+/// The maximum depth of folders, and the maximum number of files and folders that are examined.
 const MAX_DEPTH: usize = 6;
 const MAX_ENTRIES: usize = 20_000;
-/// Maximum number of names to list of a folder's files.
+/// The maximum number of file names that are listed for a folder.
 const MAX_NAMES: usize = 4;
 
 #[derive(Deserialize, JsonSchema, Default)]
@@ -31,16 +31,16 @@ pub struct Runs {
     page: Page,
 }
 
-/// A folder with records or traces.
+/// A folder that contains records or traces.
 #[derive(Serialize, Default)]
 struct Found {
     folder: PathBuf,
-    /// Number of files of each kind.
+    /// The number of files of each type, such as "tllmprof record".
     holds: BTreeMap<&'static str, usize>,
-    /// The first files, by name.
+    /// The names of the first files, in alphabetical order.
     files: Vec<String>,
     bytes: u64,
-    /// When one of them was last changed.
+    /// The time of the latest change of any of these files, as text.
     modified: Option<String>,
     #[serde(skip)]
     time: Option<SystemTime>,
@@ -49,7 +49,8 @@ struct Found {
 pub fn runs(asked: &Runs, _: &mut Shared) -> Result<String> {
     let folder = asked.folder.as_deref().unwrap_or(Path::new("."));
     let mut search = FolderSearch::default();
-    // One that is named has to be readable; those below it may not be.
+    // The folder that the user named must be readable. Folders below it may be unreadable, and are
+    // then skipped.
     fs::read_dir(folder).with_context(|| format!("folder {}", folder.display()))?;
     search.look(folder, 0);
     if search.left == 0 {
@@ -65,7 +66,7 @@ pub fn runs(asked: &Runs, _: &mut Shared) -> Result<String> {
 
 struct FolderSearch {
     found: Vec<Found>,
-    /// Number of entries that may still be looked at.
+    /// The number of entries that may still be examined.
     left: usize,
 }
 
@@ -99,7 +100,7 @@ impl FolderSearch {
                 break;
             }
             self.left -= 1;
-            // A link is not followed: it may lead around in a circle.
+            // Symbolic links are not followed, because they may lead around in a circle.
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => inside.push(entry.path()),
                 Ok(kind) if kind.is_file() => found.add(&entry),
@@ -126,7 +127,7 @@ impl FolderSearch {
 }
 
 impl Found {
-    /// Adds a file, if it is a record or a trace.
+    /// Adds a file to the folder's entry, if it is a record or a trace.
     fn add(&mut self, entry: &fs::DirEntry) {
         let Some(kind) = processes::kind(&entry.path()) else {
             return;

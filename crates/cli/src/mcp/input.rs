@@ -1,4 +1,4 @@
-//! Standard input, whose end stops what is in progress.
+//! Standard input of the server. When it ends, the capture in progress is stopped.
 
 use std::io;
 use std::pin::Pin;
@@ -21,9 +21,11 @@ impl Interrupts {
         self.count.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Begins a capture; false if the client has gone.
+    /// Begins a capture. Returns false if the client has closed the input, so that the capture must not begin.
     pub fn begin(&self) -> bool {
-        // In this order, as the input may end in between.
+        // The count is reset before the check, because the input may end at any time on another thread. If it ends
+        // before the check, the check notices that. If it ends later, `end` increases the count again, which stops the
+        // capture.
         self.count.store(0, Ordering::SeqCst);
         !self.is_over.load(Ordering::SeqCst)
     }
@@ -34,7 +36,8 @@ impl Interrupts {
     }
 }
 
-/// Standard input. The protocol's library waits at its end until all tools have answered, and a capture may take long.
+/// Standard input, which stops the capture in progress when it ends. That is needed because the protocol's library then
+/// waits for the answers of all tools, and a capture may take long.
 pub struct Input {
     stdin: Stdin,
     interrupts: Interrupts,

@@ -1,4 +1,4 @@
-//! The tools for processes that run.
+//! The tools that list and capture running processes.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::live::capture::{self, Wanted};
 use crate::live::{ps, targets};
 use crate::output;
 
-/// Maximum number of iterations of a capture.
+/// The maximum number of iterations of a capture.
 const MAX_STEPS: u64 = 10_000;
 
 #[derive(Deserialize, JsonSchema, Default)]

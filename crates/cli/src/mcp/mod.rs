@@ -1,5 +1,5 @@
-//! `tllmprof mcp`: what the other commands show, for assistants, by the Model Context Protocol over standard input and
-//! output.
+//! `tllmprof mcp`: offers the results of other commands to assistants, as tools of the Model Context Protocol over
+//! standard input and output.
 
 mod answer;
 mod comparison;
@@ -38,14 +38,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(folder) = &arguments.folder {
         env::set_current_dir(folder).with_context(|| folder.display().to_string())?;
     }
-    // It has to exist, or a file that is opened later takes its place.
+    // Standard output must be open. Otherwise a file that is opened later would get its descriptor and the protocol's
+    // messages.
     let _ = output::stdout()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
         .context("no thread can be started to answer requests")?;
     let served = runtime.block_on(server::serve(arguments.allow_capture));
-    // A thread may still wait for input that never comes.
+    // Does not wait for the thread that reads standard input, which may block forever.
     runtime.shutdown_background();
     match served {
         Ok(()) => Ok(ExitCode::SUCCESS),

@@ -1,4 +1,4 @@
-//! The tools that read a run.
+//! The tools that show parts of a run's report.
 
 use anyhow::{Result, bail};
 use schemars::JsonSchema;
@@ -11,7 +11,7 @@ use super::reports::RunOf;
 use super::shared::Shared;
 use crate::report::finding_ids;
 
-/// The table of iterations, which only JSON and this server have.
+/// The name of the table of iterations. In addition to [`TABLES`], only the JSON report and this server have it.
 const ITERATIONS: &str = "iterations";
 
 #[derive(Deserialize, JsonSchema)]
@@ -84,7 +84,7 @@ fn tables() -> Vec<&'static str> {
     TABLES.into_iter().chain([ITERATIONS]).collect()
 }
 
-/// A row of a process.
+/// A row of a table, with the index of its process.
 #[derive(Serialize)]
 struct Of<T> {
     process: usize,
@@ -118,7 +118,7 @@ pub fn finding(asked: &Finding, shared: &mut Shared) -> Result<String> {
     answer::list(without_claims(finding), asked.page, finding.claims.iter())
 }
 
-/// Returns a finding as JSON, without the rows that it claims.
+/// Returns a finding as JSON, without its claims, which are the ledger rows that the finding explains.
 fn without_claims(finding: &tllmprof_report::Finding) -> Map<String, Value> {
     let mut json = match serde_json::to_value(finding) {
         Ok(Value::Object(json)) => json,
@@ -128,7 +128,7 @@ fn without_claims(finding: &tllmprof_report::Finding) -> Map<String, Value> {
     json
 }
 
-/// Returns the requested process, or all processes, each with its index in the report.
+/// Returns the requested process, or all processes if none was requested. Each comes with its index in the report.
 fn chosen(
     report: &Report,
     process: Option<usize>,
@@ -222,7 +222,7 @@ pub fn layer(asked: &Layer, shared: &mut Shared) -> Result<String> {
     }
 }
 
-/// Returns true if a layer is the named one, or lies within it.
+/// Returns true if a layer has this name, or lies within the layer of this name.
 fn is_within(layer: &Pattern, name: &str) -> bool {
     let rest = layer.name.strip_prefix(name);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '/']))

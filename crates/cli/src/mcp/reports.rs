@@ -1,4 +1,4 @@
-//! The reports that tools ask for.
+//! Reports for the tools, which keep the last one in memory.
 
 use std::fs;
 use std::path::PathBuf;
@@ -29,25 +29,25 @@ pub struct RunOf {
     step: Option<String>,
 }
 
-/// The files and options of a report.
+/// The files and options from which a report was made. If both are unchanged, the report is still valid.
 #[derive(PartialEq, Eq)]
 struct Source {
     of: RunOf,
-    /// Files with their lengths and times.
+    /// The path, length in bytes, and modification time of each file.
     files: Vec<(PathBuf, u64, Option<SystemTime>)>,
 }
 
-/// The report that was asked for last, as several questions about one run follow each other.
+/// The report that was requested last. It is kept because an assistant asks several questions about one run.
 #[derive(Default)]
 pub struct Reports {
     last: Option<(Source, Arc<Report>)>,
 }
 
 impl Reports {
-    /// Returns the report of a run.
+    /// Returns the report of a run, from memory if it is still valid.
     ///
     /// # Errors
-    /// The files cannot be read, or are of several runs.
+    /// The files cannot be read, or belong to several runs.
     pub fn get(&mut self, of: &RunOf) -> Result<Arc<Report>> {
         let files = runs::named(&of.files)?;
         processes::are_different(&files)?;
@@ -60,11 +60,12 @@ impl Reports {
         {
             return Ok(Arc::clone(report));
         }
-        // Its memory is needed now.
+        // The old report is dropped first, because the new one needs the memory.
         self.last = None;
         let files: Vec<_> = source.files.iter().map(|(file, ..)| file.clone()).collect();
         let report = Arc::new(Report::new(read(of, &files)?));
-        // A process that runs writes to its record by a mapping, which does not change the file's time at once.
+        // Only complete records are kept in memory. A running process writes to its record through a memory mapping, so
+        // that the file's modification time does not change at once.
         let is_whole = |process: &Process| process.state() == State::Whole;
         if report.processes.iter().all(is_whole) {
             self.last = Some((source, Arc::clone(&report)));
@@ -80,16 +81,16 @@ fn with_state(file: PathBuf) -> (PathBuf, u64, Option<SystemTime>) {
     (file, length, time)
 }
 
-/// Parses a rule of iterations.
+/// Parses a step rule, if there is one.
 ///
 /// # Errors
-/// It is not a rule.
+/// The text is not a step rule.
 pub fn step(text: Option<&str>) -> Result<Option<Step>> {
     let parse = |text| Step::parse(text).map_err(|problem| anyhow!("step {text:?}: {problem}"));
     text.map(parse).transpose()
 }
 
-/// Reads the processes of the run.
+/// Reads the processes of one run from these files.
 fn read(of: &RunOf, files: &[PathBuf]) -> Result<Vec<Process>> {
     let step = step(of.step.as_deref())?;
     let reading = Reading::with_step(step.as_ref(), files)?;

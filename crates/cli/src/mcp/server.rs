@@ -1,4 +1,4 @@
-//! The server: requests of the protocol, answered by the tools.
+//! The server, which answers requests of the protocol with the tools.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,7 +31,7 @@ struct Server {
 /// Answers requests until standard input ends.
 ///
 /// # Errors
-/// The first message is not a request of the protocol.
+/// The first message is not a request of the Model Context Protocol.
 pub async fn serve(allow_capture: bool) -> Result<(), String> {
     let interrupts = Interrupts::default();
     let shared = Arc::new(Mutex::new(Shared {
@@ -49,13 +49,14 @@ pub async fn serve(allow_capture: bool) -> Result<(), String> {
         .await
     {
         Ok(running) => {
-            // An error of a task is a panic in it, which has been reported.
+            // An error here means that a task panicked. The panic has already been reported.
             let _ = running.waiting().await;
         }
         Err(ServerInitializeError::ConnectionClosed(_)) => {}
         Err(error) => return Err(failure::worded(&error.to_string())),
     }
-    // A capture closes its windows; what else a tool does is short.
+    // Waits for the tool that is running: a capture closes its windows, and other tools need only a
+    // short time.
     drop(shared.lock());
     Ok(())
 }
@@ -108,7 +109,7 @@ impl ServerHandler for Server {
     }
 }
 
-/// Returns a tool as the protocol describes it.
+/// Returns the description of a tool that the protocol requires.
 fn described(tool: &Tool) -> rmcp::model::Tool {
     let annotations = ToolAnnotations::new()
         .read_only(tool.is_read_only)
@@ -117,7 +118,7 @@ fn described(tool: &Tool) -> rmcp::model::Tool {
     rmcp::model::Tool::new(tool.name, tool.about, tool.schema()).with_annotations(annotations)
 }
 
-/// Calls a tool. Messages that it logged meanwhile follow its answer.
+/// Calls a tool. Messages that it logged are appended to its answer.
 fn call(tool: &Tool, arguments: JsonObject, shared: &Mutex<Shared>) -> CallToolResult {
     let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
     let result = tool.call(arguments, &mut shared);
@@ -129,7 +130,8 @@ fn call(tool: &Tool, arguments: JsonObject, shared: &Mutex<Shared>) -> CallToolR
             CallToolResult::success(content)
         }
         Err(error) => {
-            // The first message is the cause.
+            // The first message usually is the cause of the error, so it is added to the error's
+            // text.
             let mut text = failure::text(&error);
             if let Some(message) = messages.first() {
                 text = format!("{text}: {message}");

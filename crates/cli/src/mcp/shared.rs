@@ -1,13 +1,14 @@
-//! State that the tools share.
+//! The state that all tools share.
 
 use super::input::Interrupts;
 use super::reports::Reports;
 use crate::output::Kept;
 
-/// State of a session. Tools run one at a time.
+/// The state of a server. Tools run one at a time, so one lock protects it.
 pub struct Shared {
     pub reports: Reports,
-    /// Messages of the code that tools share with other commands.
+    /// The messages that code shared with other commands logs. They are collected here instead of
+    /// being printed.
     pub messages: Kept,
     pub interrupts: Interrupts,
 }

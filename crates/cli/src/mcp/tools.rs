@@ -1,4 +1,4 @@
-//! The tools by their names.
+//! The list of tools, and the check of their arguments.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use serde_json::Value;
 use super::shared::Shared;
 use super::{comparison, files, live, reading};
 
-/// A tool.
+/// A tool that an assistant can call.
 pub struct Tool {
     pub name: &'static str,
-    /// A description, by which an assistant chooses the tool.
+    /// The description with which an assistant decides whether to use the tool.
     pub about: &'static str,
-    /// True if it changes nothing.
+    /// True if the tool changes nothing, neither files nor processes.
     pub is_read_only: bool,
     schema: fn() -> Result<Arc<JsonObject>, String>,
     call: fn(Value, &mut Shared) -> Result<String>,
 }
 
-/// A tool that changes nothing.
+/// Defines a tool that changes nothing.
 macro_rules! reads {
     ($name:literal, $module:ident::$call:ident, $arguments:ident, $about:literal) => {
         Tool {
@@ -36,7 +36,7 @@ macro_rules! reads {
     };
 }
 
-/// All tools. The last one is offered only if it is permitted.
+/// All tools. The last one captures windows, so it is offered only with `--allow-capture`.
 const TOOLS: [Tool; 9] = [
     reads!(
         "runs",
@@ -97,7 +97,7 @@ const TOOLS: [Tool; 9] = [
     },
 ];
 
-/// Returns the tools that are offered.
+/// Returns the tools that are offered to the assistant.
 pub fn offered(allow_capture: bool) -> impl Iterator<Item = &'static Tool> {
     TOOLS
         .iter()
@@ -105,7 +105,7 @@ pub fn offered(allow_capture: bool) -> impl Iterator<Item = &'static Tool> {
 }
 
 impl Tool {
-    /// Returns the JSON schema of its arguments. No others are accepted.
+    /// Returns the JSON schema of the tool's arguments. Unknown arguments are not accepted.
     pub fn schema(&self) -> Arc<JsonObject> {
         let mut schema = (self.schema)().unwrap_or_default();
         let object = Arc::make_mut(&mut schema);
@@ -113,7 +113,8 @@ impl Tool {
         let properties = object.get_mut("properties").and_then(Value::as_object_mut);
         let properties = properties.into_iter().flatten();
         for property in properties.filter_map(|(_, property)| property.as_object_mut()) {
-            // It is not of the property's type.
+            // The default of an optional argument is null, which is not a value of the argument's
+            // type.
             if property.get("default") == Some(&Value::Null) {
                 property.remove("default");
             }
@@ -121,16 +122,16 @@ impl Tool {
         schema
     }
 
-    /// Calls the tool.
+    /// Calls the tool with these arguments. Returns the text of its answer.
     ///
     /// # Errors
-    /// The arguments are wrong, or its work failed.
+    /// The arguments are wrong, or the tool's work failed.
     pub fn call(&self, arguments: JsonObject, shared: &mut Shared) -> Result<String> {
         self.check(&arguments)?;
         (self.call)(Value::Object(arguments), shared)
     }
 
-    /// Checks names and types of arguments.
+    /// Checks the names and types of arguments, for clearer errors than those of the JSON parser.
     fn check(&self, arguments: &JsonObject) -> Result<()> {
         let schema = self.schema();
         let properties = schema.get("properties").and_then(Value::as_object);
@@ -170,7 +171,8 @@ impl Tool {
     }
 }
 
-/// Returns true if a value is of a type of JSON schemas that arguments have.
+/// Returns true if a value has the type `name` of JSON schemas. Only types that arguments use are
+/// known.
 fn is_of_type(value: &Value, name: &str) -> bool {
     match name {
         "integer" => value.is_u64(),
@@ -181,7 +183,7 @@ fn is_of_type(value: &Value, name: &str) -> bool {
     }
 }
 
-/// Returns a type of JSON schemas in words.
+/// Returns the name of a JSON schema's type in words, for messages.
 fn described(name: &str) -> &'static str {
     match name {
         "integer" => "a whole number",
@@ -190,7 +192,7 @@ fn described(name: &str) -> &'static str {
     }
 }
 
-/// Parses the arguments of a tool.
+/// Parses a tool's arguments into its own type.
 fn parsed<T: DeserializeOwned + JsonSchema>(arguments: Value) -> Result<T> {
     let given = arguments.to_string();
     serde_json::from_value(arguments).map_err(|why| anyhow!("arguments {given}: {why}"))

@@ -1,14 +1,15 @@
-//! The clocks of GPU metrics records.
+//! The clocks for records of GPU metrics.
 
 use rustix::time::{ClockId, clock_gettime};
 use tllmprof_record::Anchor;
 
-/// The time of `CLOCK_MONOTONIC`, in nanoseconds.
+/// Returns the time of `CLOCK_MONOTONIC`, in nanoseconds.
 pub fn monotonic() -> u64 {
     read(ClockId::Monotonic)
 }
 
-/// An anchor for the current time, in a record whose ticks are nanoseconds of `CLOCK_MONOTONIC`.
+/// Returns an anchor for the current time. It relates the record's clock, nanoseconds of
+/// `CLOCK_MONOTONIC`, to the time of day.
 pub fn anchor() -> Anchor {
     let monotonic_ns = monotonic();
     Anchor {

@@ -1,4 +1,4 @@
-//! The record of GPU metrics: its file, and the facts that it begins with.
+//! The record of GPU metrics: its file, and the facts at its beginning.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -10,14 +10,14 @@ use tllmprof_record::{ClockKind, Event, Info, Reader, StreamWriter, What, keep_e
 
 use super::clock;
 
-/// The record of a run, named by the number of the command's process.
+/// Returns the path of a run's record of GPU metrics. The name contains the process number of the command.
 pub fn path(folder: &Path, pid: u32) -> PathBuf {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().replace('/', "_");
     folder.join(format!("tllmprof-{host}-gpu-{pid}.tllmprof"))
 }
 
-/// Creates the file. An earlier record with that name is renamed.
+/// Creates the file of the record. An earlier record with the same name is renamed.
 pub fn create(path: &Path) -> io::Result<File> {
     let new = || {
         OpenOptions::new()
@@ -30,12 +30,12 @@ pub fn create(path: &Path) -> io::Result<File> {
         Err(error) if error.kind() == ErrorKind::AlreadyExists && is_kept(path) => new(),
         result => result,
     }?;
-    // The lock shows others that the record is in use. On file systems without locks they cannot see that.
+    // The lock shows other processes that the record is in use. On file systems without locks that does not work.
     let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
     Ok(file)
 }
 
-/// Renames a record that no process writes to; returns `false` if there is none.
+/// Renames an earlier record, to keep it. Returns false if the file is not a record, or a process still writes to it.
 fn is_kept(path: &Path) -> bool {
     let is_record = fs::symlink_metadata(path).is_ok_and(|status| status.is_file())
         && Reader::open(path).is_ok();
@@ -46,7 +46,7 @@ fn is_kept(path: &Path) -> bool {
     is_free && keep_earlier(path).is_some()
 }
 
-/// Begins the record with the known facts about the machine.
+/// Begins the record, with facts about the machine and the run.
 pub fn begin(
     file: File,
     pid: u32,
@@ -77,7 +77,7 @@ pub fn begin(
     Ok(record)
 }
 
-/// Writes a fact.
+/// Writes a fact about the machine or the run, whose value is a text.
 pub fn write_fact(record: &mut StreamWriter, key: Info, text: &str) -> io::Result<()> {
     let id = record.string(text)?;
     info(record, key, id.into())

@@ -1,4 +1,4 @@
-//! Metrics of one GPU, from NVML.
+//! Metrics of one GPU, read with NVML (NVIDIA's management library).
 
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::gpm::GpmMetricId;
@@ -9,8 +9,8 @@ use tllmprof_record::Metric;
 
 use super::clock;
 
-/// Metrics that GPM counts between two samples. NVML gives shares in % and rates in MiB/s, as records store them;
-/// "transmitted" data is sent by the GPU.
+/// Metrics that GPM, NVML's performance counters, gives for the time between two samples. Shares are in % and rates in
+/// MiB/s, the units of records. "Sent" and "transmitted" (`Tx`) are from the GPU's point of view.
 const COUNTED: [(GpmMetricId, Metric); 8] = [
     (GpmMetricId::SmUtil, Metric::SmUtil),
     (GpmMetricId::SmOccupancy, Metric::SmOccupancy),
@@ -30,13 +30,13 @@ pub struct Gpu<'nvml> {
     /// The GPU's number in CUDA, as the program sees it.
     pub ordinal: u8,
     device: Device<'nvml>,
-    /// The last GPM sample, if the GPU supports GPM (Hopper and later) and this user may read it.
+    /// The last GPM sample. `None` if the GPU has no GPM (it exists since Hopper), or this user may not read it.
     counts: Option<GpmSample<'nvml>>,
     /// The time of the last sample, in nanoseconds of `CLOCK_MONOTONIC`.
     since: u64,
 }
 
-/// Values, and the interval of which they are means, in nanoseconds of `CLOCK_MONOTONIC`.
+/// Values that are means over an interval. Start and end are in nanoseconds of `CLOCK_MONOTONIC`.
 pub struct MeasuredValues {
     pub start: u64,
     pub end: u64,
@@ -44,7 +44,7 @@ pub struct MeasuredValues {
 }
 
 impl<'nvml> Gpu<'nvml> {
-    /// Takes the first sample. If GPM metrics are missing, the reason is returned too.
+    /// Begins to sample a GPU. Also returns the reason if its GPM metrics are missing.
     pub fn new(ordinal: u8, device: Device<'nvml>) -> (Self, Option<String>) {
         let (counts, why) = match first_sample(&device) {
             Ok(sample) => (Some(sample), None),
@@ -64,7 +64,8 @@ impl<'nvml> Gpu<'nvml> {
         (new, why)
     }
 
-    /// The metrics since the last call. An error comes from the GPM counters, which are not read again after it.
+    /// Returns the metrics since the last call. An error means that the GPM counters could not be read. They are then
+    /// not read again.
     pub fn take(&mut self, nvml: &'nvml Nvml) -> (MeasuredValues, Result<(), NvmlError>) {
         let mut values = Vec::new();
         let start = self.since;
@@ -91,7 +92,8 @@ impl<'nvml> Gpu<'nvml> {
         let sample = self.device.gpm_sample()?;
         self.since = clock::monotonic();
         let results = gpm_metrics_get(nvml, last, &sample, &COUNTED.map(|(id, _)| id))?;
-        // Metrics that this GPU does not have, such as NVLink, are errors of their own.
+        // If this GPU does not have a metric, such as NVLink's, only that metric's result is an error, and it is left
+        // out.
         for ((_, metric), result) in COUNTED.iter().zip(results) {
             if let Some(value) = result.ok().and_then(|result| thousandths(result.value)) {
                 values.push((*metric, value));
@@ -101,7 +103,7 @@ impl<'nvml> Gpu<'nvml> {
         Ok(())
     }
 
-    /// Adds the metrics that every GPU reports. NVML's utilization is a mean over its own last 1/6 to 1 s.
+    /// Adds the metrics that every GPU reports. NVML itself averages the utilization, over the last 1/6 s to 1 s.
     fn plain(&self, values: &mut Vec<Value>) {
         if let Ok(rates) = self.device.utilization_rates() {
             values.push((Metric::GpuUtil, u64::from(rates.gpu) * 1000));
@@ -122,7 +124,7 @@ impl<'nvml> Gpu<'nvml> {
     }
 }
 
-/// The first GPM sample, or the reason in words why there is none.
+/// Returns the first GPM sample. The error is the reason, in words, why the GPU gives none.
 fn first_sample<'nvml>(device: &Device<'nvml>) -> Result<GpmSample<'nvml>, String> {
     match device.gpm_support() {
         Ok(true) => device.gpm_sample().map_err(|error| match error {
@@ -140,7 +142,7 @@ fn first_sample<'nvml>(device: &Device<'nvml>) -> Result<GpmSample<'nvml>, Strin
     }
 }
 
-/// The value in thousandths; `None` if it is negative or not finite.
+/// Returns a value in thousandths. Returns `None` if the value is negative or not finite.
 fn thousandths(value: f64) -> Option<u64> {
     (value.is_finite() && value >= 0.0).then(|| (value * 1000.0).round() as u64)
 }

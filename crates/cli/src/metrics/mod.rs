@@ -1,8 +1,8 @@
-//! GPU metrics: the activity of whole GPUs while the program runs, sampled with NVML into a separate record.
+//! GPU metrics: the activity of whole GPUs while the program runs. They are sampled with NVML into a separate record.
 //!
-//! The sampling process is a child of the command and not a thread, so that the program keeps running whatever NVML
-//! does. It is not a child of the program. It ends when its end of a socket is closed, because either the program or
-//! the command has ended.
+//! A child process of the command does the sampling. It is not a thread, so that the program keeps running whatever
+//! NVML does. The sampling process ends when the command closes its end of a socket: after the program has ended, or
+//! because the command itself has ended.
 
 mod clock;
 mod file;
@@ -30,7 +30,7 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The settings of the sampling process.
 struct SamplingPlan {
     path: PathBuf,
-    /// The number of the command's process.
+    /// The process number of the command.
     pid: u32,
     run: RunId,
     log: Level,
@@ -38,7 +38,7 @@ struct SamplingPlan {
     limit: u64,
 }
 
-/// The sampling process.
+/// The sampling process, as the command sees it.
 pub struct Sampler {
     number: libc::pid_t,
     orders: UnixStream,
@@ -47,8 +47,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Starts sampling into a record in `folder` of at most `limit` bytes. GPUs and metrics that cannot be sampled are
-    /// logged and left out. Requires a process with one thread.
+    /// Starts a process that samples into a record in `folder`, which becomes at most `limit` bytes long. Logs GPUs and
+    /// metrics that cannot be sampled, and leaves them out. Requires that this process has a single thread.
     pub fn start(folder: &Path, run: &RunId, limit: u64, log: Level) -> Option<Self> {
         let pid = std::process::id();
         let path = file::path(folder, pid);
@@ -73,7 +73,7 @@ impl Sampler {
         }
     }
 
-    /// Ends the sampling. Returns the path of the record, if it holds anything.
+    /// Ends the sampling. Returns the path of the record, or `None` if there are no samples.
     pub fn finish(mut self) -> Option<PathBuf> {
         let mut said = String::new();
         let answered = self
@@ -103,22 +103,23 @@ impl Sampler {
             }
             _ => (),
         }
-        // Samples that were taken before an error are kept.
+        // If sampling ended with an error, the samples from before it are kept.
         self.path.is_file().then_some(self.path)
     }
 }
 
-/// Forks the sampling process. Returns its number, and our end of the socket.
+/// Forks the sampling process. Returns its process number, and this process's end of the socket.
 fn fork(plan: SamplingPlan) -> Result<(libc::pid_t, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
-    // The terminal's signals are meant for the program; this child ends after it.
+    // The child keeps all signals blocked. Those of the terminal are meant for the program, and the child has to
+    // outlive the program.
     let _held = HeldSignals::now();
     // SAFETY: the process has one thread, so no other thread can leave anything half done in the child.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()).context("fork"),
         0 => {
             drop(ours);
-            // A panic must not return into the parent's code.
+            // A panic must not unwind into the code that follows the fork in the parent.
             let _ = catch_unwind(AssertUnwindSafe(|| in_child(&plan, theirs)));
             // SAFETY: this ends the process without running any of the parent's clean-up.
             unsafe { libc::_exit(0) }
@@ -129,19 +130,19 @@ fn fork(plan: SamplingPlan) -> Result<(libc::pid_t, UnixStream)> {
 
 fn in_child(plan: &SamplingPlan, mut orders: UnixStream) {
     inherited::release();
-    // This process must not hold the program's output open, and NVML must not write to it.
+    // This process must not keep the program's output open, and NVML must not write to it.
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);
         let _ = rustix::stdio::dup2_stdout(&null);
     }
     match sampling::sample(plan, &mut orders) {
-        // If the command is gone, nothing reads this.
+        // A write error is ignored: if the command has ended, no process reads this.
         Ok(rounds) => drop(writeln!(orders, "{rounds}")),
         Err(error) => say(plan.log, &error),
     }
 }
 
-/// Logs why there are no metrics, or no further ones.
+/// Logs why there are no GPU metrics, or why they end early.
 fn say(log: Level, error: &anyhow::Error) {
     if log >= Level::Warn {
         let text = format!("{error:#}");

@@ -1,4 +1,4 @@
-//! The work of the sampling process: it samples the GPUs until it is asked to stop.
+//! The sampling process's main function, which samples the GPUs until it is asked to stop.
 
 use std::env;
 use std::fs;
@@ -17,18 +17,19 @@ use super::visible::{Asked, Listed, visible};
 use super::{SamplingPlan, clock, file};
 use crate::output;
 
-/// Interval between samples: the shortest that NVML allows for GPM.
+/// Interval between samples. NVML allows no shorter one for GPM.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Interval between anchors, which relate the record's clock to the time of day.
+/// Interval between anchors. An anchor relates the record's clock to the time of day.
 const ANCHOR: Duration = Duration::from_secs(60);
 
 /// A GPU and its name.
 type NamedGpu<'nvml> = (Device<'nvml>, String);
 
-/// Samples until the other end is closed or sends something. Returns the number of rounds.
+/// Samples until the command closes the other end of the socket or sends a byte. Returns the number of rounds, in each
+/// of which every GPU is sampled once.
 ///
 /// # Errors
-/// The reason why there are no metrics, or no further ones.
+/// The reason why there are no metrics, or why they end early.
 pub fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64> {
     let nvml = Nvml::init().map_err(plainly)?;
     let (devices, notes) = devices(&nvml)?;
@@ -43,7 +44,7 @@ pub fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64> {
         gpus.push(gpu);
         less.extend(why);
     }
-    // One warning is enough for GPUs of one kind.
+    // The reason is the same for all GPUs of one model, so only the first one is logged.
     if let Some(why) = less.first() {
         warn(plan, why);
     }
@@ -60,7 +61,7 @@ pub fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64> {
     let mut rounds = 0;
     let ended = look(plan, &nvml, &mut gpus, &mut record, orders, &mut rounds);
     if rounds == 0 {
-        // An empty record is removed.
+        // Without any sample the record is useless, so it is removed.
         let _ = fs::remove_file(&plan.path);
         return ended.map(|()| 0);
     }
@@ -71,7 +72,7 @@ pub fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64> {
     Ok(rounds)
 }
 
-/// Takes samples until it is asked to stop.
+/// Takes samples until the command asks for a stop, the record is full, or the record cannot be written.
 fn look<'nvml>(
     plan: &SamplingPlan,
     nvml: &'nvml Nvml,
@@ -132,7 +133,7 @@ fn keep(record: &mut StreamWriter, device: u8, taken: &MeasuredValues) -> Result
     Ok(())
 }
 
-/// Waits for an order to stop, or until the sender of orders is gone.
+/// Waits for the order to stop. Returns true if it came or if its sender has ended, and false if the time is over.
 fn is_over(orders: &mut UnixStream, wait: Duration) -> bool {
     if orders.set_read_timeout(Some(wait)).is_err() {
         return true;
@@ -143,12 +144,13 @@ fn is_over(orders: &mut UnixStream, wait: Duration) -> bool {
     }
 }
 
-/// The GPUs that the program sees, in the order of its own numbers, with their names, and notes for the user.
+/// Returns the GPUs that the program sees, with their names, in the order of the program's CUDA numbers. Also returns
+/// notes for the user.
 fn devices(nvml: &Nvml) -> Result<(Vec<NamedGpu<'_>>, Vec<String>)> {
     let mut found = Vec::new();
     let mut listed = Vec::new();
     for index in 0..nvml.device_count().map_err(plainly)? {
-        // A GPU that this user or container may not use is not visible to CUDA either.
+        // CUDA does not show a GPU that this user or container may not use either.
         let Ok(device) = nvml.device_by_index(index) else {
             continue;
         };
@@ -178,7 +180,7 @@ fn devices(nvml: &Nvml) -> Result<(Vec<NamedGpu<'_>>, Vec<String>)> {
     }
 }
 
-/// NVML's errors in one line; the loader's own words if the library is missing.
+/// Returns an NVML error in one line. If NVML's library is missing, that is the dynamic linker's own message.
 fn plainly(error: NvmlError) -> anyhow::Error {
     match error {
         NvmlError::LibloadingError(error) => error.into(),

@@ -1,33 +1,35 @@
-//! The GPUs that a program sees, and their numbers in CUDA.
+//! Determines which GPUs a program sees, and which numbers they have in CUDA.
 //!
-//! Source: CUDA's environment variables, in the CUDA programming guide.
+//! Source: the section on environment variables of the CUDA programming guide.
 
-/// Number of devices that a record can distinguish.
+/// The largest number of devices in a record.
 const DEVICES: usize = 16;
 
-/// A GPU of the machine.
+/// A GPU of the machine, as NVML lists it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listed {
     /// The UUID as `nvidia-smi -L` prints it.
     pub uuid: String,
     pub name: String,
-    /// PCI domain, bus and device.
+    /// PCI domain, bus and device of the GPU.
     pub pci: [u32; 3],
 }
 
-/// The environment variables that decide CUDA's numbering.
+/// The environment variables that decide which numbers CUDA gives to GPUs.
 #[derive(Clone, Default, Debug)]
 pub struct Asked {
-    /// `CUDA_VISIBLE_DEVICES`
+    /// The value of `CUDA_VISIBLE_DEVICES`. `None` if it is not set.
     pub devices: Option<String>,
-    /// `CUDA_DEVICE_ORDER`
+    /// The value of `CUDA_DEVICE_ORDER`. `None` if it is not set.
     pub order: Option<String>,
 }
 
-/// Indices into `gpus` in the order of CUDA's ordinals, and notes for the user.
+/// Returns the visible GPUs as indices into `gpus`, in the order of their CUDA numbers. Also
+/// returns notes for the user.
 pub fn visible(gpus: &[Listed], asked: &Asked) -> (Vec<usize>, Vec<String>) {
     let mut notes = Vec::new();
-    // CUDA puts the fastest GPU first. Among GPUs of one kind it starts with the lowest address.
+    // By default CUDA puts the fastest GPU first. GPUs of the same model are in the order of their
+    // PCI addresses.
     let mut by_bus: Vec<usize> = (0..gpus.len()).collect();
     by_bus.sort_by_key(|place| gpus[*place].pci);
     let is_sure = asked.order.as_deref() == Some("PCI_BUS_ID")
@@ -44,7 +46,7 @@ pub fn visible(gpus: &[Listed], asked: &Asked) -> (Vec<usize>, Vec<String>) {
                         "GPU metrics: {item} is a part of a GPU, which is not sampled"
                     ));
                 }
-                // Like CUDA: items after an invalid one are not visible.
+                // As in CUDA, GPUs after the first invalid item of the list are not visible.
                 match place(gpus, &by_bus, item) {
                     Some(place) if !order.contains(&place) => order.push(place),
                     _ => break,
@@ -69,7 +71,8 @@ pub fn visible(gpus: &[Listed], asked: &Asked) -> (Vec<usize>, Vec<String>) {
     (order, notes)
 }
 
-/// The GPU for an item of `CUDA_VISIBLE_DEVICES`: a number, or the start of one UUID.
+/// Returns the GPU for an item of `CUDA_VISIBLE_DEVICES`: a number, or the beginning of a UUID that
+/// only one GPU has.
 fn place(gpus: &[Listed], by_bus: &[usize], item: &str) -> Option<usize> {
     if let Ok(number) = item.parse::<usize>() {
         return by_bus.get(number).copied();
@@ -89,7 +92,7 @@ mod tests {
         let listed = |(at, name): (usize, &&str)| Listed {
             uuid: ["GPU-aa11", "GPU-ab22", "GPU-cc33"][at].to_owned(),
             name: (*name).to_owned(),
-            // The addresses are not in the order of the list.
+            // The PCI addresses are in another order than the list.
             pci: [0, [0x40, 0x10, 0x20][at], 0],
         };
         names.iter().enumerate().map(listed).collect()

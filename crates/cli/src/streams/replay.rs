@@ -1,11 +1,12 @@
-//! Replays a stream's lines through the learner.
+//! Replays the lines of a recorded stream of CUDA calls through the step learner, and compares with the true
+//! iterations.
 
 use std::io::BufRead;
 
 use anyhow::{Context, Result, bail};
 use tllmprof_learn::{Call, Learner, Rule, State, Trails};
 
-/// Number of true iterations at the start that are not judged, because the learner is still learning.
+/// Number of iterations at the start that are not judged, because the learner is still learning.
 const LEARNING: usize = 32;
 
 /// The learner's result for one stream.
@@ -14,22 +15,22 @@ pub struct Replay {
     pub rule: String,
     pub detected: u64,
     pub boundaries: Boundaries,
-    /// The inner level, if there are two.
+    /// The rule and boundaries of the inner level. `None` if the stream's iterations are not nested in two levels.
     pub inner: Option<Level>,
 }
 
-/// A level's rule, and the boundaries that it produces.
+/// The rule of one level of nested iterations, and the boundaries that the rule finds.
 #[derive(Debug)]
 pub struct Level {
     pub rule: String,
     pub boundaries: Boundaries,
 }
 
-/// Number of boundaries in each true iteration.
+/// The number of boundaries that the learner found in each true iteration. One is right.
 #[derive(Debug, Default)]
 pub struct Boundaries(Vec<u32>);
 
-/// A learner and its results.
+/// A learner, and the boundaries that it has found so far.
 struct Judged {
     trails: Trails,
     learner: Box<Learner>,
@@ -68,7 +69,7 @@ impl Judged {
     }
 }
 
-/// Replays a stream, once for each level.
+/// Replays a stream through two learners, one for each level of iterations.
 ///
 /// # Errors
 /// The stream cannot be read, or a line is not valid.
@@ -115,15 +116,15 @@ fn described(rule: &Rule) -> String {
 }
 
 enum ReplayRecord {
-    /// A true iteration begins. The learner does not see this.
+    /// A mark in the stream: a true iteration begins. The learner does not get it.
     Mark,
-    /// A call with its thread, and its time in nanoseconds.
+    /// The thread, the call, and the time of the call in nanoseconds.
     Call(u32, Call, u64),
     /// A call that the learner does not use.
     Other,
 }
 
-/// Kernels are numbered from here, because real handles are pointers and never small.
+/// Added to the kernel numbers of streams. Real kernel handles are pointers and never small.
 const KERNELS: u64 = 1 << 32;
 
 fn record(line: &str) -> Result<ReplayRecord> {
@@ -155,14 +156,14 @@ fn record(line: &str) -> Result<ReplayRecord> {
 }
 
 impl Boundaries {
-    /// Number of true iterations.
+    /// Returns the number of true iterations, which marks in the stream show.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The share of true iterations with exactly one boundary, ignoring the first [`LEARNING`]; `None` if there are no
-    /// others.
+    /// Returns the share of true iterations with exactly one boundary, without the first [`LEARNING`] ones. `None` if
+    /// there are no others.
     #[must_use]
     pub fn share(&self) -> Option<f64> {
         let judged = self.0.get(LEARNING..).filter(|j| !j.is_empty())?;

@@ -1,11 +1,12 @@
-//! Tools of others that tests use, as scripts fetch them.
+//! Tools of other projects that tests use. Scripts of this repository fetch them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::skipped::skipped;
 
-/// Runs a script that fetches a tool and prints its path. Logs the reason and returns `None` if it is not available.
+/// Runs a script that fetches a tool and prints its path. If the tool is not available, logs the reason and returns
+/// `None`.
 pub fn fetched(script: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
     let got = Command::new(folder.join(script)).output().unwrap();

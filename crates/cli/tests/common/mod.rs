@@ -1,4 +1,4 @@
-//! A separate folder for each test, a library to preload, and children that cannot hang.
+//! Helpers of the tests: a separate folder for each test, a library to preload, and children that cannot hang.
 
 #![allow(dead_code)] // each test file uses its part
 
@@ -19,7 +19,7 @@ mod terminal;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The result of a child.
+/// The result of a child that has ended.
 #[derive(Debug)]
 pub struct Ended {
     pub status: ExitStatus,
@@ -33,7 +33,7 @@ impl Ended {
     }
 }
 
-/// Runs a command to its end, and fails the test if that takes too long.
+/// Runs a command until it ends. Fails the test if that takes longer than [`LIMIT`].
 pub fn finish(command: &mut Command) -> Ended {
     let mut child = signals::end_with_test(command)
         .stdin(Stdio::null())
@@ -59,7 +59,7 @@ fn reader(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     })
 }
 
-/// The exit status of a child; a child that takes too long is killed.
+/// Returns the exit status of a child. If the child takes too long, kills it and returns `None`.
 pub fn wait(child: &mut Child) -> Option<ExitStatus> {
     let started = Instant::now();
     while started.elapsed() < LIMIT {
@@ -78,7 +78,8 @@ pub struct Scratch(TempDir);
 
 impl Scratch {
     pub fn new() -> Self {
-        // The canonical path, as the dynamic linker and readlink show it.
+        // The path is made canonical, because the dynamic linker and readlink show canonical paths, which tests
+        // compare.
         let parent = std::env::temp_dir().canonicalize().unwrap();
         Self(TempDir::with_prefix_in("tllmprof-", parent).unwrap())
     }
@@ -87,8 +88,9 @@ impl Scratch {
         self.0.path().join(name)
     }
 
-    /// A copy of the command. Another process makes it: a child that another test forks meanwhile would inherit our
-    /// file, open for writing, and then the copy could not be executed.
+    /// Returns a copy of the command. Another process (`cp`) makes the copy. If this process wrote it, a child that
+    /// another test forks at that moment would inherit the open file, and a file that is open for writing cannot be
+    /// executed.
     pub fn copy_of_the_command(&self, name: &str) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -105,14 +107,14 @@ impl Scratch {
         path
     }
 
-    /// An executable script.
+    /// Writes an executable script.
     pub fn script(&self, name: &str, text: &str) -> PathBuf {
         let path = self.write(name, text);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         path
     }
 
-    /// Compiles C with the given arguments besides source and output.
+    /// Compiles a C source. `arguments` are added to those for the source and the output.
     pub fn compile(&self, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
         let output = self.path(name);
         fs::create_dir_all(output.parent().unwrap()).unwrap();
@@ -128,7 +130,7 @@ impl Scratch {
         output
     }
 
-    /// A library that reports on standard error that it was loaded.
+    /// Compiles a library that reports on standard error that it was loaded.
     pub fn library(&self) -> PathBuf {
         self.compile(
             "libtllmprof.so",
@@ -141,7 +143,7 @@ impl Scratch {
         )
     }
 
-    /// The command, with a plain environment and this folder's library.
+    /// Returns the command, with a plain environment that names this folder's library.
     pub fn tllmprof(&self) -> Command {
         let library = self.path("libtllmprof.so");
         let library = if library.exists() {
@@ -155,7 +157,7 @@ impl Scratch {
     }
 }
 
-/// A command with default signals, and only PATH in its environment.
+/// Returns a command with default signals, and only `PATH` in its environment.
 pub fn plain(program: &Path) -> Command {
     let mut command = Command::new(program);
     command
@@ -165,7 +167,7 @@ pub fn plain(program: &Path) -> Command {
     command
 }
 
-/// Runs a command whose standard output is a terminal, and returns what it wrote there.
+/// Runs a command whose standard output is a terminal. Returns the result, with all that the command wrote there.
 pub fn on_terminal(command: &mut Command) -> Ended {
     let (mut terminal, slave) = terminal::open(None);
     let mut child = command
@@ -174,12 +176,12 @@ pub fn on_terminal(command: &mut Command) -> Ended {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The command holds another descriptor of the slave, which would keep the terminal open.
+    // `command` still holds a descriptor of the slave, which would keep the terminal open after the child has ended.
     command.stdout(Stdio::null());
     let stderr = reader(child.stderr.take().unwrap());
     let shown = thread::spawn(move || {
         let mut bytes = Vec::new();
-        // Reading from a closed terminal ends with an error.
+        // Once the other end is closed, reading from a terminal ends with an error instead of an end of file.
         let _ = terminal.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     });

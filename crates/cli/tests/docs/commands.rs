@@ -1,4 +1,5 @@
-//! The commands in README.md and docs/, run by `scripts/doc-commands` on the stand-in for CUDA.
+//! Tests the commands in README.md and docs/, which `scripts/doc-commands` runs on the stand-in for
+//! CUDA.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +10,7 @@ fn repo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Cargo's target folder.
+/// Returns Cargo's target folder.
 fn target() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap()
 }

@@ -1,4 +1,4 @@
-//! The vocabulary of comments, and names that say nothing.
+//! Tests of comments and names: words that comments avoid, and names that say nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,33 +10,36 @@ use regex::Regex;
 use super::source::{Language, Source};
 use super::words::{WORDS, root};
 
-/// Folders whose comments and names are being rewritten. They are left out until that is done.
+/// Folders that the tests leave out, because their comments and names are still being rewritten.
 const STILL_TO_REWRITE: &[&str] = &[];
 
-/// Words that comments avoid, besides those of messages: a pattern of whole words, and what to write.
+/// Words that comments avoid in addition to those that messages avoid. Each is a pattern of whole words, with a better
+/// word.
 const IN_COMMENTS: [(&str, &str); 4] = [
     ("behind", "after"),
     ("alone", "only"),
     ("go(es)? on", "continues"),
     ("so many", "that number of"),
 ];
-/// The doc comments in all files that may begin with one of [`OPENINGS`], such as the help of an option.
+/// The number of doc comments in all files that may begin with one of [`OPENINGS`], because the help of options does
+/// so.
 const MAX_OPENINGS: usize = 200;
-/// The comment lines in all files that may have a word of the lists.
+/// The number of comment lines in all files that may contain a word of the lists.
 const MAX_WORDS: usize = 150;
-/// A doc comment is a sentence with a subject or a noun phrase, and not a clause that begins with one of these.
+/// Words that begin a clause. A doc comment has to begin with a sentence or a noun phrase instead.
 const OPENINGS: &str = r"^(What|Whether|How|Where|Which)(?-u:\b)";
-/// Names of functions and constants that do not say what these are for.
+/// A pattern of names of functions and constants that do not say what the thing is for.
 const NAMES: &str = r"(?-u:\b)(fn of|(const|static) (MOST|PATIENCE|LOOK))(?-u:\b)";
 
-/// A type or a trait of a module. Associated types, such as `Output`, and types inside a function are indented.
+/// A pattern of the types and traits that a module defines. Associated types, such as `Output`, and types inside
+/// functions do not match, because they are indented.
 const TYPES: &str = r"(?m)^(?:pub(?:\([^)]*\))? )?(?:unsafe )?(?:struct|enum|union|trait|type) ([A-Z][A-Za-z0-9_]*)";
-/// The most files that may define a type of one name: the name then stands for two things.
+/// The largest number of files that may define a type of the same name. With two, the name has two meanings.
 const MAX_TYPES_OF_A_NAME: usize = 2;
-/// The number of names that more files define. They are to be renamed, and no more may come.
+/// The number of type names that more files define today. They are to be renamed, and no further ones may be added.
 const OVERUSED_NAMES: usize = 47;
 
-/// Every source of the repository in one of the languages, by its path below the root.
+/// Every source of the repository in one of the known languages. The name is its path below the root.
 static SOURCES: LazyLock<Vec<(String, Source)>> = LazyLock::new(|| {
     let mut found = Vec::new();
     for folder in [
@@ -84,14 +87,14 @@ fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A pattern that finds any of the words in text in lower case.
+/// Returns a pattern that finds any of the words to avoid, in text in lower case.
 fn any_word() -> Regex {
     let words = WORDS.iter().chain(&IN_COMMENTS).map(|(word, _)| *word);
     let words = words.collect::<Vec<_>>().join("|").to_lowercase();
     Regex::new(&format!(r"(?-u:\b)(?:{words})(?-u:\b|$)")).unwrap()
 }
 
-/// The comment lines in all sources that `choose` finds fault with.
+/// Returns the comment lines in all sources that `choose` selects, each with its file and line number.
 fn faults(choose: impl Fn(&Source) -> Vec<(usize, String)>) -> Vec<String> {
     let mut found = Vec::new();
     for (name, source) in SOURCES.iter() {

@@ -1,4 +1,5 @@
-//! The commands of `examples/gate.yml`, which compares a change in CI: each exists, and a comparison keeps and judges runs.
+//! Tests the commands of `examples/gate.yml`, a workflow that compares a change in CI: each command exists, and the
+//! comparison keeps runs and judges them.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ fn commands() -> Vec<String> {
     commands.collect()
 }
 
-/// Runs a command as a step of the workflow, which ends at the first failure.
+/// Runs a command like a step of the workflow, which ends at the first failure.
 fn step(command: &str, scratch: &Scratch) -> Ended {
     let folder = Path::new(env!("CARGO_BIN_EXE_tllmprof")).parent().unwrap();
     let path = format!("{}:/usr/bin:/bin", folder.display());
@@ -68,7 +69,7 @@ fn the_comparisons_of_the_workflow_judge_runs() {
         let mut all = all.iter();
         all.find(|one| one.contains(part)).unwrap()
     };
-    // The first runs of the main branch are kept; then others are compared with them.
+    // The first runs of the main branch are kept. Later runs are compared with them.
     let kept = step(of("--keep 15"), &scratch);
     assert_eq!(kept.code(), Some(0), "{}", kept.stderr);
     assert_eq!(fs::read_dir(scratch.path("baselines")).unwrap().count(), 3);
@@ -80,7 +81,7 @@ fn the_comparisons_of_the_workflow_judge_runs() {
         "{judged}"
     );
     assert_eq!(fs::read_dir(scratch.path("baselines")).unwrap().count(), 3);
-    // A condition that is exceeded fails the step.
+    // If a condition of the comparison is exceeded, the step fails.
     let exceeded = step(&of("--keep 0").replace("p50 > +2%", "p50 > -50%"), &scratch);
     assert_eq!(exceeded.code(), Some(1), "{}", exceeded.stderr);
     let brief = step(of("--brief"), &scratch);

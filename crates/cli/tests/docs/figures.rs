@@ -1,4 +1,5 @@
-//! Measured figures: README.md, the pages and `--help` say the values of `docs/figures.csv` and no others.
+//! Tests of measured figures: README.md, the pages and `--help` contain the values of `docs/figures.csv`, and no
+//! others.
 
 use std::fs;
 use std::process::Command;
@@ -9,22 +10,22 @@ use super::links::anchors;
 use super::words::root;
 
 const HISTORY: &str = "docs/history/measured-history.md";
-/// The page that has every figure, with its date and a link to its measurement.
+/// The page that contains every figure, with its date and a link to its measurement.
 const TABLE: &str = "docs/measured.md";
-/// Pages that say figures as of another day, or of one program.
+/// Pages whose figures are from another day, or about a single program, so that they may differ.
 const LEFT_OUT: [&str; 2] = ["harmless.md", "messages.md"];
 
-/// A measured figure, and where it is said.
+/// A measured figure, and the pages that contain it.
 #[derive(Clone)]
 struct Figure {
     name: String,
     value: String,
     unit: String,
-    /// Found in each sentence or row of a table that is about this figure.
+    /// A pattern that matches each sentence or table row about this figure.
     phrase: Regex,
     pages: Vec<String>,
     date: String,
-    /// The heading of its measurement in the history. A figure without one is on no row of [`TABLE`].
+    /// The heading of the figure's measurement in the history. If it is empty, no row of [`TABLE`] contains the figure.
     source: String,
 }
 
@@ -33,16 +34,16 @@ impl Figure {
         format!("{} {}", self.value, self.unit)
     }
 
-    /// The statements of a text that are about this figure and have a number with its unit.
+    /// Returns the statements of a text that are about this figure and contain a number with the figure's unit.
     fn said<'a>(&self, statements: &'a [String]) -> Vec<&'a String> {
         let number = Regex::new(&format!("[0-9] {}([^A-Za-z]|$)", self.unit)).unwrap();
         let about = |text: &&String| self.phrase.is_match(text) && number.is_match(text);
         statements.iter().filter(about).collect()
     }
 
-    /// The statements of a text that contradict this figure.
+    /// Returns the statements of a text whose value for this figure differs.
     fn contradicted<'a>(&self, statements: &'a [String]) -> Vec<&'a String> {
-        // As a number of its own: `1.2 ns` is not in `31.2 ns`.
+        // The value must not be a part of another number: `1.2 ns` does not count as found in `31.2 ns`.
         let own = format!(r"(^|[^0-9.]){}", regex::escape(&self.text()));
         let own = Regex::new(&own).unwrap();
         let said = self.said(statements).into_iter();
@@ -68,7 +69,7 @@ fn figures() -> Vec<Figure> {
     rows.collect()
 }
 
-/// The sentences and the rows of tables of a page.
+/// Returns the sentences and the table rows of a page.
 fn statements(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut paragraph = String::new();
@@ -92,7 +93,7 @@ fn statements(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// All texts that say figures, by name.
+/// Returns all texts that contain figures, with their names.
 fn texts() -> Vec<(String, Vec<String>)> {
     let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
     let mut found = vec![("README.md".to_owned(), statements(&read("README.md")))];
@@ -136,7 +137,7 @@ fn every_page_says_the_same_figures() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Each row has its date and leads to a heading of the history.
+/// Each row of the table has a date, and a link to a heading of the history.
 #[test]
 fn every_figure_has_its_measurement() {
     let history = anchors(&fs::read_to_string(root().join(HISTORY)).unwrap());

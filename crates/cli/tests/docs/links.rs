@@ -1,10 +1,10 @@
-//! Links in README.md and docs/ to files of the repository and to headings in them.
+//! Tests the links in README.md and docs/ to files of the repository and to headings in them.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A page's text without fenced blocks and code.
+/// Returns a page's text without fenced blocks. Inline code is replaced by the word `code`.
 fn prose(text: &str) -> String {
     let mut out = String::new();
     let mut is_code = false;
@@ -21,14 +21,14 @@ fn prose(text: &str) -> String {
     out
 }
 
-/// The anchor of a heading, as GitHub and mdBook make it.
+/// Returns the anchor of a heading, in the form that GitHub and mdBook generate.
 pub fn anchor(heading: &str) -> String {
     let kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
     let name: String = heading.chars().filter(kept).collect();
     name.to_lowercase().replace(' ', "-")
 }
 
-/// The anchors of a page's headings, as GitHub and mdBook make them.
+/// Returns the anchors of a page's headings, in the form that GitHub and mdBook generate.
 pub fn anchors(text: &str) -> HashSet<String> {
     let mut seen = HashMap::<String, usize>::new();
     let mut is_code = false;
@@ -53,14 +53,14 @@ pub fn anchors(text: &str) -> HashSet<String> {
     found
 }
 
-/// Targets of links and images: the text in parentheses after `]`.
+/// Returns the targets of links and images: the text in parentheses after `]`.
 fn targets(prose: &str) -> Vec<&str> {
     let ends = prose.split("](").skip(1);
     ends.filter_map(|rest| rest.split([')', ' ']).next())
         .collect()
 }
 
-/// The dead links of a page.
+/// Returns the links of a page that lead to no file or no heading.
 fn dead(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).unwrap();
     let folder = page.parent().unwrap();
@@ -119,7 +119,7 @@ fn a_dead_link_is_found() {
     assert!(wrong[0].ends_with("a.md#no") && wrong[1].ends_with("z.png"));
 }
 
-/// Readers do not find pages that the book lacks.
+/// Readers would not find a page that is missing in the book's table of contents.
 #[test]
 fn the_book_has_all_pages() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -141,7 +141,7 @@ fn the_readme_is_short() {
     assert!(readme.len() <= 8192, "README.md has {} bytes", readme.len());
 }
 
-/// Each crate has a README, and the files that it names exist.
+/// Each crate has a README, and the files that the README names exist.
 #[test]
 fn every_crate_says_where_to_start_reading() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -1,10 +1,10 @@
-//! `docs/messages.md` has every line that the library can print, and no other.
+//! Tests that `docs/messages.md` contains every line that the library can print, and no other line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The crates that the library is made of.
+/// The crates of which the library consists.
 const CRATES: [&str; 12] = [
     "sync",
     "platform",
@@ -20,7 +20,7 @@ const CRATES: [&str; 12] = [
     "intercept",
 ];
 
-/// Files with lines whose text is made elsewhere, and their number.
+/// Files that print a line whose text comes from another function, and the number of such lines.
 const MADE_ELSEWHERE: [(&str, usize); 10] = [
     ("capture/src/lib.rs", 1),
     ("intercept/src/bypass.rs", 1),
@@ -34,7 +34,7 @@ const MADE_ELSEWHERE: [(&str, usize); 10] = [
     ("session/src/filtered.rs", 1),
 ];
 
-/// Files whose texts are all lines, or parts of lines.
+/// Files whose string literals are all lines that the library prints, or parts of such lines.
 const TEXTS: [&str; 19] = [
     "capture/src/cupti/mod.rs",
     "capture/src/cupti/refusal.rs",
@@ -57,7 +57,7 @@ const TEXTS: [&str; 19] = [
     "stacks/src/native.rs",
 ];
 
-/// Texts with fewer words are not lines, but names or separators.
+/// A string literal with fewer words is not a line of output, but a name or a separator.
 const LEAST_WORDS: usize = 3;
 
 #[test]
@@ -107,7 +107,7 @@ fn the_page_has_no_line_that_the_library_cannot_print() {
         };
         texts.extend(all.iter().flat_map(|text| [text, "\n"]));
     }
-    // The meaning of variables is in a crate of data.
+    // The texts about wrong variables are in `config`, a crate that is not one of [`CRATES`].
     for name in ["unknown.rs", "error.rs"] {
         let path = repo().join("crates/config/src").join(name);
         let text = fs::read_to_string(path).expect("a source");
@@ -126,7 +126,7 @@ fn the_page_has_no_line_that_the_library_cannot_print() {
     assert!(stale.is_empty(), "no source has these: {stale:#?}");
 }
 
-/// The lines of the page's tables, with their levels.
+/// Returns the lines in the page's tables, with their log levels.
 fn rows(page: &str) -> BTreeSet<(String, String)> {
     let rows = page.lines().filter_map(|line| {
         let (text, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
@@ -136,7 +136,7 @@ fn rows(page: &str) -> BTreeSet<(String, String)> {
     rows.collect()
 }
 
-/// The lines, or parts of lines, that the page quotes: the first cells of its tables, and its lists.
+/// Returns the lines, or parts of lines, that the page quotes: the first cells of its tables, and its lists.
 fn quoted(page: &str) -> impl Iterator<Item = &str> {
     page.lines().filter_map(|line| {
         let begun = line
@@ -146,7 +146,7 @@ fn quoted(page: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The library's sources by their names below `crates`, without their tests.
+/// Returns the library's sources without their tests. The name of each is its path below `crates`.
 fn sources() -> Vec<(String, String)> {
     let crates = repo().join("crates");
     let mut files: Vec<PathBuf> = Vec::new();
@@ -162,7 +162,7 @@ fn sources() -> Vec<(String, String)> {
     named.collect()
 }
 
-/// The root of the repository.
+/// Returns the root of the repository.
 fn repo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -171,7 +171,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
         let path = entry.path();
         let name = entry.file_name();
-        // The log itself is printed to only by tests.
+        // `log.rs` prints all lines for other code. Only its tests call it with texts.
         if ["tests", "tests.rs", "log.rs"]
             .iter()
             .any(|left| name == *left)
@@ -186,7 +186,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The levels and texts of what a source logs.
+/// Returns the level and the text of each line that a source prints.
 fn said(source: &str) -> Vec<(String, String)> {
     let mut said = Vec::new();
     for call in ["say!(", "once!(", "log::line("] {
@@ -198,7 +198,7 @@ fn said(source: &str) -> Vec<(String, String)> {
             let rest = rest.trim_start();
             let rest = rest.strip_prefix("format_args!(").unwrap_or(rest);
             let text = rest.strip_prefix('"').map(|rest| literal(rest).0);
-            // A computed level is the one of the row that holds the text.
+            // `log::line` gets a computed level and text. The row of the page that contains the text has the level.
             if call == "log::line(" {
                 said.push((String::new(), "…".to_owned()));
             } else {
@@ -210,13 +210,13 @@ fn said(source: &str) -> Vec<(String, String)> {
     said
 }
 
-/// The texts of a Python source's lines, or parts of them.
+/// Returns the texts, or parts of them, that a Python source prints.
 fn said_in_python(source: &str) -> Vec<String> {
     let mut said = Vec::new();
     for call in [" warn(", " info(", " say("] {
         for (at, _) in source.match_indices(call) {
             let mut rest = source[at + call.len()..].trim_start();
-            // A text with a computed beginning is made elsewhere.
+            // If the text begins with an expression, that expression is skipped up to the string literal.
             if let Some((before, _)) = rest.split_once('"')
                 && !before.contains([')', '\n'])
             {
@@ -235,7 +235,7 @@ fn said_in_python(source: &str) -> Vec<String> {
     said
 }
 
-/// The string literals of a source, except those in comments and attributes.
+/// Returns the string literals of a source, except those in comments and attributes.
 fn literals(source: &str) -> Vec<String> {
     let mut found = Vec::new();
     let lines = source.split_inclusive('\n');
@@ -244,7 +244,7 @@ fn literals(source: &str) -> Vec<String> {
         .collect();
     let mut rest = code.as_str();
     while let Some(at) = rest.find('"') {
-        // C strings are Python code, or names.
+        // C strings (`c"…"`) contain Python code or names, and no lines.
         let before = &rest[..at];
         let is_other = [" c", "(c"].iter().any(|end| before.ends_with(end));
         let is_char = before.ends_with('\'') || before.ends_with("'\\");
@@ -261,7 +261,7 @@ fn literals(source: &str) -> Vec<String> {
     found
 }
 
-/// The value of a string literal whose opening quote was read, and its length including the closing quote.
+/// Returns the value of a string literal whose opening quote has been read, and its length with the closing quote.
 fn literal(begun: &str) -> (String, usize) {
     let mut text = String::new();
     let mut chars = begun.char_indices().peekable();
@@ -279,7 +279,7 @@ fn literal(begun: &str) -> (String, usize) {
     (text, begun.len())
 }
 
-/// A format string with `…` in place of each placeholder.
+/// Returns a format string with `…` in place of each placeholder.
 fn shape(format: &str) -> String {
     let mut out = String::new();
     let mut depth = 0;

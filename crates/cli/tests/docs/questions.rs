@@ -1,25 +1,25 @@
-//! Questions of a new user (`questions.csv`): each is answered in a section that one step leads to, from an index or by the
-//! search.
+//! Tests that the questions of a new user (`questions.csv`) are answered: each in a section to which one step leads,
+//! from an index or by the book's search.
 
 use std::fs;
 
 use super::links::anchor;
 use super::words::root;
 
-/// Pages whose lines lead to others: the book's contents, and tables of what a user wants or sees.
+/// Pages whose lines lead to other pages: the book's table of contents, and tables of what a user wants to do or sees.
 const INDEXES: [&str; 3] = ["SUMMARY.md", "introduction.md", "symptoms.md"];
-/// A user looks no further down the results of the search, which shows 30.
+/// The number of search results among which the answer must be. The search shows 30, but users do not read that far.
 const MAX_RESULTS: usize = 12;
 
-/// A section of a page: what the book's search finds.
+/// A section of a page, as the book's search finds it.
 struct Section {
-    /// `page.md#anchor`.
+    /// The link to the section: `page.md#anchor`.
     target: String,
     /// The page's title and the section's text.
     text: String,
 }
 
-/// The sections of the book's pages.
+/// Returns the sections of all pages of the book.
 fn sections() -> Vec<Section> {
     let mut found = Vec::new();
     for entry in fs::read_dir(root().join("docs")).unwrap() {
@@ -51,7 +51,7 @@ fn sections() -> Vec<Section> {
     found
 }
 
-/// Returns true if each of the words, or one that begins with it, is in the text.
+/// Returns true if the text contains each of the words, or a word that begins with it.
 fn has_words(text: &str, words: &str) -> bool {
     let text = text.to_lowercase();
     let in_text: Vec<_> = text.split(|c: char| !c.is_alphanumeric()).collect();
@@ -59,7 +59,8 @@ fn has_words(text: &str, words: &str) -> bool {
     words.all(|word| in_text.iter().any(|other| other.starts_with(&word)))
 }
 
-/// Returns true if a line of an index has the words and a link to the page, or is on the page itself.
+/// Returns true if a line of an index page contains the words and links to the page. A line of the page itself needs no
+/// link.
 fn is_in_index(words: &str, target: &str) -> bool {
     let page = target.split('#').next().unwrap();
     INDEXES.iter().any(|index| {
@@ -71,7 +72,7 @@ fn is_in_index(words: &str, target: &str) -> bool {
     })
 }
 
-/// Returns true if the search for these words shows the section among its first results.
+/// Returns true if a search for these words shows the section among its first results.
 fn is_found(sections: &[Section], words: &str, target: &str) -> bool {
     let results = sections.iter().filter(|one| has_words(&one.text, words));
     let results: Vec<_> = results.collect();

@@ -1,4 +1,4 @@
-//! Samples of the report in README.md and the pages: their headings and rows are those of today's report.
+//! Tests the samples of reports in README.md and the pages: today's report still has their headings and rows.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use regex::Regex;
 
 use super::words::{files, literals, root};
 
-/// The headings and names of rows that a text of a report has. `…` ends a sample of a part.
+/// Returns the headings and row names in a sample of a report. `…` marks the end of a sample that shows only a part.
 fn names(sample: &str) -> Vec<String> {
     let in_columns = Regex::new(r" {2,}").unwrap();
     let count = Regex::new(r" \([0-9 ].*\)$").unwrap();
@@ -33,7 +33,7 @@ fn names(sample: &str) -> Vec<String> {
     found
 }
 
-/// The texts of reports in a page, and code such as `GPU span (18)` in its sentences.
+/// Returns the samples of reports in a page, and the row names in its sentences, such as `GPU span (18)`.
 fn samples(page: &str) -> (Vec<&str>, Vec<&str>) {
     let blocks = page.split("```text\n").skip(1);
     let blocks = blocks.filter_map(|rest| rest.split("\n```").next());
@@ -45,7 +45,7 @@ fn samples(page: &str) -> (Vec<&str>, Vec<&str>) {
     (blocks.filter(is_report).collect(), rows.collect())
 }
 
-/// The string literals of the report, cut where a number follows in parentheses.
+/// Returns the string literals of the report's sources. Each is cut off before a number in parentheses.
 fn written() -> Vec<String> {
     let mut sources = Vec::new();
     files(&root().join("crates/report/src"), "rs", &mut sources);

@@ -6,14 +6,14 @@ use std::path::Path;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Language {
     Rust,
-    /// Also C++ and CUDA.
+    /// C, C++ or CUDA.
     C,
     TypeScript,
     Python,
 }
 
 impl Language {
-    /// The language of a file, by its extension or its first line.
+    /// Returns the language of a file, which its extension or its first line shows.
     pub fn find(path: &Path, text: &str) -> Option<Self> {
         match path.extension().and_then(OsStr::to_str) {
             Some("rs") => Some(Self::Rust),
@@ -30,18 +30,18 @@ impl Language {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Comment {
     pub line: usize,
-    /// Without its markers.
+    /// The text of the line, without comment markers.
     pub text: String,
-    /// `///`, `//!`, `/**`, or a docstring.
+    /// True for `///`, `//!`, `/**`, or a Python docstring.
     pub is_doc: bool,
 }
 
-/// A source in two parts.
+/// A source, divided into comments and code.
 #[derive(Default, Debug)]
 pub struct Source {
-    /// Line by line, in their order.
+    /// The lines of all comments, in the order of the file.
     pub comments: Vec<Comment>,
-    /// The rest, without the contents of strings, on the same lines.
+    /// The source without comments and without the contents of strings. Line numbers stay the same.
     pub code: String,
 }
 
@@ -72,7 +72,7 @@ impl Source {
         source
     }
 
-    /// Adds the lines of a comment.
+    /// Adds the lines of a comment to `comments`.
     fn add(&mut self, found: &str) {
         let is_doc = ["///", "//!", "/**", "\"\"\"", "'''"]
             .iter()
@@ -86,7 +86,7 @@ impl Source {
         self.comments.extend(lines);
     }
 
-    /// The lines with which the paragraphs of doc comments begin.
+    /// Returns the first line of each paragraph of the doc comments.
     pub fn doc_paragraphs(&self) -> impl Iterator<Item = &Comment> {
         let doc = |comment: &&Comment| comment.is_doc;
         let mut before = None;
@@ -98,7 +98,7 @@ impl Source {
     }
 }
 
-/// The length of the comment that the text begins with.
+/// Returns the length of the comment at the beginning of the text, or `None` if there is no comment.
 fn comment(text: &str, language: Language) -> Option<usize> {
     let line = if language == Language::Python {
         "#"
@@ -117,7 +117,8 @@ fn is_triple(text: &str) -> bool {
     text.starts_with("\"\"\"") || text.starts_with("'''")
 }
 
-/// The length of the string or character that the text begins with. `begun`: the code before it on its line.
+/// Returns the length of the string or character at the beginning of the text, or `None` if there is none. `begun` is
+/// the code before it on the same line.
 fn string(text: &str, begun: &str, language: Language) -> Option<usize> {
     let quote = text.chars().next()?;
     let is_own_word = !begun.ends_with(|c: char| c.is_alphanumeric() && !matches!(c, 'b' | 'c'));
@@ -137,7 +138,7 @@ fn string(text: &str, begun: &str, language: Language) -> Option<usize> {
     }
 }
 
-/// The length of a raw string of Rust.
+/// Returns the length of a raw string of Rust, such as `r#"a"#`.
 fn raw(text: &str) -> Option<usize> {
     let hashes = text[1..].chars().take_while(|c| *c == '#').count();
     let inside = text[1 + hashes..].strip_prefix('"')?;
@@ -145,7 +146,7 @@ fn raw(text: &str) -> Option<usize> {
     Some(2 + hashes + end + 1 + hashes)
 }
 
-/// The length of a character of Rust; `None` for a lifetime.
+/// Returns the length of a character literal of Rust. Returns `None` for a lifetime, which also begins with a quote.
 fn character(text: &str) -> Option<usize> {
     let mut chars = text.char_indices().skip(1);
     let (_, first) = chars.next()?;
@@ -158,7 +159,8 @@ fn character(text: &str) -> Option<usize> {
     }
 }
 
-/// The length of a string with escapes, up to its quote or, unless it may have several lines, the end of its line.
+/// Returns the length of a string with escapes, up to its closing quote. If the string may not have several lines, it
+/// also ends at the end of the line.
 fn closed(text: &str, quote: char, has_lines: bool) -> usize {
     let mut is_escaped = false;
     for (at, c) in text.char_indices().skip(1) {

@@ -1,11 +1,11 @@
-//! The vocabulary: words and phrases that messages and documents do not use, and what they say instead.
+//! Tests of the vocabulary: words that messages and documents avoid, and the words to use instead.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-/// In string literals of the crates and in documents: a pattern of whole words, and what to write.
+/// Words that string literals of the crates and documents avoid. Each is a pattern of whole words, with better words.
 pub const WORDS: [(&str, &str); 29] = [
     ("tells?|told|telling", "log, report, show, warn"),
     ("lets? (it |them )?be", "leaves alone"),
@@ -40,14 +40,14 @@ pub const WORDS: [(&str, &str); 29] = [
     ("takes? no notice", "ignores"),
     ("be had here", "be fetched, be found"),
 ];
-/// Documents that other projects' words are in, or that a program writes.
+/// Documents that quote other projects, or that a program generates. They are not checked.
 const LEFT_OUT: [&str; 1] = ["docs/harmless.md"];
 
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Files below a folder with that extension, without tests.
+/// Finds the files below a folder that have this extension, without tests.
 pub fn files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -62,7 +62,7 @@ pub fn files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The string literals of a source, with their lines; those of its tests module are left out.
+/// Returns the string literals of a source with their line numbers. Literals of its tests module are left out.
 pub fn literals(source: &str) -> Vec<(usize, String)> {
     let source = source
         .split("#[cfg(test)]\nmod tests {")
@@ -78,7 +78,8 @@ pub fn literals(source: &str) -> Vec<(usize, String)> {
             ('"', None) => (text, begun) = (Some(String::new()), line),
             ('"', Some(_)) => found.extend(text.take().map(|text| (begun, text))),
             ('\\', Some(text)) => match chars.next() {
-                // A string that continues on the next line.
+                // A backslash at the end of a line: the string continues on the next line, without that line's leading
+                // blanks.
                 Some('\n') => {
                     line += 1;
                     while chars.next_if(|c| *c == ' ').is_some() {}
@@ -88,7 +89,8 @@ pub fn literals(source: &str) -> Vec<(usize, String)> {
             },
             (c, Some(text)) => text.push(c),
             ('\'', None) => {
-                // A character, or a lifetime, which has no end.
+                // This is a character literal or a lifetime. A lifetime has no closing quote, so nothing is skipped for
+                // it.
                 let mut ahead = chars.clone();
                 let first = ahead.next();
                 if first == Some('\\') || ahead.next() == Some('\'') {
@@ -104,7 +106,7 @@ pub fn literals(source: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// A verdict of `compare`, which the interface names.
+/// A verdict of `compare`. It is part of the interface, so it stays although its word is on the list.
 const VERDICT: &str = "cannot tell";
 
 fn wrong(text: &str, words: &[(Regex, &str)]) -> Option<String> {

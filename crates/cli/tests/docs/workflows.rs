@@ -1,4 +1,4 @@
-//! The workflows of the public CI and the forms for issues: their YAML, the scripts that they call, and their rights.
+//! Tests of the public CI's workflows and of the issue forms: their YAML, the scripts that they call, and their rights.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,12 +10,12 @@ use serde_json::Value;
 use super::skipped::skipped;
 use super::words::root;
 
-/// Reads the YAML files that are its arguments and prints a list of their contents as JSON.
+/// A Python program: reads the YAML files that are its arguments, and prints a list of their contents as JSON.
 const YAML_TO_JSON: &str = "\
 import json, sys, yaml
 json.dump([yaml.safe_load(open(name)) for name in sys.argv[1:]], sys.stdout)";
 
-/// The YAML files of a folder with their contents. `None` where Python has no package `yaml`.
+/// Returns the YAML files of a folder with their contents. `None` if Python has no package `yaml`.
 fn parsed(folder: &str) -> Option<Vec<(PathBuf, Value)>> {
     let python = |code: &str, files: &[PathBuf]| {
         let mut command = Command::new("python3");
@@ -39,7 +39,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], |items| items)
 }
 
-/// The jobs of all workflows: the workflow's file, the job's name and the job.
+/// Returns the jobs of all workflows. The name consists of the workflow's file and the job's name.
 fn jobs(workflows: &[(PathBuf, Value)]) -> Vec<(String, &Value)> {
     let each = workflows.iter().flat_map(|(file, workflow)| {
         let jobs = workflow["jobs"].as_object().unwrap();
@@ -83,7 +83,7 @@ fn workflows_call_scripts_that_exist() {
     }
 }
 
-/// Only a job that publishes has a right to write, and it runs nothing of the repository.
+/// Only a job that publishes has write permissions, and such a job runs no code of the repository.
 #[test]
 fn jobs_have_few_rights_and_pinned_actions() {
     let Some(workflows) = parsed(".github/workflows") else {

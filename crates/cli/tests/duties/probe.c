@@ -1,4 +1,5 @@
-// Prints one part of the environment in which a program starts, or reacts to signals there.
+// The program that the tests of duties start. It prints a part of the environment in which it runs,
+// or reacts to signals.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -85,7 +86,7 @@ static void note(int number, siginfo_t *info, void *context) {
     if (number == SIGUSR2) _exit(0);
 }
 
-// Prints the signals that it gets, until SIGUSR2 ends it.
+// Prints the signals that the program receives, until SIGUSR2 ends it.
 static void listen_to_signals(void) {
     struct sigaction action = {.sa_sigaction = note, .sa_flags = SA_SIGINFO | SA_RESTART};
     int numbers[] = {SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGRTMIN + 2, SIGRTMIN + 3};
@@ -96,7 +97,8 @@ static void listen_to_signals(void) {
     for (;;) pause();
 }
 
-// Becomes another program, with more variables.
+// Replaces this process by another program, with one of four sets of variables added to the
+// environment.
 static int become(const char *kind, char **arguments) {
     static char own[4][64];
     char *odd[] = {"ZZ=1", "AA=2", "ZZ=3", "strange", "BAD=\xff\xfe", NULL};

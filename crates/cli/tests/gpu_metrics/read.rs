@@ -1,4 +1,4 @@
-//! Reads a record of GPU metrics, and checks the values of the stand-in for NVML.
+//! Reads a record of GPU metrics, and checks the values, which the stand-in for NVML computed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ const GPM: [(u32, Metric); 8] = [
     (61, Metric::NvlinkSent),
 ];
 
-/// The value for GPU 0, and the difference to GPU 1.
+/// Each metric's value for GPU 0, and the amount by which GPU 1 has more.
 const PLAIN: [(Metric, u64, u64); 6] = [
     (Metric::GpuUtil, 71_000, 1000),
     (Metric::MemoryUtil, 31_000, 1000),
@@ -26,7 +26,8 @@ const PLAIN: [(Metric, u64, u64); 6] = [
     (Metric::Temperature, 51_000, 1000),
 ];
 
-/// A record of metrics: values by device and metric in order, with starts and ends, and its facts.
+/// A record of metrics: the values of each device and metric in order, the start and end of each
+/// sample, and the facts.
 #[derive(Debug, Default)]
 pub struct Read {
     pub values: BTreeMap<(u8, Metric), Vec<u64>>,

@@ -1,4 +1,5 @@
-//! Opens a window in each process: with the same iteration in all processes in lockstep.
+//! Opens a window in each process. Processes in lockstep make the same steps at the same time, and their windows begin
+//! with the same iteration.
 
 use std::io;
 use std::thread;
@@ -14,15 +15,16 @@ use crate::live::lockstep::{Plan, Sample};
 use crate::live::sockets::Process;
 use crate::output;
 
-/// Time over which steps are counted, to estimate their rate.
+/// Time between two counts of the steps, from which their rate is estimated.
 const BETWEEN: Duration = Duration::from_millis(150);
-/// Number of attempts to choose a first step, in case some processes reach it before all have confirmed.
+/// Number of attempts to choose a first iteration. An attempt fails if a process reaches that iteration before all have
+/// accepted it.
 const TRIES: u32 = 6;
 
 const OTHER_ANSWER: &str = "it answers something else than it was asked";
 const NONE_LEFT: &str = "nothing was captured: no process is left";
 
-/// A process whose window was accepted.
+/// A process that has accepted a window.
 pub struct Member {
     pub connection: Connection,
     pub status: Status,
@@ -30,32 +32,32 @@ pub struct Member {
     pub last: Option<u64>,
 }
 
-/// The processes that accepted a window, and whether any did not.
+/// The processes that have accepted a window, and whether any process has not.
 pub struct BegunProcesses {
     pub members: Vec<Member>,
     pub failed: bool,
 }
 
-/// A process that is asked for a window.
+/// A process that is asked to open a window.
 struct Candidate {
     process: Process,
-    /// The process has ended meanwhile.
+    /// True if the process has ended since it was asked.
     is_gone: bool,
 }
 
 impl Candidate {
     fn ask(&mut self, request: &Request) {
-        // A failure shows when the answer is read.
+        // An error is ignored here, because reading the answer also fails then.
         let _ = self.process.connection.ask(request);
     }
 
-    /// The next answer; `None` from a process that has ended, which is logged.
+    /// Returns the next answer. If the process has ended, logs that and returns `None`.
     fn answer(&mut self) -> io::Result<Option<Event>> {
         let answer = self.process.connection.next();
         self.unless_gone(answer)
     }
 
-    /// Gives up the window that was accepted.
+    /// Closes the window that the process has accepted.
     fn release(&mut self) -> io::Result<()> {
         let released = self.process.connection.release(CLOSING);
         self.unless_gone(released).map(drop)
@@ -74,7 +76,7 @@ impl Candidate {
     }
 }
 
-/// Removes the processes that have ended.
+/// Removes the processes that have ended from the list.
 ///
 /// # Errors
 /// No process is left.
@@ -86,7 +88,7 @@ fn leave_ended(candidates: &mut Vec<Candidate>) -> Result<()> {
     Ok(())
 }
 
-/// Reads the counts of all processes that have not ended.
+/// Reads the iteration counts of all processes that have not ended.
 fn sample(candidates: &mut [Candidate]) -> Result<Sample> {
     let since = Instant::now();
     let asked = |candidate: &mut Candidate| candidate.ask(&Request::Status);
@@ -107,7 +109,7 @@ fn sample(candidates: &mut [Candidate]) -> Result<Sample> {
     })
 }
 
-/// Three samples of the same processes, for [`Plan::new`].
+/// Takes three samples of the same processes, for [`Plan::new`].
 fn samples(candidates: &mut Vec<Candidate>) -> Result<[Sample; 3]> {
     loop {
         let before = sample(candidates)?;
@@ -123,11 +125,11 @@ fn samples(candidates: &mut Vec<Candidate>) -> Result<[Sample; 3]> {
     }
 }
 
-/// Opens windows in all processes: with the same iteration in those in lockstep. Processes that end meanwhile are
-/// logged and left out.
+/// Opens a window in each process, with the same first iteration in the processes that are in lockstep. A process that
+/// ends before it has accepted is logged and left out.
 ///
 /// # Errors
-/// A process refuses, no process is left, or the processes cannot agree on an iteration.
+/// A process refuses, no process is left, or the processes are too fast to agree on an iteration.
 pub fn begin(processes: Vec<Process>, wanted: &Wanted) -> Result<BegunProcesses> {
     let asked = processes.len();
     let candidate = |process| Candidate {
@@ -135,7 +137,7 @@ pub fn begin(processes: Vec<Process>, wanted: &Wanted) -> Result<BegunProcesses>
         is_gone: false,
     };
     let mut candidates: Vec<_> = processes.into_iter().map(candidate).collect();
-    // The iteration after the windows that block this one.
+    // The iteration after the last window that is still open and blocks a new one, if `--wait` permits to wait for it.
     let mut behind = None;
     for attempt in 1..=TRIES {
         let samples = samples(&mut candidates)?;
@@ -143,7 +145,8 @@ pub fn begin(processes: Vec<Process>, wanted: &Wanted) -> Result<BegunProcesses>
         let plan = Plan::new(&samples, 1 << attempt);
         let first = plan.first.max(behind.unwrap_or(0));
         let first = first.saturating_add(wanted.delay);
-        // A single process, or one out of step, takes its next iteration, unless it has to wait.
+        // A single process, or one out of lockstep, begins with its next iteration, unless it has to wait for another
+        // window.
         let first_of = |is_member: &bool| match *is_member && !is_one {
             true => Some(first),
             false => behind,
@@ -238,7 +241,8 @@ mod tests {
 
     use super::*;
 
-    /// A process that makes no steps and answers each request for a window with `answer`, until that returns `None`.
+    /// A process that makes no steps. It answers each request for a window with `answer`, and ends once that returns
+    /// `None`.
     fn process(pid: u64, mut answer: impl FnMut() -> Option<Event> + Send + 'static) -> Process {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let status = Status {
@@ -265,7 +269,7 @@ mod tests {
         }
     }
 
-    /// Accepts this number of requests, then ends.
+    /// Returns an `answer` that accepts this number of requests and then ends the process.
     fn ends_behind(accepted: u32) -> impl FnMut() -> Option<Event> {
         let mut left = accepted;
         move || {

@@ -1,4 +1,4 @@
-//! Waits for the accepted windows, shows their progress, and stops them.
+//! Waits for the windows that were accepted, shows their progress, and stops them if necessary.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,18 +16,18 @@ use crate::live::connection::{Connection, Writer};
 use crate::output;
 use crate::progress::Progress;
 
-/// Interval at which processes are asked for their progress.
+/// Interval at which the processes are asked for their progress.
 const ASK: Duration = Duration::from_millis(500);
 /// The outcome of the window of a process.
 pub struct Captured {
     pub status: Status,
-    /// The first and last iteration of the window, and the record that holds them.
+    /// The first and last iteration of the window, and the path of the record that contains them.
     pub first: Option<u64>,
     pub last: Option<u64>,
     pub record: Option<PathBuf>,
 }
 
-/// A process that is waited for.
+/// A process whose window has not closed yet.
 struct Waiting {
     writer: Writer,
     captured: Captured,
@@ -36,10 +36,11 @@ struct Waiting {
 
 type Heard = (usize, io::Result<Event>);
 
-/// Waits until all windows have closed. Returns their outcomes, and whether something failed.
+/// Waits until all windows have closed. Returns the outcome of each, and whether any capture
+/// failed.
 ///
 /// # Errors
-/// The user interrupts, or windows do not close.
+/// The user interrupted twice, or a window did not close after it was stopped.
 pub fn follow(
     members: Vec<Member>,
     wanted: &Wanted,
@@ -87,7 +88,7 @@ fn span(first: u64, last: Option<u64>) -> u64 {
     last.map_or(0, |last| last.saturating_sub(first).saturating_add(1))
 }
 
-/// Forwards the messages of a process until its window has closed.
+/// Runs on a thread for each process: forwards the process's messages until its window has closed.
 fn listen(place: usize, mut connection: Connection, to: &Sender<Heard>) {
     loop {
         let event = connection.next();
@@ -101,10 +102,10 @@ fn listen(place: usize, mut connection: Connection, to: &Sender<Heard>) {
 struct Follow {
     waiting: Vec<Waiting>,
     failed: bool,
-    /// The time at which all processes were asked to stop.
+    /// The time at which all processes were asked to close their windows. `None` before that.
     stopped: Option<Instant>,
     is_stuck: bool,
-    /// The time of the last progress.
+    /// The time at which an iteration or a window last began.
     moved: Instant,
     asked: Instant,
     progress: Progress,
@@ -152,7 +153,8 @@ impl Follow {
 
     fn ask(&mut self, request: &Request) {
         for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.is_over) {
-            // The thread that reads notices a process that is gone.
+            // An error is ignored here: the thread that reads from the process notices that it has
+            // ended.
             let _ = waiting.writer.ask(request);
         }
     }
@@ -217,7 +219,7 @@ impl Follow {
         }
     }
 
-    /// Shows the number of iterations that are done.
+    /// Shows in the progress line how many iterations are done.
     fn show(&mut self) {
         let done = |waiting: &Waiting| {
             let Captured { status, first, .. } = &waiting.captured;

@@ -1,4 +1,5 @@
-//! `tllmprof capture`: captures the next steps of running processes, the same steps in all that are in lockstep.
+//! `tllmprof capture`: captures the next steps of running processes. Processes in lockstep, which make the same steps
+//! at the same time, are captured in the same steps.
 //!
 //! [`begin`] opens windows, [`follow`] waits for them, [`read`] reads them from the records.
 
@@ -30,11 +31,11 @@ use crate::page::{self, Measured};
 use crate::processes::Reading;
 pub use read::Windows;
 
-/// Default time from the start of one capture to the start of the next.
+/// Default time from the start of one capture to the start of the next, with `--repeat`.
 const EVERY: Duration = Duration::from_secs(60);
-/// Default time after which a capture gives up if no iteration begins, or no process listens.
+/// Default time after which a capture gives up because no iteration begins, or no process listens.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
-/// Time within which a process has to close a window that was stopped.
+/// Time that a process has to close a window after it was asked to.
 const CLOSING: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
@@ -113,14 +114,15 @@ pub struct Wanted {
     output: Option<PathBuf>,
 }
 
-/// Parses the path of the process's trace. It is made absolute, because the process may have another working folder.
+/// Parses the path for the process's trace. The path is made absolute, because the process may have another working
+/// folder.
 fn trace_path(text: &str) -> Result<String, String> {
     TracePath::parse(text).map_err(|problem| problem.to_string())?;
     let path = std::path::absolute(text).map_err(|error| worded(&error.to_string()))?;
     Ok(path.to_string_lossy().into_owned())
 }
 
-/// Parses a time that is not 0.
+/// Parses a time that is longer than 0.
 pub fn duration(text: &str) -> Result<Duration, &'static str> {
     let time = time::parse(text).filter(|time| !time.is_zero());
     time.ok_or("wanted: a time such as 10s, 500ms or 2m")
@@ -162,7 +164,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         match capture(arguments, &interrupts, &mut windows) {
             Ok(succeeded) => failed |= !succeeded,
             Err(error) if turn == 1 => return Err(error),
-            // The next capture may succeed.
+            // A later capture may succeed, so this one's error is only logged.
             Err(error) => {
                 output::say(format_args!("{}", failure::text(&error)));
                 failed = true;
@@ -196,7 +198,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// The folder of `-o`, if this command created it. It is removed if it is empty at the end.
+/// The folder of `-o`, if this command created it. On drop the folder is removed if it is still empty.
 struct CreatedFolder<'a>(&'a Path);
 
 impl Drop for CreatedFolder<'_> {
@@ -205,7 +207,8 @@ impl Drop for CreatedFolder<'_> {
     }
 }
 
-/// Creates the folder of `-o` before anything is captured. Its parent must exist, because the name may be mistyped.
+/// Creates the folder of `-o` before anything is captured. Its parent must exist, because otherwise the name may be
+/// mistyped. Returns `None` if the folder exists already.
 fn folder(path: &Path) -> Result<Option<CreatedFolder<'_>>> {
     let error = match fs::create_dir(path) {
         Ok(()) => return Ok(Some(CreatedFolder(path))),
@@ -234,7 +237,7 @@ fn folder(path: &Path) -> Result<Option<CreatedFolder<'_>>> {
     })
 }
 
-/// Captures once and reports. Returns whether all windows were captured completely and could be read.
+/// Captures once and prints the report. Returns whether all windows were captured completely and could be read.
 fn capture(arguments: &Arguments, interrupts: &AtomicUsize, windows: &mut Windows) -> Result<bool> {
     let (read, succeeded) = take(
         arguments.targets.find()?,
@@ -249,7 +252,7 @@ fn capture(arguments: &Arguments, interrupts: &AtomicUsize, windows: &mut Window
     Ok(succeeded)
 }
 
-/// Captures in these processes. Returns the processes as read, and whether everything was captured.
+/// Captures windows in these processes. Returns the processes as their records show them, and whether all was captured.
 ///
 /// # Errors
 /// A process refuses, the processes cannot agree on an iteration, or the user interrupts.
@@ -265,7 +268,7 @@ pub fn take(
     Ok((read, !(begun.failed || failed)))
 }
 
-/// Waits until then. Returns `false` if the user interrupted.
+/// Sleeps until the time `until`. Returns false if the user interrupted.
 fn wait(until: Instant, interrupts: &AtomicUsize) -> bool {
     loop {
         if interrupts.load(Ordering::Relaxed) > 0 {
@@ -279,7 +282,7 @@ fn wait(until: Instant, interrupts: &AtomicUsize) -> bool {
     }
 }
 
-/// Counts the interrupts of the user.
+/// Counts the interrupts (SIGINT or SIGTERM) that the user sends from now on.
 pub fn interrupts() -> Result<Arc<AtomicUsize>> {
     let count = Arc::new(AtomicUsize::new(0));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -294,7 +297,7 @@ pub fn interrupts() -> Result<Arc<AtomicUsize>> {
 }
 
 impl Wanted {
-    /// A capture of N steps with default options.
+    /// Returns the options for a capture of this number of steps. All other options have their defaults.
     pub fn from_steps(steps: u64, wait: Option<Duration>) -> Self {
         Self {
             steps: Some(steps),
@@ -303,12 +306,12 @@ impl Wanted {
         }
     }
 
-    /// The same, with GPU kernels in this number of iterations.
+    /// Returns the same options, with GPU kernels in this number of iterations.
     pub fn with_kernels(self, kernels: Option<u64>) -> Self {
         Self { kernels, ..self }
     }
 
-    /// Time after which the capture gives up if no iteration begins.
+    /// Time after which the capture gives up if no iteration has begun.
     fn patience(&self) -> Duration {
         self.wait.unwrap_or(GIVE_UP_AFTER)
     }
@@ -336,7 +339,7 @@ impl Wanted {
     }
 }
 
-/// The name of a process in messages.
+/// Returns the name of a process for messages: its number, and its rank if that is known.
 fn name(status: &Status) -> String {
     match status.rank {
         Some(rank) => format!("{} (rank {rank})", status.pid),
@@ -344,7 +347,7 @@ fn name(status: &Status) -> String {
     }
 }
 
-/// The message about a window whose process ended.
+/// Returns the message about a process that ended before its window closed.
 fn ended(status: &Status) -> String {
     let name = name(status);
     format!("{name}: the process ended before its window closed")

@@ -1,4 +1,4 @@
-//! Reads captured windows from the records of the processes.
+//! Reads the windows that were captured from the records of the processes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use crate::chosen::Chosen;
 use crate::live::record::reachable;
 use crate::{failure, output, processes};
 
-/// The windows that were captured so far: by the record of their process, the file that holds them all, and their
-/// first iterations.
+/// The windows that were captured so far. The key is the record's path in its process. The value is the file to read
+/// (the record, or its latest copy) and the first iteration of each window.
 #[derive(Default)]
 pub struct Windows {
     of: BTreeMap<PathBuf, (PathBuf, Vec<u64>)>,
-    /// Include the iterations before each window.
+    /// True if the report includes the iterations before each window, which the flight recorder kept.
     past: bool,
 }
 
@@ -26,7 +26,7 @@ impl Windows {
         self.of.is_empty()
     }
 
-    /// The processes, each with all of its windows.
+    /// Returns the processes as their records show them, each with all of its captured windows.
     ///
     /// # Errors
     /// A record can no longer be read.
@@ -45,10 +45,10 @@ impl Windows {
     }
 }
 
-/// Reads the captured windows, and copies the records if the user asked for that.
+/// Reads the captured windows, after copying the records if the user asked for that.
 ///
 /// # Errors
-/// A copy cannot be made.
+/// A record cannot be copied.
 pub fn read(all: &[Captured], wanted: &Wanted, windows: &mut Windows) -> Result<Vec<Read>> {
     windows.past = wanted.past;
     let mut read = Vec::new();
@@ -115,7 +115,8 @@ fn copy(file: &Path, folder: &Path, captured: &Captured) -> Result<PathBuf> {
     Ok(to)
 }
 
-/// The process with only the windows that begin with these iterations and, with `past`, those right before them.
+/// Reads a record with only the windows that begin with these iterations. With `past`, also the windows right before
+/// them.
 fn read_windows(file: &Path, firsts: &[u64], past: bool) -> Result<Read> {
     let chosen = Chosen::new(processes::open(file, "reading")?, firsts, past)?;
     Ok(Read::read(file.to_owned(), &chosen)?)

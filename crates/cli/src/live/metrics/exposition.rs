@@ -1,4 +1,4 @@
-//! The Prometheus text format: a description of each metric, and its value for each process.
+//! Writes the Prometheus text format: a description of each metric, and its value for each process.
 
 use std::fmt::Write;
 
@@ -6,30 +6,31 @@ use tllmprof_control::{Phase, Status, Times};
 
 use crate::live::record::Figures;
 
-/// A process, and the figures of its record.
+/// A process's status, and the figures of its record (`None` if no record can be read).
 pub struct ProcessFigures {
     pub status: Status,
     pub figures: Option<Figures>,
 }
 
-/// A metric family.
+/// A metric family: metrics with one name and one description.
 pub struct Family {
     pub name: &'static str,
     help: &'static str,
     of: Of,
 }
 
-/// The source of a metric's value; a process without a value has no line.
+/// The type of a metric, and the function that gives its value. A process for which that returns
+/// `None` gets no line.
 enum Of {
     Counter(fn(&ProcessFigures) -> Option<u64>),
     Gauge(fn(&ProcessFigures) -> Option<u64>),
-    /// A gauge in nanoseconds; shown in seconds.
+    /// A gauge. The function returns nanoseconds, which are shown in seconds.
     Seconds(fn(&ProcessFigures) -> Option<u64>),
-    /// A histogram of iteration times by phase, in seconds.
+    /// A histogram of iteration times, in seconds, for each phase.
     Durations,
-    /// A constant 1, with facts about the process as labels.
+    /// The constant 1, with facts about the process as labels.
     Info,
-    /// Number of processes.
+    /// The number of processes.
     Count,
 }
 
@@ -97,7 +98,7 @@ pub const FAMILIES: [Family; 12] = [
     },
 ];
 
-/// The metrics of these processes.
+/// Returns the metrics of these processes as text.
 pub fn text(seen: &[ProcessFigures]) -> String {
     let mut out = String::new();
     for family in &FAMILIES {
@@ -153,7 +154,7 @@ impl Family {
         out
     }
 
-    /// The names of its lines.
+    /// The metric names of the family's lines.
     #[cfg(test)]
     fn names(&self) -> Vec<String> {
         match self.of {
@@ -165,7 +166,7 @@ impl Family {
     }
 }
 
-/// Writes a histogram for each phase.
+/// Writes the lines of a histogram for each phase.
 fn write_durations(out: &mut String, name: &str, labels: &str, times: &Times) -> std::fmt::Result {
     for taken in &times.phases {
         let phase = escaped(taken.phase.as_deref().unwrap_or("unknown"));
@@ -199,7 +200,7 @@ fn labels(status: &Status) -> String {
     )
 }
 
-/// Escapes a text for the value of a label.
+/// Escapes a text for use as the value of a label.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")
@@ -241,7 +242,7 @@ mod tests {
              tllmprof_iterations_total{{pid=\"8\",{labels}}} 50\n"
         );
         assert!(text.contains(&expected), "{text}");
-        // Without a record nothing is known.
+        // The figures that come from a record are missing, because there is none.
         assert!(
             !text.contains("seconds") && !text.contains("collections"),
             "{text}"
@@ -296,7 +297,7 @@ mod tests {
         assert_eq!(lines("unknown")[4..], ["sum } 0.005", "count } 5"]);
     }
 
-    /// Collects the queries of a dashboard.
+    /// Collects the queries of a Grafana dashboard, which is JSON.
     fn queries(value: &Value, found: &mut Vec<String>) {
         match value {
             Value::Object(all) => {

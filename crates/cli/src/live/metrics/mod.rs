@@ -1,7 +1,7 @@
-//! `tllmprof serve-metrics`: figures of running processes, for Prometheus.
+//! `tllmprof serve-metrics`: serves figures of running processes to Prometheus.
 //!
-//! Each scrape asks the processes over their sockets and reads the headers of their records; no state is kept between
-//! scrapes. [`exposition`] writes the text.
+//! Each scrape asks the processes over their control sockets, and reads the headers of their records. No state is kept
+//! between scrapes. [`exposition`] writes the text.
 
 mod exposition;
 
@@ -66,7 +66,7 @@ fn answer(request: Request) {
     if let Ok(header) = Header::from_bytes("Content-Type", TEXT) {
         response.add_header(header);
     }
-    // The client may have disconnected.
+    // An error is ignored, because the client may have disconnected.
     let _ = request.respond(response);
 }
 

@@ -1,7 +1,7 @@
-//! `tllmprof top`: shows running processes on the terminal, once a second.
+//! `tllmprof top`: shows running processes on the terminal, updated once a second.
 //!
-//! One thread asks the processes ([`watched`]), another captures or stops when a key requests it ([`orders`]), and the
-//! main thread draws their results ([`view`]) and reads keys ([`screen`]).
+//! One thread asks the processes for their state ([`watched`]). Another carries out the captures and stops that keys
+//! request ([`orders`]). The main thread reads keys ([`screen`]) and draws ([`view`]).
 
 mod orders;
 mod screen;
@@ -29,9 +29,9 @@ use screen::{Key, Screen};
 use view::View;
 use watched::{Row, Watched};
 
-/// Interval at which processes are asked.
+/// Interval at which the processes are asked for their state.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// Longest delay until a key or a signal is handled.
+/// The longest delay until a key or a signal is handled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
@@ -60,10 +60,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints tables until the reader closes the pipe.
+/// Prints a table each second: `count` tables, or until the reader closes the pipe.
 fn print(mut watched: Watched, count: Option<u64>) -> io::Result<()> {
     let mut printed = 0;
-    // A rate needs two samples.
+    // Rates need two samples, and this is the first.
     watched.look();
     while count.is_none_or(|count| printed < count) {
         thread::sleep(BETWEEN);
@@ -80,10 +80,10 @@ fn print(mut watched: Watched, count: Option<u64>) -> io::Result<()> {
     Ok(())
 }
 
-/// Messages from other threads to the one that draws.
+/// A message from another thread to the main thread, which draws.
 enum Event {
     Rows(Vec<Row>),
-    /// The result of an order; empty if there is nothing to show.
+    /// The windows that an order captured. Empty if the order was to stop or it failed.
     Done(Vec<Captured>),
 }
 
@@ -104,7 +104,7 @@ fn live(watched: Watched) -> Result<()> {
     Ok(())
 }
 
-/// The signal that ends the command, once one has arrived; 0 before.
+/// Returns the number of the signal that is to end the command, or 0 as long as none has arrived.
 fn heard() -> Result<Arc<AtomicUsize>> {
     let heard = Arc::new(AtomicUsize::new(0));
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
@@ -115,7 +115,7 @@ fn heard() -> Result<Arc<AtomicUsize>> {
     Ok(heard)
 }
 
-/// Asks the processes as long as the receiver exists.
+/// Asks the processes for their state once per interval, until the main thread drops the receiver.
 fn ask(mut watched: Watched, to: &Sender<Event>) {
     loop {
         let since = Instant::now();
@@ -126,7 +126,7 @@ fn ask(mut watched: Watched, to: &Sender<Event>) {
     }
 }
 
-/// Draws and reads keys until a key or a signal ends it.
+/// The main loop: draws and reads keys until a key or a signal ends the command.
 fn follow(
     screen: &Screen,
     events: &Receiver<Event>,

@@ -1,4 +1,4 @@
-//! Orders that keys give, executed one at a time on a thread of their own.
+//! Orders: captures and stops that the user requests with keys. A separate thread carries out one order at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,10 +16,10 @@ use crate::live::sockets::{self, Process};
 use crate::live::stop::stop;
 use crate::{failure, output};
 
-/// Time within which a running capture has to stop at the end.
+/// Time that a running capture gets to stop when the command ends.
 const LEAVE: Duration = Duration::from_secs(2);
 
-/// Identity of a process: two containers may use the same process numbers.
+/// Identifies a process. The number is not enough, because two containers may use the same process numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Id {
     host: String,
@@ -35,7 +35,7 @@ impl Id {
     }
 }
 
-/// Summary of the iterations in a captured window.
+/// A summary of the iterations in a captured window.
 #[derive(Clone, Debug, Default)]
 pub struct Captured {
     pub pid: u32,
@@ -43,16 +43,16 @@ pub struct Captured {
     pub window: (u64, u64),
     /// Median iteration time, in nanoseconds.
     pub p50: Option<u64>,
-    /// Shares of the iterations' time: GPU work, waits for the GPU, garbage collections, waits for the GIL. `None` if
-    /// that is not recorded.
+    /// The GPU's working time as a share of the iterations' time. `waits`, `collections` and `gil` below are shares
+    /// too: waits for the GPU, garbage collections, and waits for the GIL. `None` if it was not recorded.
     pub gpu: Option<f64>,
-    /// Number of iterations, and the number of those whose GPU time is known.
+    /// Number of iterations, and number of iterations whose GPU time is known.
     pub iterations: u64,
     pub timed: u64,
     pub waits: Option<f64>,
     pub collections: Option<f64>,
     pub gil: Option<f64>,
-    /// Average number of requests and tokens in a batch.
+    /// Mean number of requests and of tokens in a batch.
     pub batch: Option<(f64, f64)>,
 }
 
@@ -87,14 +87,14 @@ impl Captured {
     }
 }
 
-/// The message during a capture.
+/// Returns the message that is shown during a capture.
 pub fn capturing() -> String {
     format!("capturing {STEPS} iterations")
 }
 
 pub struct Orders {
     to: Sender<Event>,
-    /// Stops the running capture.
+    /// The number of requests to stop the capture that is running.
     interrupts: Arc<AtomicUsize>,
     running: Option<JoinHandle<()>>,
 }
@@ -122,7 +122,7 @@ impl Orders {
         });
     }
 
-    /// Closes the open windows of these processes; also ends a capture of this command.
+    /// Closes the open windows of these processes. If this command is capturing, stops that capture instead.
     pub fn stop(&mut self, of: Vec<Id>) {
         if self.running.is_some() {
             self.interrupts.store(1, Ordering::Relaxed);
@@ -142,17 +142,17 @@ impl Orders {
                 output::say(format_args!("{}", failure::text(&error)));
                 Vec::new()
             });
-            // At the end the receiver may be gone.
+            // An error is ignored: when the command ends, the receiver may already be gone.
             let _ = to.send(Event::Done(done));
         }));
     }
 
-    /// Notes that the last order is done.
+    /// Notes that the last order has been carried out.
     pub fn are_done(&mut self) {
         self.running = None;
     }
 
-    /// Stops the running capture, if any, and waits for it, at most [`LEAVE`].
+    /// Stops the capture that is running, if any, and waits for its end for at most [`LEAVE`].
     pub fn leave(&mut self) {
         self.interrupts.store(1, Ordering::Relaxed);
         let until = Instant::now() + LEAVE;
@@ -165,7 +165,7 @@ impl Orders {
     }
 }
 
-/// Opens separate connections to these processes.
+/// Opens connections to these processes that are separate from the ones that update the screen.
 fn find(of: &[Id]) -> Result<Vec<Process>> {
     let mut found = sockets::listening();
     found.retain(|process| of.contains(&Id::from_status(&process.status)));

@@ -1,4 +1,4 @@
-//! The terminal: set up, drawn on, and restored however the command ends.
+//! The terminal as a full screen: sets it up, draws on it, and restores it in whatever way the command ends.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -21,9 +21,10 @@ use crate::manners::spelled;
 #[path = "../../../../../tests/common/terminal.rs"]
 mod terminal;
 
-/// The terminal while this command uses it. It is restored on drop, and before a panic is reported.
+/// The terminal while this command uses it. Dropping this value restores the terminal. A panic also restores it, before
+/// the panic's message is printed.
 pub struct Screen {
-    /// The size of the screen, and the bytes that were written last.
+    /// The size of the screen and the bytes that were last written to it.
     drawn: RefCell<((u16, u16), Vec<u8>)>,
 }
 
@@ -38,6 +39,8 @@ pub enum Key {
 }
 
 impl Screen {
+    /// Switches the terminal to a full screen that reads single keys.
+    ///
     /// # Errors
     /// Standard output is not a terminal, or its mode cannot be set.
     pub fn enter() -> io::Result<Self> {
@@ -54,10 +57,11 @@ impl Screen {
         Ok(screen)
     }
 
-    /// The key that is pressed within that time, if it has a meaning. Returns early if the size changes.
+    /// Waits up to `within` for a key. Returns `None` if the key has no meaning, the time is over, or the screen's size
+    /// changed.
     ///
     /// # Errors
-    /// The terminal is gone.
+    /// The terminal no longer exists.
     pub fn key(&self, within: Duration) -> io::Result<Option<Key>> {
         if !event::poll(within)? {
             return Ok(None);
@@ -81,10 +85,10 @@ impl Screen {
         })
     }
 
-    /// Writes the screen if it has changed.
+    /// Draws the screen if its contents have changed.
     ///
     /// # Errors
-    /// The terminal is gone.
+    /// The terminal no longer exists.
     pub fn draw(&self, view: &View) -> io::Result<()> {
         let (width, height) = size()?;
         let mut out = Vec::new();
@@ -119,9 +123,9 @@ impl Drop for Screen {
     }
 }
 
-/// Restores the terminal; calling it twice is harmless.
+/// Restores the terminal. A second call is harmless.
 fn restore() {
-    // An error means that the terminal is gone.
+    // An error means that the terminal no longer exists, so there is nothing to restore.
     let _ = disable_raw_mode();
     let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
 }
@@ -159,7 +163,7 @@ mod tests {
         assert!(terminal::is_as_a_shell_has_it(&slave));
         drop(slave);
         let mut written = Vec::new();
-        // Reading from a closed terminal ends with an error.
+        // Once the other end is closed, reading from a pseudo-terminal ends with an error instead of an end of file.
         let _ = master.read_to_end(&mut written);
         let written = String::from_utf8_lossy(&written);
         let place = |what: &str| written.find(what).unwrap_or_else(|| panic!("{written:?}"));

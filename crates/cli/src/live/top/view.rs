@@ -1,4 +1,4 @@
-//! The contents of the screen.
+//! The contents of the full screen, as lines of text.
 
 use std::collections::VecDeque;
 
@@ -9,22 +9,22 @@ use super::orders::{Captured, Id, capturing};
 use super::watched::Row;
 use crate::live::shown::{self, or_dash};
 
-/// Number of messages that are shown.
+/// The largest number of messages that are shown.
 const MESSAGES: usize = 4;
 const KEYS: &str = "q quit   c capture 50 iterations   s stop   arrows select, ESC all";
 
 #[derive(Default)]
 pub struct View {
     rows: Vec<Row>,
-    /// The selected process; `None`: all.
+    /// The selected process. `None` means that all processes are selected.
     selected: Option<Id>,
     captured: Vec<Captured>,
     messages: VecDeque<String>,
-    /// Index of the first visible row.
+    /// The index of the first row that is visible, if not all rows fit on the screen.
     top: std::cell::Cell<usize>,
 }
 
-/// A line of the screen, and whether it is highlighted.
+/// A line of the screen, and true if it is highlighted.
 pub type Line = (String, bool);
 
 impl View {
@@ -35,7 +35,8 @@ impl View {
         }
     }
 
-    /// Ends an order. Of the captured windows, the latest of each process is shown.
+    /// Notes the end of an order. Of the captured windows, only the latest one of each process
+    /// stays on the screen.
     pub fn finish_order(&mut self, captured: Vec<Captured>) {
         let begun = capturing();
         self.messages.retain(|line| *line != begun);
@@ -67,7 +68,7 @@ impl View {
         self.selected = row.map(|row| Id::from_status(&row.status));
     }
 
-    /// Moves the selection up; from the first row it moves to all rows.
+    /// Moves the selection up by one row. From the first row it moves to all processes.
     pub fn up(&mut self) {
         self.select(self.place().and_then(|place| place.checked_sub(1)));
     }
@@ -81,7 +82,7 @@ impl View {
         self.selected = None;
     }
 
-    /// The processes that an order is for.
+    /// Returns the selected processes, to which the next order applies.
     pub fn selected(&self) -> Vec<Id> {
         match &self.selected {
             Some(selected) => vec![selected.clone()],
@@ -93,7 +94,7 @@ impl View {
         }
     }
 
-    /// The lines of a screen of that height.
+    /// Returns the lines for a screen of this height.
     pub fn lines(&self, height: usize) -> Vec<Line> {
         let count = self.rows.len();
         let selected = self.place();
@@ -122,7 +123,7 @@ impl View {
             below.push(String::new());
             below.extend(self.messages.iter().cloned());
         }
-        // The rows get the remaining lines, but at least half of the screen.
+        // The process rows get the lines that remain, but at least half of the screen.
         let room = height.saturating_sub(lines.len() + 2);
         let room = room
             .saturating_sub(below.len())
@@ -150,7 +151,7 @@ impl View {
     }
 }
 
-/// The processes as a table with a header.
+/// Returns the processes as a table with a header.
 pub fn table(rows: &[Row]) -> String {
     let mut cells = vec![
         [
@@ -270,7 +271,8 @@ mod tests {
         );
         assert!(screen.iter().any(|line| line == "a message"), "{screen:?}");
         assert_eq!(view.selected(), [Id::from_status(&row(15).status)]);
-        // The selection stays while other processes go; once the selected one goes, all are selected.
+        // The selection stays when other processes end. When the selected process ends, all are
+        // selected.
         view.show((10..=20).map(row).collect());
         assert_eq!(view.selected(), [Id::from_status(&row(15).status)]);
         view.show((16..=20).map(row).collect());
@@ -308,7 +310,7 @@ mod tests {
             "{screen}"
         );
         assert!(!screen.contains("5-9 "), "{screen}");
-        // Any selection has to be visible, however small the screen is.
+        // The selected row has to be visible on a screen of any height.
         view.show((1..=20).map(row).collect());
         for _ in 0..22 {
             for height in 0..12 {

@@ -1,4 +1,4 @@
-//! The watched processes: asked once a second, each over a connection that stays open.
+//! The processes that `top` shows. Each is asked once a second, over a connection that stays open.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -13,13 +13,13 @@ use crate::live::record::Figures;
 use crate::live::sockets::{self, Process};
 use crate::live::targets::Targets;
 
-/// Number of samples over which rates and durations are computed.
+/// The largest number of samples over which rates and durations are computed.
 const MAX_SAMPLES: usize = 6;
-/// Shortest time for which a rate is computed, in nanoseconds.
+/// The shortest time between two samples for which a rate is computed, in nanoseconds.
 const SHORTEST: u64 = 100_000_000;
-/// Number of missing answers after which a process is not asked again.
+/// A process that owes this number of answers is not asked again until it answers.
 const MAX_OWED: u32 = 5;
-/// Interval at which new processes are searched.
+/// Interval at which new processes are searched for.
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// A row of the table: one process.
@@ -28,29 +28,30 @@ pub struct Row {
     pub status: Status,
     /// Iterations per second.
     pub rate: Option<f64>,
-    /// Quantiles of the latest iterations outside windows, in nanoseconds; if there are none, of all iterations
-    /// outside windows.
+    /// Quantiles of the times of the latest iterations outside windows, in nanoseconds. If there are no such
+    /// iterations, the quantiles are those of all iterations outside windows.
     pub p50: Option<u64>,
     pub p99: Option<u64>,
-    /// Per second.
+    /// Waits for the GPU, garbage collections, and changes of the GIL's holder, each per second.
     pub waits: Option<f64>,
     pub collections: Option<f64>,
     pub handoffs: Option<f64>,
-    /// GPU time as a share of the time inside the windows that closed recently; if none did, of all windows so far.
+    /// GPU time as a share of the iterations' time inside the windows that closed recently. If no window did, inside
+    /// all windows so far.
     pub gpu: Option<f64>,
 }
 
 pub struct Watched {
     processes: Vec<One>,
-    /// The time of the next search for new processes; `None` if the user named the processes.
+    /// The time of the next search for new processes. `None` if the user named the processes.
     next: Option<Instant>,
 }
 
 struct One {
     process: Process,
-    /// Number of answers that it owes. A busy process may answer late.
+    /// Number of requests that the process has not answered yet. A busy process may answer late.
     owes: u32,
-    /// Samples, the latest last.
+    /// The latest samples, in the order of time.
     looks: VecDeque<Look>,
 }
 
@@ -60,6 +61,8 @@ struct Look {
 }
 
 impl Watched {
+    /// Begins to watch the selected processes.
+    ///
     /// # Errors
     /// A named process does not listen.
     pub fn new(targets: &Targets) -> Result<Self> {
@@ -87,7 +90,7 @@ impl Watched {
         self.processes.sort_by(order);
     }
 
-    /// Reads the state of all processes and returns a row for each. Processes that have ended are removed.
+    /// Asks all processes for their state, and returns a row for each. Processes that have ended are removed.
     pub fn look(&mut self) -> Vec<Row> {
         if self.next.is_some_and(|next| Instant::now() >= next) {
             self.next = Some(Instant::now() + AGAIN);
@@ -100,7 +103,7 @@ impl Watched {
             self.add(new);
         }
         for one in self.processes.iter_mut().filter(|one| one.owes < MAX_OWED) {
-            // A failure shows when the answer is read.
+            // An error is ignored here, because reading the answer also fails then.
             let _ = one.process.connection.ask(&Request::Status);
             one.owes += 1;
         }
@@ -117,7 +120,7 @@ impl Look {
 }
 
 impl One {
-    /// Reads the answers of the process. Returns whether it still exists.
+    /// Reads the answers that have arrived. Returns whether the process still exists.
     fn hear(&mut self) -> bool {
         while self.owes > 0 {
             match self.process.connection.next() {
@@ -165,7 +168,8 @@ impl One {
             row.waits = a_second(before.waits(), figures.waits());
             row.collections = counted(Figures::collections);
             row.handoffs = counted(Figures::handoffs);
-            // GPU times arrive late while a window is open; the last of them arrive when it closes.
+            // While a window is open, GPU times arrive late. The last ones arrive when the window closes. So a share is
+            // computed only if no window was open at the first and the last sample.
             let has_open = [first, last]
                 .iter()
                 .any(|look| look.status.phase != Phase::Armed);
