@@ -1,6 +1,6 @@
-//! Keeps files of `/proc` about the followed threads open. Each is opened once in a window. If the sampler
-//! opened and closed descriptors more often, files of the host could get numbers that the host does
-//! not expect.
+//! Keeps files of `/proc` about the followed threads open. Each is opened once in a window. If the
+//! sampler opened and closed descriptors more often, files of the host could get numbers that the
+//! host does not expect.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

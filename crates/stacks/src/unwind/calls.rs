@@ -82,8 +82,8 @@ fn jumps_to(stub: usize) -> Option<usize> {
     entry([a, b, c, d], stub.wrapping_add(length))
 }
 
-/// Returns the function address in a table entry. `distance` is relative
-/// to the address `behind`.
+/// Returns the function address in a table entry. `distance` is the signed distance of the entry
+/// from the end of the instruction that uses it.
 #[cfg(target_arch = "x86_64")]
 fn entry(distance: [u8; 4], behind: usize) -> Option<usize> {
     bytes(relative(distance, behind)).map(usize::from_le_bytes)
