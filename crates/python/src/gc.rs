@@ -113,7 +113,7 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static CALLBACKS: Held = Held::none();
-    /// Our callback in this list.
+    /// Our callback in `gc.callbacks`.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static OURS: Held = Held::none();
@@ -128,24 +128,24 @@ lifecycle::global! {
     #[fork(reset)]
     #[restart(reset)]
     static BEFORE: AtomicU64 = AtomicU64::new(UNKNOWN);
-    /// The time of the next check of the list, in ns.
+    /// The time of the next check of `gc.callbacks`, in ns.
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    /// True if the program has removed our callback from the list.
+    /// True if the program has removed our callback from `gc.callbacks`.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_GONE: AtomicBool = AtomicBool::new(false);
 }
 
 const UNKNOWN: u64 = u64::MAX;
-/// The shortest time between two checks of the list, in ns.
+/// The shortest time between two checks of `gc.callbacks`, in ns.
 const CHECK_INTERVAL_NS: u64 = 20_000_000;
 
 static CALLBACK: MethodDef = MethodDef::with_tuple(c"tllmprof_gc", callback);
 
-/// Adds our callback to the interpreter's list. Returns `None` if the interpreter has no `gc`
-/// module.
+/// Adds our callback to the interpreter's list `gc.callbacks`. Returns `None` if the interpreter
+/// has no `gc` module.
 pub fn install(py: Python<'_>) -> Option<()> {
     NAMES.get_or_init(|| Box::new(CollectionNames::new()));
     let callbacks = py.import_unseen(c"gc")?.attr(c"callbacks")?;
@@ -175,8 +175,8 @@ pub fn wants(event: &[u8]) -> bool {
     matches!(event, b"import" | b"open") && now() >= NEXT.load(Ordering::Relaxed)
 }
 
-/// Checks that our callback is still in the list, and notes if it is not. At the end of the main
-/// interpreter (`is_last`), also counts the collections that were missed.
+/// Checks that our callback is still in `gc.callbacks`, and notes if it is not. At the end of the
+/// main interpreter (`is_last`), also counts the collections that were missed.
 pub fn check(py: Python<'_>, is_last: bool) -> Option<()> {
     NEXT.store(now() + CHECK_INTERVAL_NS, Ordering::Relaxed);
     let callbacks = CALLBACKS.get(py).filter(|_| py.interpreter() == 0)?;
@@ -210,7 +210,8 @@ pub fn report_unseen() {
     }
 }
 
-/// Removes our callback from the interpreter's list. This runs no code of the program.
+/// Removes our callback from the interpreter's list `gc.callbacks`. This runs no code of the
+/// program.
 pub fn uninstall<'py>(py: Python<'py>) -> Option<()> {
     if py.interpreter() == 0 {
         drop((CALLBACKS.take(py), OURS.take(py)));

@@ -19,7 +19,7 @@ use tllmprof_platform::thread::{self, Part};
 use tllmprof_sync::Published;
 
 lifecycle::global! {
-    /// Slots that no thread has used yet.
+    /// Thread slots that no thread has used yet.
     #[fork(keep = "places are inherited")]
     #[restart(keep)]
     static SPARE: Spare<Thread> = Spare::none();
@@ -28,7 +28,7 @@ lifecycle::global! {
     #[restart(keep)]
     static ERA: AtomicU32 = AtomicU32::new(0);
 }
-/// Number of slots that are allocated at a time.
+/// Number of thread slots that are allocated at a time.
 const SLOTS_PER_BATCH: usize = 32;
 
 /// The state of a thread. It is aligned to whole cache lines, because threads that take the GIL in

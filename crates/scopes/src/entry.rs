@@ -27,7 +27,8 @@ pub struct OpenScope {
     pub mark: Cell<u32>,
     pub place: Cell<usize>,
     pub value: Cell<usize>,
-    /// For code that several scopes share: returns the innermost part of the current scope.
+    /// Set for code that several scopes share. Its method `now` returns the innermost part of the
+    /// current scope.
     pub within: Cell<Option<&'static dyn Within>>,
 }
 

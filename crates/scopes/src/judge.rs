@@ -88,7 +88,7 @@ pub fn judge(replayed: &Replayed) {
             graph,
         };
         // The event is valid for the kernels up to this time. If CUPTI is attached again, it may
-        // reuse the number for another graph.
+        // reuse the graph's number for another one.
         recorder::latest(&Event::new(recorder::ticks(), 0, what));
     }
     graphs::with_all(graphs::Graphs::forget_gone);

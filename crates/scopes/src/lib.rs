@@ -47,7 +47,7 @@ pub fn are_asked_for(settings: &Settings) -> bool {
     settings.layers && tllmprof_recorder::is_asked_for(settings)
 }
 
-/// Returns true if scopes are followed.
+/// Returns true if the library keeps track of scopes in this process.
 #[inline]
 pub fn are_on() -> bool {
     looks_for(Looks::Scopes)

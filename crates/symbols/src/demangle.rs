@@ -49,8 +49,8 @@ fn rust(name: &[u8]) -> Option<String> {
     Some(out.0)
 }
 
-/// Returns true if the name ends with the hash of a legacy Rust name. The Rust
-/// demangler would accept many C++ names, too, but show them less well.
+/// Returns true if the name ends with the hash of a legacy Rust name. The Rust demangler would
+/// accept many C++ names, too, but show them less well.
 fn is_rust_legacy(name: &str) -> bool {
     let Some(end) = name.rfind("17h").map(|hash| &name[hash + 3..]) else {
         return false;

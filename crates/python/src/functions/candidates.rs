@@ -94,7 +94,7 @@ fn is_named<'py>(
     if let Some(root) = root {
         each_below(root, &parts[1..], &mut compare);
     } else if parts.len() == 1 {
-        return true; // pickled by value: its globals hold only the names that it uses
+        return true; // pickled by value: its globals may lack its own name
     } else if let Some(first) = first(code) {
         let class = if first.is_class() {
             Some(first)

@@ -36,7 +36,7 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static EVALUATE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// True if our evaluator could not be installed because another tool's was in place.
+    /// True if our frame evaluator could not be installed because another tool's was in place.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static IS_MISSING: AtomicBool = AtomicBool::new(false);

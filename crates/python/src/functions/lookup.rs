@@ -14,7 +14,8 @@ pub fn imported<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
     py.imported(&CString::new(name).ok()?)
 }
 
-/// Calls `act` for each function whose name is `parts`, among the code objects nested in `code`.
+/// Calls `act` for the code object of each function whose qualified name has these `parts`, among
+/// those nested in `code`.
 pub fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Object<'py>)) {
     let Some((part, rest)) = parts.split_first() else {
         if is_function(code) {

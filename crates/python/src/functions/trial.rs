@@ -36,7 +36,8 @@ def run():
     steps(token).close()
 ";
 
-/// The events that a call of [`SOURCE`]'s `run` causes if the layout is right.
+/// The events that a call of [`SOURCE`]'s `run` causes if the layout is right. Each line is for one
+/// function of [`SOURCE`] or one generator.
 const WANTED: &[SeenEvent] = {
     use SeenEvent::{Begins, Ends, GoesOn, Yields};
     &[
