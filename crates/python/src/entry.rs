@@ -53,7 +53,7 @@ pub fn has_gil() -> bool {
     attached::api().is_some_and(|api| api.runs() && api.has_gil())
 }
 
-/// Counts a thread as inside the entry, from `begin` until it is dropped.
+/// Counts a thread as inside the entry, from `begin` until this value is dropped.
 struct Flight<'a> {
     inside: &'a AtomicU32,
     closed: &'a AtomicBool,

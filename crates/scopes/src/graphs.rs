@@ -14,8 +14,8 @@ use crate::driver::{self, Inner, Shape};
 use crate::nodes::{CapturedGraph, Node, SeenNodes};
 use crate::paths;
 
-/// The most nodes of all graphs together, and the most graphs. A node takes 32 bytes, and up to 60
-/// while it is being captured.
+/// The most nodes that are stored for all graphs together, and the most graphs. A node takes 32
+/// bytes, and up to 60 while it is being captured.
 pub const MOST_NODES: usize = 1 << 20;
 const MOST_GRAPHS: u32 = (1 << 20) - 1;
 /// The longest wait of a call of the program for the lock. The lock is usually held for moments,
@@ -475,8 +475,8 @@ impl Graphs {
     fn within(&mut self, inner: &Inner) -> Result<Arc<CapturedGraph>, GraphState> {
         match self.instantiate(inner.graph, Some(&inner.shape)) {
             GraphOrigin::Captured(captured) => Ok(captured),
-            // No node of this inner graph was followed, although its outer graph was. All its own
-            // nodes are unseen.
+            // The library knows no node of this inner graph, although it knows the outer graph. All
+            // own nodes of the inner graph count as unseen.
             GraphOrigin::Not(GraphState::NotCaptured) => {
                 let inner_of: Result<Vec<_>, _> = inner
                     .shape

@@ -6,7 +6,6 @@
 //! call's return address is still in its place. The check works only on the thread's own stack. If
 //! a coroutine or a signal handler launches work from another stack while calls are open on this
 //! one, the scope is unknown.
-//! calls are open on this one, its scope is not known.
 
 use tllmprof_platform::{stack as machine, thread};
 

@@ -157,8 +157,8 @@ const _: () = assert!(size_of::<(usize, Node)>() * 3 / 2 <= 64);
 impl SeenNodes {
     pub fn add(&mut self, handle: usize, node: Node) {
         if self.0.len() == self.0.capacity() {
-            // Grow in smaller steps than `Vec` does, because there are many nodes and they stay for
-            // long.
+            // Grow in smaller steps than `Vec` does, because there are many nodes and they are kept
+            // for a long time.
             self.0.reserve_exact((self.0.len() / 2).max(16));
         }
         self.0.push((handle, node));

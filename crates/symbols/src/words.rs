@@ -221,7 +221,7 @@ const fn is_word(byte: u8) -> bool {
 /// Returns true if a demangler may add the word, or a longer word that contains it.
 fn is_generated(word: &[u8], whole_left: bool, whole_right: bool) -> bool {
     let digits = word.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    // Numbers, which may have the suffix of their type.
+    // Demanglers add numbers, with or without the suffix of their type.
     if word[digits..].len() <= 3 && word[digits..].iter().all(|b| b"uUlL".contains(b)) {
         return true;
     }
@@ -248,7 +248,7 @@ fn starts_with(text: &[u8], word: &[u8]) -> bool {
 
 /// Words that demanglers write for abbreviations in a mangled name. They are from the strings of
 /// `cpp_demangle` 0.5 (`src/ast.rs`) and `rustc-demangle` 0.1. Words that occur with a number are
-/// listed with it.
+/// listed together with the number.
 #[rustfmt::skip]
 const GENERATED: &[&str] = &[
     // Names for which Itanium mangling has abbreviations.

@@ -68,8 +68,8 @@ const SEEN_SLOTS: usize = 4096;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The modules that need no more work, as sorted address ranges. Either their GOT slot for
-    /// setting an evaluator leads to us, or they have no such slot.
+    /// The modules for which [`follow_setters`] has nothing more to do, as sorted address ranges.
+    /// Either their GOT slot for setting an evaluator leads to us, or they have no such slot.
     #[fork(free)]
     #[restart(reset)]
     static LED: Lock<Vec<(usize, usize)>> = Lock::new(Vec::new());

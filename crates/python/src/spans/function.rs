@@ -91,8 +91,8 @@ impl Function {
         }
     }
 
-    /// Gives the calls a range name and makes them steps. Each part that the function already has
-    /// stays.
+    /// Gives the calls a range name (`name`) and makes them steps (`step`). A name or step that the
+    /// function already has is kept.
     pub fn means(&self, name: Option<Name>, step: Option<StepOf>) {
         if let Some(name) = name {
             self.name.get_or_init(|| Box::new(name));

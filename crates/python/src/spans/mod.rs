@@ -165,8 +165,8 @@ impl Spans {
         })
     }
 
-    /// Drops a call whose end was not reported, because its frame now belongs to another call.
-    /// Returns true if there was one.
+    /// Drops a call whose end was never reported: its frame now belongs to another call. Returns
+    /// true if there was such a call.
     #[cold]
     fn drop_stale(&self, frame: usize) -> bool {
         let is_its = |entry: &OpenCallSlot| frame != 0 && entry.frame.get() == frame;

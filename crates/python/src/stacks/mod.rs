@@ -41,7 +41,7 @@ pub struct Ready {
 /// The reason why stacks cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// The interpreter does not publish its offsets.
+    /// The interpreter does not publish the offsets of its stack data.
     NotDescribed,
     /// A known stack was not read as expected, so the layout differs.
     OtherStacks,

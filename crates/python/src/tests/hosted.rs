@@ -1,7 +1,6 @@
 //! Runs tests inside a CPython. The test's process loads a libpython, finds it like the library
 //! does, and starts it. A process can load only one libpython, so the test is run again in a
 //! separate process for each version.
-//! same test again.
 
 use core::any::type_name;
 use core::ffi::{CStr, c_char, c_int, c_void};

@@ -185,8 +185,8 @@ impl Walk<'_> {
     }
 
     /// Finds the frame pointer of the running function by searching the stack for its return
-    /// address. A word that follows a direct call of this function is taken. If there is none, the
-    /// result is the first word after an indirect call from which the rest of the stack can be
+    /// address. Prefers an address right after a direct call of this function. If there is none,
+    /// takes the first address after an indirect call from which the rest of the stack can be
     /// unwound.
     fn find_frame(&mut self, function: usize, rule: Rule) -> Option<usize> {
         let from = self.registers.stack_pointer;

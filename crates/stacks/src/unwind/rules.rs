@@ -208,8 +208,8 @@ fn from_frame_pointer(
     (is_deref == lies_there).then_some(offset as isize)
 }
 
-/// The table entry for a code address, together with the data that it refers to, in the form of a
-/// section.
+/// The table entry for a code address, copied together with the data that it refers to, so that
+/// both can be read like a section.
 struct Entry {
     bytes: Vec<u8>,
     /// The offset in `bytes` at which the entry begins.
