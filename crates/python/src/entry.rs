@@ -18,8 +18,8 @@ use tllmprof_platform::log;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 
-/// The longest time that the end of the interpreter waits for the threads inside. The second limit
-/// applies while one of them writes a trace.
+/// The longest time that the end of the interpreter waits for threads that still run Python code of
+/// the library. The second limit applies while one of them writes a trace.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval at which the waiting thread checks again whether a trace is still being written.
@@ -121,7 +121,8 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         // the current state is another one.
         // SAFETY: the interpreter is loaded, and stays so while this thread is inside.
         let _taken = (!has_gil).then(|| EnsuredGil(api, unsafe { (api.gil_ensure)() }));
-        // SAFETY: the thread has the GIL until it is released.
+        // SAFETY: the thread holds the GIL at least until `_taken` is dropped, which is after `act`
+        // has returned.
         unsafe { Python::assume(api) }.quietly(act)
     }))
 }

@@ -253,7 +253,7 @@ pub fn hooks() -> [(&'static CStr, usize, usize); 4] {
 /// # Safety
 /// The arguments are valid for `pthread_cond_signal`.
 pub unsafe extern "C" fn signal(condition: *mut libc::pthread_cond_t) -> c_int {
-    // No panic leaves this function: `noted` contains it.
+    // No panic: `noted` catches panics.
     match FOLLOWED.part(condition.addr()) {
         Some((part, gil)) => noted(|thread| match part {
             ConditionRole::Taken => thread.holds.takes(gil),
@@ -302,7 +302,7 @@ pub unsafe extern "C-unwind" fn timed_wait(
     mutex: *mut libc::pthread_mutex_t,
     until: *const libc::timespec,
 ) -> c_int {
-    // No panic leaves this function: `noted` contains it.
+    // No panic: `noted` catches panics.
     if let Some((ConditionRole::Dropped, gil)) = FOLLOWED.part(condition.addr()) {
         noted(|thread| thread.holds.begins_to_wait(gil));
     }
@@ -318,7 +318,7 @@ pub unsafe extern "C-unwind" fn wait(
     condition: *mut libc::pthread_cond_t,
     mutex: *mut libc::pthread_mutex_t,
 ) -> c_int {
-    // No panic leaves this function: `noted` contains it.
+    // No panic: `noted` catches panics.
     let is_forced = matches!(
         FOLLOWED.part(condition.addr()),
         Some((ConditionRole::Taken, _))
@@ -341,7 +341,7 @@ pub unsafe extern "C-unwind" fn wait(
 /// # Safety
 /// The arguments are valid for `pthread_cond_destroy`.
 pub unsafe extern "C" fn destroy(condition: *mut libc::pthread_cond_t) -> c_int {
-    // No panic leaves this function: `noted` contains it.
+    // No panic: `noted` catches panics.
     if FOLLOWED.forget(condition.addr()) {
         // The thread that ends an interpreter holds the GIL until the GIL is destroyed, so the hold
         // ends here.

@@ -36,7 +36,7 @@ impl MethodDef {
         _: F,
     ) -> Self {
         unsafe extern "C" fn called<F: Fn(Python<'_>) + Copy + 'static>(_: Raw, _: Raw) -> Raw {
-            // No panic leaves this function: `reply` contains it.
+            // No panic: `reply` catches panics.
             // SAFETY: Python calls this function, so the thread holds the GIL. A value of type `F`
             // was passed to `without_args`.
             unsafe { reply(|py| the::<F>()(py)) }
@@ -53,7 +53,7 @@ impl MethodDef {
             _: Raw,
             args: Raw,
         ) -> Raw {
-            // No panic leaves this function: `reply` contains it.
+            // No panic: `reply` catches panics.
             // SAFETY: Python calls this function with a live tuple, so the thread holds the GIL. A
             // value of type `F` was passed to `with_tuple`.
             unsafe { reply_to(args, |py, args| the::<F>()(py, args)) }
@@ -71,7 +71,7 @@ impl MethodDef {
             own: Raw,
             _: Raw,
         ) -> Raw {
-            // No panic leaves this function: `reply` contains it.
+            // No panic: `reply` catches panics.
             // SAFETY: Python calls this function with the object that it is bound to, so the thread
             // holds the GIL. A value of type `F` was passed to `bound`.
             unsafe { reply_to(own, |py, own| the::<F>()(py, own)) }

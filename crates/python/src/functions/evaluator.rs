@@ -462,7 +462,7 @@ unsafe extern "C-unwind" fn evaluate<const SEARCHES: bool>(
     frame: Raw,
     throws: c_int,
 ) -> Raw {
-    // No panic leaves this function: `follow` contains it.
+    // No panic: `follow` catches panics.
     // SAFETY: from 3.9 on, the interpreter calls this function in place of its own evaluator, with
     // the same arguments. Each frame that it passes has a code object.
     unsafe {
@@ -483,7 +483,7 @@ unsafe extern "C-unwind" fn evaluate_in_3_11<const SEARCHES: bool>(
     frame: Raw,
     throws: c_int,
 ) -> Raw {
-    // No panic leaves this function: `is_short` and the evaluators contain it.
+    // No panic: `is_short` and the evaluators catch panics.
     // SAFETY: 3.11 calls this function in place of its own evaluator, with the same arguments.
     unsafe {
         if may_be_short() && is_short() {
@@ -547,7 +547,7 @@ unsafe extern "C-unwind" fn evaluate_in_3_8<const SEARCHES: bool>(
     frame: Raw,
     throws: c_int,
 ) -> Raw {
-    // No panic leaves this function: `follow` contains it.
+    // No panic: `follow` catches panics.
     let next = EVALUATE.load(Ordering::Relaxed);
     // SAFETY: CPython's own evaluator is stored before ours is installed, and has this type in 3.8.
     // The arguments are those that the interpreter passed.

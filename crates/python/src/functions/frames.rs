@@ -92,7 +92,7 @@ impl Layout {
         version.frames([&UNTIL_3_9, &IN_3_10, &IN_3_11])
     }
 
-    /// Returns the state of a frame, for [`Frame::state`].
+    /// Returns the result of [`Frame::state`] for a frame of this layout.
     ///
     /// # Safety
     /// `frame` is a frame of this layout that is about to be evaluated.
@@ -119,7 +119,7 @@ impl Layout {
         }
     }
 
-    /// Returns true if the frame has yielded, for [`Frame::has_yielded`].
+    /// Returns the result of [`Frame::has_yielded`] for a frame of this layout.
     ///
     /// # Safety
     /// `frame` is a generator's frame of this layout whose evaluation has ended.

@@ -27,7 +27,7 @@ pub const TAGS: usize = 0b111;
 /// A Python thread, identified by CPython's thread state and by its pthread id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Target {
-    /// The address of its `PyThreadState`.
+    /// The address of the thread's `PyThreadState`.
     pub state: usize,
     /// The result of `pthread_self` on the thread.
     pub id: usize,

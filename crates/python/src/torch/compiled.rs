@@ -75,7 +75,7 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(by = begins)]
     static MISSING: AtomicU8 = AtomicU8::new(0);
-    /// The namespace of `compiled.py`.
+    /// The Python namespace in which `compiled.py` was run; empty before that.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static NAMES: Held = Held::none();

@@ -75,7 +75,7 @@ lifecycle::global! {
 lifecycle::global! {
     stage: Sinks;
 
-    /// The namespace in which [`SOURCE`] was run.
+    /// The Python namespace in which [`SOURCE`] was run; empty before that.
     #[fork(reset)]
     #[restart(reset)]
     static NAMES: Held = Held::none();

@@ -39,7 +39,7 @@ lifecycle::global! {
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     static PATH: OnceBox<TracePath> = OnceBox::new();
-    /// The namespace of `profiler.py`. It is set once torch has been found.
+    /// The Python namespace in which `profiler.py` was run. It is set once torch has been found.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static NAMES: Held = Held::none();
