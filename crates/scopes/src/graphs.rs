@@ -33,7 +33,7 @@ lifecycle::global! {
     static MISSED: AtomicBool = AtomicBool::new(false);
 }
 
-/// A graph of the program.
+/// A CUDA graph of the program (`CUgraph`), as far as the library knows its nodes.
 #[derive(Debug)]
 struct ProgramGraph {
     nodes: Nodes,

@@ -255,7 +255,7 @@ const GENERATED: &[&str] = &[
     "std", "allocator", "basic_string", "string", "basic_istream", "basic_ostream", "basic_iostream",
     "istream", "ostream", "iostream", "char_traits", "nullptr_t", "anonymous", "namespace", "_GLOBAL_",
     "id", "objc_object", "abi",
-    // Types.
+    // Names of types and words in them.
     "void", "wchar_t", "bool", "char", "signed", "unsigned", "short", "int", "long", "__int128",
     "float", "double", "__float128", "_Float16", "_Float32", "_Float64", "_Float128", "_Float32x",
     "_Float64x", "_Float128x", "_BitInt", "_Accum", "_Fract", "_Sat", "char8_t", "char16_t", "char32_t",

@@ -51,15 +51,15 @@ pub struct Target {
 /// The source of a request for a function: a setting or a table of the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
-    /// `TLLMPROF_STEP`.
+    /// The rule in `TLLMPROF_STEP` names the function.
     Rule,
-    /// `TLLMPROF_PY_RANGES`.
+    /// `TLLMPROF_PY_RANGES` lists the function.
     Ranges,
-    /// The table of known engines' API functions.
+    /// The table of known engines' API functions contains the function.
     Api,
-    /// The tables of known engines' steps, and of their waits for requests.
+    /// A table of known engines' steps, or of their waits for requests, contains the function.
     Engine,
-    /// `TLLMPROF_BATCH`.
+    /// `TLLMPROF_BATCH` names the function.
     Batch,
 }
 
