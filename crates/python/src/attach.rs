@@ -173,7 +173,7 @@ pub fn lead_gil(to_us: bool) {
     });
 }
 
-/// Replaces `pthread_cond_init` in the interpreter's slot.
+/// Replaces `pthread_cond_init` in the interpreter's GOT slot.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_init`.
@@ -281,7 +281,8 @@ fn has_sub_interpreters(py: Python<'_>) -> bool {
 /// their next audit event. The calling thread is one of the library's own, and has held the GIL
 /// since it entered Python.
 pub fn switch(py: Python<'_>, thread: &Thread, is_wanted: bool) {
-    // While the interpreter starts, installing is too early. Its first audit event will do it.
+    // While the interpreter starts, installing is too early. Its first audit event will install the
+    // hooks.
     let is_up = py.quietly(|py| py.sys(c"stdout").is_some() && py.sys(c"stderr").is_some());
     if !is_wanted {
         threads::forget_calls();

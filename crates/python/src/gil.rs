@@ -248,7 +248,7 @@ pub fn hooks() -> [(&'static CStr, usize, usize); 4] {
     ]
 }
 
-/// Replaces `pthread_cond_signal` in the interpreter's slot.
+/// Replaces `pthread_cond_signal` in the interpreter's GOT slot.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_signal`.
@@ -293,7 +293,7 @@ fn noted(note: impl FnOnce(&Thread)) {
     });
 }
 
-/// Replaces `pthread_cond_timedwait` in the interpreter's slot.
+/// Replaces `pthread_cond_timedwait` in the interpreter's GOT slot.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_timedwait`.
@@ -310,7 +310,7 @@ pub unsafe extern "C-unwind" fn timed_wait(
     unsafe { pthread_cond_timedwait(condition, mutex, until) }
 }
 
-/// Replaces `pthread_cond_wait` in the interpreter's slot.
+/// Replaces `pthread_cond_wait` in the interpreter's GOT slot.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_wait`.
@@ -336,7 +336,7 @@ pub unsafe extern "C-unwind" fn wait(
     result
 }
 
-/// Replaces `pthread_cond_destroy` in the interpreter's slot.
+/// Replaces `pthread_cond_destroy` in the interpreter's GOT slot.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_destroy`.

@@ -60,8 +60,8 @@ pub struct Thread {
 // thread never interrupts the use of one.
 unsafe impl Sync for Thread {}
 
-/// Returns the calling thread's slot, and gives it one if needed. Returns `None` if there is no
-/// memory.
+/// Returns the calling thread's slot. A thread without one gets a slot now. Returns `None` if there
+/// is no memory.
 #[inline]
 pub fn current() -> Option<&'static Thread> {
     #[cfg(test)]

@@ -20,7 +20,8 @@ pub fn node_begins(frame: usize, handle: usize, per_thread: bool) {
     });
 }
 
-/// Called after the call. If it created a node, the node is assigned to the thread's current scope.
+/// Called after the call that [`node_begins`] announced. If that call created a node, the node is
+/// assigned to the thread's current scope.
 pub fn node_ends(frame: usize, handle: usize, per_thread: bool, made: Made, succeeded: bool) {
     let pending = stack::with(|open| (open.pending.take(), open.scope()));
     let Some(((begun, before), scope)) = pending else {

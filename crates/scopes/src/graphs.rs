@@ -18,8 +18,8 @@ use crate::paths;
 /// bytes, and up to 60 while it is being captured.
 pub const MOST_NODES: usize = 1 << 20;
 const MOST_GRAPHS: u32 = (1 << 20) - 1;
-/// The longest wait of a call of the program for the lock. The lock is usually held for moments,
-/// and longer only if CUPTI is slow to return a graph's number.
+/// The longest time that a call of the program waits for the lock of [`GRAPHS`]. The lock is
+/// usually held for moments, and longer only if CUPTI is slow to return a graph's number.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 lifecycle::global! {
