@@ -1,47 +1,50 @@
-//! The offsets of the data from which stacks and the holder of the GIL are read, in each version of CPython.
+//! The memory layout of the CPython data from which stacks and the holder of the GIL are read, in
+//! each version.
 //!
-//! Up to 3.12 the offsets are from CPython's headers, one row for each layout. From 3.13 on, `_PyRuntime`
-//! begins with a table of offsets (`_Py_DebugOffsets`), and the rows say where in it each one is. In both
-//! cases the library checks them on a known stack before it uses them.
+//! Up to 3.12, the offsets are from CPython's headers, with one table row for each layout. From
+//! 3.13 on, `_PyRuntime` begins with a table of offsets (`_Py_DebugOffsets`), and the rows contain
+//! the position of each offset in this table. In both cases, the library checks the offsets on a
+//! known stack before it uses them.
 
 #![forbid(unsafe_code)]
 
-/// The offsets from which a stack is read, in bytes.
+/// The offsets that are needed to read a stack, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     pub thread: ThreadLayout,
     pub frame: FrameLayout,
     pub code: CodeLayout,
     pub text: TextLayout,
-    /// The offset of an object's type.
+    /// The offset of the type in an object.
     pub kind: usize,
 }
 
-/// `PyThreadState`.
+/// Offsets in a `PyThreadState`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThreadLayout {
-    /// `thread_id`, which is what `pthread_self` returns.
+    /// `thread_id`, the result of `pthread_self` on the thread.
     pub id: usize,
     pub frame: Top,
-    /// `datastack_chunk`, if frames are in chunks.
+    /// `datastack_chunk`, the newest chunk of frames. `None` in versions that allocate each frame
+    /// as an object.
     pub chunk: Option<usize>,
 }
 
-/// The location of a thread's innermost frame.
+/// The location of the address of a thread's innermost frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Top {
     Here(usize),
-    /// In a structure on the C stack that the thread state points to.
+    /// In a structure on the C stack. The thread state points to this structure.
     Behind {
         pointer: usize,
         frame: usize,
     },
 }
 
-/// `PyFrameObject` or `_PyInterpreterFrame`.
+/// Offsets in a `PyFrameObject` or a `_PyInterpreterFrame`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameLayout {
-    /// The caller's frame.
+    /// The address of the caller's frame.
     pub previous: usize,
     pub code: usize,
     pub instruction: Instruction,
@@ -51,52 +54,55 @@ pub struct FrameLayout {
 /// The location of a frame's current instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Instruction {
-    /// An `int`: the index of the instruction. Each has `bytes` bytes.
+    /// The index of the instruction, an `int`. Each instruction has `bytes` bytes.
     Number { at: usize, bytes: usize },
     /// The address of the instruction.
     Address { at: usize },
 }
 
-/// The field that shows whether a frame belongs to the stack.
+/// The field that shows if a frame is still on the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
-    /// The frame is an object. The byte is `runs` while it is executed.
+    /// The frame is an object. The byte at `at` is `runs` while the frame is executed.
     Object { at: usize, runs: u8 },
-    /// The frame is in the thread's chunks, or in a generator. The byte is one of [`owner`].
+    /// The frame is in the thread's chunks, or in a generator. The byte at this offset is one of
+    /// [`owner`].
     Chunk { owner: usize },
 }
 
-/// The owners of a frame that is not an object.
+/// The values of the owner byte of a frame that is not an object.
 pub mod owner {
     pub const THREAD: u8 = 0;
     pub const GENERATOR: u8 = 1;
-    /// From this value on, frames are the interpreter's own, between C and Python: not a function's.
+    /// From this value on, a frame does not belong to a function: the interpreter uses it between C
+    /// and Python code.
     pub const NONE: u8 = 3;
 }
 
-/// `PyCodeObject`.
+/// Offsets in a `PyCodeObject`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CodeLayout {
     pub file: usize,
-    /// The qualified name; before 3.11, the plain name.
+    /// The qualified name. Before 3.11, the plain name.
     pub name: usize,
     pub line: usize,
 }
 
-/// `PyASCIIObject` and `PyCompactUnicodeObject`.
+/// Offsets in the structures of a str, `PyASCIIObject` and `PyCompactUnicodeObject`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TextLayout {
     pub length: usize,
     pub state: usize,
-    /// The first bit of the kind in the state. It has three bits; `compact` and `ascii` follow.
+    /// The number of the first of the three bits of `kind` in the state word. The bits `compact`
+    /// and `ascii` follow.
     pub kind: u32,
-    /// Offsets of the characters, of a text that is ASCII and of another one.
+    /// The offsets of the characters, in a text that is ASCII and in one that is not.
     pub ascii: usize,
     pub other: usize,
 }
 
-/// `_PyStackChunk`: the offsets of the chunk before, of its size, and of its frames. The first frame of a
-/// thread is one word after the beginning of its first chunk.
+/// Offsets in a `_PyStackChunk`: of the previous chunk, of the chunk's size, and of its frames. The
+/// first frame of a thread begins one word later.
 pub mod chunk {
     pub const PREVIOUS: usize = 0;
     pub const SIZE: usize = 8;
@@ -195,21 +201,24 @@ const IN_3_12: Layout = Layout {
     kind: OBJECT,
 };
 
-/// The offsets from which the threads of an interpreter and the holder of its GIL are found, in bytes.
+/// The offsets that are needed to find an interpreter's threads and the holder of its GIL, in
+/// bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThreadsLayout {
-    /// The first interpreter, in `_PyRuntime`.
+    /// The first interpreter in the list that `_PyRuntime` contains.
     pub interpreter: usize,
-    /// The first thread state, in an interpreter.
+    /// The first thread state in an interpreter's list.
     pub first: usize,
-    /// The next thread state, in a thread state.
+    /// The next thread state in the list.
     pub next: usize,
-    /// The kernel's number of a thread, in its state. Before 3.11 only `pthread_self` is known.
+    /// The kernel's id of the thread. `None` before 3.11, where only the result of `pthread_self`
+    /// is stored.
     pub native: Option<usize>,
     pub holder: Holder,
 }
 
-/// The location of the thread state that took the GIL last. A word after it says whether it still has it.
+/// The location of the address of the thread state that took the GIL last. A later word contains
+/// whether that thread still holds the GIL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Holder {
     InRuntime(usize),
@@ -231,7 +240,7 @@ const fn threads(
     }
 }
 
-/// The rows, from 3.8 to 3.12.
+/// The rows for 3.8 to 3.12.
 const THREADS: [ThreadsLayout; 5] = [
     threads(32, 8, None, Holder::InRuntime(1160)),
     threads(32, 8, None, Holder::InRuntime(360)),
@@ -247,7 +256,8 @@ impl ThreadsLayout {
         if let Some(known) = THREADS.get(row) {
             return Some(*known);
         }
-        // The next, in the structure of a thread state, and the GIL, in that of an interpreter.
+        // The positions of two offsets in the table: of the next thread state, and of the GIL in an
+        // interpreter.
         let (next, holder) = if minor == 13 { (21, 18) } else { (24, 19) };
         let VersionLayout::Described(table) = &ROWS[row.min(ROWS.len() - 1)] else {
             return None;
@@ -263,10 +273,10 @@ impl ThreadsLayout {
     }
 }
 
-/// The oldest version that has a row: 3.8.
+/// The oldest minor version that has a row.
 const OLDEST_MINOR: u32 = 8;
 
-/// The indices of the offsets in `_Py_DebugOffsets`, counted in words.
+/// The positions of the offsets in `_Py_DebugOffsets`, counted in words.
 struct OffsetIndices {
     frame: usize,
     id: usize,
@@ -335,10 +345,11 @@ const IN_3_15: OffsetIndices = OffsetIndices {
     ascii: 92,
 };
 
-/// The first bytes of the table, and the index of its word for builds without a GIL.
+/// The first bytes of `_Py_DebugOffsets`, and the position of the word that is 1 in builds without
+/// a GIL.
 const COOKIE: [u8; 8] = *b"xdebugpy";
 const FREE_THREADED: usize = 2;
-/// Number of words of the table that are read.
+/// Number of words of `_Py_DebugOffsets` that are read.
 pub const WORDS: usize = 96;
 
 enum VersionLayout {
@@ -346,7 +357,7 @@ enum VersionLayout {
     Described(OffsetIndices),
 }
 
-/// The rows, from 3.8 on.
+/// The rows from 3.8 on. Later versions use the last row.
 const ROWS: [VersionLayout; 8] = [
     VersionLayout::Known(UNTIL_3_9),
     VersionLayout::Known(UNTIL_3_9),
@@ -359,8 +370,8 @@ const ROWS: [VersionLayout; 8] = [
 ];
 
 impl Layout {
-    /// Returns the layout of CPython 3.`minor`. `words` reads the first words of `_PyRuntime`; if it returns `None`, or
-    /// they are not offsets, so does this.
+    /// Returns the layout of CPython 3.`minor`. `words` reads the first words of `_PyRuntime`.
+    /// Returns `None` if `words` does, or if they are not a table of offsets.
     pub fn for_minor(minor: u32, words: impl FnOnce() -> Option<[u64; WORDS]>) -> Option<Self> {
         let row = minor.checked_sub(OLDEST_MINOR)? as usize;
         match &ROWS[row.min(ROWS.len() - 1)] {
@@ -369,49 +380,49 @@ impl Layout {
         }
     }
 
-    /// Returns the number of bytes of a thread state to read.
+    /// Returns the number of bytes that have to be read of a thread state.
     pub fn thread_bytes(&self) -> usize {
         let (Top::Here(frame) | Top::Behind { pointer: frame, .. }) = self.thread.frame;
         word_end(&[self.thread.id, frame, self.thread.chunk.unwrap_or(0)])
     }
 
-    /// Returns the number of bytes of a frame to read.
+    /// Returns the number of bytes that have to be read of a frame.
     pub fn frame_bytes(&self) -> usize {
         let (Life::Object { at, .. } | Life::Chunk { owner: at }) = self.frame.life;
         word_end(&[self.frame.previous, self.frame.code, at & !7])
     }
 
-    /// Returns the number of bytes of a code object to read.
+    /// Returns the number of bytes that have to be read of a code object.
     pub fn code_bytes(&self) -> usize {
         word_end(&[self.code.file, self.code.name, self.code.line, self.kind])
     }
 
-    /// Returns the number of bytes of a text to read, without its characters.
+    /// Returns the number of bytes that have to be read of a text, without its characters.
     pub fn text_bytes(&self) -> usize {
         word_end(&[self.text.length, self.text.state, self.kind])
     }
 }
 
-/// Returns the end of the last of these words.
+/// Returns the offset after the last of the words at these offsets.
 fn word_end(offsets: &[usize]) -> usize {
     offsets.iter().copied().max().unwrap_or(0) + size_of::<u64>()
 }
 
-/// Returns true if the words are the table.
+/// Returns true if the words are a `_Py_DebugOffsets`.
 fn is_table(words: &[u64; WORDS]) -> bool {
     words[0] == u64::from_ne_bytes(COOKIE)
 }
 
-/// Returns the offset at the index `word`; `None` if it is invalid.
+/// Returns the offset at the position `word` of the table, or `None` if it is invalid.
 fn offset(words: &[u64; WORDS], word: usize) -> Option<usize> {
-    // No structure is larger.
+    // No structure of CPython is larger than this.
     const MAX_OFFSET: u64 = 1 << 16;
     let offset = words.get(word).filter(|offset| **offset < MAX_OFFSET)?;
     usize::try_from(*offset).ok()
 }
 
 impl OffsetIndices {
-    /// Returns `None` if an offset is invalid.
+    /// Looks up the offsets in the table. Returns `None` if one of them is invalid.
     fn layout(&self, words: &[u64; WORDS]) -> Option<Layout> {
         let at = |word: usize| offset(words, word);
         let ascii = at(self.ascii)?;
@@ -439,10 +450,12 @@ impl OffsetIndices {
             text: TextLayout {
                 length: at(self.length)?,
                 state: at(self.state)?,
-                // In a build without a GIL, the byte before it changes independently.
+                // In a build without a GIL, `kind` begins at the second byte, because the first one
+                // changes independently.
                 kind: if words[FREE_THREADED] == 1 { 8 } else { 2 },
                 ascii,
-                // A text that is not ASCII has two more fields: the length as UTF-8, and a pointer to that.
+                // A text that is not ASCII has two more fields: the length of its UTF-8 form, and a
+                // pointer to that form.
                 other: ascii + 16,
             },
             kind: at(self.kind)?,

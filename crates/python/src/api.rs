@@ -1,12 +1,14 @@
-//! The part of CPython's C API that is used, found in the interpreter's symbol table.
+//! The functions of CPython's C API that the library uses. They are found in the interpreter's
+//! symbol table.
 //!
-//! There is no header and no link to libpython: the functions below have kept their types from 3.8 to 3.15.
-//! If a function has had two names, both are looked up.
+//! The library includes no Python header and does not link libpython: the functions below have kept
+//! their types from 3.8 to 3.15. If a function had another name in some versions, both names are
+//! looked up.
 //!
-//! The table says which arguments and results each function has, so code that may use the interpreter can
-//! call most of them without `unsafe` ([`super::object`]). If versions differ in a result or in the functions
-//! that exist, a method of [`Api`] behaves the same with all of them. No other file selects a function by
-//! version.
+//! The table declares the types of each function's arguments and result. Code that may use the
+//! interpreter can therefore call most functions without `unsafe` ([`super::object`]). If versions
+//! differ in a function's result, or in the functions that exist, a method of [`Api`] hides the
+//! difference. No other file selects a function by version.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;
@@ -15,21 +17,22 @@ use tllmprof_platform::elf::Module;
 
 use super::version::Version;
 
-/// A `PyObject *`. The function says whether it is borrowed or owned.
+/// A `PyObject *`. Each function defines whether the reference is borrowed or owned.
 pub type Raw = *mut c_void;
 /// A `PyThreadState *`.
 pub type ThreadState = *mut c_void;
-/// A callback that the interpreter runs on its main thread between two steps of its code.
+/// A callback that the interpreter runs on its main thread between two bytecode instructions.
 pub type PendingCall = unsafe extern "C" fn(*mut c_void) -> c_int;
-/// A callback that the interpreter runs at each audited event.
+/// A callback that the interpreter runs at each audit event, such as an import.
 pub type AuditHook = unsafe extern "C" fn(*const c_char, Raw, *mut c_void) -> c_int;
-/// A `_PyFrameEvalFunction` with its arguments from 3.9 on.
+/// A function that evaluates a frame (`_PyFrameEvalFunction`), with its arguments from 3.9 on.
 pub type Evaluate = unsafe extern "C-unwind" fn(ThreadState, Raw, c_int) -> Raw;
 
-/// A C function that Python calls. Its flags name the calling convention.
+/// A C function that Python code can call. The flags of its `MethodDef` state the calling
+/// convention.
 pub type Method = unsafe extern "C" fn(Raw, Raw) -> Raw;
 
-/// `PyMethodDef`.
+/// `PyMethodDef`: the definition of a C function for Python.
 #[repr(C)]
 pub struct MethodDef {
     pub(crate) name: *const c_char,
@@ -38,10 +41,10 @@ pub struct MethodDef {
     pub(crate) doc: *const c_char,
 }
 
-// SAFETY: the pointers are to constants.
+// SAFETY: the pointers lead to constants.
 unsafe impl Sync for MethodDef {}
 
-/// The C type of an argument or result:
+/// Maps a word of the table below to the C type of an argument or result:
 ///
 /// - `object`: a live object, borrowed; `maybe`: the same, or null;
 /// - `taken`: a reference that the function takes over;
@@ -49,8 +52,8 @@ unsafe impl Sync for MethodDef {}
 /// - `int`, `size`, `number`: plain values;
 /// - `nothing`; `is_set`: a reference that is only compared with null;
 /// - `address`: the address of an object of the interpreter;
-/// - `new`: a reference that the caller owns, or null and an exception;
-/// - `result`: the same, but the caller keeps the exception;
+/// - `new`: a reference that the caller owns, or null with an exception set;
+/// - `result`: like `new`, but the caller gets the exception as a value;
 /// - `borrowed`: a reference to a live object that the caller does not own, or null.
 macro_rules! c_type {
     (object) => { Raw };
@@ -76,13 +79,13 @@ macro_rules! declare {
         required { $($field:ident: fn($($arg:ty),*) $(-> $out:ty)? = $($symbol:literal)|+;)* }
         optional { $($maybe:ident: fn($($maybe_arg:ty),*) $(-> $maybe_out:ty)? = $($maybe_symbol:literal)|+;)* }
     ) => {
-        /// The functions of one interpreter library or executable.
+        /// The functions and objects of one interpreter, which is a library or an executable.
         pub struct Api {
             $($any: extern "C" fn() -> $any_out,)*
             $(pub(crate) $safe: unsafe extern "C" fn($(c_type!($kind)),*) -> c_type!($result),)*
             $(pub(crate) $field: unsafe extern "C" fn($($arg),*) $(-> $out)?,)*
             $(pub(crate) $maybe: Option<unsafe extern "C" fn($($maybe_arg),*) $(-> $maybe_out)?>,)*
-            /// `_PyEval_EvalFrameDefault`; with two arguments in 3.8.
+            /// `_PyEval_EvalFrameDefault`, the default evaluator. In 3.8 it takes two arguments.
             pub(crate) evaluate: Option<NonNull<c_void>>,
             /// `Py_None`, borrowed.
             pub(crate) none: Raw,
@@ -92,20 +95,22 @@ macro_rules! declare {
             pub(crate) runtime: Raw,
             pub(crate) types: Types,
             pub(crate) version: Version,
-            /// True for a build that runs threads without a GIL.
+            /// True for a build that can run threads without a GIL.
             pub(crate) is_free_threaded: bool,
-            /// The version, such as `3.12.1`.
+            /// The interpreter's version as text, such as `3.12.1`.
             pub(crate) version_text: &'static str,
         }
 
         impl Api {
-            /// Returns the functions that `module` defines, or `None` if it is not CPython 3.8 or later.
+            /// Finds the functions in `module`. Returns `None` if the module is not CPython 3.8 or
+            /// later.
             pub fn find(module: &Module) -> Option<Self> {
                 type GetVersion = unsafe extern "C" fn() -> *const c_char;
                 let find = |names: &[&CStr]| names.iter().find_map(|name| module.defines(name, None));
                 let get_version = find(&[c"Py_GetVersion"])?;
-                // SAFETY: the type is that of Python's header for the name; the function may be
-                // called at any time and returns a terminated text that lives as long as the module.
+                // SAFETY: this is the type of `Py_GetVersion` in Python's headers. The function may
+                // be called at any time, and returns a terminated text that lives as long as the
+                // module.
                 let text: &'static CStr = unsafe {
                     let get = core::mem::transmute::<*mut c_void, GetVersion>(get_version);
                     CStr::from_ptr(get())
@@ -115,26 +120,26 @@ macro_rules! declare {
                     $($any: {
                         type Function = extern "C" fn() -> $any_out;
                         let address = find(&[$($any_symbol),+])?;
-                        // SAFETY: the types are those of Python's headers for the names; the
-                        // functions may be called at any time.
+                        // SAFETY: these are the functions' types in Python's headers. The functions
+                        // may be called at any time.
                         unsafe { core::mem::transmute::<*mut c_void, Function>(address) }
                     },)*
                     $($safe: {
                         type Function =
                             unsafe extern "C" fn($(c_type!($kind)),*) -> c_type!($result);
                         let address = find(&[$($safe_symbol),+])?;
-                        // SAFETY: the types are those of Python's headers for the name.
+                        // SAFETY: this is the function's type in Python's headers.
                         unsafe { core::mem::transmute::<*mut c_void, Function>(address) }
                     },)*
                     $($field: {
                         type Function = unsafe extern "C" fn($($arg),*) $(-> $out)?;
                         let address = find(&[$($symbol),+])?;
-                        // SAFETY: the types are those of Python's headers for the names.
+                        // SAFETY: this is the function's type in Python's headers.
                         unsafe { core::mem::transmute::<*mut c_void, Function>(address) }
                     },)*
                     $($maybe: find(&[$($maybe_symbol),+]).map(|address| {
                         type Function = unsafe extern "C" fn($($maybe_arg),*) $(-> $maybe_out)?;
-                        // SAFETY: the types are those of Python's headers for the names.
+                        // SAFETY: this is the function's type in Python's headers.
                         unsafe { core::mem::transmute::<*mut c_void, Function>(address) }
                     }),)*
                     evaluate: find(&[c"_PyEval_EvalFrameDefault"]).and_then(NonNull::new),
@@ -151,7 +156,8 @@ macro_rules! declare {
     };
 }
 
-/// Passes the functions to the macro `$then`: the name of each one here, its types, and its symbols.
+/// Calls the macro `$then` with the table of functions: for each the name that we use, its types,
+/// and its symbols.
 macro_rules! with_functions {
     ($then:ident) => {
         $then! {
@@ -240,11 +246,11 @@ pub(crate) use with_functions;
 
 with_functions!(declare);
 
-// SAFETY: the pointers are to functions and statics of the interpreter's library. Any thread may compare
-// them, and only threads that may use the interpreter use them.
+// SAFETY: the pointers lead to functions and statics of the interpreter's library. Any thread may
+// compare them, but only threads that may use the interpreter use them.
 unsafe impl Sync for Api {}
 
-/// The interpreter's own types, borrowed.
+/// Borrowed references to built-in types of the interpreter.
 pub struct Types {
     pub function: Raw,
     pub method: Raw,
@@ -258,9 +264,9 @@ pub struct Types {
     pub tuple: Raw,
     pub dict: Raw,
     pub set: Raw,
-    /// The type of slots.
+    /// The type of the descriptors that `__slots__` creates.
     pub member: Raw,
-    /// The type of attributes that compiled code computes.
+    /// The type of the descriptors for attributes that C code computes.
     pub computed: Raw,
 }
 
@@ -292,25 +298,28 @@ impl Api {
         (self.is_initialized)() != 0
     }
 
-    /// Returns true if there is an interpreter that can run code.
+    /// Returns true if an interpreter is initialized and not ending.
     pub fn runs(&self) -> bool {
-        // SAFETY: may be called at any time.
+        // SAFETY: the function may be called at any time.
         let is_finalizing = || self.is_finalizing.is_some_and(|is| unsafe { is() != 0 });
         self.is_initialized() && !is_finalizing()
     }
 
-    /// Returns true if the calling thread has a thread state; up to 3.11, if any thread is current.
+    /// Returns true if the calling thread has a current thread state. Up to 3.11, returns true if
+    /// any thread has one.
     pub fn has_thread_state(&self) -> bool {
         !(self.current_thread_state)().is_null()
     }
 
-    /// Returns the state of the calling thread if it holds the GIL.
+    /// Returns the thread state of the calling thread if the thread holds the GIL. Up to 3.11,
+    /// returns the state of the thread that holds the GIL.
     #[inline]
     pub fn current_state(&self) -> ThreadState {
         (self.current_thread_state)()
     }
 
-    /// Returns the calling thread's state, current or not; null if the thread has none.
+    /// Returns the calling thread's state, even if the thread does not hold the GIL. Returns null
+    /// if the thread has none.
     pub fn state_of_thread(&self) -> ThreadState {
         let current = if self.version.has_current_state_per_thread() {
             (self.current_thread_state)()
@@ -324,10 +333,12 @@ impl Api {
         }
     }
 
-    /// Returns true if the calling thread holds the GIL, or may use the interpreter if there is no GIL.
+    /// Returns true if the calling thread holds the GIL or, in a build without a GIL, may use the
+    /// interpreter.
     ///
-    /// `PyGILState_Check` cannot be used: with a sub-interpreter it returns true for every thread. Up to
-    /// 3.11, this function may return false for a thread that holds the GIL for a sub-interpreter.
+    /// `PyGILState_Check` cannot be used, because it returns true for every thread once a
+    /// sub-interpreter exists. Up to 3.11, this function may return false for a thread that holds
+    /// the GIL in a sub-interpreter.
     pub fn has_gil(&self) -> bool {
         let current = (self.current_thread_state)();
         !current.is_null()
@@ -335,16 +346,16 @@ impl Api {
     }
 }
 
-/// Operations that need another function, or other arguments, in some versions. The calling thread must be
-/// allowed to use the interpreter.
+/// Operations that use different functions or arguments in different versions. The calling thread
+/// must be allowed to use the interpreter.
 impl Api {
-    /// Returns an attribute of a class or of its bases: a new reference, or null.
+    /// Returns an attribute of a class or of its bases, as a new reference or null.
     ///
     /// # Safety
     /// The thread may use the interpreter; `class` is a class and `name` a str.
     pub(crate) unsafe fn class_attr(&self, class: Raw, name: Raw) -> Raw {
-        // SAFETY: a class and a str, which both functions take. A borrowed result belongs to the class, which
-        // is alive.
+        // SAFETY: both functions take a class and a str. A borrowed result belongs to the class,
+        // which is alive.
         unsafe {
             match self.class_attr_new {
                 Some(attr) => attr(class, name),
@@ -353,15 +364,16 @@ impl Api {
         }
     }
 
-    /// Returns `dict[name]` as a new reference, or null and maybe an exception. Without a GIL, another thread
-    /// may remove a borrowed item at any time, so from 3.13 on the functions themselves return a new
-    /// reference.
+    /// Returns `dict[name]` as a new reference, or null and maybe an exception. From 3.13 on, the C
+    /// function itself returns a new reference. Without a GIL, another thread could remove a
+    /// borrowed item at any time.
     ///
     /// # Safety
     /// The thread may use the interpreter; `dict` is a live object.
     pub(crate) unsafe fn dict_item(&self, dict: Raw, name: &CStr) -> Raw {
-        // SAFETY: a live object, which the functions check, and a zero-terminated text; they write to the
-        // local. A borrowed result belongs to the dictionary, which is alive.
+        // SAFETY: `dict` is a live object, whose type the functions check, and `name` is
+        // terminated. The functions write only to the local variable. A borrowed result belongs to
+        // the dictionary, which is alive.
         unsafe {
             let Some(get) = self.dict_get_new else {
                 return self.shared((self.dict_get)(dict, name.as_ptr()));
@@ -372,13 +384,13 @@ impl Api {
         }
     }
 
-    /// Returns `dict[key]` in the same way as [`Api::dict_item`].
+    /// Returns `dict[key]`, in the same way as [`Api::dict_item`].
     ///
     /// # Safety
     /// The thread may use the interpreter; `dict` and `key` are live objects.
     pub(crate) unsafe fn dict_find(&self, dict: Raw, key: Raw) -> Raw {
-        // SAFETY: live objects, of which the functions check the first; they write to the local. A borrowed
-        // result belongs to the dictionary, which is alive.
+        // SAFETY: both objects are alive, and the functions check the type of the first. They write
+        // only to the local variable. A borrowed result belongs to the dictionary, which is alive.
         unsafe {
             let Some(find) = self.dict_find_new else {
                 return self.shared((self.dict_find)(dict, key));
@@ -389,35 +401,36 @@ impl Api {
         }
     }
 
-    /// Takes the exception that is set, as owned references or nulls, and clears it.
+    /// Takes and clears the exception that is set. Returns its parts as owned references, or nulls.
     ///
     /// # Safety
     /// The thread may use the interpreter.
     pub(crate) unsafe fn take_exception(&self) -> [Raw; 3] {
         let mut kept: [Raw; 3] = [core::ptr::null_mut(); 3];
         let [kind, value, trace] = &mut kept;
-        // SAFETY: the thread may use the interpreter; writes to the locals.
+        // SAFETY: the thread may use the interpreter. The function writes only to the local
+        // variables.
         unsafe { (self.err_fetch)(kind, value, trace) };
         kept
     }
 
-    /// Sets an exception, or none.
+    /// Sets the exception, or clears it if the references are null.
     ///
     /// # Safety
-    /// The thread may use the interpreter; the references are owned, as [`Api::take_exception`] gives
-    /// them, and are taken over.
+    /// The thread may use the interpreter. The references are owned, like those from
+    /// [`Api::take_exception`], and this function takes them over.
     pub(crate) unsafe fn set_exception(&self, [kind, value, trace]: [Raw; 3]) {
-        // SAFETY: the references are owned by the caller, which gives them up.
+        // SAFETY: the caller owns the references and passes them on.
         unsafe { (self.err_restore)(kind, value, trace) };
     }
 
-    /// Returns a new reference to a borrowed object, or null.
+    /// Returns a new reference to a borrowed object, or null for null.
     ///
     /// # Safety
     /// The thread may use the interpreter; `borrowed` is null or a live object.
     unsafe fn shared(&self, borrowed: Raw) -> Raw {
         if !borrowed.is_null() {
-            // SAFETY: a live object.
+            // SAFETY: the object is alive.
             unsafe { (self.inc_ref)(borrowed) };
         }
         borrowed

@@ -1,10 +1,11 @@
 //! Finds CPython in the process, and installs the hooks in each interpreter.
 //!
-//! The interpreter is the module that defines the C API: the program itself or libpython, loaded at the start
-//! or later. Its GOT slots for `pthread_cond_*` are redirected to us. When it starts, it initializes the two
-//! condition variables of a GIL. An audit hook can be added then: early enough to miss nothing, late enough
-//! not to disturb the start. The first audited event in an initialized interpreter then installs the rest,
-//! once in each interpreter.
+//! CPython is the module that defines the C API: the program itself, or libpython, which may be
+//! loaded later. The module's GOT slots for `pthread_cond_*` are patched to lead to us. When the
+//! interpreter starts, it initializes the two condition variables of its GIL, which calls our hook.
+//! At that moment an audit hook can be added: early enough to miss nothing, and late enough not to
+//! disturb the start. The first audit event in an initialized interpreter then installs all other
+//! hooks, once in each interpreter.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,7 +28,7 @@ use tllmprof_platform::log;
 use tllmprof_platform::panics::contained;
 use tllmprof_sync::Lock;
 
-/// Limit for the wait for another thread that attaches or installs.
+/// The longest wait for another thread that installs hooks.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 lifecycle::global! {
@@ -36,22 +37,23 @@ lifecycle::global! {
     #[fork(free)]
     #[restart(keep)]
     static ATTACHING: Lock<()> = Lock::new(());
-    /// True if the audit hook has been added to the running interpreter.
+    /// True if our audit hook has been added to the running interpreter.
     #[fork(keep = "hooks are copied")]
     #[restart(reset)]
     static IS_AUDITED: AtomicBool = AtomicBool::new(false);
-    /// The numbers of the interpreters in which the hooks are installed. Numbers are not reused before all
-    /// interpreters have ended.
+    /// The ids of the interpreters in which the hooks are installed. CPython does not reuse an id
+    /// before all interpreters have ended.
     #[fork(free)]
     #[restart(reset)]
     static INSTALLED: Lock<Vec<i64>> = Lock::new(Vec::new());
-    /// The address of the interpreter that was seen last; 0 for none.
+    /// The address of the interpreter in which the last audit event occurred; 0 for none.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static LAST: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// Looks for CPython among the process's modules after these have changed.
+/// Looks for CPython among the process's modules. This is called when the list of modules has
+/// changed.
 pub fn look() {
     let Some(_attaching) = ATTACHING.lock_for(LOCK_TIMEOUT) else {
         return;
@@ -106,7 +108,8 @@ pub fn look() {
     }
     gil::is_late();
     if late::is_late() {
-        // The thread that attaches the library waits for this; a thread of the program does not.
+        // The thread that attaches the library can wait until the hooks are installed. A thread of
+        // the program must not.
         late::start();
     } else if Python::if_held(api, begin_late).is_none()
         && call_on_main_thread(api, begin_late).is_err()
@@ -115,21 +118,21 @@ pub fn look() {
     }
 }
 
-/// Follows calls that set a frame evaluator, if function calls are followed.
+/// Hooks the functions that set a frame evaluator, if calls of Python functions are followed.
 fn follow_setters(attached: &Attached) {
     if wants().functions || wants().modules {
         functions::follow_setters(attached);
     }
 }
 
-/// Sets up an interpreter that is older than the library.
+/// Sets up an interpreter that was running before the library was loaded.
 fn begin_late(py: Python<'_>) {
-    // If another tool's hook refuses, an exception may be set.
+    // If another tool's audit hook refuses ours, CPython may set an exception. `quietly` drops it.
     py.quietly(|py| audit(py.api));
 }
 
-/// Returns the GOT slots to redirect, with their targets. `gil`: the GIL is to be followed. `is_late`: the
-/// interpreter is older than the library.
+/// Returns the GOT slots to patch, with their new targets. `gil` is true if the GIL is to be
+/// followed. `is_late` is true if the interpreter was running before the library was loaded.
 fn redirects(gil: bool, is_late: bool) -> Vec<Redirect> {
     let mut redirects = vec![Redirect {
         name: c"pthread_cond_init",
@@ -148,7 +151,7 @@ fn redirects(gil: bool, is_late: bool) -> Vec<Redirect> {
     redirects
 }
 
-/// Redirects the slots that follow the GIL to us, or back.
+/// Patches the GOT slots that follow the GIL, or restores them if `to_us` is false.
 pub fn lead_gil(to_us: bool) {
     let Some(attached) = attached::get().filter(|_| wants().gil) else {
         return;
@@ -170,10 +173,10 @@ pub fn lead_gil(to_us: bool) {
     });
 }
 
-/// Replaces `pthread_cond_init` in the interpreter's slot.
+/// Replaces `pthread_cond_init` in the interpreter's GOT slot.
 ///
 /// # Safety
-/// It is called with that function's arguments.
+/// The arguments are valid for `pthread_cond_init`.
 unsafe extern "C" fn initialise(
     condition: *mut libc::pthread_cond_t,
     attributes: *const libc::pthread_condattr_t,
@@ -198,8 +201,8 @@ fn audit(api: &Api) {
     if IS_AUDITED.swap(true, Ordering::AcqRel) {
         return;
     }
-    // SAFETY: the interpreter accepts hooks even before it is initialized. This one is a function of this
-    // library, which is never unloaded.
+    // SAFETY: the interpreter accepts hooks even before it is initialized. The hook is a function
+    // of this library, which is never unloaded.
     if unsafe { (api.add_audit_hook)(audited, core::ptr::null_mut()) } != 0 {
         log::once!(
             Debug,
@@ -208,10 +211,11 @@ fn audit(api: &Api) {
     }
 }
 
-/// The audit hook.
+/// The hook that CPython calls at each audit event.
 ///
 /// # Safety
-/// It is called by the interpreter with the GIL, a zero-terminated text and a live tuple.
+/// Only the interpreter calls this function. It holds the GIL, and passes a terminated text and a
+/// live tuple.
 unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) -> c_int {
     let _errno = SavedErrno::new();
     if entry::is_closed() {
@@ -220,21 +224,22 @@ unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) ->
     contained((), || {
         if let (Some(api), Some(thread)) = (api(), threads::current())
             && !thread.is_busy.get()
-            // An event may come before the thread has a state.
+            // An audit event may occur before the thread has a thread state.
             && api.has_thread_state()
             && api.runs()
         {
-            // SAFETY: the interpreter calls its audit hooks with the GIL and a zero-terminated text.
+            // SAFETY: the interpreter holds the GIL when it calls audit hooks, and passes a
+            // terminated text.
             let (py, event) = unsafe { (Python::assume(api), CStr::from_ptr(event)) };
-            // SAFETY: the interpreter passes its audit hooks a tuple that outlives the call.
+            // SAFETY: the interpreter passes a tuple that outlives this call.
             met(py, thread, event, &|| unsafe { py.share(args) });
         }
     });
     0
 }
 
-/// Installs the hooks in the calling thread's interpreter, or removes them. Does nothing if they are in the wanted
-/// state already. Returns false if another thread holds the lock for too long.
+/// Installs the hooks in the calling thread's interpreter, or removes them. Does nothing if that is
+/// already done. Returns false if another thread holds the lock for too long.
 fn settle(py: Python<'_>, thread: &Thread, is_wanted: bool) -> bool {
     let number = py.interpreter();
     let Some(mut installed) = INSTALLED.lock_for(LOCK_TIMEOUT) else {
@@ -262,20 +267,22 @@ fn settle(py: Python<'_>, thread: &Thread, is_wanted: bool) -> bool {
     true
 }
 
-/// Returns true if there is another interpreter than the main one.
+/// Returns true if the process has more interpreters than the main one.
 fn has_sub_interpreters(py: Python<'_>) -> bool {
     let newest_and_main = py.api.first_interpreter.zip(py.api.main_interpreter);
     newest_and_main.is_some_and(|(newest, main)| {
-        // SAFETY: both read a word of the interpreter, which is initialized. The list begins with the newest
-        // and ends with the main one.
+        // SAFETY: both functions only read a pointer, and the interpreter is initialized. CPython's
+        // list of interpreters begins with the newest and ends with the main one.
         unsafe { newest() != main() }
     })
 }
 
-/// Installs the hooks in the main interpreter, or removes them. Other interpreters follow at their next
-/// audited event. The calling thread is the library's own, and has held the GIL since it entered Python.
+/// Installs the hooks in the main interpreter, or removes them. Other interpreters do the same at
+/// their next audit event. The calling thread is one of the library's own, and has held the GIL
+/// since it entered Python.
 pub fn switch(py: Python<'_>, thread: &Thread, is_wanted: bool) {
-    // While the interpreter starts, it is too early: its first event will do it.
+    // While the interpreter starts, installing is too early. Its first audit event will install the
+    // hooks.
     let is_up = py.quietly(|py| py.sys(c"stdout").is_some() && py.sys(c"stderr").is_some());
     if !is_wanted {
         threads::forget_calls();
@@ -291,18 +298,18 @@ pub fn switch(py: Python<'_>, thread: &Thread, is_wanted: bool) {
     }
 }
 
-/// A change of the set of interpreters, as an audited event reports it.
+/// A change in the set of interpreters, as an audit event reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum InterpreterChange {
-    /// Another interpreter begins besides that of the calling thread.
+    /// A new interpreter begins.
     Begins,
-    /// The calling thread's interpreter ends, or its memory is cleared.
+    /// The calling thread's interpreter ends, or is being cleared.
     Ends,
     Other,
 }
 
 impl InterpreterChange {
-    /// Returns `None` if the event does not concern interpreters.
+    /// Returns `None` if the event is not about interpreters.
     fn parse(event: &[u8]) -> Option<Self> {
         let what = event.strip_prefix(b"cpython.PyInterpreterState_")?;
         Some(match what {
@@ -313,7 +320,7 @@ impl InterpreterChange {
     }
 }
 
-/// Handles an audited event. `args` returns its arguments.
+/// Handles an audit event. `args` returns the event's arguments.
 fn met<'py>(
     py: Python<'py>,
     thread: &Thread,
@@ -323,7 +330,7 @@ fn met<'py>(
     let interpreter = py.interpreter_address();
     let event = event.to_bytes();
     if let Some(change) = InterpreterChange::parse(event) {
-        // A later interpreter may have the address of one that ends.
+        // Forget the last address: a later interpreter may have the address of one that ended.
         LAST.store(0, Ordering::Relaxed);
         match change {
             InterpreterChange::Begins => attached::sub_interpreter_begins(),
@@ -333,7 +340,8 @@ fn met<'py>(
         return;
     }
     if LAST.load(Ordering::Relaxed) != interpreter {
-        // It is too early while the interpreter starts.
+        // Without `stdout` and `stderr` the interpreter is still starting, which is too early for
+        // the hooks.
         if !py.quietly(|py| py.sys(c"stdout").is_some() && py.sys(c"stderr").is_some()) {
             return;
         }

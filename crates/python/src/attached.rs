@@ -1,4 +1,4 @@
-//! The process's CPython, if it has one.
+//! The CPython that was found in the process, if any.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -9,10 +9,10 @@ use tllmprof_platform::lifecycle;
 use tllmprof_platform::maps::Unreadable;
 use tllmprof_sync::Published;
 
-/// An interpreter that was found.
+/// A CPython library or executable that was found in the process.
 pub struct Attached {
     pub api: Api,
-    /// The start address of its module.
+    /// The address range of its module.
     pub start: usize,
     pub end: usize,
 }
@@ -26,8 +26,8 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static HAS_SUB_INTERPRETERS: AtomicBool = AtomicBool::new(false);
-    /// The error for which an interpreter could not be hooked; 0 for none, [`NOT_HOOKED`] for a failure
-    /// without an error number.
+    /// The error that prevented the hooks of an interpreter. 0 for none, [`NOT_HOOKED`] for a
+    /// failure without an error number.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static OUT_OF_REACH: AtomicI32 = AtomicI32::new(0);
@@ -35,7 +35,7 @@ lifecycle::global! {
 
 /// The state of Python in the process.
 pub enum Presence {
-    /// An interpreter was found and is followed.
+    /// An interpreter was found, and its hooks are installed.
     There,
     /// An interpreter was found, but could not be hooked.
     OutOfReach(OutOfReach),
@@ -46,13 +46,13 @@ pub enum Presence {
 /// The reason why an interpreter cannot be hooked.
 #[derive(Clone, Copy)]
 pub enum OutOfReach {
-    /// The process's mappings could not be read.
+    /// The list of the process's memory mappings could not be read.
     Unreadable(Unreadable),
-    /// None of its slots could be redirected.
+    /// None of its GOT slots could be patched.
     NotHooked,
 }
 
-/// The value for [`OutOfReach::NotHooked`]. No error number is negative.
+/// The value of [`OUT_OF_REACH`] for [`OutOfReach::NotHooked`]. Error numbers are never negative.
 const NOT_HOOKED: i32 = -1;
 
 impl fmt::Display for OutOfReach {
@@ -69,7 +69,7 @@ pub fn get() -> Option<&'static Attached> {
     ATTACHED.get()
 }
 
-/// Replaces the interpreter.
+/// Stores the interpreter that was found, or `None` if it was unloaded.
 pub fn set(attached: Option<&'static Attached>) {
     ATTACHED.set(attached);
 }
@@ -79,7 +79,7 @@ pub fn api() -> Option<&'static Api> {
     get().map(|attached| &attached.api)
 }
 
-/// Returns true if there is an interpreter that is followed.
+/// Returns true if an interpreter was found and hooked.
 pub fn is_there() -> bool {
     get().is_some()
 }
@@ -94,7 +94,7 @@ pub fn presence() -> Presence {
     }
 }
 
-/// Notes that there is an interpreter that cannot be hooked.
+/// Notes that an interpreter was found but cannot be hooked.
 pub fn is_out_of_reach(why: OutOfReach) {
     let errno = match why {
         OutOfReach::Unreadable(Unreadable(errno)) => errno,
@@ -108,7 +108,7 @@ pub fn has_sub_interpreters() -> bool {
     HAS_SUB_INTERPRETERS.load(Ordering::Relaxed)
 }
 
-/// Notes that there is another interpreter than the main one.
+/// Notes that there is an interpreter besides the main one.
 pub fn sub_interpreter_begins() {
     HAS_SUB_INTERPRETERS.store(true, Ordering::Relaxed);
 }

@@ -1,27 +1,27 @@
-//! Panics on purpose in functions that CPython calls, for tests.
+//! Makes functions that CPython calls panic on purpose, for tests.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use tllmprof_platform::lifecycle;
 
 lifecycle::global! {
-    /// Number of calls from CPython that are still to panic.
+    /// Number of further calls from CPython that are going to panic.
     #[fork(keep = "tests that fork ask for none")]
     #[restart(keep)]
     static PANICS: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Makes the next `times` calls from CPython panic at the point where they look up their thread.
+/// Makes the next `times` calls from CPython panic when they look up their thread.
 pub fn panic_next(times: u32) {
     PANICS.store(times, Ordering::Relaxed);
 }
 
-/// Returns the number of panics that are still to come.
+/// Returns the number of requested panics that have not happened yet.
 pub fn panics_left() -> u32 {
     PANICS.load(Ordering::Relaxed)
 }
 
-/// Panics if a test has requested it. Functions that CPython calls use it.
+/// Panics if a test has requested a panic. The functions that CPython calls use this.
 pub fn panic_if_asked() {
     let less = |left: u32| left.checked_sub(1);
     let asked = PANICS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);

@@ -1,23 +1,24 @@
-//! The collection that is under way on a thread.
+//! The state of a garbage collection while it runs.
 
 use core::cell::Cell;
 
 use tllmprof_capture::marks::Pushed;
 
-/// A collection that is under way.
+/// A garbage collection that runs on a thread.
 pub struct Collecting {
-    /// Start, on the clock of [`super::time`].
+    /// The start, on the clock of [`super::time`].
     pub since: u64,
-    /// Start, in the record's ticks.
+    /// The start, in ticks of the record.
     pub ticks: u64,
     pub range: Option<Pushed>,
-    /// Number of collections of other interpreters that began inside this one; a finalizer may run one.
+    /// Number of collections in other interpreters that began inside this one. A finalizer may run
+    /// another interpreter.
     pub inner: u32,
 }
 
 impl Collecting {
-    /// Begins a collection on the thread that owns `place`. `begin` makes it, unless one is under way: then
-    /// this one is counted as an inner one.
+    /// Begins a collection on the thread that owns `place`. If another one is running there, counts
+    /// the new one as an inner collection. Otherwise `begin` creates its state.
     pub fn begins(place: &Cell<Option<Self>>, begin: impl FnOnce() -> Self) {
         let collecting = match place.take() {
             Some(outer) => Self {
@@ -29,8 +30,9 @@ impl Collecting {
         place.set(Some(collecting));
     }
 
-    /// Ends the innermost collection. Returns it if it was the outermost one. Returns `None` for a collection
-    /// that began before collections were followed.
+    /// Ends the innermost collection. Returns the state if this was the outermost collection.
+    /// Returns `None` for an inner one, or if the collection began before collections were
+    /// followed.
     pub fn ends(place: &Cell<Option<Self>>) -> Option<Self> {
         let collecting = place.take()?;
         if collecting.inner == 0 {
@@ -43,7 +45,8 @@ impl Collecting {
         None
     }
 
-    /// Drops its range without ending it, as the range belongs to another process.
+    /// Drops the collection's range without ending it, because the range belongs to another
+    /// process.
     pub fn forget(self) {
         if let Some(range) = self.range {
             range.forget();

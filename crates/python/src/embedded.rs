@@ -1,4 +1,5 @@
-//! Python source of our own, and the functions that it calls.
+//! Helpers for Python source that is part of the library, and for the functions that this source
+//! calls.
 
 use core::ffi::CStr;
 
@@ -6,7 +7,8 @@ use super::later::call_for_program;
 use super::method::MethodDef;
 use super::object::{Object, Python};
 
-/// Calls `names[name](*args)`. An exception becomes the program's own, like one from a signal handler.
+/// Calls `names[name](*args)`. If the function raises, the exception is raised in the program, like
+/// one from a signal handler.
 pub fn call(py: Python<'_>, names: &Object<'_>, name: &CStr, args: &[Option<Object<'_>>]) {
     let args: Option<Vec<_>> = args.iter().map(Option::as_ref).collect();
     if let (Some(function), Some(args)) = (names.item(name), args) {
@@ -14,13 +16,13 @@ pub fn call(py: Python<'_>, names: &Object<'_>, name: &CStr, args: &[Option<Obje
     }
 }
 
-/// Stores a function of ours as `names[definition.name]`. Returns false on failure.
+/// Stores a C function of the library as `names[definition.name]`. Returns false on failure.
 pub fn add(py: Python<'_>, names: &Object<'_>, definition: &'static MethodDef) -> bool {
     py.function(definition)
         .is_some_and(|function| names.set_item(definition.name(), &function))
 }
 
-/// Passes the first argument to `say`, if it is a str.
+/// Calls `say` with the first argument, if it is a str.
 pub fn with_text(args: &Object<'_>, say: impl FnOnce(&str)) {
     let first = args.elements().next();
     if let Some(text) = first.as_ref().and_then(Object::as_text) {

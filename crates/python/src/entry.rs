@@ -1,8 +1,9 @@
-//! Runs Python at a moment of our choosing, and stops that when the interpreter ends.
+//! Runs Python code when the library needs it, and refuses to do so once the interpreter ends.
 //!
-//! If a thread asks for the GIL while the interpreter is finalized, the interpreter ends the thread or hangs
-//! it forever: fatal for a C++ program's thread. An `atexit` callback therefore stops new entries ([`close`])
-//! and waits for the threads inside.
+//! If a thread asks for the GIL while the interpreter is finalized, the interpreter ends the thread
+//! or hangs it forever. That is fatal if the thread belongs to C++ code. An `atexit` callback
+//! therefore closes this entry ([`close`]): no more threads may enter, and the callback waits for
+//! the threads that are inside.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,11 +18,11 @@ use tllmprof_platform::log;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 
-/// Limits for how long the end of the interpreter waits for threads inside: normally, and while one of them
-/// writes a trace.
+/// The longest time that the end of the interpreter waits for threads that still run Python code of
+/// the library. The second limit applies while one of them writes a trace.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Interval between two checks whether one still writes.
+/// Interval at which the waiting thread checks again whether a trace is still being written.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 lifecycle::global! {
@@ -30,19 +31,19 @@ lifecycle::global! {
     #[fork(keep = "the interpreter may be ending")]
     #[restart(reset)]
     static CLOSED: AtomicBool = AtomicBool::new(false);
-    /// Number of threads inside.
+    /// Number of threads that run Python code of the library, or are about to.
     #[fork(reset)]
     #[restart(keep)]
     static INSIDE: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Returns true if the interpreter is ending or has ended, or if the library is off.
+/// Returns true if the interpreter is ending or has ended, or if the library is switched off.
 pub fn is_closed() -> bool {
     CLOSED.load(Ordering::Acquire) || lifecycle::is_filtered()
 }
 
-/// Returns true if a thread is inside, or about to enter, and so may need the GIL to continue. A thread that
-/// holds the GIL must not wait for it.
+/// Returns true if a thread is inside the entry or about to enter it. Such a thread may need the
+/// GIL to continue, so a thread that holds the GIL must not wait for it.
 pub fn is_waiting_for_gil() -> bool {
     INSIDE.load(Ordering::SeqCst) != 0
 }
@@ -52,14 +53,14 @@ pub fn has_gil() -> bool {
     attached::api().is_some_and(|api| api.runs() && api.has_gil())
 }
 
-/// A thread that is counted as inside.
+/// Counts a thread as inside the entry, from `begin` until this value is dropped.
 struct Flight<'a> {
     inside: &'a AtomicU32,
     closed: &'a AtomicBool,
 }
 
 impl<'a> Flight<'a> {
-    /// Returns `None` if entries are closed.
+    /// Counts the thread as inside. Returns `None` if the entry is closed.
     fn begin(inside: &'a AtomicU32, closed: &'a AtomicBool) -> Option<Self> {
         inside.fetch_add(1, Ordering::SeqCst);
         let flight = Self { inside, closed };
@@ -75,17 +76,17 @@ impl Drop for Flight<'_> {
     }
 }
 
-/// Marks the calling thread, which has the GIL, as inside while this lives.
+/// Counts the calling thread as inside the entry while this value lives. The thread holds the GIL.
 pub struct Inside(#[expect(dead_code, reason = "it is dropped")] Flight<'static>);
 
-/// Returns `None` if entries are closed.
+/// Counts the calling thread as inside the entry. Returns `None` if the entry is closed.
 pub fn inside() -> Option<Inside> {
     Flight::begin(&INSIDE, &CLOSED).map(Inside)
 }
 
-/// Runs `act` with the GIL on the calling thread, which need not be one of Python's. Returns `None` if there
-/// is no running interpreter, if the thread is already in such a call, or if the GIL cannot be taken without
-/// harm.
+/// Runs `act` with the GIL on the calling thread, which need not be a Python thread. Returns `None`
+/// if no interpreter runs, if the thread is already in such a call, or if taking the GIL could
+/// deadlock.
 pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     let api = attached::api()?;
     let _flight = Flight::begin(&INSIDE, &CLOSED)?;
@@ -98,8 +99,8 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         && !api.version.knows_holders_in_sub_interpreters()
         && attached::has_sub_interpreters()
     {
-        // A thread that holds the GIL for a sub-interpreter would look as if it did not, and would wait for
-        // itself.
+        // In this version the check for the GIL misses a thread that holds the GIL in a
+        // sub-interpreter. The thread would request the GIL again and wait for itself.
         log::once!(
             Warn,
             "Python {} with sub-interpreters: what needs its GIL at a window's edge is left out",
@@ -115,21 +116,23 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         }
     }
     Some(thread.busily(|| {
-        // With the GIL, the state is left unchanged: 3.12 and later would take the thread's state in the main
-        // interpreter, and deadlock if that is not its current one.
+        // A thread that already holds the GIL keeps its thread state. In 3.12 and later,
+        // `gil_ensure` would switch to the thread's state in the main interpreter, and deadlock if
+        // the current state is another one.
         // SAFETY: the interpreter is loaded, and stays so while this thread is inside.
         let _taken = (!has_gil).then(|| EnsuredGil(api, unsafe { (api.gil_ensure)() }));
-        // SAFETY: the thread has the GIL until it is released.
+        // SAFETY: the thread holds the GIL at least until `_taken` is dropped, which is after `act`
+        // has returned.
         unsafe { Python::assume(api) }.quietly(act)
     }))
 }
 
-/// Closes the entry when the interpreter ends, and waits for the threads inside; longer while one of them
-/// `writes` a trace.
+/// Closes the entry when the interpreter ends, and waits for the threads inside. The wait may be
+/// longer while `writes` returns true, because a thread then writes a trace.
 pub fn close(py: Python<'_>, writes: fn() -> bool) {
     CLOSED.store(true, Ordering::SeqCst);
     if INSIDE.load(Ordering::SeqCst) > 0 {
-        // Threads inside need the GIL to leave.
+        // The threads inside need the GIL to finish, so this thread releases it while it waits.
         py.without_gil(|| {
             await_empty(
                 &INSIDE,
@@ -139,7 +142,8 @@ pub fn close(py: Python<'_>, writes: fn() -> bool) {
     }
 }
 
-/// Waits until no thread is inside, at most for `patience`, whose result may change during the wait.
+/// Waits until no thread is inside, for at most `patience()`. Its result may change during the
+/// wait.
 fn await_empty(inside: &AtomicU32, patience: impl Fn() -> Duration) {
     let since = Instant::now();
     loop {

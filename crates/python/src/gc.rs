@@ -1,4 +1,5 @@
-//! Garbage collections: a C function in `gc.callbacks`, once in each interpreter.
+//! Counts garbage collections. In each interpreter, `gc.callbacks` contains a C function of the
+//! library.
 
 use core::cell::Cell;
 use core::ffi::CStr;
@@ -20,13 +21,13 @@ use tllmprof_recorder::Counter;
 use tllmprof_recorder::What;
 use tllmprof_recorder::watch::{self, Cause};
 
-/// Number of generations with a name; a later one counts as the last.
+/// Number of generations that are counted separately. Higher generations count as the last of them.
 const GENERATIONS: usize = 3;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// Collections by generation, and their results, since the first interpreter was attached to.
+    /// The collections of each generation and their results, since Python was found in the process.
     #[fork(in_child)]
     #[restart(keep)]
     pub static TOTALS: CollectionTotals = CollectionTotals::new();
@@ -34,7 +35,7 @@ lifecycle::global! {
 
 pub struct CollectionTotals {
     collections: [AtomicU64; GENERATIONS],
-    /// Number of freed objects.
+    /// Number of objects that were freed.
     collected: AtomicU64,
     /// Number of objects that were found but could not be freed.
     uncollectable: AtomicU64,
@@ -51,7 +52,7 @@ impl CollectionTotals {
         }
     }
 
-    /// Adds a collection that took `took` nanoseconds.
+    /// Adds a finished collection that took `took` ns.
     fn add(&self, report: &Report, took: u64) {
         let add = |total: &AtomicU64, value| total.fetch_add(value, Ordering::Relaxed);
         add(&self.collections[report.generation], 1);
@@ -66,7 +67,7 @@ impl CollectionTotals {
         counts.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// Resets the totals in the child of a fork, which counts its own.
+    /// Resets the totals in the child of a fork, because the child counts its own collections.
     fn in_child(&self, _: &OnlyThread) {
         let more = [&self.collected, &self.uncollectable, &self.nanoseconds];
         for total in self.collections.iter().chain(more) {
@@ -108,41 +109,43 @@ lifecycle::global! {
 lifecycle::global! {
     stage: Sinks;
 
-    /// The main interpreter's list of callbacks.
+    /// The main interpreter's list `gc.callbacks`.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static CALLBACKS: Held = Held::none();
-    /// Our callback in the list.
+    /// Our callback in `gc.callbacks`.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static OURS: Held = Held::none();
-    /// Number of collections that the interpreter has counted but not reported to us.
+    /// Number of collections that the interpreter counted, but for which it did not call our
+    /// callback.
     #[fork(reset)]
     #[restart(keep)]
     static UNSEEN: AtomicU64 = AtomicU64::new(0);
-    /// Number of collections that the interpreter had counted and [`TOTALS`] had not when our callback was
-    /// added; `UNKNOWN` if the two cannot be compared: in the child of a fork, and if interpreters share the
-    /// totals.
+    /// The interpreter's count of collections minus [`TOTALS`], at the time when our callback was
+    /// added. `UNKNOWN` if the two counts cannot be compared: in the child of a fork, or if
+    /// interpreters share the totals.
     #[fork(reset)]
     #[restart(reset)]
     static BEFORE: AtomicU64 = AtomicU64::new(UNKNOWN);
-    /// The time of the next check of the list.
+    /// The time of the next check of `gc.callbacks`, in ns.
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    /// True if the program has removed our callback from the list.
+    /// True if the program has removed our callback from `gc.callbacks`.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_GONE: AtomicBool = AtomicBool::new(false);
 }
 
 const UNKNOWN: u64 = u64::MAX;
-/// Nanoseconds between two checks of the list.
+/// The shortest time between two checks of `gc.callbacks`, in ns.
 const CHECK_INTERVAL_NS: u64 = 20_000_000;
 
 static CALLBACK: MethodDef = MethodDef::with_tuple(c"tllmprof_gc", callback);
 
-/// Makes the interpreter report its collections. Returns `None` if it has no `gc` module.
+/// Adds our callback to the interpreter's list `gc.callbacks`. Returns `None` if the interpreter
+/// has no `gc` module.
 pub fn install(py: Python<'_>) -> Option<()> {
     NAMES.get_or_init(|| Box::new(CollectionNames::new()));
     let callbacks = py.import_unseen(c"gc")?.attr(c"callbacks")?;
@@ -157,7 +160,7 @@ pub fn install(py: Python<'_>) -> Option<()> {
     Some(())
 }
 
-/// Returns the number of collections that the interpreter has counted so far.
+/// Returns the number of collections that the interpreter itself has counted so far.
 fn counted(py: Python<'_>) -> Option<u64> {
     let stats = py.import_unseen(c"gc")?.attr(c"get_stats")?.call(&[])?;
     let counts = py.c().as_tuple(&stats)?;
@@ -167,13 +170,13 @@ fn counted(py: Python<'_>) -> Option<u64> {
     Some(counts.sum::<i64>().max(0).cast_unsigned())
 }
 
-/// Returns true if [`check`] is to run at an audited event.
+/// Returns true if [`check`] should run at this audit event.
 pub fn wants(event: &[u8]) -> bool {
     matches!(event, b"import" | b"open") && now() >= NEXT.load(Ordering::Relaxed)
 }
 
-/// Notes if our callback is no longer in the list. At the end of the main interpreter (`is_last`), also
-/// counts the collections that were missed.
+/// Checks that our callback is still in `gc.callbacks`, and notes if it is not. At the end of the
+/// main interpreter (`is_last`), also counts the collections that were missed.
 pub fn check(py: Python<'_>, is_last: bool) -> Option<()> {
     NEXT.store(now() + CHECK_INTERVAL_NS, Ordering::Relaxed);
     let callbacks = CALLBACKS.get(py).filter(|_| py.interpreter() == 0)?;
@@ -194,7 +197,7 @@ pub fn check(py: Python<'_>, is_last: bool) -> Option<()> {
     Some(())
 }
 
-/// Reports collections that were missed. It allocates nothing.
+/// Logs that collections were missed because the callback was removed. Allocates nothing.
 pub fn report_unseen() {
     if !IS_GONE.load(Ordering::Relaxed) {
         return;
@@ -207,14 +210,15 @@ pub fn report_unseen() {
     }
 }
 
-/// Removes our callback from the interpreter's list. No code of the program runs for that.
+/// Removes our callback from the interpreter's list `gc.callbacks`. This runs no code of the
+/// program.
 pub fn uninstall<'py>(py: Python<'py>) -> Option<()> {
     if py.interpreter() == 0 {
         drop((CALLBACKS.take(py), OURS.take(py)));
     }
     let callbacks = py.import_unseen(c"gc")?.attr(c"callbacks")?;
     let kind = py.function(&CALLBACK)?.kind();
-    // Only for functions in C, as others may run code of the program.
+    // The names of Python callables are not read, because that could run code of the program.
     let name_of = |callback: &Object<'py>| {
         let is_in_c = callback.kind() == kind;
         is_in_c.then(|| callback.attr(c"__name__")).flatten()
@@ -241,7 +245,8 @@ impl CollectionNames {
     }
 }
 
-/// Handles `callback(phase, info)`, as described in the documentation of Python's `gc.callbacks`.
+/// The function in `gc.callbacks`. Python calls it as `callback(phase, info)` at the start and end
+/// of a collection.
 fn callback(_: Python<'_>, args: &Object<'_>) {
     if !entry::is_closed() {
         let _ = count(args);
@@ -258,7 +263,7 @@ fn count(args: &Object<'_>) -> Option<()> {
     Some(())
 }
 
-/// The interpreter's report about a collection.
+/// The arguments with which Python called our callback.
 struct Report {
     starts: bool,
     /// The index of the generation, below [`GENERATIONS`].
@@ -270,7 +275,7 @@ struct Report {
 }
 
 impl Report {
-    /// Reads a report. `number` returns the number that `info` has under a name.
+    /// Reads a report. `number` returns the number that `info` contains under a name.
     fn new(phase: &str, number: impl Fn(&'static CStr) -> Option<i64>) -> Self {
         let number = |name| number(name).unwrap_or(0).max(0).cast_unsigned();
         Self {
@@ -283,7 +288,7 @@ impl Report {
         }
     }
 
-    /// Begins or ends the collection on the thread that owns `collecting`.
+    /// Begins or ends a collection on the thread that owns `collecting`.
     fn count(&self, collecting: &Cell<Option<Collecting>>, totals: &CollectionTotals) {
         let generation = self.generation;
         let names = NAMES.get().and_then(Option::as_ref);
@@ -353,7 +358,7 @@ mod tests {
         assert_eq!(of(&totals.nanoseconds), 0);
         report("stop", 2, 7).count(&place, &totals);
         assert!(of(&totals.nanoseconds) >= 2_000_000);
-        // This collection began before it was followed.
+        // This collection began before collections were followed.
         report("stop", 1, 100).count(&place, &totals);
         assert_eq!(totals.collections.each_ref().map(of), [1, 1, 1]);
         assert_eq!(of(&totals.collected), 112);

@@ -1,14 +1,16 @@
-//! Observes waits for the GIL, and when it is taken and dropped, by the condition variables of CPython's
-//! `ceval_gil`.
+//! Records waits for the GIL and the times at which threads take and drop it. CPython's `ceval_gil`
+//! has no hooks for this, so its condition variables are observed.
 //!
-//! A GIL has two. `cond` is signalled when the GIL is dropped; threads that want it wait on it. `switch_cond`
-//! is signalled when the GIL is taken; a thread that was forced to drop it waits on it. They are initialized
-//! one after the other, with a mutex between them in memory. Only the interpreter's own slots for
-//! `pthread_cond_*` lead here, so other modules' calls cost nothing.
+//! A GIL has two condition variables. `cond` is signalled when the GIL is dropped, and threads that
+//! want the GIL wait on it. `switch_cond` is signalled when the GIL is taken. A thread that was
+//! forced to drop the GIL waits on it until another thread has taken the GIL. CPython initializes
+//! `cond` first and `switch_cond` next, and a mutex lies between them in memory. Only the
+//! interpreter's own GOT slots for `pthread_cond_*` are patched, so calls of other modules cost
+//! nothing.
 //!
-//! These hooks run with the GIL's mutex held, except after a forced switch. They take a time stamp, add to a
-//! total, emit an NVTX event if ranges are wanted, and do nothing else. Because of the mutex, holds of one
-//! GIL never overlap.
+//! The hooks run while the thread holds the GIL's mutex, except after a forced switch. A hook takes
+//! a time stamp, adds to a total, and emits an NVTX event if ranges are wanted. Because of the
+//! mutex, the recorded holds of one GIL never overlap.
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_int};
@@ -24,19 +26,19 @@ use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::log;
 use tllmprof_platform::panics::contained;
 
-/// Limit for the GILs that are followed at a time; from 3.12 on, each interpreter may have its own.
+/// The most GILs that are followed at a time. From 3.12 on, each interpreter may have its own GIL.
 const MAX_GILS: usize = 64;
-/// Bytes from `cond` to `switch_cond`.
+/// Number of bytes from a GIL's `cond` to its `switch_cond`.
 const SWITCH_COND_OFFSET: usize =
     size_of::<libc::pthread_cond_t>() + size_of::<libc::pthread_mutex_t>();
 
 /// The GILs that are followed.
 struct Gils {
-    /// The addresses of `cond`; 0 for a free slot. `switch_cond` follows it at a fixed distance.
+    /// The addresses of `cond`; 0 for a free slot. `switch_cond` lies at a fixed distance after it.
     conditions: [AtomicUsize; MAX_GILS],
-    /// Number of slots that have been used.
+    /// Number of slots at the start of the table that are or were in use.
     used: AtomicUsize,
-    /// Number of GILs for which there was no slot.
+    /// Number of GILs that are not followed because the table was full.
     missed: AtomicU32,
 }
 
@@ -44,7 +46,7 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static FOLLOWED: Gils = Gils::none();
-    /// True if there may be a GIL that was made before its condition variables were hooked.
+    /// True if a GIL may have been created before the hooks were installed.
     #[fork(keep = "as the GILs")]
     #[restart(keep)]
     static IS_LATE: AtomicBool = AtomicBool::new(false);
@@ -54,7 +56,8 @@ lifecycle::global! {
     static IS_OFF: AtomicBool = AtomicBool::new(false);
 }
 
-// SAFETY: these are the declarations of pthread.h. A cancelled thread is unwound out of them.
+// SAFETY: the declarations match pthread.h. `C-unwind` allows a cancelled thread to unwind through
+// them.
 unsafe extern "C-unwind" {
     fn pthread_cond_timedwait(
         condition: *mut libc::pthread_cond_t,
@@ -67,13 +70,13 @@ unsafe extern "C-unwind" {
     ) -> c_int;
 }
 
-/// Returns the number of GILs that could not be followed.
+/// Returns the number of GILs that are not followed because the table was full.
 pub fn missed() -> u32 {
     FOLLOWED.missed.load(Ordering::Relaxed)
 }
 
-/// Handles an interpreter that is initialized. With the first one, ranges and totals begin. A hook must not
-/// call it, as it loads the tool that records ranges.
+/// Starts ranges and totals when the first interpreter is initialized. A hook must not call this
+/// function, because it loads the tool that records ranges.
 pub fn begin(py: Python<'_>, thread: &Thread) {
     if holds::have_names() {
         return;
@@ -92,8 +95,8 @@ pub fn begin(py: Python<'_>, thread: &Thread) {
     thread.holds.begin(0);
 }
 
-/// Returns true if threads need a GIL now. A free-threaded build briefly takes it even then, while it imports
-/// an extension module.
+/// Returns true if the interpreter uses a GIL now. A free-threaded build takes the GIL briefly
+/// while it imports an extension module, but does not count as using one.
 fn has_gil(py: Python<'_>) -> bool {
     let Some(sys) = py.imported(c"sys") else {
         return true;
@@ -104,13 +107,14 @@ fn has_gil(py: Python<'_>) -> bool {
     asked.call(&[]).is_none_or(|answer| answer.is_true())
 }
 
-/// Notes that there is an interpreter already. Its GIL is recognized when a thread drops and retakes it.
+/// Notes that an interpreter exists already. Its GIL is recognized when a thread drops and retakes
+/// it.
 pub fn is_late() {
     IS_LATE.store(true, Ordering::Relaxed);
 }
 
-/// Handles the initialization of a condition variable of the interpreter. Returns true if that completed a
-/// GIL.
+/// Handles the initialization of a condition variable by the interpreter. Returns true if the
+/// variable is the second one of a GIL, which is then followed.
 pub fn initialised(condition: usize, thread: &Thread) -> bool {
     FOLLOWED.forget(condition);
     let gil = second_of_pair(&thread.last_condition, condition);
@@ -127,13 +131,13 @@ fn follow(condition: usize) {
     }
 }
 
-/// Forgets all GILs, when the interpreter's library is unloaded.
+/// Removes all GILs from the table when the interpreter's library is unloaded.
 pub fn forget_all() {
     FOLLOWED.forget_all();
 }
 
-/// Returns the address of the `cond` whose `switch_cond` is `condition`, if `last` was that one. Sets `last`
-/// to `condition`, or to 0 if the pair is complete.
+/// Returns the address of a GIL's `cond` if `last` is that `cond` and `condition` is its
+/// `switch_cond`. Sets `last` to `condition`, or to 0 if the pair is complete.
 fn second_of_pair(last: &Cell<usize>, condition: usize) -> Option<usize> {
     let first = last.replace(condition);
     if first == 0 || condition != first.wrapping_add(SWITCH_COND_OFFSET) {
@@ -143,7 +147,7 @@ fn second_of_pair(last: &Cell<usize>, condition: usize) -> Option<usize> {
     Some(first)
 }
 
-/// The role of a condition variable in a GIL.
+/// The event that a GIL's condition variable signals: that the GIL was dropped, or taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ConditionRole {
     Dropped,
@@ -161,7 +165,7 @@ impl Gils {
 
     /// Follows the GIL whose `cond` has this address.
     fn follow(&self, condition: usize) {
-        // Another thread may have found the same GIL.
+        // Another thread may already have added the same GIL.
         let is_it = |place: &AtomicUsize| place.load(Ordering::Acquire) == condition;
         if self.conditions.iter().any(is_it) {
             return;
@@ -176,13 +180,14 @@ impl Gils {
         self.missed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the slots that have been used.
+    /// Returns the slots that are or were in use.
     #[inline]
     fn used(&self) -> &[AtomicUsize] {
         &self.conditions[..self.used.load(Ordering::Acquire).min(MAX_GILS)]
     }
 
-    /// Forgets the GIL of a condition variable that is destroyed. Returns true if there was one.
+    /// Removes the GIL whose `cond` has this address, because it is being destroyed. Returns true
+    /// if the table had the GIL.
     fn forget(&self, condition: usize) -> bool {
         self.used().iter().any(|place| {
             let known = place.compare_exchange(condition, 0, Ordering::AcqRel, Ordering::Relaxed);
@@ -196,7 +201,8 @@ impl Gils {
         }
     }
 
-    /// Returns the role of a condition variable, and the index of its GIL.
+    /// Returns the role of a condition variable, and the index of its GIL. Returns `None` if it
+    /// belongs to no followed GIL.
     #[inline]
     fn part(&self, condition: usize) -> Option<(ConditionRole, u64)> {
         self.used().iter().zip(0..).find_map(|(place, gil)| {
@@ -210,8 +216,8 @@ impl Gils {
     }
 }
 
-/// Returns the functions that are hooked to follow the GIL: their names, our replacements, and the original
-/// functions.
+/// Returns the hooks that follow the GIL: for each function its name, our replacement, and the
+/// original function.
 pub fn hooks() -> [(&'static CStr, usize, usize); 4] {
     macro_rules! address {
         ($function:expr) => {
@@ -242,12 +248,12 @@ pub fn hooks() -> [(&'static CStr, usize, usize); 4] {
     ]
 }
 
-/// Replaces `pthread_cond_signal` in the interpreter's slot.
+/// Replaces `pthread_cond_signal` in the interpreter's GOT slot.
 ///
 /// # Safety
-/// It is called with that function's arguments.
+/// The arguments are valid for `pthread_cond_signal`.
 pub unsafe extern "C" fn signal(condition: *mut libc::pthread_cond_t) -> c_int {
-    // No panic: `noted` contains it.
+    // No panic: `noted` catches panics.
     match FOLLOWED.part(condition.addr()) {
         Some((part, gil)) => noted(|thread| match part {
             ConditionRole::Taken => thread.holds.takes(gil),
@@ -260,7 +266,8 @@ pub unsafe extern "C" fn signal(condition: *mut libc::pthread_cond_t) -> c_int {
     unsafe { libc::pthread_cond_signal(condition) }
 }
 
-/// Learns a GIL: a thread that drops one and takes it again signals its `cond` and then its `switch_cond`.
+/// Recognizes a GIL that existed before the hooks: a thread that drops the GIL and takes it again
+/// signals its `cond` and then its `switch_cond`.
 #[cold]
 fn learn(condition: usize) {
     noted(|thread| {
@@ -273,7 +280,8 @@ fn learn(condition: usize) {
     });
 }
 
-/// Runs `note` for the calling thread, if it has a slot. The interpreter's call continues in any case.
+/// Runs `note` for the calling thread, if the library has a record for the thread. A panic in
+/// `note` does not reach the interpreter.
 #[inline]
 fn noted(note: impl FnOnce(&Thread)) {
     let _errno = SavedErrno::new();
@@ -285,16 +293,16 @@ fn noted(note: impl FnOnce(&Thread)) {
     });
 }
 
-/// Replaces `pthread_cond_timedwait` in the interpreter's slot.
+/// Replaces `pthread_cond_timedwait` in the interpreter's GOT slot.
 ///
 /// # Safety
-/// It is called with that function's arguments.
+/// The arguments are valid for `pthread_cond_timedwait`.
 pub unsafe extern "C-unwind" fn timed_wait(
     condition: *mut libc::pthread_cond_t,
     mutex: *mut libc::pthread_mutex_t,
     until: *const libc::timespec,
 ) -> c_int {
-    // No panic: `noted` contains it.
+    // No panic: `noted` catches panics.
     if let Some((ConditionRole::Dropped, gil)) = FOLLOWED.part(condition.addr()) {
         noted(|thread| thread.holds.begins_to_wait(gil));
     }
@@ -302,15 +310,15 @@ pub unsafe extern "C-unwind" fn timed_wait(
     unsafe { pthread_cond_timedwait(condition, mutex, until) }
 }
 
-/// Replaces `pthread_cond_wait` in the interpreter's slot.
+/// Replaces `pthread_cond_wait` in the interpreter's GOT slot.
 ///
 /// # Safety
-/// It is called with that function's arguments.
+/// The arguments are valid for `pthread_cond_wait`.
 pub unsafe extern "C-unwind" fn wait(
     condition: *mut libc::pthread_cond_t,
     mutex: *mut libc::pthread_mutex_t,
 ) -> c_int {
-    // No panic: `noted` contains it.
+    // No panic: `noted` catches panics.
     let is_forced = matches!(
         FOLLOWED.part(condition.addr()),
         Some((ConditionRole::Taken, _))
@@ -328,14 +336,15 @@ pub unsafe extern "C-unwind" fn wait(
     result
 }
 
-/// Replaces `pthread_cond_destroy` in the interpreter's slot.
+/// Replaces `pthread_cond_destroy` in the interpreter's GOT slot.
 ///
 /// # Safety
-/// It is called with that function's arguments.
+/// The arguments are valid for `pthread_cond_destroy`.
 pub unsafe extern "C" fn destroy(condition: *mut libc::pthread_cond_t) -> c_int {
-    // No panic: `noted` contains it.
+    // No panic: `noted` catches panics.
     if FOLLOWED.forget(condition.addr()) {
-        // The thread that ends an interpreter holds its GIL until the end.
+        // The thread that ends an interpreter holds the GIL until the GIL is destroyed, so the hold
+        // ends here.
         noted(|thread| thread.holds.drops());
     }
     // SAFETY: this is the interpreter's own call with its own arguments, passed on to its target.
@@ -353,9 +362,9 @@ mod tests {
         let last = Cell::new(0);
         assert_eq!(second_of_pair(&last, COND), None);
         assert_eq!(second_of_pair(&last, COND + SWITCH_COND_OFFSET), Some(COND));
-        // The pair is complete: a third one at the same distance begins another.
+        // The pair is complete, so a condition at the same distance after it starts a new pair.
         assert_eq!(second_of_pair(&last, COND + 2 * SWITCH_COND_OFFSET), None);
-        // A condition of another mutex comes in between.
+        // A condition of another mutex is initialized between the two.
         assert_eq!(second_of_pair(&last, COND), None);
         assert_eq!(second_of_pair(&last, 0x9000), None);
         assert_eq!(second_of_pair(&last, COND + SWITCH_COND_OFFSET), None);
@@ -365,7 +374,7 @@ mod tests {
     fn the_first_condition_is_of_drops_and_the_second_of_takes() {
         let gils = Gils::none();
         assert_eq!(gils.part(COND), None);
-        assert_eq!(gils.part(SWITCH_COND_OFFSET), None); // of a free slot
+        assert_eq!(gils.part(SWITCH_COND_OFFSET), None); // 0 marks a free slot, so no condition may match it
         gils.follow(0x9000);
         gils.follow(COND);
         gils.follow(COND);
@@ -407,7 +416,7 @@ mod tests {
         assert_eq!(gils.part((MAX_GILS + 1) * COND), None);
     }
 
-    /// A copy of the memory layout of CPython's GIL.
+    /// The memory layout of the start of CPython's GIL.
     #[repr(C)]
     struct Pair {
         cond: libc::pthread_cond_t,
@@ -423,7 +432,7 @@ mod tests {
         }))
     }
 
-    /// Does what CPython does: both are initialized, one thread takes and drops, another waits.
+    /// Makes the calls that CPython makes: a thread waits for the GIL, takes it, and drops it.
     #[test]
     fn hooks_count_a_threads_waits_and_holds() {
         let pair = pair();
@@ -447,23 +456,23 @@ mod tests {
             libc::pthread_mutex_lock(mutex);
             assert_eq!(timed_wait(cond, mutex, &raw const past), libc::ETIMEDOUT);
             assert_eq!(timed_wait(cond, mutex, &raw const past), libc::ETIMEDOUT);
-            signal(switch); // takes
+            signal(switch); // the thread takes the GIL
             assert!(holds.holds_since().is_some());
-            signal(cond); // drops
+            signal(cond); // the thread drops the GIL
             libc::pthread_mutex_unlock(mutex);
         }
         assert_eq!((holds.waits.count(), holds.holds.count()), (1, 1));
         assert!(holds.waits.longest() > 0);
         assert_eq!(holds.forced.count(), 0);
-        // SAFETY: no thread waits on them.
+        // SAFETY: no thread waits on these conditions.
         unsafe {
             signal(switch);
-            destroy(cond); // the thread held it until the end
+            destroy(cond); // the thread held the GIL until its destruction
             destroy(switch);
         }
         assert_eq!(holds.holds.count(), 2);
         assert_eq!(FOLLOWED.part(cond.addr()), None);
-        // SAFETY: a condition that no other thread uses, and that is initialized before it is signalled.
+        // SAFETY: no other thread uses the condition, and it is initialized before it is signalled.
         unsafe {
             libc::pthread_cond_init(cond, core::ptr::null());
             signal(cond);

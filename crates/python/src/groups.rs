@@ -1,9 +1,10 @@
-//! Finds the groups that a worker is in for the record: tensor-, pipeline-, expert- and data-parallel ones,
-//! as its engine stores them or as `torch.distributed` describes them.
+//! Finds the groups of ranks that a worker belongs to, for the record: tensor-, pipeline-, expert-
+//! and data-parallel ones. They are found in variables of the engine, or as `torch.distributed`
+//! describes them.
 //!
-//! They are read in the same way as the rank ([`rank`]): from modules' own dictionaries, by a thread that has
-//! the GIL. The search runs when a window opens, as groups are made while a model is loaded, until some are
-//! found.
+//! Groups are read in the same way as the rank ([`rank`]): from modules' dictionaries, by a thread
+//! that holds the GIL. The engine creates groups while it loads a model. So the search runs when a
+//! window opens, until it has found some.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::ffi::CString;
@@ -18,24 +19,25 @@ use super::object::{Object, Python};
 use super::rank::{self, number, value};
 use super::wants::wants;
 
-/// Limit for the number of searches.
+/// The most searches in a process.
 const MAX_SEARCHES: u32 = 16;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// True if the next thread with the GIL is to search.
+    /// True if the next thread that holds the GIL should search.
     #[fork(reset)]
     #[restart(reset)]
     static ARE_WANTED: AtomicBool = AtomicBool::new(false);
-    /// Number of searches; [`MAX_SEARCHES`] once some were found.
+    /// Number of searches so far. It is set to [`MAX_SEARCHES`] once groups were found.
     #[fork(reset)]
     #[restart(reset)]
     static LOOKED: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Requests a search by a thread that has the GIL: by the calling thread through `inside` if it has it;
-/// otherwise by Python's main thread, or by the first thread that enters a step's function.
+/// Requests a search for groups. If the calling thread holds the GIL, it searches now, through
+/// `inside`. Otherwise Python's main thread searches, or the first thread that enters a step's
+/// function.
 pub fn ask(inside: impl FnOnce(fn(Python<'_>))) {
     if !(recorder::is_on() && wants().rank && LOOKED.load(Ordering::Relaxed) < MAX_SEARCHES) {
         return;
@@ -48,12 +50,13 @@ pub fn ask(inside: impl FnOnce(fn(Python<'_>))) {
     } else if !ARE_WANTED.swap(true, Ordering::AcqRel)
         && api.version.takes_pending_calls_to_the_end()
     {
-        // If Python has no room for the call, a step's function will do it.
+        // If Python accepts no more pending calls, a thread that enters a step's function searches
+        // instead.
         let _ = call_on_main_thread(api, look_for);
     }
 }
 
-/// Searches if that was requested.
+/// Searches for groups if a search was requested.
 pub fn look_for(py: Python<'_>) {
     if ARE_WANTED.load(Ordering::Relaxed) {
         py.quietly(look);
@@ -73,7 +76,7 @@ fn look(py: Python<'_>) {
     }
 }
 
-/// Returns the groups that exist now, in the order in which they are shown.
+/// Returns the groups that exist now, in the order in which reports show them.
 pub fn find(py: Python<'_>) -> Vec<GroupRank<&'static str>> {
     let mut found = Vec::new();
     let torch = py.imported(c"torch.distributed.distributed_c10d");
@@ -89,11 +92,11 @@ pub fn find(py: Python<'_>) -> Vec<GroupRank<&'static str>> {
     found
 }
 
-/// The process's position in its world.
+/// The process's position in its world, the group of all ranks that `torch.distributed` knows.
 #[derive(Clone, Copy)]
 struct Worldly {
     rank: Option<u64>,
-    /// The offset of this world's ranks in the job, if it is known.
+    /// Number of ranks in the job before those of this world; `None` if unknown.
     ahead: Option<u64>,
 }
 
@@ -114,7 +117,8 @@ impl Worldly {
         }
     }
 
-    /// Returns a group whose first rank in the world is known. A single rank is not a group.
+    /// Describes a group. `first` is the group's first rank in the world, if known. Returns `None`
+    /// for a group of a single rank.
     fn group(
         self,
         name: &'static str,
@@ -132,7 +136,7 @@ impl Worldly {
     }
 }
 
-/// Finds the engine's groups.
+/// Finds the groups that an engine keeps in variables of its modules.
 fn of_engine(py: Python<'_>, place: Worldly, found: &mut Vec<GroupRank<&'static str>>) {
     for row in ENGINE_GROUPS {
         let module = CString::new(row.module).ok();
@@ -151,8 +155,8 @@ fn of_engine(py: Python<'_>, place: Worldly, found: &mut Vec<GroupRank<&'static 
     }
 }
 
-/// Finds the groups that `torch.distributed` describes. Of several with the same description, the first
-/// counts.
+/// Finds the groups that `torch.distributed` describes. If several have the same description, only
+/// the first counts.
 fn described(
     py: Python<'_>,
     torch: &Object<'_>,
@@ -193,7 +197,7 @@ fn described(
     }
 }
 
-/// Adds the process's replica, which is a rank of a data-parallel group.
+/// Adds the data-parallel group, in which each replica of the model is a rank.
 fn of_replica(py: Python<'_>, found: &mut Vec<GroupRank<&'static str>>) {
     const NAME: &str = "DP";
     if found.iter().any(|group| group.name == NAME) {

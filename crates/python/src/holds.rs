@@ -1,6 +1,7 @@
-//! A thread's use of the GIL: when it waits for one, when it holds one, and the totals.
+//! A thread's use of the GIL: the current wait or hold, and totals.
 //!
-//! A thread has at most one GIL: it releases one interpreter's before it takes another's.
+//! A thread holds at most one GIL, because it releases one interpreter's GIL before it takes
+//! another's.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +15,7 @@ use tllmprof_recorder as recorder;
 use tllmprof_recorder::What;
 use tllmprof_recorder::watch::{self, Cause};
 
-/// The names of the ranges.
+/// The names of the ranges for waits and holds.
 struct GilRangeNames {
     wait: Name,
     hold: Name,
@@ -24,18 +25,19 @@ lifecycle::global! {
     #[fork(keep = "a name is registered anew in a child")]
     #[restart(keep)]
     static NAMES: OnceBox<Option<GilRangeNames>> = OnceBox::new();
-    /// Minimum duration of a wait or a hold for the record, in nanoseconds.
+    /// The shortest wait or hold that the record gets, in ns.
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     static SHORTEST: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Returns true if [`begin`] has been called.
+/// Returns true if [`begin`] has registered the names.
 pub fn have_names() -> bool {
     NAMES.get().is_some()
 }
 
-/// Registers the names of the ranges. A hook must not call it, as it loads the tool that records ranges.
+/// Registers the names of the ranges. A hook must not call this function, because it loads the tool
+/// that records ranges.
 pub fn begin() {
     NAMES.get_or_init(|| {
         Box::new(
@@ -54,7 +56,7 @@ fn names() -> Option<&'static GilRangeNames> {
     NAMES.get().and_then(Option::as_ref)
 }
 
-/// The number and the durations of events of one kind, in nanoseconds.
+/// The number of events, with their total and longest duration in ns.
 pub struct EventTotal {
     count: AtomicU64,
     time: AtomicU64,
@@ -70,7 +72,7 @@ impl EventTotal {
         }
     }
 
-    /// Adds an event. Only the thread that owns the total may call it.
+    /// Adds an event. Only the thread that owns this total may call this function.
     #[inline]
     fn add(&self, time: u64) {
         let add =
@@ -101,24 +103,24 @@ impl EventTotal {
     }
 }
 
-/// A thread's use of the GIL. Only the thread itself uses the fields that are not totals.
+/// A thread's use of the GIL. Other threads may read only the totals and `holds_since`.
 pub struct Holds {
-    /// Start of the wait under way; 0 for none.
+    /// The start of the current wait in ns; 0 if the thread does not wait.
     waits_since: Cell<u64>,
-    /// Start of the hold under way; 0 for none.
+    /// The start of the current hold in ns; 0 if the thread does not hold the GIL.
     holds_since: AtomicU64,
-    /// The same moments in the record's ticks; 0 if nothing is recorded.
+    /// The same two times in ticks of the record; 0 if nothing is recorded.
     wait_ticks: Cell<u64>,
     hold_ticks: Cell<u64>,
     wait: Cell<Option<Started>>,
     hold: Cell<Option<Started>>,
     pub waits: EventTotal,
     pub holds: EventTotal,
-    /// Waits of a thread that was forced to drop the GIL, until another has taken it.
+    /// Waits of this thread after it was forced to drop the GIL, until another thread has taken it.
     pub forced: EventTotal,
 }
 
-/// Returns the current tick of the record if it will be needed, otherwise 0.
+/// Returns the current time in ticks of the record, or 0 if nothing is recorded.
 pub fn ticks() -> u64 {
     if recorder::is_keeping() {
         recorder::ticks()
@@ -127,7 +129,7 @@ pub fn ticks() -> u64 {
     }
 }
 
-/// Records an event that began at `since` and took `took` nanoseconds, unless it is too short.
+/// Records a wait or hold that began at tick `since` and took `took` ns, unless it was too short.
 fn record_if_long(since: &Cell<u64>, took: u64, what: What) {
     let since = since.replace(0);
     if since != 0 && recorder::is_keeping() && took >= SHORTEST.load(Ordering::Relaxed) {
@@ -150,8 +152,8 @@ impl Holds {
         }
     }
 
-    /// Notes that the thread waits for GIL number `gil`, which another one holds. It is called repeatedly
-    /// during the wait.
+    /// Records that the thread waits for GIL number `gil`, which another thread holds. CPython
+    /// waits with a timeout, so this is called repeatedly during one wait.
     pub fn begins_to_wait(&self, gil: u64) {
         if self.waits_since.get() == 0 {
             self.waits_since.set(now());
@@ -160,9 +162,9 @@ impl Holds {
         }
     }
 
-    /// Notes that the thread has taken the GIL.
+    /// Records that the thread has taken the GIL.
     pub fn takes(&self, gil: u64) {
-        // A hold may be left over from a GIL that ended without being dropped.
+        // End a hold of a GIL that was destroyed without being dropped.
         self.drops();
         let now = now();
         let waited = self.waits_since.replace(0);
@@ -178,7 +180,7 @@ impl Holds {
         self.hold.set(names().map(|names| names.hold.start(gil)));
     }
 
-    /// Notes that the thread has dropped the GIL.
+    /// Records that the thread has dropped the GIL.
     pub fn drops(&self) {
         let held = self.holds_since.load(Ordering::Relaxed);
         if held != 0 {
@@ -190,13 +192,15 @@ impl Holds {
         }
     }
 
-    /// Notes that the thread was forced to drop the GIL, and that another has taken it since.
+    /// Records that the thread was forced to drop the GIL, and that another thread has taken it.
+    /// `time` is the wait between the two in ns.
     pub fn was_forced(&self, time: u64, since_ticks: u64) {
         self.forced.add(time);
         record_if_long(&Cell::new(since_ticks), time, What::GilForced);
     }
 
-    /// Starts counting. A hold that is under way begins now. Only the thread itself may call it.
+    /// Resets the totals. A hold that is under way counts from now on. Only the thread itself may
+    /// call this function.
     pub fn begin(&self, gil: u64) {
         self.clear();
         if self.holds_since.load(Ordering::Relaxed) != 0 {
@@ -205,13 +209,13 @@ impl Holds {
         }
     }
 
-    /// Returns the start of the hold under way.
+    /// Returns the start of the current hold in ns, or `None` if the thread does not hold the GIL.
     pub fn holds_since(&self) -> Option<u64> {
         Some(self.holds_since.load(Ordering::Relaxed)).filter(|since| *since != 0)
     }
 
-    /// Ends what is under way, as the thread has ended. The totals are kept, except the longest wait: the
-    /// next thread with this slot must not be named for it.
+    /// Ends the current wait or hold, because the thread has ended. Keeps the totals, but not the
+    /// longest wait, because another thread may get this slot and would be named for that wait.
     pub fn leave(&self) {
         self.drops();
         self.waits_since.set(0);
@@ -219,7 +223,7 @@ impl Holds {
         self.waits.longest.store(0, Ordering::Relaxed);
     }
 
-    /// Forgets what is under way, as its end will not be seen.
+    /// Drops the current wait or hold, because its end will not be reported.
     pub fn forget(&self) {
         self.holds_since.store(0, Ordering::Relaxed);
         self.waits_since.set(0);
@@ -227,20 +231,21 @@ impl Holds {
         self.wait.set(None);
     }
 
-    /// Resets everything in the child of a fork, where Python makes a new GIL.
+    /// Resets everything in the child of a fork, in which Python creates a new GIL.
     pub fn in_child(&self, _: &OnlyThread) {
         self.clear();
         self.waits_since.set(0);
         self.holds_since.store(0, Ordering::Relaxed);
         for range in [&self.wait, &self.hold] {
-            // The range is dropped without being ended.
+            // `forget` drops the range without ending it: it belongs to the parent.
             if let Some(range) = range.take() {
                 range.forget();
             }
         }
     }
 
-    /// Resets everything for a test, whose thread may reuse another's slot.
+    /// Resets everything at the start of a test, because the test's thread may reuse another
+    /// thread's slot.
     #[cfg(test)]
     pub fn begin_anew(&self) {
         self.leave();
@@ -270,7 +275,7 @@ mod tests {
         assert!(thread.holds_since().is_none());
         thread.begins_to_wait(0);
         sleep(PAUSE);
-        thread.begins_to_wait(0); // it was woken, but another thread still has it
+        thread.begins_to_wait(0); // the thread woke up, but another one still holds the GIL
         thread.takes(0);
         assert_eq!(thread.waits.count(), 1);
         assert!(thread.waits.time() >= PAUSED);
@@ -287,7 +292,7 @@ mod tests {
     fn a_gil_that_was_free_is_not_waited_for() {
         let thread = Holds::new();
         thread.takes(0);
-        thread.takes(1); // the first ended without being dropped
+        thread.takes(1); // the first GIL was destroyed without being dropped
         thread.drops();
         assert_eq!((thread.waits.count(), thread.holds.count()), (0, 2));
     }
@@ -322,7 +327,7 @@ mod tests {
         assert!(thread.waits.time() >= PAUSED);
         assert_eq!(thread.waits.longest(), 0);
         assert_eq!((thread.forced.count(), thread.forced.time()), (1, 7));
-        // The next thread's wait does not begin there.
+        // The next thread with this slot does not continue the wait of the thread that ended.
         thread.takes(0);
         assert_eq!(thread.waits.count(), 1);
     }
@@ -334,7 +339,7 @@ mod tests {
         thread.drops();
         thread.takes(0);
         thread.begins_to_wait(0);
-        // SAFETY: no other thread has a reference to what this one made.
+        // SAFETY: no other thread has a reference to the objects of this test.
         thread.in_child(&unsafe { OnlyThread::new() });
         assert_eq!((thread.waits.count(), thread.holds.count()), (0, 0));
         assert!(thread.holds_since().is_none());

@@ -1,4 +1,4 @@
-//! Sets up an interpreter that has started, and handles its end.
+//! Installs the hooks in an interpreter, and handles the end of an interpreter.
 
 use super::extension::extension;
 use super::method::MethodDef;
@@ -16,19 +16,19 @@ use tllmprof_session as session;
 lifecycle::global! {
     stage: Sinks;
 
-    /// True if [`main_ends`] will be called.
+    /// True if [`main_ends`] is registered with `atexit`.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Sets up interpreter number `number`, 0 for the main one.
+/// Installs all requested hooks in an interpreter. `number` is its id, which is 0 for the main one.
 pub fn install(py: Python<'_>, thread: &Thread, number: i64) {
     let wants = wants();
     if number == 0 && register_end(py).is_none() {
         log::once!(Warn, "Python has no atexit: nothing is run in it");
         if late::is_late() {
-            return; // the interpreter could end at any time
+            return; // the interpreter could end unnoticed, so nothing is installed
         }
     }
     if wants.gil {
@@ -46,8 +46,8 @@ pub fn install(py: Python<'_>, thread: &Thread, number: i64) {
     }
 }
 
-/// Undoes [`install`] in interpreter number `number`, which is the calling thread's. The audit hook and the
-/// `atexit` callback stay.
+/// Undoes [`install`] in the calling thread's interpreter, whose id is `number`. The audit hook and
+/// the `atexit` callback stay.
 pub fn uninstall(py: Python<'_>, number: i64) {
     let wants = wants();
     if wants.gc {
@@ -58,12 +58,12 @@ pub fn uninstall(py: Python<'_>, number: i64) {
     }
 }
 
-/// Handles the end of the calling thread's interpreter, which is not the main one.
+/// Handles the end of the calling thread's interpreter, which is a sub-interpreter.
 pub fn another_ends(py: Python<'_>) {
     functions::interpreter_ends(py);
 }
 
-/// Registers [`main_ends`] for the end of the main interpreter.
+/// Registers [`main_ends`] with `atexit`, so that it is called when the main interpreter ends.
 fn register_end(py: Python<'_>) -> Option<()> {
     static CLOSE: MethodDef = MethodDef::without_args(c"tllmprof_close", main_ends);
     if IS_REGISTERED.load(Ordering::Relaxed) {
@@ -74,7 +74,7 @@ fn register_end(py: Python<'_>) -> Option<()> {
     } else if py.api.version.keeps_atexit_without_module() {
         py.import_unseen(c"atexit")
     } else {
-        py.import(c"atexit") // the callbacks are dropped with the module
+        py.import(c"atexit") // the callbacks are dropped when the module is freed
     };
     let register = module?.attr(c"register")?;
     register.call(&[&py.function(&CLOSE)?])?;
@@ -82,8 +82,8 @@ fn register_end(py: Python<'_>) -> Option<()> {
     Some(())
 }
 
-/// Handles the end of the main interpreter, as the `atexit` callback. This is the last chance to use it: no
-/// other thread enters any more.
+/// Handles the end of the main interpreter, as an `atexit` callback. After `entry::close`, no other
+/// thread enters the interpreter, so this is the last chance to use it.
 fn main_ends(py: Python<'_>) {
     entry::close(py, profiler::writes);
     if let Some(extension) = extension() {
@@ -96,7 +96,7 @@ fn main_ends(py: Python<'_>) {
     if wants().gc {
         gc::check(py, true);
     }
-    // If CUDA is used, the end of the process reports them.
+    // If the process uses CUDA, the totals are reported at the end of the process instead.
     if !session::uses_cuda() {
         totals::report(Level::Debug);
     }

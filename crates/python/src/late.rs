@@ -1,18 +1,20 @@
-//! Enters an interpreter that is older than the library, and leaves it again.
+//! Enters an interpreter that was running before the library was loaded, and leaves it again.
 //!
-//! The program's threads are not used for this: the main thread may sleep for hours, and a thread with the
-//! GIL may hold any lock. So a thread of the library's own makes itself a thread state and waits for the GIL,
-//! like one of the program's, for as long as necessary. It reads its task only when it has the GIL, so one
-//! such thread is enough.
+//! The program's own threads are not used for this: the main thread may sleep for hours, and a
+//! thread that holds the GIL may hold any lock. Instead, a thread of the library creates a thread
+//! state and waits for the GIL like a thread of the program, for as long as necessary. It reads
+//! what to do only after it has the GIL, so one such thread is enough.
 //!
-//! The interpreter may end meanwhile. Up to 3.13 it ends threads that wait for the GIL with `pthread_exit`;
-//! later versions let them wait forever. Both are harmless for this thread, which has nothing to unwind and
-//! holds nothing at that point. But a thread state must not be made once the interpreter's memory is freed.
-//! Therefore the interpreter's own slot for `pthread_key_delete` leads here ([`interpreter_goes`]): the
-//! interpreter deletes its key just before that, and then waits for a thread that had found it alive.
+//! The interpreter may end during the wait. Up to 3.13, it then ends waiting threads with
+//! `pthread_exit`; later versions let them wait forever. Both are harmless for this thread, which
+//! holds no resources at that point. But a thread state must not be created after the interpreter
+//! has freed its memory. The interpreter deletes its thread key just before that, so its GOT slot
+//! for `pthread_key_delete` leads to [`interpreter_goes`]. That function waits for a thread that is
+//! about to create a state.
 //!
-//! Once the thread has the GIL, it keeps it until an `atexit` callback is registered ([`at_exit`]). From then
-//! on, the end of the interpreter waits for threads inside ([`super::entry`]).
+//! Once the thread has the GIL, it keeps the GIL until an `atexit` callback is registered
+//! ([`at_exit`]). From then on, the end of the interpreter waits for threads that are inside
+//! ([`super::entry`]).
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -32,15 +34,16 @@ use tllmprof_platform::system::{name_thread, start_thread, without_signals};
 use tllmprof_platform::thread::uncounted;
 use tllmprof_sync::{wait, wake};
 
-/// Limit for the wait for the thread.
+/// The longest wait until the thread has installed or removed the hooks.
 const SWITCH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Limits for how long the interpreter's end waits: for a thread that makes itself a state, and for one that
-/// may never get the GIL.
+/// The longest waits of the interpreter's end: for a thread that creates a thread state, and for a
+/// thread that may never get the GIL.
 const STATE_TIMEOUT: Duration = Duration::from_secs(1);
 const KEPT_TIMEOUT: Duration = Duration::from_millis(20);
 const STACK: usize = 1 << 20;
 
-/// Work with the GIL. `true` installs the hooks, `false` removes them.
+/// A function that runs with the GIL. The last argument is true to install the hooks, and false to
+/// remove them.
 pub type Act = fn(Python<'_>, &Thread, bool);
 
 lifecycle::global! {
@@ -57,28 +60,29 @@ lifecycle::global! {
     #[fork(keep = "the child is attached to as its parent is")]
     #[restart(keep)]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
-    /// True if the main interpreter has the hooks.
+    /// True if the hooks are installed in the main interpreter.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_IN: AtomicBool = AtomicBool::new(false);
-    /// 1 while a thread waits for the GIL or has it. A thread that an interpreter keeps waiting does not
-    /// count for the next one.
+    /// 1 while the library's thread waits for the GIL or holds it, else 0. A thread that an ended
+    /// interpreter keeps waiting does not count for the next interpreter.
     #[fork(reset)]
     #[restart(reset)]
     static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
-    /// `MAKES_STATE` or `MAY_BE_KEPT` while the thread has found the interpreter alive, else 0.
+    /// `MAKES_STATE` or `MAY_BE_KEPT` while the thread enters an interpreter that it found running,
+    /// else 0.
     #[fork(reset)]
     #[restart(reset)]
     static ENTERS: AtomicU32 = AtomicU32::new(0);
 }
 
-/// The thread makes itself a state or, up to 3.13, waits for the GIL.
+/// The thread creates its thread state or, up to 3.13, waits for the GIL.
 const MAKES_STATE: u32 = 1;
-/// The thread waits for the GIL, possibly forever.
+/// From 3.14 on: the thread waits for the GIL, possibly forever.
 const MAY_BE_KEPT: u32 = 2;
 
-/// Notes that the library is attached to a running process, before it looks for Python. `act` installs the
-/// hooks in the main interpreter, or removes them.
+/// Notes that the library was attached to a running process. This is called before the library
+/// looks for Python. `act` installs the hooks in the main interpreter, or removes them.
 pub fn begin(act: Act) {
     ACT.get_or_init(|| Box::new(act));
     IS_LATE.store(true, Ordering::Release);
@@ -90,13 +94,14 @@ pub fn is_late() -> bool {
     IS_LATE.load(Ordering::Acquire)
 }
 
-/// Returns true if the library is detached, or about to be.
+/// Returns true if the library was attached to a running process, and is detached or being
+/// detached.
 pub fn is_off() -> bool {
     is_late() && !IS_WANTED.load(Ordering::Acquire)
 }
 
-/// Installs the hooks, or removes them. Returns true if that was done in time; otherwise the thread still
-/// waits for the GIL.
+/// Installs the hooks, or removes them. Returns true if this was done within the time limit.
+/// Otherwise the library's thread keeps waiting for the GIL.
 pub fn switch(is_wanted: bool) -> bool {
     IS_WANTED.store(is_wanted, Ordering::SeqCst);
     let since = Instant::now();
@@ -111,19 +116,20 @@ pub fn switch(is_wanted: bool) -> bool {
     true
 }
 
-/// Returns true if the thread may enter. Without a GIL to hold, the interpreter could end before the `atexit`
-/// callback is registered.
+/// Returns true if the library's thread may enter this interpreter. In a build without a GIL the
+/// interpreter could end before the `atexit` callback is registered, so the thread does not enter.
 pub fn is_served(api: &Api) -> bool {
     !api.is_free_threaded
 }
 
-/// Returns true if there is nothing to do.
+/// Returns true if the hooks are in the requested state, or cannot be changed.
 fn is_settled() -> bool {
     let is_as_wanted = || IS_IN.load(Ordering::SeqCst) == IS_WANTED.load(Ordering::SeqCst);
     attached::api().is_none_or(|api| !is_served(api) || !api.runs() || is_as_wanted())
 }
 
-/// Starts the thread, unless there is one. A thread of the program may call it, too.
+/// Starts the library's thread, unless one is already running. Threads of the program may call
+/// this, too.
 pub fn start() {
     let is_free = UNDER_WAY.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
     if is_free.is_ok() && !without_signals(|| start_thread(STACK, main)) {
@@ -131,7 +137,7 @@ pub fn start() {
     }
 }
 
-/// A word that is reset to 0 when this is dropped.
+/// Sets a word back to 0 when dropped, and wakes the threads that wait for this.
 struct Set(&'static AtomicU32);
 
 impl Drop for Set {
@@ -141,8 +147,8 @@ impl Drop for Set {
     }
 }
 
-/// The thread's main function. It catches nothing around the wait for the GIL, during which the interpreter
-/// may end it.
+/// The main function of the library's thread. It must not catch unwinding around the wait for the
+/// GIL, because the interpreter may end the thread there with `pthread_exit`.
 extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
     let _under_way = Set(&UNDER_WAY);
     let _own = OwnThread::passing();
@@ -156,13 +162,14 @@ extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
     core::ptr::null_mut()
 }
 
-/// Gives the calling thread a state and the GIL. Returns `None` if the interpreter ends, or lacks the
-/// functions for that.
+/// Creates a thread state for the calling thread, and takes the GIL. Returns `None` if the
+/// interpreter is ending, or lacks the functions for this.
 fn enter(api: &'static Api) -> Option<ThreadState> {
     type Restore = unsafe extern "C-unwind" fn(ThreadState);
     let (main_interpreter, new) = api.main_interpreter.zip(api.new_state)?;
     api.clear_state.and(api.delete_current_state)?;
-    // SAFETY: only the unwinding differs. The caller's frames permit it: nothing in them catches it.
+    // SAFETY: the types differ only in unwinding, which passes through the callers' frames: none of
+    // them catches it.
     let restore = unsafe {
         core::mem::transmute::<unsafe extern "C" fn(ThreadState), Restore>(api.restore_thread)
     };
@@ -171,7 +178,8 @@ fn enter(api: &'static Api) -> Option<ThreadState> {
     if !api.runs() {
         return None;
     }
-    // SAFETY: the interpreter lives until `interpreter_goes` returns, which waits for this.
+    // SAFETY: the interpreter lives until `interpreter_goes` returns, and that function waits while
+    // `ENTERS` is set.
     let state = unsafe { new(main_interpreter()) };
     if state.is_null() {
         return None;
@@ -179,15 +187,17 @@ fn enter(api: &'static Api) -> Option<ThreadState> {
     if !api.version.ends_waiting_threads() {
         ENTERS.store(MAY_BE_KEPT, Ordering::SeqCst);
     }
-    // SAFETY: this is a new state of this thread, which had none.
+    // SAFETY: the state was created above for this thread, which had none.
     unsafe { restore(state) };
     drop(enters);
     Some(state)
 }
 
-/// Does the work, and then releases the GIL and the state. The calling thread has both.
+/// Installs or removes the hooks, then gives up the thread state and the GIL. The calling thread
+/// has both.
 fn settle(api: &'static Api, state: ThreadState) {
-    /// Makes the end of the interpreter wait until the state is gone.
+    /// Deletes the thread state when dropped. Until then, `_inside` makes the end of the
+    /// interpreter wait.
     struct Leaves<'a> {
         api: &'a Api,
         state: ThreadState,
@@ -197,8 +207,8 @@ fn settle(api: &'static Api, state: ThreadState) {
         fn drop(&mut self) {
             let Self { api, state, .. } = *self;
             if let Some((clear, delete)) = api.clear_state.zip(api.delete_current_state) {
-                // SAFETY: the state belongs to the calling thread, which has the GIL, and is not used
-                // afterwards.
+                // SAFETY: the state belongs to the calling thread, which holds the GIL. It is not
+                // used afterwards.
                 unsafe {
                     clear(state);
                     delete();
@@ -216,7 +226,7 @@ fn settle(api: &'static Api, state: ThreadState) {
     let Some(thread) = threads::current().filter(|_| is_open) else {
         return;
     };
-    // SAFETY: the thread has the GIL, except while it lends it to others.
+    // SAFETY: the thread holds the GIL, except while Python code that it calls releases it.
     let py = unsafe { Python::assume(api) };
     loop {
         let is_wanted = IS_WANTED.load(Ordering::SeqCst);
@@ -230,18 +240,18 @@ fn settle(api: &'static Api, state: ThreadState) {
     }
 }
 
-/// Notes that the main interpreter has the hooks, or does not, or will at its first event.
+/// Stores whether the hooks are in the main interpreter, or will be at its first audit event.
 pub fn is_settled_as(is_in: bool) {
     IS_IN.store(is_in, Ordering::SeqCst);
 }
 
-/// Returns the module `atexit` without a step of Python code: between two of these, another thread could get
-/// the GIL and end the interpreter.
+/// Returns the module `atexit` without running Python bytecode. Between two bytecode instructions,
+/// another thread could get the GIL and end the interpreter.
 pub fn at_exit<'py>(py: Python<'py>) -> Option<Object<'py>> {
     if let Some(module) = py.imported(c"atexit") {
         return Some(module);
     }
-    // `_imp` accepts any object with a name.
+    // `_imp` accepts any object with an attribute `name` as a module spec.
     let spec = py.sys(c"implementation")?.class()?.call(&[])?;
     let has_name = spec.own_attrs()?.set_item(c"name", &py.text("atexit")?);
     let imp = py.imported(c"_imp").filter(|_| has_name)?;
@@ -253,7 +263,7 @@ pub fn at_exit<'py>(py: Python<'py>) -> Option<Object<'py>> {
     Some(module)
 }
 
-/// Waits for a thread that has found the interpreter alive, up to a limit.
+/// Waits for a thread that is entering the interpreter, for a limited time.
 fn await_entering(api: &'static Api) {
     let since = Instant::now();
     loop {
@@ -261,7 +271,7 @@ fn await_entering(api: &'static Api) {
         let patience = match enters {
             0 => break,
             MAKES_STATE => STATE_TIMEOUT,
-            _ => KEPT_TIMEOUT, // it checks every 5 ms
+            _ => KEPT_TIMEOUT, // the thread checks every 5 ms if the interpreter ends
         };
         let left = patience.saturating_sub(since.elapsed());
         if left.is_zero() {
@@ -271,17 +281,17 @@ fn await_entering(api: &'static Api) {
         if api.version.waits_for_end() {
             wait();
         } else {
-            // The thread leaves once it gets the GIL.
+            // The thread notices the end only after it gets the GIL, so release the GIL meanwhile.
             Python::if_held(api, |py| py.without_gil(wait)).unwrap_or_else(wait);
         }
     }
 }
 
-/// Replaces `pthread_key_delete` in the interpreter's slot. The interpreter calls it before it frees its
-/// memory.
+/// Replaces `pthread_key_delete` in the interpreter's GOT slot. The interpreter calls it before it
+/// frees its memory.
 ///
 /// # Safety
-/// It is called with that function's arguments.
+/// The argument is valid for `pthread_key_delete`.
 pub unsafe extern "C" fn interpreter_goes(key: libc::pthread_key_t) -> c_int {
     let errno = SavedErrno::new();
     contained((), || {
@@ -298,7 +308,7 @@ pub unsafe extern "C" fn interpreter_goes(key: libc::pthread_key_t) -> c_int {
 pub(crate) mod tests {
     use super::*;
 
-    /// Returns true if no thread is under way, except one that the interpreter keeps waiting.
+    /// Returns true if the library's thread has ended, or the interpreter keeps it waiting forever.
     pub(crate) fn is_over() -> bool {
         UNDER_WAY.load(Ordering::SeqCst) == 0 || ENTERS.load(Ordering::SeqCst) == MAY_BE_KEPT
     }
@@ -307,7 +317,7 @@ pub(crate) mod tests {
     fn without_an_interpreter_there_is_nothing_to_be_done() {
         assert!(is_settled() && !is_late() && !is_off());
         let mut key = 0;
-        // SAFETY: a key of this test, which has no other user.
+        // SAFETY: only this test uses the key.
         unsafe {
             assert_eq!(libc::pthread_key_create(&raw mut key, None), 0);
             assert_eq!(interpreter_goes(key), 0);

@@ -1,13 +1,14 @@
-//! Raises exceptions that are meant for the program, but reached our code, in the program afterwards.
+//! Passes on exceptions that were raised in the library's Python code, but are meant for the
+//! program.
 //!
-//! Python runs signal handlers between any two steps of its code, including ours. What a handler raises,
-//! usually `KeyboardInterrupt`, is meant for the program.
+//! Python runs signal handlers between any two bytecode instructions, also in the library's code.
+//! If a handler raises an exception, such as `KeyboardInterrupt`, it is meant for the program.
 
 use super::method::call_on_main_thread;
 use super::object::{Object, Python};
 
-/// Calls `function(*args)`. An exception is raised again on the main thread, where Python runs signal
-/// handlers, once that is back in the program's code.
+/// Calls `function(*args)`. If it raises, the exception is raised again on the main thread, where
+/// Python runs signal handlers, once that thread is back in the program's code.
 pub fn call_for_program<'py>(
     py: Python<'py>,
     function: &Object<'py>,
@@ -19,7 +20,7 @@ pub fn call_for_program<'py>(
     };
     let raise = move |py: Python<'_>| py.raise(raised);
     if let Err(raise) = call_on_main_thread(py.api, raise) {
-        raise(py); // too many calls are pending: `quietly` clears it
+        raise(py); // too many calls are pending, so the exception is lost: `quietly` clears it
     }
     None
 }

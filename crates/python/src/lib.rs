@@ -1,15 +1,15 @@
-//! The library's part inside Python: collections, the GIL, functions, torch.
+//! The library's layer inside Python: garbage collections, the GIL, functions, and torch.
 //!
 //! ```text
 //! attach ──▶ interpreter ──▶ gc, functions, torch ──▶ threads ──▶ session, capture
 //!   └──▶ gil ───────────────────────────────────────────▲
 //! ```
 //!
-//! CPython is found by the symbols that it defines ([`attach`]), and is used through its C API ([`api`],
-//! [`object`]): nothing of it is linked or included. Only this crate knows CPython. If the settings request
-//! nothing from Python, it is not looked for.
+//! The library neither links CPython nor includes its headers. It finds CPython by the symbols that
+//! CPython defines ([`attach`]) and uses the C API ([`api`], [`object`]). Only this crate knows
+//! CPython. If the settings request nothing from Python, the library does not look for CPython.
 //!
-//! Code that runs in the interpreter's threads preserves a pending exception and `errno`.
+//! Library code that runs in the interpreter's threads preserves `errno` and a pending exception.
 
 pub mod api;
 mod attach;
@@ -66,7 +66,7 @@ pub use entry::run;
 pub use extension::{EXTENSION, Extension};
 pub use torch::profiler::TorchProfiler;
 
-/// The session's interface to the process's Python.
+/// Gives the session access to the Python interpreter of the process.
 pub struct Cpython;
 
 impl session::Interpreter for Cpython {
@@ -131,7 +131,7 @@ impl session::Interpreter for Cpython {
     }
 }
 
-/// Searches for the process's groups when a window opens.
+/// An add-on that reads the process groups of `torch.distributed` when a window opens.
 pub struct Groups;
 
 impl AddOn for Groups {
@@ -142,7 +142,7 @@ impl AddOn for Groups {
     }
 }
 
-/// Returns what the settings request from Python.
+/// Returns the features that the settings request from Python.
 fn wants_of(settings: &Settings) -> Wants {
     Wants {
         gc: settings.record_gc,
@@ -156,9 +156,11 @@ fn wants_of(settings: &Settings) -> Wants {
     }
 }
 
-/// Installs the hooks in Python, or removes them. Returns true if that was done in time.
+/// Installs the hooks in Python, or removes them. Returns true if this was done within its time
+/// limit.
 fn switch(is_wanted: bool) -> bool {
-    // This must not hold the GIL: the thread that has the loader's lock may wait for it.
+    // The GIL must not be held here: another thread may hold the loader's lock while it waits for
+    // the GIL.
     attach::lead_gil(is_wanted);
     late::switch(is_wanted)
 }
@@ -168,14 +170,14 @@ fn switch(is_wanted: bool) -> bool {
 pub enum InstallProgress {
     /// All hooks are installed, or none are requested.
     Done,
-    /// Another thread holds the GIL; the hooks are installed as soon as it is free.
+    /// Another thread holds the GIL. The hooks are installed as soon as the GIL is free.
     Waits,
-    /// There is no CPython from 3.8 on, or it is a build without a GIL.
+    /// The process has no CPython 3.8 or later, or its build has no GIL.
     NotThere,
 }
 
-/// Starts as [`start`] does when the library is attached to a running process, and waits for Python for a
-/// short time.
+/// Does the work of [`start`] when the library is attached to a running process. Waits a short time
+/// until the hooks are installed in Python.
 pub fn attach() -> InstallProgress {
     late::begin(attach::switch);
     start();
@@ -190,7 +192,8 @@ pub fn attach() -> InstallProgress {
     }
 }
 
-/// Looks for Python if the settings request anything from it. The constructor calls it.
+/// Looks for Python if the settings request anything from it. The library's constructor calls this
+/// function.
 pub fn start() {
     let Some(settings) = tllmprof_session::activity::settings() else {
         return;

@@ -1,4 +1,4 @@
-//! The longest wait for the GIL among ended threads, whose slots other threads use now.
+//! The longest wait for the GIL of threads that have ended. Other threads may use their slots now.
 
 use core::time::Duration;
 
@@ -16,13 +16,13 @@ lifecycle::global! {
     static LONGEST: Lock<Option<Longest>> = Lock::new(None);
 }
 
-/// The duration of a wait, in nanoseconds, and the thread's name.
+/// The duration of a wait in ns, with the name of the thread.
 pub struct Longest {
     pub time: u64,
     pub name: NameCopy,
 }
 
-/// Notes the longest wait of a thread that has ended.
+/// Stores the longest wait of a thread that has ended, unless a longer one is stored.
 pub fn keep(wait: Longest) {
     if let Some(mut longest) = LONGEST.lock_for(LOCK_TIMEOUT)
         && longest
@@ -33,7 +33,7 @@ pub fn keep(wait: Longest) {
     }
 }
 
-/// Takes the longest wait, and forgets it.
+/// Returns the longest wait and removes it.
 pub fn take() -> Option<Longest> {
     LONGEST
         .lock_for(LOCK_TIMEOUT)
@@ -55,7 +55,7 @@ mod tests {
                 name: kept.get(1),
             });
         };
-        // Longer than a wait of any other test's thread.
+        // These times are longer than any wait in other tests.
         of(u64::MAX - 2, "first");
         of(u64::MAX - 1, "second");
         of(u64::MAX - 2, "third");

@@ -1,7 +1,7 @@
-//! Functions of ours that Python calls: C functions, and calls on its main thread.
+//! Rust functions that Python calls, as C functions or as pending calls on its main thread.
 //!
-//! They are given as Rust functions. The wrappers around them preserve `errno` and a pending exception, and
-//! prove that the thread has the GIL.
+//! The wrappers around the Rust functions preserve `errno` and a pending exception. They pass a
+//! [`Python`] as proof that the thread holds the GIL.
 
 use core::ffi::{CStr, c_int, c_void};
 
@@ -16,17 +16,19 @@ pub use super::api::MethodDef;
 /// A C function with the calling convention [`FASTCALL`].
 type FastMethod = unsafe extern "C" fn(Raw, *const Raw, isize) -> Raw;
 
-/// `METH_VARARGS`: the second argument is a tuple.
+/// `METH_VARARGS`: the second parameter of the C function is a tuple of all arguments.
 const VARARGS: c_int = 0x1;
-/// `METH_NOARGS`.
+/// `METH_NOARGS`: the function takes no arguments.
 const NOARGS: c_int = 0x4;
-/// `METH_O`: the second argument is the only one.
+/// `METH_O`: the second parameter of the C function is the only argument.
 const ONE: c_int = 0x8;
-/// `METH_FASTCALL`: the second argument is an array, the third one its length.
+/// `METH_FASTCALL`: the second parameter is an array of the arguments, and the third one its
+/// length.
 const FASTCALL: c_int = 0x80;
 
-/// Rust functions that Python calls, and that return None to it. They are function items, or closures that
-/// capture nothing: `F` has no size, so no place is needed to store it.
+/// Constructors for Rust functions that Python calls. The Rust functions are function items or
+/// closures that capture nothing. Their type `F` has size 0, so no value has to be stored for the C
+/// function.
 impl MethodDef {
     /// Defines a function without arguments.
     pub const fn without_args<F: Fn(Python<'_>) + Copy + 'static>(
@@ -34,9 +36,9 @@ impl MethodDef {
         _: F,
     ) -> Self {
         unsafe extern "C" fn called<F: Fn(Python<'_>) + Copy + 'static>(_: Raw, _: Raw) -> Raw {
-            // No panic: `reply` contains it.
-            // SAFETY: Python calls this, so the thread has the GIL; a value of the function's type was passed
-            // to `without_args`.
+            // No panic: `reply` catches panics.
+            // SAFETY: Python calls this function, so the thread holds the GIL. A value of type `F`
+            // was passed to `without_args`.
             unsafe { reply(|py| the::<F>()(py)) }
         }
         Self::new(name, called::<F>, NOARGS)
@@ -51,16 +53,16 @@ impl MethodDef {
             _: Raw,
             args: Raw,
         ) -> Raw {
-            // No panic: `reply` contains it.
-            // SAFETY: Python calls this with a live tuple, so the thread has the GIL; a value of the
-            // function's type was passed to `with_tuple`.
+            // No panic: `reply` catches panics.
+            // SAFETY: Python calls this function with a live tuple, so the thread holds the GIL. A
+            // value of type `F` was passed to `with_tuple`.
             unsafe { reply_to(args, |py, args| the::<F>()(py, args)) }
         }
         Self::new(name, called::<F>, VARARGS)
     }
 
-    /// Defines a function that is bound to an object ([`Python::function_of`]), which it receives. It ignores
-    /// the one argument that Python passes.
+    /// Defines a function that is bound to an object ([`Python::function_of`]) and gets this
+    /// object. It ignores the one argument that Python passes.
     pub const fn bound<F: Fn(Python<'_>, &Object<'_>) + Copy + 'static>(
         name: &'static CStr,
         _: F,
@@ -69,16 +71,16 @@ impl MethodDef {
             own: Raw,
             _: Raw,
         ) -> Raw {
-            // No panic: `reply` contains it.
-            // SAFETY: Python calls this with the object that the function is bound to, so the thread has the
-            // GIL; a value of the function's type was passed to `bound`.
+            // No panic: `reply` catches panics.
+            // SAFETY: Python calls this function with the object that it is bound to, so the thread
+            // holds the GIL. A value of type `F` was passed to `bound`.
             unsafe { reply_to(own, |py, own| the::<F>()(py, own)) }
         }
         Self::new(name, called::<F>, ONE)
     }
 
-    /// Defines a function that receives only the address of its first argument, or 0. It is called often, so
-    /// it preserves neither `errno` nor exceptions.
+    /// Defines a function that gets only the address of its first argument, or 0 if it has none.
+    /// Python calls it often, so it saves the cost of preserving `errno` and exceptions.
     pub const fn fast<F: Fn(Python<'_>, usize) + Copy + 'static>(
         name: &'static CStr,
         _: F,
@@ -91,8 +93,8 @@ impl MethodDef {
             let Some(api) = attached::api() else {
                 return core::ptr::null_mut();
             };
-            // SAFETY: Python calls this with an array of that many arguments, so the thread has the GIL; a
-            // value of the function's type was passed to `fast`.
+            // SAFETY: Python calls this function with an array of `count` arguments, so the thread
+            // holds the GIL. A value of type `F` was passed to `fast`.
             unsafe {
                 let first = if count > 0 { (*args).addr() } else { 0 };
                 let py = Python::assume(api);
@@ -100,13 +102,13 @@ impl MethodDef {
                 py.none()
             }
         }
-        // SAFETY: the function is called as its flags say, whatever type it is stored as.
+        // SAFETY: the flag `FASTCALL` makes Python call the function with its real type.
         let method = unsafe { core::mem::transmute::<FastMethod, Method>(called::<F>) };
         Self::new(name, method, FASTCALL)
     }
 
-    /// Defines a function as [`MethodDef::fast`] does, but it receives its first argument and returns a
-    /// result to Python, or None.
+    /// Defines a function like [`MethodDef::fast`], but the function gets its first argument as an
+    /// object, and may return a result to Python.
     pub const fn answering<F>(name: &'static CStr, _: F) -> Self
     where
         F: for<'py> Fn(Python<'py>, &Object<'py>) -> Option<Object<'py>> + Copy + 'static,
@@ -119,8 +121,8 @@ impl MethodDef {
             let Some(api) = attached::api() else {
                 return core::ptr::null_mut();
             };
-            // SAFETY: Python calls this with an array of that many live arguments, so the thread has the GIL;
-            // a value of the function's type was passed to `answering`.
+            // SAFETY: Python calls this function with an array of `count` live arguments, so the
+            // thread holds the GIL. A value of type `F` was passed to `answering`.
             unsafe {
                 let py = Python::assume(api);
                 let answer = contained(None, || {
@@ -130,7 +132,7 @@ impl MethodDef {
                 answer.map_or_else(|| py.none(), Object::release)
             }
         }
-        // SAFETY: the function is called as its flags say, whatever type it is stored as.
+        // SAFETY: the flag `FASTCALL` makes Python call the function with its real type.
         let method = unsafe { core::mem::transmute::<FastMethod, Method>(called::<F>) };
         Self::new(name, method, FASTCALL)
     }
@@ -144,45 +146,46 @@ impl MethodDef {
         }
     }
 
-    /// Returns the name in Python.
+    /// Returns the function's name in Python.
     pub const fn name(&self) -> &'static CStr {
-        // SAFETY: `new` made it from such a text.
+        // SAFETY: `new` took the pointer from a `&'static CStr`.
         unsafe { CStr::from_ptr(self.name) }
     }
 }
 
-/// Returns the only value of a type without size.
+/// Returns the only value of a type with size 0.
 ///
 /// # Safety
-/// A value of the type has existed.
+/// A value of type `F` must have existed.
 const unsafe fn the<F: Copy>() -> F {
     const { assert!(size_of::<F>() == 0, "the function captures something") };
-    // SAFETY: reading a type without size accesses no memory; a value of it has existed, and it may be
-    // copied.
+    // SAFETY: reading a type with size 0 accesses no memory. The caller promises that a value
+    // existed, and `F` may be copied.
     unsafe { core::ptr::NonNull::<F>::dangling().read() }
 }
 
-/// Runs `act`, and returns None to Python, the caller. A panic does not reach Python.
+/// Runs `act`, and returns None to Python. A panic in `act` does not reach Python.
 ///
 /// # Safety
-/// The thread has the GIL.
+/// The calling thread holds the GIL.
 unsafe fn reply(act: impl FnOnce(Python<'_>)) -> Raw {
     let _errno = SavedErrno::new();
     let Some(api) = attached::api() else {
         return core::ptr::null_mut();
     };
-    // SAFETY: Python calls the enclosing function with the GIL.
+    // SAFETY: the caller promises that the thread holds the GIL.
     let py = unsafe { Python::assume(api) };
     contained((), || py.quietly(act));
     py.none()
 }
 
-/// Runs `act` as [`reply`] does, with an object from the interpreter.
+/// Runs `act` like [`reply`], with an object that Python passed.
 ///
 /// # Safety
-/// The thread has the GIL, and `object` is null or a live object.
+/// The calling thread holds the GIL, and `object` is null or alive.
 unsafe fn reply_to(object: Raw, act: impl FnOnce(Python<'_>, &Object<'_>)) -> Raw {
-    // SAFETY: Python calls the enclosing function with the GIL, and keeps `object` alive until that returns.
+    // SAFETY: the caller promises that the thread holds the GIL. Python keeps `object` alive until
+    // the called function returns.
     unsafe {
         reply(|py| {
             if let Some(object) = py.share(object) {
@@ -192,36 +195,37 @@ unsafe fn reply_to(object: Raw, act: impl FnOnce(Python<'_>, &Object<'_>)) -> Ra
     }
 }
 
-/// Makes the interpreter call `act` on its main thread, between two steps of its code. An exception that
-/// `act` leaves is raised there. Returns `act` if too many calls are pending.
+/// Makes the interpreter call `act` on its main thread, between two bytecode instructions. If `act`
+/// sets an exception, it is raised in the main thread's code. Returns `act` in an error if too many
+/// calls are pending.
 pub fn call_on_main_thread<F: FnOnce(Python<'_>) + Send + 'static>(
     api: &Api,
     act: F,
 ) -> Result<(), F> {
     unsafe extern "C" fn called<F: FnOnce(Python<'_>)>(act: *mut c_void) -> c_int {
         let _errno = SavedErrno::new();
-        // SAFETY: it was made below, for one call of this function.
+        // SAFETY: the box was made below, for one call of this function.
         let act = unsafe { Box::from_raw(act.cast::<F>()) };
         let Some(api) = attached::api() else { return 0 };
-        // SAFETY: Python calls this with the GIL.
+        // SAFETY: Python holds the GIL when it runs a pending call.
         let py = unsafe { Python::assume(api) };
         let is_done = contained(false, || {
             act(py);
             true
         });
         if !is_done {
-            // The exception is not the program's, as `act` panicked.
+            // `act` panicked, so an exception that it left is not meant for the program.
             py.clear_exception();
         }
         if py.has_raised() { -1 } else { 0 }
     }
     let act = Box::into_raw(Box::new(act));
-    // SAFETY: it may be called at any time; the function is in this library, which is never unloaded, and
-    // takes over the box.
+    // SAFETY: pending calls may be added at any time. The function is in this library, which is
+    // never unloaded, and it takes over the box.
     if unsafe { (api.add_pending_call)(called::<F>, act.cast()) } == 0 {
         return Ok(());
     }
-    // SAFETY: it was made above, and the interpreter has not taken it.
+    // SAFETY: the box was made above, and the interpreter did not take it.
     Err(*unsafe { Box::from_raw(act) })
 }
 
@@ -240,7 +244,7 @@ mod tests {
     #[test]
     fn a_function_is_known_by_its_type() {
         const fn value_of<F: Fn(usize) + Copy>(_: F) -> F {
-            // SAFETY: a value was passed.
+            // SAFETY: a value of type `F` was passed.
             unsafe { the::<F>() }
         }
         value_of(|address| SEEN.store(address, Ordering::Relaxed))(7);
@@ -260,7 +264,8 @@ mod tests {
     fn without_an_interpreter_nothing_runs() {
         static END: MethodDef = MethodDef::without_args(c"end", |_| unreachable!());
         let null = core::ptr::null_mut();
-        // SAFETY: no interpreter is attached, so the arguments are not used.
+        // SAFETY: no interpreter was found in this process, so the function does not use the
+        // arguments.
         assert!(unsafe { (END.method)(null, null) }.is_null());
     }
 }

@@ -1,5 +1,5 @@
-//! Reports requests that only Python can fulfil, in a process that uses CUDA and in which no Python is
-//! followed.
+//! Reports settings that need Python, in a process that uses CUDA but in which no Python was
+//! hooked.
 
 use core::fmt;
 
@@ -9,7 +9,7 @@ use tllmprof_platform::log;
 use crate::attached::{self, Presence};
 use crate::stacks;
 
-/// Logs one line that names the requests, unless Python is followed. It allocates nothing.
+/// Logs one line with these settings, unless Python was found and hooked. Allocates nothing.
 pub fn report() {
     let Some(settings) = tllmprof_session::activity::settings() else {
         return;
@@ -31,7 +31,7 @@ pub fn report() {
     }
 }
 
-/// The names of the requests.
+/// The names of settings that need Python and are set.
 struct Wishes([Option<&'static str>; 5]);
 
 impl Wishes {

@@ -1,7 +1,7 @@
-//! Looks up the names that Python gives its threads.
+//! Looks up the names that Python gave its threads.
 //!
-//! When Python's exit handlers run, it has joined most of its threads. So names are looked up while the
-//! threads exist: at the next audited event after one was missing.
+//! Python joins most of its threads before its exit handlers run, so that would be too late. Names
+//! are looked up while the threads exist, at an audit event after a thread without a name was seen.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -12,33 +12,33 @@ use super::time::now;
 use tllmprof_platform::lifecycle;
 use tllmprof_recorder as recorder;
 
-/// Minimum time between two look-ups: in nanoseconds, and as a multiple of the duration of one, which visits
-/// all threads.
+/// The shortest interval between two look-ups: in ns, and as a multiple of the time that the last
+/// one took. A look-up visits all threads.
 const MIN_INTERVAL_NS: u64 = 20_000_000;
 const MIN_INTERVAL_FACTOR: u64 = 100;
 
 lifecycle::global! {
-    /// The time of the next look-up.
+    /// The time of the next look-up, in ns.
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    /// The era of the record's strings at the last look-up.
+    /// The recorder's era at the last look-up. In a new era, the record needs all strings again.
     #[fork(keep = "the child's eras are others")]
     #[restart(keep)]
     static ERA: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Returns true if it is time to [`look`].
+/// Returns true if names are missing and [`look`] is due.
 pub fn are_behind() -> bool {
     let is_behind =
         IS_BEHIND.load(Ordering::Relaxed) || ERA.load(Ordering::Relaxed) != recorder::era();
     is_behind && now() >= NEXT.load(Ordering::Relaxed)
 }
 
-/// Looks up the names of the threads that exist.
+/// Looks up the names of all threads that exist.
 ///
-/// It reads the list that `threading.enumerate` reads, but without its lock: the thread that raised the
-/// current event may hold it.
+/// This reads the list of `threading.enumerate` without its lock, because the thread that caused
+/// the current event may hold the lock.
 pub fn look(py: Python<'_>) -> Option<()> {
     let since = now();
     NEXT.store(since + MIN_INTERVAL_NS, Ordering::Relaxed);
@@ -68,7 +68,7 @@ pub fn look(py: Python<'_>) -> Option<()> {
         thread.is_used() && (is_to_come || !thread.name.is_pythons())
     };
     if threads::all().any(has_none) {
-        // The thread may only just be starting, or the record.
+        // The thread or the record may only just be starting, so try again later.
         IS_BEHIND.store(true, Ordering::Relaxed);
     }
     let now = now();
@@ -76,7 +76,7 @@ pub fn look(py: Python<'_>) -> Option<()> {
     Some(())
 }
 
-/// Returns the nanoseconds until the next look-up, after one that took `took` nanoseconds.
+/// Returns the ns to wait until the next look-up, after one that took `took` ns.
 fn pause(took: u64) -> u64 {
     took.saturating_mul(MIN_INTERVAL_FACTOR)
         .max(MIN_INTERVAL_NS)

@@ -1,23 +1,24 @@
-//! The location of a call's argument.
+//! Locates an argument of a call.
 
 use core::ffi::CStr;
 
 use crate::object::{Held, Object, Python};
 use crate::version::Cells;
 
-/// The location of a call's argument.
+/// The location of an argument in the frame of a call.
 pub enum Place {
-    /// The variable of the frame with this index.
+    /// The frame's variable with this index.
     Local(usize),
-    /// The content of the cell in the variable of the frame with this index.
+    /// The content of the cell in the frame's variable with this index.
     Cell(usize),
-    /// The variable with this name.
+    /// The frame's variable with this name, which is a Python str.
     Named(Held),
 }
 
 impl Place {
-    /// Returns the location of the argument with that name, or of the first positional one, in calls of a
-    /// code object. `yields`: the code makes generators or coroutines.
+    /// Returns the location of the argument `name` in calls of a code object, or of the first
+    /// positional argument if `name` is `None`. `yields` is true if calls create generators or
+    /// coroutines.
     pub fn find(
         py: Python<'_>,
         code: &Object<'_>,
@@ -45,7 +46,7 @@ impl Place {
         Some(Self::at(place, index, cell, count(c"co_nlocals")?, yields))
     }
 
-    /// Returns the names of the arguments of a code object.
+    /// Returns the names of a code object's arguments.
     pub fn names(code: &Object<'_>) -> Vec<String> {
         let all = || Some((code.attr(c"co_varnames")?, all_arguments(code)?));
         all().map_or_else(Vec::new, |(names, arguments)| {
@@ -56,8 +57,8 @@ impl Place {
         })
     }
 
-    /// Returns the location of argument number `index` in a frame. `cell` is its index among the cells, if it
-    /// is one; `locals` is the number of other variables.
+    /// Returns the location of the argument with this index. `cell` is its index among the cells,
+    /// if it is stored in one. `locals` is the number of local variables that are not cells.
     const fn at(
         cells: Cells,
         index: usize,
@@ -72,7 +73,8 @@ impl Place {
         }
     }
 
-    /// Releases its reference. The thread is in the reference's interpreter.
+    /// Releases the Python reference of the location. The calling thread must be in the reference's
+    /// interpreter.
     pub fn release(&self, py: Python<'_>) {
         if let Self::Named(name) = self {
             drop(name.take(py));
@@ -84,7 +86,7 @@ fn count(code: &Object<'_>, name: &CStr) -> Option<usize> {
     usize::try_from(code.attr(name)?.as_int()?).ok()
 }
 
-/// Returns the number of named arguments of a code object, without `*args` and `**kwargs`.
+/// Returns the number of arguments that have names, which excludes `*args` and `**kwargs`.
 fn all_arguments(code: &Object<'_>) -> Option<usize> {
     Some(count(code, c"co_argcount")? + count(code, c"co_kwonlyargcount")?)
 }

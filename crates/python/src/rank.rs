@@ -1,9 +1,10 @@
-//! The rank that Python knows: that in the world of `torch.distributed`, and the one that an engine assigned
-//! to its worker.
+//! Finds the rank in Python: the one in the world of `torch.distributed`, or the one that an engine
+//! assigned to its worker.
 //!
-//! It is read from the modules' own dictionaries, so no code of the program runs. The reader is a thread that
-//! has the GIL: one that enters a Python function that is a step, or the thread that needs the rank if it has
-//! the GIL; otherwise Python's main thread reads it soon. Nothing is imported, and no thread waits.
+//! The rank is read from modules' dictionaries, which runs no code of the program. The reading
+//! thread must hold the GIL. It is a thread that enters the Python function of a step, or the
+//! thread that needs the rank if it holds the GIL. Otherwise Python's main thread is asked to read
+//! it soon. Nothing is imported, and no thread waits.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -21,11 +22,11 @@ use super::method::call_on_main_thread;
 use super::object::{Object, Python};
 use super::wants::wants;
 
-/// Not looked up yet.
+/// No look-up has run yet.
 const NOT_LOOKED: u8 = 0;
-/// No module that has a rank is imported.
+/// No module that could have a rank is imported.
 const NOTHING: u8 = 1;
-/// `torch.distributed` is imported, and has no world.
+/// `torch.distributed` is imported, but has no world, the group of all ranks.
 const NO_WORLD: u8 = 2;
 
 lifecycle::global! {
@@ -34,26 +35,27 @@ lifecycle::global! {
     #[fork(by = in_child)]
     #[restart(keep)]
     static KNOWN: Published<Ranked> = Published::none();
-    /// The address of the world that the rank belongs to; 0 for none.
+    /// The address of the world object from which the rank was read; 0 for none.
     #[fork(with = KNOWN)]
     #[restart(keep)]
     static WORLD: AtomicUsize = AtomicUsize::new(0);
-    /// The address of the parent's world. The child of a fork has a copy of it, but another rank.
+    /// The address of the parent's world object. The child of a fork has a copy of this object, but
+    /// a different rank.
     #[fork(with = KNOWN)]
     #[restart(keep)]
     static PARENTS: AtomicUsize = AtomicUsize::new(0);
-    /// The result of the last look-up, if it found no rank.
+    /// The result of the last look-up that found no rank.
     #[fork(reset)]
     #[restart(reset)]
     static FOUND: AtomicU8 = AtomicU8::new(NOT_LOOKED);
-    /// True if Python's main thread has been asked to look it up.
+    /// True if a look-up on Python's main thread is pending.
     #[fork(reset)]
     #[restart(reset)]
     static IS_PENDING: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if Python may be needed for the rank: for windows of some ranks only, and for names that
-/// contain the rank. A rank that the user sets is known without Python.
+/// Returns true if the rank may have to be read from Python: for windows that are limited to some
+/// ranks, and for names that contain the rank. If the user sets the rank, Python is not needed.
 pub fn is_asked_for(settings: &Settings) -> bool {
     let is_of_interest = settings.ranks.is_some() || settings.torch_trace.is_some();
     let has_windows = !settings.windows.is_empty();
@@ -61,9 +63,9 @@ pub fn is_asked_for(settings: &Settings) -> bool {
         && std::env::var_os("TLLMPROF_RANK").is_none()
 }
 
-/// Returns the rank as far as it is known, and requests a look-up by a thread with the GIL. If the calling
-/// thread has it, `inside` runs the look-up: a destructor may release the GIL during it, and threads that take
-/// the GIL then must not wait for this one.
+/// Returns the rank if it is known. Otherwise requests a look-up by a thread that holds the GIL. If
+/// the calling thread holds it, the look-up runs now, through `inside`. A destructor may release
+/// the GIL during the look-up, and threads that then take the GIL must not wait for this thread.
 pub fn rank(inside: impl FnOnce(fn(Python<'_>))) -> Rank {
     if let Some(ranked) = KNOWN.get() {
         return Rank::Known(*ranked);
@@ -91,14 +93,14 @@ pub fn rank(inside: impl FnOnce(fn(Python<'_>))) -> Rank {
     }
 }
 
-/// Looks up the rank unless it is known. It is called when a step's function is entered.
+/// Looks up the rank unless it is known. Called when a thread enters a step's function.
 pub fn look_for(py: Python<'_>) {
     if wants().rank && KNOWN.get().is_none() {
         py.quietly(look);
     }
 }
 
-/// Returns the rank for a caller that needs it now.
+/// Returns the rank, and looks it up if necessary.
 pub fn known_to(py: Python<'_>) -> Option<u64> {
     look_for(py);
     Some(KNOWN.get()?.rank)
@@ -120,14 +122,14 @@ fn look(py: Python<'_>) {
     FOUND.store(found, Ordering::Release);
 }
 
-/// Returns the group of all ranks, if it was made in this process.
+/// Returns the world, which is the group of all ranks, if this process created it.
 pub fn world<'py>(torch: &Object<'py>) -> Option<Object<'py>> {
     let world = value(&value(torch, c"_world")?, c"_default_pg")?;
     let is_parents = world.addr() == PARENTS.load(Ordering::Relaxed);
     (!world.is_none() && !is_parents).then_some(world)
 }
 
-/// Returns the rank in the job of a process that has this world.
+/// Returns the rank in the whole job of a process with this world.
 fn in_world(py: Python<'_>, world: &Object<'_>) -> Option<Ranked> {
     let ask = |name| number(&world.attr(name)?.call(&[])?);
     let (rank, size) = (ask(c"rank")?, ask(c"size").filter(|size| *size > 0)?);
@@ -147,13 +149,14 @@ fn in_world(py: Python<'_>, world: &Object<'_>) -> Option<Ranked> {
     Some(ranked)
 }
 
-/// Returns the replica that the process belongs to, with the row of its engine.
+/// Returns the number of the replica that the process belongs to, with the table row of its engine.
+/// A replica is one of several copies of the model.
 pub fn replica(py: Python<'_>) -> Option<(&'static Replicas, u64)> {
     let mut rows = REPLICAS.iter();
     rows.find_map(|row| Some((row, number_at(py, row.index)?)))
 }
 
-/// Returns true if a world of `size` ranks is that of one replica of several, and not of all.
+/// Returns true if a world of `size` ranks covers only this replica, and not all replicas.
 pub fn has_own_world(py: Python<'_>, row: &Replicas, replica: u64, size: u64) -> bool {
     let is = |place: Option<ValuePath>, is: &dyn Fn(u64) -> bool| {
         place.is_none_or(|place| number_at(py, place).is_some_and(is))
@@ -164,7 +167,8 @@ pub fn has_own_world(py: Python<'_>, row: &Replicas, replica: u64, size: u64) ->
         && is(row.share, &|shares| shares == 0)
 }
 
-/// Returns the rank that an engine assigned to a worker without a world.
+/// Returns the rank that an engine assigned to a worker of a replica, for a process without a
+/// world.
 fn in_replica(py: Python<'_>) -> Option<Ranked> {
     let (row, replica) = replica(py)?;
     let (rank, size) = (number_at(py, row.rank?)?, number_at(py, row.size?)?);
@@ -175,7 +179,7 @@ fn in_replica(py: Python<'_>) -> Option<Ranked> {
     })
 }
 
-/// Returns a whole number that is not negative.
+/// Returns the value of an integer that is not negative.
 pub fn number(object: &Object<'_>) -> Option<u64> {
     u64::try_from(object.as_int()?).ok()
 }
@@ -184,7 +188,7 @@ pub fn number_at(py: Python<'_>, place: ValuePath) -> Option<u64> {
     number(&at(py, place)?)
 }
 
-/// Returns the object at a location in the table.
+/// Returns the object to which a path from the table of engines leads.
 fn at<'py>(py: Python<'py>, place: ValuePath) -> Option<Object<'py>> {
     let mut names = place.names.iter();
     let mut object = match place.from {
@@ -197,7 +201,7 @@ fn at<'py>(py: Python<'py>, place: ValuePath) -> Option<Object<'py>> {
     Some(object)
 }
 
-/// Returns an argument, by its name, of the function with which `multiprocessing` started the process.
+/// Returns the argument `name` of the function with which `multiprocessing` started this process.
 fn argument<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
     let module = py.imported(c"multiprocessing.process")?;
     let process = value(&module, c"_current_process")?;
@@ -213,8 +217,8 @@ fn argument<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
     })
 }
 
-/// Returns the value that an object has under a name: an attribute of its own, an entry of a dictionary, or a
-/// slot.
+/// Returns the value that an object has under a name: its own attribute, an entry if it is a
+/// dictionary, or a slot.
 pub fn value<'py>(object: &Object<'py>, name: &CStr) -> Option<Object<'py>> {
     let own = object.own_attrs().and_then(|own| own.item(name));
     let is_of_class = || object.class()?.class_attr(name.to_str().ok()?);
@@ -222,7 +226,8 @@ pub fn value<'py>(object: &Object<'py>, name: &CStr) -> Option<Object<'py>> {
         .or_else(|| is_of_class().and_then(|_| object.attr(name)))
 }
 
-/// Forgets the rank in the child of a fork: it has another rank, and its parent's world.
+/// Forgets the rank in the child of a fork. The child has a different rank, but a copy of the
+/// parent's world.
 fn in_child(_: &OnlyThread) {
     if KNOWN.take().is_some() {
         PARENTS.store(WORLD.swap(0, Ordering::Relaxed), Ordering::Relaxed);

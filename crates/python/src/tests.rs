@@ -1,4 +1,4 @@
-//! Tests the modules together, mostly in processes that load a CPython.
+//! Tests of several modules together, mostly in processes that load a CPython.
 
 mod functions;
 mod groups;
@@ -37,7 +37,7 @@ fn what_is_asked_for_of_python_follows_from_the_variables() {
         .rank
     );
     assert!(!wants(&[("TLLMPROF_RANKS", "0")]).rank && wants(&[("TLLMPROF_TRACE", "r")]).rank);
-    // Any iteration may begin with an engine's function.
+    // In the automatic mode, a function of an engine may be the step.
     assert!(wants(&[window]).functions);
 }
 

@@ -1,4 +1,4 @@
-//! The name of a thread: Python's, or else the kernel's.
+//! The name of a thread: the one that Python gave it, or else the kernel's.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use tllmprof_platform::system;
 use tllmprof_recorder as recorder;
 
 lifecycle::global! {
-    /// True if there is a thread whose name in Python is not known.
+    /// True if there may be a thread whose name in Python has not been looked up.
     #[fork(keep = "the child has the thread's place, too")]
     #[restart(keep)]
     pub static IS_BEHIND: AtomicBool = AtomicBool::new(false);
@@ -16,11 +16,13 @@ lifecycle::global! {
 
 const WORDS: usize = 4;
 
-/// A name, cut to the available bytes. If it is written during a read, the result mixes two names.
+/// A thread's name, cut to `WORDS` words. If another thread writes the name during a read, the
+/// result mixes two names.
 pub struct ThreadName {
     words: [AtomicU64; WORDS],
     is_pythons: AtomicBool,
-    /// The era of the record's strings that has Python's name, or the lasting era; 0 for none.
+    /// The recorder's era in which Python's name was recorded, or the lasting era if it is in the
+    /// record for good. 0 if it was not recorded.
     recorded: AtomicU32,
 }
 
@@ -28,7 +30,8 @@ pub struct ThreadName {
 #[derive(Clone, Copy)]
 pub struct NameCopy {
     bytes: [u8; WORDS * 8],
-    /// The thread's id, if only the kernel has named it: most threads then have their process's name.
+    /// The thread's id, if the name is the kernel's. The id is needed because most such threads
+    /// have the name of their process.
     number: Option<i32>,
 }
 
@@ -50,39 +53,40 @@ impl ThreadName {
         }
     }
 
-    /// Sets Python's name.
+    /// Sets the name that Python gave the thread.
     pub fn set_pythons(&self, name: &[u8]) {
         self.set(name);
         self.is_pythons.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if Python's name is to be recorded now, and marks it as recorded.
+    /// Returns true if Python's name has to be recorded in the current era, and marks it as
+    /// recorded.
     pub fn is_new(&self) -> bool {
         let era = recorder::era();
         !self.is_recorded() && self.recorded.swap(era, Ordering::Relaxed) != era
     }
 
-    /// Marks Python's name as recorded, for an era or for the whole record.
+    /// Marks Python's name as recorded in an era. The lasting era stands for the whole record.
     pub fn is_recorded_in(&self, era: u32) {
-        // Another thread may have the slot by now.
+        // A name that is not recorded stays so: another thread may have the slot by now.
         let is_here = |recorded| (recorded != 0).then_some(era);
         let _ = self
             .recorded
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_here);
     }
 
-    /// Returns true if the record has Python's name.
+    /// Returns true if the record contains Python's name.
     pub fn is_recorded(&self) -> bool {
         let recorded = self.recorded.load(Ordering::Relaxed);
         recorded == recorder::era() || recorded == recorder::lasting_era()
     }
 
-    /// Returns true if the name is Python's.
+    /// Returns true if the name is the one that Python gave.
     pub fn is_pythons(&self) -> bool {
         self.is_pythons.load(Ordering::Relaxed)
     }
 
-    /// Reads the calling thread's name from the kernel, unless Python has given one.
+    /// Reads the calling thread's name from the kernel, unless the name from Python is known.
     pub fn ask_kernel(&self) {
         if self.is_pythons() {
             return;
@@ -90,7 +94,8 @@ impl ThreadName {
         self.set(&system::thread_name());
     }
 
-    /// Begins the name of another thread, which has the slot now: its name must be looked up.
+    /// Prepares the name for a new thread that got the slot. Its name in Python has to be looked
+    /// up.
     pub fn begin(&self) {
         self.is_pythons.store(false, Ordering::Relaxed);
         self.recorded.store(0, Ordering::Relaxed);
@@ -98,7 +103,7 @@ impl ThreadName {
         IS_BEHIND.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the name of thread `number`, which owns this.
+    /// Returns a copy of the name. `number` is the id of the thread that owns the slot.
     pub fn get(&self, number: i32) -> NameCopy {
         let mut bytes = [0; WORDS * 8];
         for (word, bytes) in self.words.iter().zip(bytes.as_chunks_mut().0) {
@@ -115,7 +120,7 @@ impl fmt::Display for NameCopy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let length = self.bytes.iter().position(|byte| *byte == 0);
         let name = &self.bytes[..length.unwrap_or(self.bytes.len())];
-        // A name that was cut within a character ends before it.
+        // If the name was cut inside a character, it ends before that character.
         let name = name.utf8_chunks().next().map_or("", |chunk| chunk.valid());
         match self.number {
             Some(number) => write!(f, "thread {number} ({name})"),

@@ -1,7 +1,8 @@
-//! The threads on which Python's events happen.
+//! The state of each thread that has caused events in Python.
 //!
-//! A thread gets a slot at its first event and returns it when it ends. Slots are never freed: other threads
-//! read the totals, and a hook must not allocate from the heap.
+//! A thread gets a slot at its first event and returns it when it ends. Slots are never freed,
+//! because other threads read the totals in them. They do not come from the heap, because a hook
+//! must not allocate there.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
@@ -18,47 +19,49 @@ use tllmprof_platform::thread::{self, Part};
 use tllmprof_sync::Published;
 
 lifecycle::global! {
-    /// Slots that were made but not used yet.
+    /// Thread slots that no thread has used yet.
     #[fork(keep = "places are inherited")]
     #[restart(keep)]
     static SPARE: Spare<Thread> = Spare::none();
-    /// Number of times the library was detached.
+    /// Number of times that the library was detached.
     #[fork(keep = "the threads are copied as they are")]
     #[restart(keep)]
     static ERA: AtomicU32 = AtomicU32::new(0);
 }
-/// Number of slots that are made at a time.
+/// Number of thread slots that are allocated at a time.
 const SLOTS_PER_BATCH: usize = 32;
 
-/// The state of a thread. It has its own cache lines, as threads that take the GIL in turn write here.
+/// The state of a thread. It is aligned to whole cache lines, because threads that take the GIL in
+/// turn write here.
 #[repr(align(128))]
 pub struct Thread {
     is_used: AtomicBool,
     /// The kernel's id of the thread.
     pub number: AtomicI32,
     pub name: ThreadName,
-    /// The next of the spare slots.
+    /// The next slot in the list of spare slots.
     next: Published<Thread>,
-    /// The condition variable that the thread has initialized last.
+    /// The address of the condition variable that the thread initialized last.
     pub last_condition: Cell<usize>,
     pub holds: Holds,
-    /// The collection that is under way on the thread.
+    /// The garbage collection that runs on the thread.
     pub collecting: Cell<Option<Collecting>>,
     pub spans: Spans,
-    /// Number of calls of torch modules that the thread is in.
+    /// Number of calls of torch modules that the thread is inside.
     pub modules: Cell<u32>,
-    /// True while the thread runs our own code in Python.
+    /// True while the thread runs the library's code in Python.
     pub is_busy: Cell<bool>,
-    /// The era in which the state of its calls was stored.
+    /// The value of [`ERA`] for which `spans` and the other calls are valid.
     era: Cell<u32>,
 }
 
-// SAFETY: the fields that are not atomic are used only by the thread that owns the slot, or by the only
-// thread of a process. No reference into a cell is handed out, so a signal handler on that thread finds none
-// in use.
+// SAFETY: fields that are not atomic are used only by the thread that owns the slot, or by the only
+// thread of a process. No reference into a cell is handed out, so a signal handler on the same
+// thread never interrupts the use of one.
 unsafe impl Sync for Thread {}
 
-/// Returns the calling thread's slot; `None` if there is no memory for one.
+/// Returns the calling thread's slot. A thread without one gets a slot now. Returns `None` if there
+/// is no memory.
 #[inline]
 pub fn current() -> Option<&'static Thread> {
     #[cfg(test)]
@@ -66,13 +69,13 @@ pub fn current() -> Option<&'static Thread> {
     known().or_else(take)
 }
 
-/// Returns the calling thread's slot, if it has one.
+/// Returns the calling thread's slot, if the thread has one.
 #[inline]
 pub fn known() -> Option<&'static Thread> {
     thread::part()
 }
 
-/// Returns the slots of all threads so far.
+/// Returns all slots that were ever given to a thread.
 pub fn all() -> impl Iterator<Item = &'static Thread> {
     thread::parts()
 }
@@ -88,7 +91,7 @@ fn take() -> Option<&'static Thread> {
     })
 }
 
-/// Returns a slot that no thread has had.
+/// Returns a slot that no thread has used yet.
 fn spare() -> Option<&'static Thread> {
     SPARE.take(|| pages::batch_with(SLOTS_PER_BATCH, Thread::new))
 }
@@ -99,7 +102,7 @@ impl Chained for Thread {
     }
 }
 
-// SAFETY: no other part is of this kind.
+// SAFETY: no other type uses this kind of part.
 unsafe impl Part for Thread {
     const KIND: thread::Kind = thread::Kind::Python;
 
@@ -109,12 +112,12 @@ unsafe impl Part for Thread {
 }
 
 impl Thread {
-    /// Returns true if a thread has the slot.
+    /// Returns true if a thread owns the slot.
     pub fn is_used(&self) -> bool {
         self.is_used.load(Ordering::Relaxed)
     }
 
-    /// Runs `act`, which is our own code in Python.
+    /// Runs `act`, which is code of the library in Python, with `is_busy` set.
     pub fn busily<R>(&self, act: impl FnOnce() -> R) -> R {
         struct BusyMark<'a>(&'a Cell<bool>);
         impl Drop for BusyMark<'_> {
@@ -148,8 +151,8 @@ impl Thread {
         }
     }
 
-    /// Forgets the calls that the thread was in when the library was detached, as their ends were not seen.
-    /// Only the thread itself may call it.
+    /// Forgets the calls that the thread was in when the library was detached, because their ends
+    /// were not reported. Only the thread itself may call this function.
     #[inline]
     pub fn catch_up(&self) {
         let era = ERA.load(Ordering::Relaxed);
@@ -167,7 +170,8 @@ impl Thread {
     }
 }
 
-/// Makes all threads forget the calls that they are in, as their ends will not be seen.
+/// Makes all threads forget the calls that they are in, because the ends of these calls will not be
+/// reported.
 pub fn forget_calls() {
     ERA.fetch_add(1, Ordering::Relaxed);
 }
@@ -193,8 +197,8 @@ lifecycle::at_fork! {
     child: in_child,
 }
 
-/// Resets the threads in the child of a fork, which has one thread: ranges of the others belong to the
-/// parent.
+/// Resets the slots in the child of a fork. The child has a single thread, and the ranges of all
+/// threads belong to the parent.
 fn in_child(alone: &OnlyThread) {
     let us = known();
     for thread in all() {
@@ -245,7 +249,7 @@ mod tests {
         assert_eq!(place(), ours);
         assert_ne!(ours, theirs);
         let left = all().find(|it| core::ptr::from_ref(*it).addr() == theirs);
-        // Another test's thread may have the slot now, but has set nothing.
+        // A thread of another test may have the slot by now, but does not use this field.
         assert_eq!(left.unwrap().modules.get(), 0);
     }
 }

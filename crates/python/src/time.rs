@@ -1,16 +1,16 @@
-//! Moments and durations of events in Python.
+//! The clock and the unit for events in Python.
 
 use core::fmt;
 
 use tllmprof_platform::system::{SystemClock, nanoseconds};
 
-/// Returns nanoseconds of the monotonic clock.
+/// Returns the time of the monotonic clock in ns.
 #[inline]
 pub fn now() -> u64 {
     nanoseconds(SystemClock::Monotonic)
 }
 
-/// Nanoseconds that are formatted as milliseconds.
+/// A duration in ns that is displayed in ms.
 pub struct Milliseconds(pub u64);
 
 impl fmt::Display for Milliseconds {

@@ -1,6 +1,6 @@
-//! The report about Python at the end of the process.
+//! Reports the totals of Python's garbage collections and GIL use at the end of the process.
 //!
-//! It may run in a signal handler that ends the process, so nothing here allocates.
+//! The report may run in a signal handler that ends the process, so nothing here allocates.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ lifecycle::global! {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Reports the totals, once.
+/// Logs the totals. Only the first call does anything.
 pub fn report(level: Level) {
     let wants = wants();
     if !(wants.gc || wants.gil) || !attached::is_there() || !log::is_logged(level) {
@@ -41,7 +41,8 @@ pub fn report(level: Level) {
     }
 }
 
-/// Returns the number of times that threads have taken a GIL so far; `None` if the GIL is not followed.
+/// Returns the number of times that threads have taken a GIL so far, or `None` if the GIL is not
+/// followed.
 pub fn gil_handoffs() -> Option<u64> {
     let count = || {
         threads::all()
@@ -51,7 +52,7 @@ pub fn gil_handoffs() -> Option<u64> {
     (wants().gil && attached::is_there()).then(count)
 }
 
-/// The total of one kind over all threads.
+/// The number of waits or holds of all threads, and their total time in ns.
 #[derive(Clone, Copy, Default)]
 struct KindTotal {
     count: u64,
@@ -70,13 +71,13 @@ struct Gil {
     waits: KindTotal,
     forced: KindTotal,
     longest: Option<Longest>,
-    /// Number of GILs that could not be followed.
+    /// Number of GILs that are not followed because the table was full.
     missed: u32,
 }
 
 impl Gil {
-    /// Adds up the use of the GIL by these threads until `now`. `longest` is the longest wait among ended
-    /// threads.
+    /// Adds up the GIL use of these threads until the time `now`. `longest` is the longest wait of
+    /// threads that have ended.
     fn sum_up<'a>(
         threads: impl Iterator<Item = &'a Thread>,
         now: u64,
@@ -95,7 +96,8 @@ impl Gil {
             gil.holds.add(&holds.holds);
             gil.waits.add(&holds.waits);
             gil.forced.add(&holds.forced);
-            // A thread that holds it until the end never drops it.
+            // A thread may hold the GIL until the end without dropping it, so the current hold is
+            // added.
             if let Some(since) = holds.holds_since() {
                 gil.holds.count += 1;
                 gil.holds.time += now.saturating_sub(since);
@@ -136,7 +138,7 @@ impl fmt::Display for Gil {
     }
 }
 
-/// A count with its name and total duration.
+/// A number of events with their name and total time.
 struct Many(&'static str, KindTotal);
 
 impl fmt::Display for Many {

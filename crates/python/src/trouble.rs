@@ -1,4 +1,5 @@
-//! Problems that keep functions from being marked. Each is reported once.
+//! Problems that prevent functions from being marked, or their calls from being followed. Each is
+//! reported once.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,7 +8,7 @@ use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 
 lifecycle::global! {
-    /// The problems that have occurred, a bit for each.
+    /// The problems that have occurred, one bit for each.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static MET: AtomicU32 = AtomicU32::new(0);
@@ -15,32 +16,33 @@ lifecycle::global! {
 
 #[derive(Clone, Copy)]
 pub enum Trouble {
-    /// The interpreter accepts no frame evaluator.
+    /// The interpreter does not allow a frame evaluator.
     NoEvaluator,
     /// Frames do not have the expected layout.
     OtherFrames,
-    /// Another tool's evaluator was installed, at least for a while.
+    /// Another tool's frame evaluator was installed, at least for a while.
     OtherEvaluator,
     /// `sys.monitoring` has no free tool number ([`tools_are_taken`]).
     NoTool,
-    /// The program has taken the tool's number, its events or its callbacks away.
+    /// The program has taken the tool number, its events or its callbacks away from the library.
     LostTool,
-    /// Calls were nested so deep that a thread's stack would have overflowed.
+    /// Calls were nested so deeply that following them could have overflowed the thread's stack.
     Deep,
     /// A thread was in more calls at once than are stored.
     ManyOpen,
-    /// Another tool's evaluator replaced ours for a while, and no call was seen during that time.
+    /// Another tool's evaluator replaced ours for a while, and no call was recorded during that
+    /// time.
     EvaluatorTaken,
 }
 
 lifecycle::global! {
-    /// The names of the tools that hold the numbers of `sys.monitoring`.
+    /// The names of the tools that use the tool numbers of `sys.monitoring`.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static HOLDERS: OnceBox<String> = OnceBox::new();
 }
 
-/// Notes that no tool number of `sys.monitoring` is free; `holders` have them.
+/// Notes that `sys.monitoring` has no free tool number. `holders` names the tools that use them.
 pub fn tools_are_taken(holders: &str) {
     HOLDERS.get_or_init(|| Box::new(holders.to_owned()));
     Trouble::NoTool.note();
@@ -51,7 +53,7 @@ pub fn has_no_tool() -> bool {
     MET.load(Ordering::Relaxed) & Trouble::NoTool.bit() != 0
 }
 
-/// Returns true if calls of functions that were found may have been missed.
+/// Returns true if calls of functions that were found may be missing.
 pub fn hides_calls() -> bool {
     use Trouble::{Deep, EvaluatorTaken, LostTool, NoTool, OtherEvaluator, OtherFrames};
     let hiding = [
@@ -86,7 +88,7 @@ impl Trouble {
         1 << self as u32
     }
 
-    /// Returns the problems in a set of bits.
+    /// Returns the problems whose bits are in `set`.
     fn in_set(set: u32) -> impl Iterator<Item = Self> {
         let is_in = move |it: &Self| set & it.bit() != 0;
         Self::ALL.into_iter().filter(is_in)
@@ -127,7 +129,7 @@ impl Trouble {
     }
 }
 
-/// Reports the problems that have occurred. It allocates nothing.
+/// Logs the problems that have occurred. Allocates nothing.
 pub fn report() {
     for trouble in Trouble::in_set(MET.load(Ordering::Relaxed)) {
         match (trouble, HOLDERS.get()) {

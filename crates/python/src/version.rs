@@ -1,8 +1,8 @@
 //! The differences between the minor versions of CPython, in one table.
 //!
-//! A version is treated as the newest known one until it proves to be different: a new one needs a change
-//! here only if it changes one of these facts. The functions that a version defines are in [`super::api`].
-//! The frames of 3.8 to 3.11, which no longer change, are in [`super::functions`].
+//! A version that is not listed is treated as the newest one that is. A new version therefore needs
+//! a change here only if it changes one of these facts. The functions that a version defines are in
+//! [`super::api`]. The frames of 3.8 to 3.11, which no longer change, are in [`super::functions`].
 
 use core::fmt;
 
@@ -12,27 +12,27 @@ pub struct Version {
     minor: u32,
 }
 
-/// The type of the function that evaluates a frame.
+/// The form of CPython's function that evaluates a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Evaluation {
-    /// The evaluator has no argument for the thread's state.
+    /// The function has no argument for the thread's state.
     In3_8,
-    /// The evaluator gets the thread's state; a call from Python to Python uses the C stack.
+    /// The function takes the thread's state. A call from Python to Python uses the C stack.
     In3_9,
-    /// The evaluator is the same as in 3.9, but a call from Python to Python uses the C stack only if an evaluator is
-    /// set.
+    /// The function is the same as in 3.9. A call from Python to Python uses the C stack only if a
+    /// custom evaluator is set.
     In3_11,
 }
 
-/// The location of the cells in a call's frame.
+/// The location of cells in a call's frame. A cell holds a variable that functions share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cells {
     /// The cells come after the locals.
     BehindLocals,
-    /// In the arguments' own variables. The call makes them itself; that of a generator function has made
-    /// them before the generator runs.
+    /// The cells take the place of the arguments' variables. The call itself creates them. For a
+    /// generator function, they exist before the generator runs.
     AmongLocals,
-    /// A variable is looked up by its name.
+    /// The variable has to be looked up by its name.
     ByName,
 }
 
@@ -45,62 +45,64 @@ impl Version {
         (minor >= 8).then_some(Self { minor })
     }
 
-    /// Returns true if `sys.monitoring` reports calls; before that, a frame evaluator has to see them.
+    /// Returns true if `sys.monitoring` can report calls. Older versions need a frame evaluator for
+    /// that.
     pub const fn has_monitoring(self) -> bool {
         self.minor >= 12
     }
 
-    /// Returns true if a code object has its qualified name.
+    /// Returns true if a code object contains its qualified name.
     pub const fn has_qualified_names(self) -> bool {
         self.minor >= 11
     }
 
-    /// Returns true if the current thread state is the calling thread's; before that, it is that of the
-    /// thread with the GIL.
+    /// Returns true if each thread has a current thread state of its own. In older versions, the
+    /// current state is that of the thread that holds the GIL.
     pub const fn has_current_state_per_thread(self) -> bool {
         self.minor >= 12
     }
 
-    /// Returns true if a pending call for the main thread is safe whenever there is an interpreter. While it
-    /// ends, 3.8 raises an exception, on a thread that may not have the GIL.
+    /// Returns true if a pending call for the main thread may be added at any time. In 3.8, one
+    /// that is added while the interpreter ends raises an exception, on a thread that may not hold
+    /// the GIL.
     pub const fn takes_pending_calls_to_the_end(self) -> bool {
         self.minor >= 9
     }
 
-    /// Returns true if a thread that waits for the GIL while the interpreter ends is ended by `pthread_exit`;
-    /// later versions keep it waiting forever.
+    /// Returns true if a thread that waits for the GIL is ended by `pthread_exit` when the
+    /// interpreter ends. Later versions let the thread wait forever.
     pub const fn ends_waiting_threads(self) -> bool {
         self.minor <= 13
     }
 
-    /// Returns true if a thread that waits for the GIL checks during the wait whether the interpreter ends;
-    /// in 3.8 it checks once it has the GIL.
+    /// Returns true if a thread that waits for the GIL checks during the wait whether the
+    /// interpreter ends. In 3.8 the thread checks only after it has the GIL.
     pub const fn waits_for_end(self) -> bool {
         self.minor >= 9
     }
 
-    /// Returns true if a thread that has the GIL of a sub-interpreter can be recognized.
+    /// Returns true if the library can recognize that a thread holds the GIL of a sub-interpreter.
     pub const fn knows_holders_in_sub_interpreters(self) -> bool {
         self.minor >= 12
     }
 
-    /// Returns true if each interpreter has its own `gc.callbacks`. Before that, all share one list, which
-    /// 3.9 calls only in the main one.
+    /// Returns true if each interpreter has its own `gc.callbacks`. In older versions all
+    /// interpreters share one list, and 3.9 calls it only in the main interpreter.
     pub const fn has_gc_callbacks_per_interpreter(self) -> bool {
         self.minor >= 10
     }
 
-    /// Returns true if callbacks that are registered with `atexit` are kept without the module.
+    /// Returns true if callbacks registered with `atexit` still run after the module was freed.
     pub const fn keeps_atexit_without_module(self) -> bool {
         self.minor >= 10
     }
 
-    /// Returns true if an interpreter has functions to get and set its frame evaluator.
+    /// Returns true if CPython has functions to get and set an interpreter's frame evaluator.
     pub const fn has_evaluator_functions(self) -> bool {
         self.minor >= 9
     }
 
-    /// Returns the evaluator's type, in a version without `sys.monitoring`.
+    /// Returns the form of the frame evaluator. Only versions without `sys.monitoring` need it.
     pub const fn evaluation(self) -> Evaluation {
         match self.minor {
             ..=8 => Evaluation::In3_8,
@@ -118,13 +120,13 @@ impl Version {
         }
     }
 
-    /// Returns the second number of the version.
+    /// Returns the minor version number.
     pub const fn minor(self) -> u32 {
         self.minor
     }
 
-    /// Returns the layout of frames; `None` if they are not read. `layouts` are those of 3.8 and 3.9, of
-    /// 3.10, and of 3.11.
+    /// Returns the layout of frames, or `None` for versions whose frames are not read. `layouts`
+    /// are those of 3.8 and 3.9, of 3.10, and of 3.11.
     pub const fn frames<T>(self, layouts: [&'static T; 3]) -> Option<&'static T> {
         match self.minor {
             8 | 9 => Some(layouts[0]),
@@ -135,7 +137,7 @@ impl Version {
     }
 }
 
-/// Formats it like `3.12`.
+/// Formats the version like `3.12`.
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "3.{}", self.minor)

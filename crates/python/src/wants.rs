@@ -1,16 +1,16 @@
-//! The settings' requests for Python in this process.
+//! The features in Python that the settings request.
 
 use once_cell::race::OnceBox;
 use tllmprof_platform::lifecycle;
 
-/// The settings' requests for Python.
+/// The features in Python that the settings request.
 #[derive(Clone, Copy, Default)]
 pub struct Wants {
     pub gc: bool,
     pub gil: bool,
-    /// True if functions are marked or counted.
+    /// True if Python functions are marked or counted.
     pub functions: bool,
-    /// True if the PyTorch profiler runs in the windows.
+    /// True if the PyTorch profiler runs in windows.
     pub torch: bool,
     /// True if torch modules get ranges.
     pub modules: bool,
@@ -18,7 +18,7 @@ pub struct Wants {
     pub extension: bool,
     /// True if stacks are sampled.
     pub stacks: bool,
-    /// True if the rank is needed. It is read from the interpreter as it is: nothing is installed for it.
+    /// True if the rank is needed. It is read from Python's modules, and needs no hooks.
     pub rank: bool,
 }
 
@@ -28,12 +28,12 @@ lifecycle::global! {
     static WANTS: OnceBox<Wants> = OnceBox::new();
 }
 
-/// Returns the requests; none before [`set`].
+/// Returns the requested features; none before [`set`] was called.
 pub fn wants() -> Wants {
     WANTS.get().copied().unwrap_or_default()
 }
 
-/// Stores the requests. The constructor calls it.
+/// Stores the requested features. The library's constructor calls this function.
 pub fn set(wants: Wants) {
     WANTS.get_or_init(|| Box::new(wants));
 }
@@ -43,7 +43,7 @@ impl Wants {
         self.is_installed() || self.rank
     }
 
-    /// Returns true if hooks are installed in the interpreter.
+    /// Returns true if hooks have to be installed in the interpreter.
     pub const fn is_installed(self) -> bool {
         self.gc
             || self.gil

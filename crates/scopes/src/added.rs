@@ -1,4 +1,4 @@
-//! Graph nodes that the program adds itself, without a capture.
+//! Follows graph nodes that the program adds with explicit calls, without a stream capture.
 
 use tllmprof_platform::peek;
 
@@ -7,16 +7,16 @@ use crate::graphs;
 use crate::nodes::{Made, Node};
 use crate::stack;
 
-/// Offsets in `CUgraphNodeParams` of a conditional node: its type, its number of bodies, and the address of
-/// their handles.
+/// Offsets in the `CUgraphNodeParams` of a conditional node: its type, the number of its bodies,
+/// and the address of the bodies' handles. A body is a graph that runs under the condition.
 const TYPE: usize = 0;
 const BODIES: usize = 28;
 const PLACE: usize = 32;
-/// A larger number of bodies is not valid.
+/// A larger number of bodies is treated as invalid.
 const MOST_BODIES: u32 = 1024;
 
-/// Called when a node was added to a graph. `params`: the two addresses at which the node's parameters may
-/// be, by the two ABIs of `cuGraphAddNode`.
+/// Handles a node that the program added to a graph. `params` are the two addresses at which the
+/// node's parameters may be, because `cuGraphAddNode` exists with two ABIs.
 pub fn node_is_added(graph: usize, node: usize, params: [usize; 2]) {
     let made = match driver::kind(node) {
         Some(driver::KERNEL) => driver::kernel(node).map(Made::Kernel),
@@ -34,7 +34,7 @@ pub fn node_is_added(graph: usize, node: usize, params: [usize; 2]) {
     }
 }
 
-/// Called when a copy of a graph was added to another graph as a child.
+/// Handles a child graph that the program added to a graph. The driver stores a copy of the child.
 pub fn child_is_added(graph: usize, node: usize, child: usize) {
     if let Some(copy) = driver::child(node) {
         graphs::cloned(copy, child);
@@ -49,7 +49,7 @@ fn add(graph: usize, node: usize, made: Made) {
     }
 }
 
-/// Returns the bodies of a conditional node, if its parameters are at this address.
+/// Returns the bodies of a conditional node, if `params` is the address of its parameters.
 fn bodies(params: usize) -> Option<Vec<usize>> {
     let mut read = [0; PLACE + 8];
     peek::copy(params, &mut read)?;

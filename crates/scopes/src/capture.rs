@@ -1,15 +1,16 @@
-//! Finds the graph node that a call makes while a stream is captured.
+//! Finds the graph node that a call creates while a stream is captured.
 //!
-//! Before and after the call, the driver is asked which node the stream's next work will follow. If the node
-//! has changed, the call has made the new one. Other threads that capture into the same graph, in streams of
-//! their own, do not affect that. If two threads in one stream both claim a node, it counts as neither's.
+//! Before and after the call, the library asks the driver which node the stream's next work will
+//! follow. If this node has changed, the call has created the new one. Other threads may capture
+//! into the same graph, but in streams of their own, so they do not affect the answer. If two
+//! threads use the same stream and both claim a node, it is assigned to neither.
 
 use crate::driver::{self, CallStream};
 use crate::graphs;
 use crate::nodes::{Made, Node};
 use crate::stack;
 
-/// Called when the calling thread is about to launch a kernel, to copy or to set memory, while some stream is
+/// Called before the calling thread launches a kernel, copies or sets memory while a stream is
 /// captured. `frame` identifies this call.
 pub fn node_begins(frame: usize, handle: usize, per_thread: bool) {
     let captured = driver::captured(CallStream { handle, per_thread });
@@ -19,7 +20,8 @@ pub fn node_begins(frame: usize, handle: usize, per_thread: bool) {
     });
 }
 
-/// Called when the call has returned.
+/// Called after the call that [`node_begins`] announced. If that call created a node, the node is
+/// assigned to the thread's current scope.
 pub fn node_ends(frame: usize, handle: usize, per_thread: bool, made: Made, succeeded: bool) {
     let pending = stack::with(|open| (open.pending.take(), open.scope()));
     let Some(((begun, before), scope)) = pending else {

@@ -1,5 +1,6 @@
-//! The driver's functions that report what is captured. While a stream is captured only these are called: the
-//! driver permits them in every mode of capture, and none of them changes anything or waits.
+//! Calls of driver functions that report on captures and graphs. While a stream is captured, only
+//! these driver functions are called: the driver allows them in every capture mode, and they
+//! neither change anything nor wait.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
@@ -14,10 +15,10 @@ use crate::nodes::LaunchNode;
 type CuHandle = *mut c_void;
 
 functions! {
-    /// The functions of libcuda that are used here; `None` for one that it lacks.
+    /// The functions of libcuda that this module calls; `None` for each that the driver lacks.
     Functions
 
-    // `_v2` fails for edges that have data; `_v3` returns the data in an additional argument.
+    // `_v2` fails if an edge has data. `_v3` returns this data in one more argument.
     capture_2: fn(CuHandle, &mut c_int, &mut u64, &mut CuHandle, &mut CuHandle, &mut usize) = c"cuStreamGetCaptureInfo_v2";
     capture_3: fn(CuHandle, &mut c_int, &mut u64, &mut CuHandle, &mut CuHandle, &mut CuHandle, &mut usize)
         = c"cuStreamGetCaptureInfo_v3";
@@ -27,7 +28,7 @@ functions! {
     kernel: fn(CuHandle, &mut KernelParams) = c"cuGraphKernelNodeGetParams_v2";
 }
 
-/// The type of `cuGraphGetNodes` when it is called with room for handles.
+/// The type of `cuGraphGetNodes` for a call that passes an array for the handles.
 type Nodes = unsafe extern "C" fn(CuHandle, *mut CuHandle, *mut usize) -> c_int;
 
 lifecycle::global! {
@@ -38,45 +39,46 @@ lifecycle::global! {
 /// The handles of the default streams.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
-/// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
+/// The value `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
 const ACTIVE: c_int = 1;
 
-/// The types of nodes (`CUgraphNodeType`) that matter here.
+/// The types of nodes (`CUgraphNodeType`) that this module distinguishes.
 pub const KERNEL: c_int = 0;
 const GRAPH: c_int = 4;
 pub const CONDITIONAL: c_int = 13;
-/// The largest depth to which graphs in graphs are examined.
+/// The deepest nesting of graphs in graphs that is followed.
 const DEEPEST: usize = 8;
 
-/// A stream, in the form in which a call names it.
+/// A stream as a call names it.
 #[derive(Clone, Copy)]
 pub struct CallStream {
     pub handle: usize,
-    /// True if handle 0 is the calling thread's own stream.
+    /// True if handle 0 means the calling thread's default stream, and false if it means the legacy
+    /// one.
     pub per_thread: bool,
 }
 
-/// The nodes of a graph.
+/// The nodes of a graph, as the driver reports them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Shape {
-    /// The handles of the nodes, in the order in which they were made (observed on an H200, driver 580, CUDA 13.0:
-    /// chains and forks of up to 4000).
+    /// The handles of the nodes, in the order in which they were created (observed on an H200,
+    /// driver 580, CUDA 13.0: chains and forks of up to 4000).
     pub nodes: Vec<usize>,
     pub kernels: usize,
-    /// The graphs in its nodes, in the order of the nodes.
+    /// The graphs inside the nodes, in the order of these nodes.
     pub inner: Vec<Inner>,
-    /// True if some nodes contain graphs that are not known.
+    /// True if some nodes contain graphs that could not be found.
     pub is_nested: bool,
 }
 
-/// A graph in a node of another: a child graph, or the body of a conditional node.
+/// A graph inside a node of another graph: a child graph, or the body of a conditional node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inner {
     pub graph: usize,
     pub shape: Shape,
 }
 
-/// The structure `CUDA_KERNEL_NODE_PARAMS_v2`, with room for the additional fields of later versions.
+/// The structure `CUDA_KERNEL_NODE_PARAMS_v2`, with spare words for fields that later versions add.
 #[repr(C)]
 #[derive(Default)]
 struct KernelParams {
@@ -85,16 +87,17 @@ struct KernelParams {
     block: [u32; 3],
     shared: u32,
     arguments: [usize; 2],
-    /// Used instead of the function if the node's kernel belongs to no context.
+    /// The kernel's handle. It is used instead of the function's if the kernel belongs to no
+    /// context.
     kernel: usize,
     more: [usize; 9],
 }
 
-/// The graph that a stream is captured into, and the node that the stream's next work will follow.
+/// The graph into which a stream is captured, and the node that the stream's next work will follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CapturePoint {
     pub graph: usize,
-    /// 0: there is none, or there are several.
+    /// The handle of this node; 0 if there is none, or more than one.
     pub node: usize,
 }
 
@@ -111,11 +114,12 @@ impl Functions {
     }
 }
 
-/// Returns the graph into which `stream` is captured, if it is.
+/// Returns the graph into which `stream` is captured, or `None` if the stream is not captured.
 pub fn captured(stream: CallStream) -> Option<CapturePoint> {
     let stream = match stream.handle {
         0 if stream.per_thread => PER_THREAD,
-        // This stream cannot be captured, and asking is an error while another one is captured.
+        // The legacy stream cannot be captured. A query for it is an error while another stream is
+        // captured.
         0 | LEGACY => return None,
         handle => handle,
     };
@@ -147,8 +151,8 @@ pub fn captured(stream: CallStream) -> Option<CapturePoint> {
         return None;
     }
     let node = if count == 1 && !nodes.is_null() {
-        // SAFETY: the driver has returned an array of that many handles, which is valid until the next call
-        // for this stream; the calling thread is in a call for it.
+        // SAFETY: the driver returned an array of `count` handles. It is valid until the next call
+        // for this stream, and the calling thread is inside a call for it.
         unsafe { nodes.cast::<CuHandle>().read() }.expose_provenance()
     } else {
         0
@@ -159,21 +163,21 @@ pub fn captured(stream: CallStream) -> Option<CapturePoint> {
     })
 }
 
-/// Returns the type of a node.
+/// Returns the type of a node (`CUgraphNodeType`).
 pub fn kind(node: usize) -> Option<c_int> {
     let mut kind = -1;
     let node_type = Functions::get()?.node_type?;
     (node_type(handle(node), &mut kind) == 0).then_some(kind)
 }
 
-/// Returns the graph in a node that has a child graph.
+/// Returns the child graph inside a node.
 pub fn child(node: usize) -> Option<usize> {
     let mut graph = null_mut();
     let child = Functions::get()?.child?;
     (child(handle(node), &mut graph) == 0 && !graph.is_null()).then(|| graph.expose_provenance())
 }
 
-/// Returns the kernel of a kernel node.
+/// Returns the function and the grid of a kernel node.
 pub fn kernel(node: usize) -> Option<LaunchNode> {
     let mut params = KernelParams::default();
     let kernel = Functions::get()?.kernel?;
@@ -186,8 +190,9 @@ pub fn kernel(node: usize) -> Option<LaunchNode> {
     })
 }
 
-/// Returns the nodes of a graph that is no longer captured. The program uses the graph in a call that returns
-/// now. `bodies` returns the bodies of a conditional node, given its graph and the node.
+/// Returns the nodes of a graph whose capture has ended. The graph exists, because the program
+/// passed it to the call that is just returning. `bodies` takes a graph and a conditional node of
+/// it, and returns the node's bodies.
 pub fn shape(graph: usize, bodies: &dyn Fn(usize, usize) -> Vec<usize>) -> Option<Shape> {
     shape_within(graph, bodies, DEEPEST)
 }
@@ -234,16 +239,17 @@ fn nodes(graph: usize) -> Option<Vec<usize>> {
         return None;
     }
     if nodes == 0 {
-        // Asking for none is an error.
+        // The driver does not accept an array for 0 handles.
         return Some(Vec::new());
     }
     let mut handles = vec![null_mut(); nodes];
-    // The same function, with room for handles, which the safe type above cannot express.
+    // Call the same function with an array for the handles, which the safe type above cannot
+    // express.
     let address = count as *mut c_void;
     // SAFETY: `count` is `cuGraphGetNodes`, which has this type as well.
     let list: Nodes = unsafe { function::at(address) }?;
     let mut listed = nodes;
-    // SAFETY: there is room for `listed` handles, the number that the driver is given.
+    // SAFETY: the array has space for `listed` handles, and the driver gets this number.
     if unsafe { list(handle(graph), handles.as_mut_ptr(), &raw mut listed) } != 0 {
         return None;
     }

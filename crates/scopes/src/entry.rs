@@ -1,4 +1,4 @@
-//! An open scope of a thread, and the state that the thread keeps for native calls.
+//! An open scope of a thread, and the state that a thread keeps for its calls of native functions.
 
 use core::cell::Cell;
 use core::ops::Range;
@@ -8,33 +8,34 @@ use tllmprof_platform::{ids, stack, thread};
 
 use crate::paths;
 
-/// The largest number of open scopes. Deeper ones are not known.
+/// The most open scopes of a thread. Scopes beyond that are not known.
 pub const DEEPEST: usize = 64;
-/// The domain of native functions.
+/// The domain number of native functions. Scopes are opened and closed separately in each domain.
 pub const NATIVE: usize = 2;
-/// The number of times that a thread looks up its stack's bounds: a call may be on another stack.
+/// The most times that a thread looks up the bounds of its stack. The limit matters for calls on
+/// other stacks, for which each look-up fails.
 const LOOKS: u32 = 16;
-/// The stack of the first thread grows. Up to this size nothing else is mapped below its end: the kernel
-/// leaves 128 MiB.
+/// The assumed largest size of the first thread's stack. This stack grows, and the kernel keeps 128
+/// MiB below it free, so nothing else is mapped within this size.
 const GROWS: usize = 64 << 20;
 
-/// An open scope. Ranges are on a stack of their own for each domain.
+/// An open scope of a thread. Each domain opens and closes its scopes like a stack.
 pub struct OpenScope {
     pub domain: Cell<usize>,
     pub path: Cell<u32>,
-    /// The fields of a native call, as in [`crate::native::Call`].
+    /// The fields of a native call, as in [`crate::native::NativeCall`].
     pub mark: Cell<u32>,
     pub place: Cell<usize>,
     pub value: Cell<usize>,
-    /// Returns the innermost open part within the path, at any moment.
+    /// Set for code that several scopes share. Its method `now` returns the innermost part of the
+    /// current scope.
     pub within: Cell<Option<&'static dyn Within>>,
 }
 
-/// Code that is shared by several scopes, which launch in it without opening them, such as a compiled model's
-/// code.
+/// Code that runs in several scopes without opening them, such as that of a compiled model.
 pub trait Within: Sync {
-    /// Returns the innermost part of the scope that the calling thread is in now; `None`: none. May be called
-    /// while the thread is in a CUDA call: it neither takes a lock nor allocates.
+    /// Returns the innermost part of the scope that the calling thread is in now, or `None` if it
+    /// is in none. This may run inside a CUDA call, so it neither takes a lock nor allocates.
     fn now(&self) -> Option<&'static [u8]>;
 }
 
@@ -55,38 +56,40 @@ impl OpenScope {
         self.value.set(other.value.get());
     }
 
-    /// Returns true if the call is in progress, on the stack that contains `here`.
+    /// Returns true if the native call has not returned. `here` is an address at the end of the
+    /// stack that the call uses.
     pub fn is_under_way(&self, here: usize) -> bool {
         let place = self.place.get();
         if place <= here {
             return false;
         }
-        // SAFETY: a word of the thread's own stack, like `here`, which is below it: everything between them
-        // is in use.
+        // SAFETY: `place` is a word of the thread's own stack. It lies above `here`, which is also
+        // on this stack, and everything between them is in use.
         let value = unsafe { core::ptr::with_exposed_provenance::<usize>(place).read_volatile() };
         value == self.value.get()
     }
 }
 
-/// The state that a thread keeps for native calls, besides the open scopes.
+/// The state that a thread keeps for calls of native functions, besides its open scopes.
 pub struct NativeCalls {
-    /// The number of open scopes that are native calls.
+    /// Number of open scopes that are native calls.
     pub open: Cell<usize>,
-    /// True if a call was entered for which there was no room, and nothing has ended since.
+    /// True if a native call could not be stored, and no scope has ended since.
     pub is_over_full: Cell<bool>,
-    /// The bounds of the thread's stack, as far as they are known.
+    /// The start and end of the thread's stack; both 0 until they are looked up.
     stack: [Cell<usize>; 2],
     looks: Cell<u32>,
-    /// The marks of calls that an exception has left, and their number: the unwinder may still read data that
-    /// belongs to the marks.
+    /// The marks of calls that an exception has left, and their number. The marks are not free yet,
+    /// because the unwinder may still read data that belongs to them.
     pub left: [Cell<u32>; DEEPEST],
     pub left_count: Cell<usize>,
-    /// The stack pointer when the latest of them was left, within the unwinder.
+    /// The stack pointer at the time when an exception left the latest of these calls. It lies
+    /// inside the unwinder.
     pub left_below: Cell<usize>,
 }
 
 impl NativeCalls {
-    /// Prepares for the next thread. Marks that an earlier thread has left are kept.
+    /// Resets the state for a new thread. Marks that an earlier thread has left are kept.
     pub fn begin(&self) {
         self.open.set(0);
         self.is_over_full.set(false);
@@ -101,7 +104,7 @@ impl NativeCalls {
         self.stack[0].get()..self.stack[1].get()
     }
 
-    /// Returns true if `place` lies in the thread's own stack.
+    /// Returns true if the address `place` is on the thread's own stack.
     pub fn is_own_stack(&self, place: usize) -> bool {
         if self.stack().contains(&place) {
             return true;
@@ -109,7 +112,8 @@ impl NativeCalls {
         if self.looks.get() == LOOKS {
             return false;
         }
-        // A signal handler's stack may have hardly any room, and is not the thread's own stack.
+        // Stop on a signal handler's stack: it may have hardly any space left, and is not the
+        // thread's own.
         if stack::of_signal_handler().is_some() {
             return false;
         }
@@ -118,7 +122,8 @@ impl NativeCalls {
         let Some(mapping) = maps.at(place) else {
             return false;
         };
-        // A thread's thread-local words are at the top of its stack, except for the first thread.
+        // A thread's thread-local variables are at the top of its stack, except for the first
+        // thread.
         let own = mapping.start..mapping.end;
         let is_first = ids::thread() == ids::process() && own.contains(&first_stack());
         let is_own = is_first || own.contains(&thread::address());
@@ -134,9 +139,9 @@ impl NativeCalls {
     }
 }
 
-/// Returns an address in the first thread's stack: that of the random bytes that the kernel passes to the
+/// Returns an address on the first thread's stack. The kernel stores random bytes there for the
 /// program.
 fn first_stack() -> usize {
-    // SAFETY: takes and returns numbers.
+    // SAFETY: the function takes and returns numbers.
     unsafe { libc::getauxval(libc::AT_RANDOM) as usize }
 }

@@ -1,4 +1,4 @@
-//! Follows CUDA graphs, from the calls that make their nodes to their launches.
+//! Follows CUDA graphs, from the calls that create their nodes until the graphs are launched.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -14,12 +14,12 @@ use crate::driver::{self, Inner, Shape};
 use crate::nodes::{CapturedGraph, Node, SeenNodes};
 use crate::paths;
 
-/// The largest number of nodes that are kept of all graphs together, 32 bytes each and up to 60 while they
-/// are captured; and of graphs.
+/// The most nodes that are stored for all graphs together, and the most graphs. A node takes 32
+/// bytes, and up to 60 while it is being captured.
 pub const MOST_NODES: usize = 1 << 20;
 const MOST_GRAPHS: u32 = (1 << 20) - 1;
-/// The time a call of the program waits for the graphs' lock. It is held for moments, and longer only while
-/// CUPTI takes long to return a graph's number.
+/// The longest time that a call of the program waits for the lock of [`GRAPHS`]. The lock is
+/// usually held for moments, and longer only if CUPTI is slow to return a graph's number.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 lifecycle::global! {
@@ -27,35 +27,35 @@ lifecycle::global! {
 
     #[fork(hold, reset)]
     static GRAPHS: Lock<Option<Box<Graphs>>> = Lock::new(None);
-    /// True if something was missed because the lock could not be acquired: all current captures are
-    /// incomplete.
+    /// True if a call was not followed because the lock was not free in time. What is known of the
+    /// current captures is then incomplete.
     #[fork(reset)]
     static MISSED: AtomicBool = AtomicBool::new(false);
 }
 
-/// A graph of the program.
+/// A CUDA graph of the program (`CUgraph`), as far as the library knows its nodes.
 #[derive(Debug)]
 struct ProgramGraph {
     nodes: Nodes,
-    /// The nodes that contain graphs, and these graphs.
+    /// The nodes that contain graphs, each with these graphs.
     inner: Vec<(usize, Vec<usize>)>,
-    /// True until its capture has ended.
+    /// True until the graph's capture has ended.
     is_open: bool,
     is_full: bool,
 }
 
-/// The known nodes of a graph.
+/// The nodes of a graph that the library knows.
 #[derive(Debug)]
 enum Nodes {
-    /// The nodes that were seen, by the driver's handles. Their order is only determined when something is
-    /// made of the graph: asking for the number of nodes during the capture takes time that grows with it,
-    /// 1.7 µs for 1000.
+    /// The nodes whose calls were followed, with the driver's handles. Their order is determined
+    /// only when the graph is used, for example instantiated. During the capture this would be
+    /// slow, because the driver takes longer the more nodes there are: 1.7 µs for 1000.
     Seen(SeenNodes),
     InOrder(Arc<CapturedGraph>),
 }
 
 impl Nodes {
-    /// Sorts the nodes, so that they can be found by their handles.
+    /// Sorts the nodes by their handles, so that they can be looked up.
     fn settled(&mut self) -> &mut Self {
         if let Self::Seen(seen) = self {
             seen.settle();
@@ -64,19 +64,19 @@ impl Nodes {
     }
 }
 
-/// An executable graph.
+/// An executable graph (`CUgraphExec`).
 #[derive(Clone, Debug)]
 pub struct Exec {
-    /// CUPTI's number of the graph.
+    /// CUPTI's number of the executable graph, if it has been looked up.
     pub id: Option<u32>,
     pub of: GraphOrigin,
 }
 
-/// The graph that an executable graph was made of.
+/// The graph from which an executable graph was instantiated.
 #[derive(Clone, Debug)]
 pub enum GraphOrigin {
     Captured(Arc<CapturedGraph>),
-    /// The reason why that is not known.
+    /// The reason why the graph's nodes are not known.
     Not(GraphState),
 }
 
@@ -84,14 +84,14 @@ pub enum GraphOrigin {
 pub struct Graphs {
     graphs: HashMap<usize, ProgramGraph>,
     pub execs: BTreeMap<usize, Exec>,
-    /// The executable graphs that have a number by CUPTI, by that number. One that is destroyed stays here
-    /// until the end of the window of kernels.
+    /// The executable graphs whose CUPTI number is known, by this number. A graph that is destroyed
+    /// stays here until the end of the window in which kernels are recorded.
     pub named: BTreeMap<u32, GraphOrigin>,
     nodes: usize,
     last: u32,
 }
 
-/// Locks the known graphs, within the time limit.
+/// Locks the known graphs. Returns `None` if the lock is not free within the time limit.
 fn lock() -> Option<Guard<'static, Option<Box<Graphs>>>> {
     let guard = GRAPHS.lock_for(LOCK_TIMEOUT);
     if guard.is_none() {
@@ -109,19 +109,19 @@ fn with<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     Some(act(graphs))
 }
 
-/// Like [`with`], for the library's own thread that judges the graphs.
+/// Does the same as [`with`], for the library's own thread that compares replays with captures.
 pub fn with_all<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     with(act)
 }
 
-/// Returns the current nodes of a graph from the driver.
+/// Asks the driver for the current nodes of a graph.
 fn shape(graph: usize) -> Option<Shape> {
     driver::shape(graph, &|graph, node| {
         with(|graphs| graphs.bodies(graph, node)).unwrap_or_default()
     })
 }
 
-/// Called when a call has made a node of a graph, whose handle in the driver is `handle`.
+/// Records a node that a call has created in a graph. `handle` is the driver's handle of the node.
 pub fn made(graph: usize, handle: usize, node: Node) {
     if with(|graphs| graphs.put(graph, handle, node)) == Some(false) {
         let shape = shape(graph);
@@ -132,7 +132,7 @@ pub fn made(graph: usize, handle: usize, node: Node) {
     }
 }
 
-/// Notes that a node of a graph contains other graphs.
+/// Records that a node of a graph contains other graphs.
 pub fn encloses(graph: usize, node: usize, inner: Vec<usize>) {
     with(|graphs| {
         let graph = graphs
@@ -144,7 +144,7 @@ pub fn encloses(graph: usize, node: usize, inner: Vec<usize>) {
     });
 }
 
-/// Notes that a graph in an executable graph has been changed.
+/// Handles a change of a graph inside an executable graph: its nodes are no longer known.
 pub fn is_changed(exec: usize) {
     with(|graphs| {
         if let Some(known) = graphs.execs.get_mut(&exec) {
@@ -156,7 +156,7 @@ pub fn is_changed(exec: usize) {
     });
 }
 
-/// Called when a capture has ended: with this graph, or without one if it failed.
+/// Handles the end of a capture. `graph` is the result, or `None` if the capture failed.
 pub fn capture_ends(graph: Option<usize>) {
     with(|graphs| match graph {
         Some(graph) => {
@@ -164,13 +164,13 @@ pub fn capture_ends(graph: Option<usize>) {
                 graph.is_open = false;
             }
         }
-        // It is not known which one it was. Graphs that others capture at this time have unseen nodes from
-        // now on.
+        // The driver does not report which capture failed, so all graphs that are being captured
+        // are dropped. Nodes of the other captures are missing from now on.
         None => graphs.drop_graphs(|graph| graph.is_open),
     });
 }
 
-/// Called when an executable graph has been made of a graph.
+/// Handles an executable graph that was instantiated from a graph.
 pub fn instantiated(exec: usize, graph: usize) {
     let shape = shape(graph);
     with(|graphs| {
@@ -179,13 +179,13 @@ pub fn instantiated(exec: usize, graph: usize) {
     });
 }
 
-/// Called when a graph has been copied.
+/// Handles a graph that was copied.
 pub fn cloned(clone: usize, original: usize) {
     let shape = shape(original);
     with(|graphs| graphs.copy(clone, original, shape.as_ref()));
 }
 
-/// Called when an executable graph has been updated to a graph.
+/// Handles an executable graph that was updated from a graph.
 pub fn updated(exec: usize, graph: usize) {
     let shape = shape(graph);
     with(|graphs| {
@@ -208,8 +208,9 @@ pub fn updated(exec: usize, graph: usize) {
     });
 }
 
-/// Returns the nodes of an executable graph that was made of one graph and updated by another: the kernels of
-/// the second, with the scope if both have the same. `None`: the graphs do not match.
+/// Returns the nodes of an executable graph that was instantiated from `old` and updated from
+/// `new`. Each node has the kernel of `new`, and its scope if both graphs agree on it. Returns
+/// `None` if the two graphs do not match.
 pub fn merged(old: &CapturedGraph, new: &CapturedGraph) -> Option<Vec<Node>> {
     if old.nodes.len() != new.nodes.len() || old.total != new.total {
         return None;
@@ -223,17 +224,17 @@ pub fn merged(old: &CapturedGraph, new: &CapturedGraph) -> Option<Vec<Node>> {
     Some(both.collect())
 }
 
-/// Called when a graph is about to be destroyed.
+/// Called before a graph is destroyed.
 pub fn graph_is_destroyed(graph: usize) {
     with(|graphs| graphs.remove(graph));
 }
 
-/// Called when an executable graph is about to be destroyed.
+/// Called before an executable graph is destroyed.
 pub fn exec_is_destroyed(exec: usize) {
     with(|graphs| graphs.execs.remove(&exec));
 }
 
-/// Called when CUPTI was attached: the numbers that it gave graphs before are no longer valid.
+/// Called when CUPTI was attached. The numbers that CUPTI gave graphs before are no longer valid.
 pub fn forget_names() {
     with(|graphs| {
         graphs.named.clear();
@@ -243,9 +244,11 @@ pub fn forget_names() {
     });
 }
 
-/// Asks `id` for CUPTI's number of each executable graph that has none yet. Runs on the worker's thread.
+/// Calls `id` for each executable graph without a CUPTI number, to get the number. Runs on the
+/// library's worker thread.
 ///
-/// The lock is taken for one graph at a time, so that the graph is not destroyed meanwhile.
+/// The lock is held during each call of `id`, so that the graph is not destroyed meanwhile. It is
+/// released between two graphs.
 pub fn resolve(mut id: impl FnMut(usize) -> Option<u32>) {
     let mut next = 0;
     loop {
@@ -266,7 +269,7 @@ pub fn resolve(mut id: impl FnMut(usize) -> Option<u32>) {
 }
 
 impl Graphs {
-    /// Drops all graphs, because what was seen of captures may be incomplete.
+    /// Drops all graphs, because calls may have been missed and the known nodes may be incomplete.
     fn forget(&mut self) {
         self.drop_graphs(|_| true);
         for exec in self.execs.values_mut() {
@@ -284,7 +287,7 @@ impl Graphs {
         }
     }
 
-    /// Returns the bodies of a conditional node.
+    /// Returns the graphs inside a conditional node.
     fn bodies(&self, graph: usize, node: usize) -> Vec<usize> {
         let inner = self
             .graphs
@@ -298,7 +301,7 @@ impl Graphs {
         self.graphs.retain(|_, graph| !which(graph));
     }
 
-    /// Counts the nodes. Nodes that several graphs share count once.
+    /// Recomputes the number of stored nodes. Nodes that several graphs share count once.
     fn count(&mut self) {
         let graphs = self.graphs.values().map(|graph| &graph.nodes);
         let seen: usize = graphs
@@ -325,10 +328,11 @@ impl Graphs {
         self.nodes = seen + shared.into_iter().map(|(_, nodes)| nodes).sum::<usize>();
     }
 
-    /// Adds a node. Returns false if the graph's capture has ended, so that it has to be reopened.
+    /// Adds a node. Returns false if the graph's capture has ended, so that [`Graphs::reopen`] must
+    /// be called first.
     fn put(&mut self, graph: usize, handle: usize, node: Node) -> bool {
         if self.nodes >= MOST_NODES && self.graphs.get(&graph).is_none_or(|known| !known.is_full) {
-            self.count(); // some may have been freed
+            self.count(); // nodes of dropped graphs may have been freed
         }
         let graph = self.graphs.entry(graph).or_insert_with(ProgramGraph::begun);
         let Nodes::Seen(seen) = &mut graph.nodes else {
@@ -346,9 +350,9 @@ impl Graphs {
         true
     }
 
-    /// Reopens a graph because work is captured into it after its capture has ended: it grows, if it still
-    /// has the nodes that it had. Otherwise its handle belonged to a graph that was destroyed without a call
-    /// that was seen.
+    /// Reopens a graph into which more work is captured after its capture had ended. If the driver
+    /// still reports the known nodes, they are kept. Otherwise the handle belonged to an earlier
+    /// graph, whose destruction was not noticed.
     pub fn reopen(&mut self, handle: usize, shape: Option<&Shape>) {
         let Some(graph) = self.graphs.get_mut(&handle) else {
             return;
@@ -376,7 +380,7 @@ impl Graphs {
         );
     }
 
-    /// Makes `clone` a copy of `original`.
+    /// Makes `clone` a copy of the graph `original`.
     pub fn copy(&mut self, clone: usize, original: usize, shape: Option<&Shape>) {
         self.remove(clone);
         let of = self.instantiate(original, shape);
@@ -384,7 +388,7 @@ impl Graphs {
             return;
         };
         let copy = ProgramGraph {
-            // If the nodes of the original are not known, those of the clone are not either.
+            // If the nodes of the original are unknown, so are those of the copy.
             nodes: match of {
                 GraphOrigin::Captured(captured) => Nodes::InOrder(captured),
                 GraphOrigin::Not(_) => Nodes::Seen(SeenNodes::default()),
@@ -396,7 +400,7 @@ impl Graphs {
         self.graphs.insert(clone, copy);
     }
 
-    /// Returns the known nodes of a graph.
+    /// Returns the known nodes of a graph, for tests.
     #[cfg(test)]
     pub fn nodes_of(&mut self, graph: usize) -> Option<HashMap<usize, Node>> {
         match self.graphs.get_mut(&graph)?.nodes.settled() {
@@ -405,7 +409,8 @@ impl Graphs {
         }
     }
 
-    /// Marks the kernels of a graph as no longer known.
+    /// Discards what is known of the executable graph with this CUPTI number, because its kernels
+    /// differ.
     pub fn withdraw(&mut self, id: u32) {
         let of = GraphOrigin::Not(GraphState::Differs);
         for exec in self.execs.values_mut().filter(|exec| exec.id == Some(id)) {
@@ -414,13 +419,15 @@ impl Graphs {
         self.named.insert(id, of);
     }
 
-    /// Forgets executable graphs that were destroyed, as they will not run again.
+    /// Removes the CUPTI numbers of executable graphs that were destroyed, because these do not run
+    /// again.
     pub fn forget_gone(&mut self) {
         let there: Vec<_> = self.execs.values().filter_map(|exec| exec.id).collect();
         self.named.retain(|id, _| there.contains(id));
     }
 
-    /// Returns what is made of a graph with these nodes.
+    /// Returns the origin of an executable graph that is instantiated now. `shape` has the graph's
+    /// current nodes.
     pub fn instantiate(&mut self, handle: usize, shape: Option<&Shape>) -> GraphOrigin {
         let Some(graph) = self.graphs.get_mut(&handle) else {
             return GraphOrigin::Not(GraphState::NotCaptured);
@@ -437,7 +444,8 @@ impl Graphs {
             (Some(shape), Nodes::Seen(seen)) => shape.in_order(&seen.0).map(Cow::Owned),
         };
         let kernels = |nodes: &[Node]| nodes.iter().filter(|node| node.launch().is_some()).count();
-        // Nodes were removed, or a kernel does not exist.
+        // The result is `None` if nodes were removed from the graph, or a known kernel no longer
+        // exists.
         let Some((shape, nodes)) = shape
             .zip(nodes)
             .filter(|(shape, nodes)| shape.kernels >= kernels(nodes))
@@ -463,11 +471,12 @@ impl Graphs {
         of
     }
 
-    /// Returns the nodes of a graph within another.
+    /// Returns the nodes of a graph that lies inside another one.
     fn within(&mut self, inner: &Inner) -> Result<Arc<CapturedGraph>, GraphState> {
         match self.instantiate(inner.graph, Some(&inner.shape)) {
             GraphOrigin::Captured(captured) => Ok(captured),
-            // None of its nodes was seen, but those around it were.
+            // The library knows no node of this inner graph, although it knows the outer graph. All
+            // own nodes of the inner graph count as unseen.
             GraphOrigin::Not(GraphState::NotCaptured) => {
                 let inner_of: Result<Vec<_>, _> = inner
                     .shape
@@ -482,7 +491,7 @@ impl Graphs {
         }
     }
 
-    /// Returns a captured graph of these nodes, with a number of its own.
+    /// Assigns the next number to a captured graph with these nodes.
     fn number(
         &mut self,
         nodes: Vec<Node>,
@@ -511,8 +520,8 @@ impl ProgramGraph {
 }
 
 impl Shape {
-    /// Returns the nodes that were seen in order, up to the last of them. `None`: one of them is no longer a
-    /// node of the graph.
+    /// Puts the nodes that were followed into the graph's order, up to the last of them. Returns
+    /// `None` if one of them is no longer a node of the graph.
     fn in_order(&self, seen: &[(usize, Node)]) -> Option<Vec<Node>> {
         let mut nodes = Vec::with_capacity(seen.len());
         let mut left = seen.len();

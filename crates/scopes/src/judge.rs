@@ -1,4 +1,4 @@
-//! Compares the kernels of replays with those of the capture.
+//! Compares the kernels that graphs ran in replays with those of their captures.
 
 use core::sync::atomic::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -12,19 +12,20 @@ use crate::graphs::{self, GraphOrigin};
 use crate::nodes::{CapturedGraph, Node};
 use crate::paths;
 
-/// The largest number of nodes for which a kernel is kept: as many as are kept of captures.
+/// The most nodes whose kernel is stored: the same number that is stored for captures.
 const MAX_NODES: usize = graphs::MOST_NODES;
 
-/// A kernel that a graph ran.
+/// A kernel that a graph has run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kernel {
-    /// The hash of its name.
+    /// The hash of the kernel's name.
     pub name: u64,
     pub grid: [u32; 3],
 }
 
-/// The kernels that graphs ran while kernels were recorded. A key is CUPTI's number of a graph and the number of a
-/// node in it. The value is the kernel of that node, or `None` if it was not always the same.
+/// The kernels that graphs ran while kernels were recorded. The key is CUPTI's number of the
+/// executable graph, and the number of the node in it. The value is `None` if the node did not
+/// always run the same kernel.
 #[derive(Debug, Default)]
 pub struct Replayed {
     kernels: HashMap<(u32, u32), Option<Kernel>>,
@@ -32,7 +33,7 @@ pub struct Replayed {
 }
 
 impl Replayed {
-    /// Adds a kernel that a node has run.
+    /// Adds a kernel that a node of a graph has run.
     pub fn add(&mut self, exec: u32, node: u32, name: u64, grid: [u32; 3]) {
         let kernel = Kernel { name, grid };
         if let Some(known) = self.kernels.get_mut(&(exec, node)) {
@@ -47,16 +48,16 @@ impl Replayed {
     }
 }
 
-/// Returns CUPTI's number of the graph, and the node's, from the `graphNodeId` of a kernel record. `None` for
-/// a kernel outside graphs.
+/// Splits the `graphNodeId` of a CUPTI kernel record into CUPTI's numbers of the executable graph
+/// and of the node. Returns `None` for a kernel outside graphs.
 #[must_use]
 pub fn node(id: u64) -> Option<(u32, u32)> {
     let exec = (id >> 32) as u32;
     (exec != 0).then_some((exec, id as u32))
 }
 
-/// Called when a window of kernels is over: writes what is known of the graphs that ran in it. Runs on the
-/// worker's thread.
+/// Called at the end of a window in which kernels were recorded. Writes the scopes of the graphs
+/// that ran, or the reason why these are unknown. Runs on the library's worker thread.
 pub fn judge(replayed: &Replayed) {
     let mut by_exec: BTreeMap<u32, Vec<(u32, Option<Kernel>)>> = BTreeMap::new();
     for ((exec, node), kernel) in &replayed.kernels {
@@ -86,22 +87,24 @@ pub fn judge(replayed: &Replayed) {
             exec,
             graph,
         };
-        // Valid for the kernels up to here: CUPTI may reuse the number for another graph when it is attached
-        // again.
+        // The event is valid for the kernels up to this time. If CUPTI is attached again, it may
+        // reuse the graph's number for another one.
         recorder::latest(&Event::new(recorder::ticks(), 0, what));
     }
     graphs::with_all(graphs::Graphs::forget_gone);
 }
 
-/// Returns the first node that ran another kernel than the capture has there, if one did.
+/// Returns the first node that ran a different kernel than the capture has, or `None` if all match.
 ///
-/// In a replay a kernel is known by its name, in a capture by the handle of its function. Drivers since 12.3
-/// return the function's name; with older ones all kernels of one function must at least have the same name.
+/// A replay gives the kernel's name, but a capture gives the handle of its function. Drivers since
+/// 12.3 return the function's name. With older drivers, all kernels of one function must at least
+/// have the same name.
 pub fn difference(captured: &CapturedGraph, kernels: &[(u32, Option<Kernel>)]) -> Option<u32> {
     let mut names = HashMap::new();
     let differs = |(node, kernel): &&(u32, Option<Kernel>)| {
         let (Some(made), Some(kernel)) = (captured.nodes.get(*node as usize), kernel) else {
-            // A kernel that changes cannot be compared. Nodes after the last one do not belong to the graph.
+            // A node whose kernel changes cannot be compared. A number beyond the last node does
+            // not belong to the graph.
             return kernel.is_none() || *node as usize >= captured.total;
         };
         let Some(launch) = made.launch() else {
@@ -126,7 +129,8 @@ fn report(node: u32) {
     );
 }
 
-/// Writes the scopes in which the nodes of a graph were made, once for as long as the record keeps them.
+/// Writes the scopes in which a graph's nodes were captured, unless the record already contains
+/// them.
 fn write_nodes(captured: &Arc<CapturedGraph>) {
     let stamp = paths::stamp();
     if captured.written.swap(stamp, Ordering::Relaxed) == stamp {

@@ -1,11 +1,13 @@
-//! Assigns GPU time to scopes (`TLLMPROF_LAYERS`): the open *scopes* of each thread as a path, and the scope
-//! in which each node of a CUDA graph was captured.
+//! Finds the scopes to which GPU time belongs (`TLLMPROF_LAYERS`). A *scope* is a range, module or
+//! function. The open scopes of a thread form a path. For CUDA graphs, the scope in which each node
+//! was captured is stored.
 //!
-//! [`paths`] numbers the paths. [`stack`] keeps the open scopes of each thread, among them calls of native
-//! functions ([`native`]). [`capture`] finds the nodes that a call makes while a stream is captured, and
-//! [`added`] those that the program adds itself. [`graphs`] follows graphs from there to their launches, and
-//! [`judge`] compares the kernels of a replay with those of the capture and writes what is known. Nothing is
-//! done at a replay, and nothing at all without the variable.
+//! [`paths`] assigns numbers to the paths. [`stack`] keeps the open scopes of each thread, which
+//! include calls of native functions ([`native`]). [`capture`] finds the nodes that a call creates
+//! while a stream is captured, and [`added`] those that the program adds with explicit calls.
+//! [`graphs`] follows graphs from there to their launches. [`judge`] compares the kernels of a
+//! replay with those of the capture, and writes the result. A replay itself costs nothing, and
+//! neither does anything without the variable.
 
 mod added;
 mod capture;
@@ -35,23 +37,23 @@ pub use judge::{Replayed, judge, node};
 pub use nodes::{LaunchNode, Made, name_hash};
 pub use stack::{OWN, innermost, launches, pop, push, push_within};
 
-/// Stores what the settings ask for. Called by the constructor.
+/// Enables scopes if the settings request them. The library's constructor calls this function.
 pub fn start(settings: &Settings) {
     look_for(Looks::Scopes, are_asked_for(settings));
 }
 
-/// Returns true if the settings ask for scopes: that requires a record to write them to.
+/// Returns true if the settings request scopes and a record to which they are written.
 pub fn are_asked_for(settings: &Settings) -> bool {
     settings.layers && tllmprof_recorder::is_asked_for(settings)
 }
 
-/// Returns true if scopes are followed.
+/// Returns true if the library keeps track of scopes in this process.
 #[inline]
 pub fn are_on() -> bool {
     looks_for(Looks::Scopes)
 }
 
-/// Returns true if the nodes that calls make are noted now: some stream is captured.
+/// Returns true if the nodes that calls create have to be found now, because a stream is captured.
 #[inline]
 pub fn are_noting() -> bool {
     are_on() && session::is_any_capturing()

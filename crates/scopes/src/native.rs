@@ -1,10 +1,11 @@
 //! Calls of native functions as scopes.
 //!
-//! A call is open from its entry until it returns, until an exception passes its frame, or until it turns out
-//! to be gone. A `longjmp` leaves calls without notice, so each time that a scope is needed, the stack must
-//! still reach as deep as the call, and the call's return address must still be at its place. This is checked
-//! only on the thread's own stack. If a coroutine or a signal handler launches work from another stack while
-//! calls are open on this one, its scope is not known.
+//! A call is open from its entry until it returns, until an exception passes its frame, or until
+//! the library notices that it is gone. A `longjmp` leaves calls without notice. So each time a
+//! scope is needed, two things are checked: the stack still reaches as deep as the call, and the
+//! call's return address is still in its place. The check works only on the thread's own stack. If
+//! a coroutine or a signal handler launches work from another stack while calls are open on this
+//! one, the scope is unknown.
 
 use tllmprof_platform::{stack as machine, thread};
 
@@ -12,19 +13,20 @@ use crate::entry::{NATIVE, OpenScope};
 use crate::paths;
 use crate::stack::{self, OpenScopes};
 
-/// A call that was entered.
+/// A native call that was entered.
 #[derive(Clone, Copy)]
 pub struct NativeCall {
     /// The mark that identifies the call when it ends.
     pub mark: u32,
-    /// The address of its return address, and the value there as long as it has not returned.
+    /// The stack address of the return address, and the value there as long as the call has not
+    /// returned.
     pub place: usize,
     pub value: usize,
 }
 
 impl OpenScopes {
-    /// Closes the calls with that mark, and those within them. A function that ends with a jump to another
-    /// has that function's mark.
+    /// Closes the calls with this mark, and the calls inside them. Several calls have the same mark
+    /// if a function ends with a jump to another one.
     fn close(&self, mark: u32) {
         let open = self.open_entries();
         let natives = open.iter().enumerate();
@@ -46,7 +48,7 @@ impl OpenScopes {
     }
 
     fn enter(&self, name: &[u8], call: NativeCall) {
-        // Functions that end with jumps to each other form a loop.
+        // The call is already open if functions that end with jumps to each other form a loop.
         let open = self.open_entries();
         let again = open.iter().rposition(|entry| {
             entry.domain.get() == NATIVE
@@ -69,8 +71,9 @@ impl OpenScopes {
     }
 }
 
-/// Returns true if a call whose return address is at `place` can be a scope. If not, the scope of the
-/// thread's launches is not known until one of its open scopes ends.
+/// Returns true if a native call can be opened as a scope. `place` is the stack address of its
+/// return address. After a false result, the scope of the thread's launches is unknown until one of
+/// its open scopes ends.
 pub fn has_room(place: usize) -> bool {
     let has_room = stack::with(|open| {
         open.settle();
@@ -83,25 +86,26 @@ pub fn has_room(place: usize) -> bool {
     has_room == Some(true)
 }
 
-/// Opens the call of `name` on the calling thread, after [`has_room`] returned true.
+/// Opens the call of the function `name` on the calling thread. [`has_room`] must have returned
+/// true.
 pub fn enters(name: &[u8], call: NativeCall) {
     stack::with(|open| open.enter(name, call));
 }
 
-/// Notes a call for which there is no room for another reason.
+/// Notes that a call could not be opened for another reason, so that the scope is unknown.
 pub fn is_over_full() {
     stack::with(|open| open.calls.is_over_full.set(true));
 }
 
-/// Called when the call with that mark has returned, on the thread that made it.
+/// Closes the call with this mark, because it has returned on the calling thread.
 pub fn returns(mark: u32) {
     if let Some(open) = thread::part::<OpenScopes>() {
         open.close(mark);
     }
 }
 
-/// Called when an exception passes the frame of the call with that mark, which stays in use until
-/// [`take_left`].
+/// Closes the call with this mark, because an exception passes its frame. The mark stays in use
+/// until [`take_left`].
 pub fn is_passed(mark: u32) {
     let Some(open) = thread::part::<OpenScopes>() else {
         return;
@@ -111,7 +115,7 @@ pub fn is_passed(mark: u32) {
     let is_innermost = innermost.is_some_and(|last| open.open_entries()[last].mark.get() == mark);
     open.close(mark);
     let calls = &open.calls;
-    // A call that is not the innermost is unexpected: its mark stays in use for good.
+    // If the call is not the innermost one, which is unexpected, its mark stays in use for good.
     if is_innermost && let Some(place) = calls.left.get(calls.left_count.get()) {
         place.set(mark);
         calls.left_count.set(calls.left_count.get() + 1);
@@ -119,8 +123,9 @@ pub fn is_passed(mark: u32) {
     }
 }
 
-/// Passes the marks of calls that exceptions have left on this thread to `free`, when another call begins
-/// whose return address is at `place`. Not if that call is in a signal handler, within the unwinder.
+/// Calls `free` for the marks of calls that exceptions have left on this thread. It is called when
+/// another call begins, whose return address is at `place`. Nothing is freed if that call is deeper
+/// on the stack than the unwinder, because a signal handler may have interrupted it.
 pub fn take_left(place: usize, mut free: impl FnMut(u32)) {
     let Some(open) = thread::part::<OpenScopes>() else {
         return;

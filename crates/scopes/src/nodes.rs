@@ -1,4 +1,4 @@
-//! The known facts about a graph's nodes.
+//! The known data of a graph's nodes.
 
 use core::hash::Hasher;
 use core::sync::atomic::AtomicU64;
@@ -8,26 +8,27 @@ use std::sync::Arc;
 
 use tllmprof_platform::driver::Driver;
 
-/// A kernel launch.
+/// A kernel launch, as a node of a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaunchNode {
-    /// The driver's handle of its function; 0 if a runtime that is not followed launches it.
+    /// The driver's handle of the kernel's function. 0 if a CUDA runtime whose calls are not
+    /// followed launches it.
     pub function: usize,
     pub grid: [u32; 3],
 }
 
-/// The kind of node that a call has made.
+/// The kind of node that a call has created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Made {
     Kernel(LaunchNode),
-    /// A copy or a memory set: the driver may run a kernel of its own for it.
+    /// A copy or a memory set. The driver may run one of its own kernels for it.
     Work,
 }
 
-/// A node of a captured graph. It takes 32 bytes, because there are many.
+/// A node of a captured graph. It takes only 32 bytes, because there are many nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Node {
-    /// No call was seen that made it.
+    /// The call that created the node was not followed.
     Unseen,
     Work {
         scope: u32,
@@ -39,7 +40,7 @@ pub enum Node {
 }
 
 impl Node {
-    /// A node that a call has made in a scope.
+    /// Returns the node that a call has created in a scope.
     pub const fn seen(scope: u32, made: Made) -> Self {
         match made {
             Made::Kernel(launch) => Self::Kernel { scope, launch },
@@ -47,7 +48,7 @@ impl Node {
         }
     }
 
-    /// Returns the scope, if the call was seen.
+    /// Returns the scope, or `None` if the call that created the node was not followed.
     pub const fn scope(&self) -> Option<u32> {
         match self {
             Self::Unseen => None,
@@ -55,7 +56,7 @@ impl Node {
         }
     }
 
-    /// Returns the launch of a kernel.
+    /// Returns the kernel launch, or `None` if the node is not a known kernel.
     pub const fn launch(&self) -> Option<LaunchNode> {
         match self {
             Self::Kernel { launch, .. } => Some(*launch),
@@ -73,26 +74,29 @@ impl Node {
     }
 }
 
-/// A graph that was captured, and its nodes as CUPTI numbers them: in the order of capture, followed by those
-/// of each graph in its nodes, including its nested graphs (observed on an H200, driver 580, CUDA 13.0).
+/// A graph that was captured, with its nodes in the order of CUPTI's numbers. The graph's own nodes
+/// come first, in the order of capture. Those of each graph inside its nodes follow, including
+/// nested graphs (observed on an H200, driver 580, CUDA 13.0).
 #[derive(Debug)]
 pub struct CapturedGraph {
-    /// The graph's number in the record; 0 before it has one.
+    /// The graph's number in the record; 0 before one is assigned.
     pub number: u32,
     pub nodes: Vec<Node>,
-    /// The total number of nodes. Nodes after the last one that was seen are not in `nodes`.
+    /// The number of all nodes. `nodes` ends at the last node whose call was followed, so it may be
+    /// shorter.
     pub total: usize,
-    /// The number of nodes of the graph itself, without those of its inner graphs.
+    /// The number of the graph's own nodes, without those of inner graphs.
     pub own: usize,
-    /// The hashes of the names of its kernels' functions, by their handles, as far as the driver returns the
-    /// names.
+    /// The hashes of the names of the kernels' functions, by the functions' handles. Contains only
+    /// functions whose names the driver returns.
     pub names: HashMap<usize, u64>,
-    /// The [stamp](crate::paths::stamp) at which its nodes were last written.
+    /// The [stamp](crate::paths::stamp) of the record to which the nodes were last written.
     pub written: AtomicU64,
 }
 
 impl CapturedGraph {
-    /// A graph with `own` nodes, of which `nodes` are known, and the graphs in them.
+    /// Returns a graph with `own` nodes of its own, of which the first ones are `nodes`, and with
+    /// the inner graphs `inner`.
     pub fn new(number: u32, mut nodes: Vec<Node>, own: usize, inner: &[Arc<Self>]) -> Self {
         if !inner.is_empty() {
             nodes.resize(own, Node::Unseen);
@@ -113,12 +117,13 @@ impl CapturedGraph {
         }
     }
 
-    /// Returns its own nodes, up to the last one that was seen.
+    /// Returns the graph's own nodes, up to the last one whose call was followed.
     pub fn own_nodes(&self) -> &[Node] {
         self.nodes.get(..self.own).unwrap_or(&self.nodes)
     }
 
-    /// Asks the driver for the names of the functions, while a graph keeps the functions alive.
+    /// Asks the driver for the names of the functions. A graph must still keep these functions
+    /// alive.
     pub fn learn_names(&mut self) {
         let Some(driver) = Driver::get() else { return };
         for node in &self.nodes {
@@ -134,7 +139,7 @@ impl CapturedGraph {
     }
 }
 
-/// Returns the hash by which names are compared.
+/// Returns the hash that stands for a name in comparisons.
 #[must_use]
 pub fn name_hash(name: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -142,24 +147,25 @@ pub fn name_hash(name: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Nodes by the driver's handles.
+/// The nodes of a graph whose calls were followed, each with the driver's handle.
 #[derive(Clone, Debug, Default)]
 pub struct SeenNodes(pub Vec<(usize, Node)>);
 
-// While they are captured they take up to one and a half times this size.
+// During a capture, the list may have up to one and a half times this size.
 const _: () = assert!(size_of::<(usize, Node)>() * 3 / 2 <= 64);
 
 impl SeenNodes {
     pub fn add(&mut self, handle: usize, node: Node) {
         if self.0.len() == self.0.capacity() {
-            // Smaller steps than those of `Vec`: there are many nodes, and they stay for long.
+            // Grow in smaller steps than `Vec` does, because there are many nodes and they are kept
+            // for a long time.
             self.0.reserve_exact((self.0.len() / 2).max(16));
         }
         self.0.push((handle, node));
     }
 
-    /// Sorts the nodes by their handles and keeps each once. If two threads capture the same stream, either
-    /// may have made a node that both claim.
+    /// Sorts the nodes by their handles and keeps each handle once. A handle occurs twice if two
+    /// threads capture the same stream and both claim its node. It then counts as unseen.
     pub fn settle(&mut self) {
         self.0.sort_by_key(|(handle, _)| *handle);
         self.0.dedup_by(|again, first| {

@@ -1,8 +1,8 @@
-//! Paths of open scopes, each with a number: the same path has the same number for as long as the process
-//! lives.
+//! Paths of open scopes. Each path has a number that stays the same while the process lives.
 //!
-//! They are in a hash table with open addressing. Nothing is ever removed or locked, and a path's number is
-//! its index. Two paths with the same hash of 64 bits would be confused; that is not expected to happen.
+//! The paths are in a hash table with open addressing. No entry is ever removed, no lock is needed,
+//! and a path's number follows from its index. Two paths with the same 64-bit hash would be
+//! confused, which is not expected to happen.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -13,23 +13,23 @@ use tllmprof_recorder::Label;
 use tllmprof_sync::Published;
 use tllmprof_sync::hash::MIX;
 
-/// The number of paths that can be known: a model of 100 layers has some thousands.
+/// The most paths that are stored. A model of 100 layers has some thousands.
 const PLACES: usize = 1 << 15;
-/// The largest distance of a path from its first place.
+/// The most entries that are examined for a path, from the first one that its hash selects.
 const REACH: usize = 32;
 
 /// The number of the empty path.
 pub const NONE: u32 = 0;
-/// The number for a path that is not known, because there was no room for an open scope.
+/// The number that stands for an unknown path, because an open scope could not be stored.
 pub const UNKNOWN: u32 = (1 << 24) - 1;
 
 struct PathEntry {
-    /// The path's hash; 0: the entry is free.
+    /// The hash of the path; 0 if the entry is free.
     hash: AtomicU64,
-    /// The innermost part; none until it is written.
+    /// The innermost part of the path; empty until it is written.
     name: Published<Label>,
     parent: AtomicU32,
-    /// The [`stamp`] at which it was last written.
+    /// The [`stamp`] of the record to which the path was last written.
     written: AtomicU64,
 }
 
@@ -65,7 +65,8 @@ fn hash(parent: u32, name: &[u8]) -> u64 {
     mix(hash, last).max(1)
 }
 
-/// Returns the path of `name` within the path `parent`; [`UNKNOWN`] if there is no room.
+/// Returns the number of the path that `name` extends from `parent`, or [`UNKNOWN`] if the table is
+/// full.
 pub fn within(parent: u32, name: &[u8]) -> u32 {
     let name = name.get(..recorder::LONGEST).unwrap_or(name);
     if parent == UNKNOWN || name.is_empty() {
@@ -85,14 +86,15 @@ pub fn within(parent: u32, name: &[u8]) -> u32 {
         let found = match taken {
             Ok(_) => {
                 place.parent.store(parent, Ordering::Relaxed);
-                // Without room for names, the entry stays like this for good.
+                // If no memory for names is left, the entry stays without a name for good.
                 place.name.set(Label::keep(|| name.iter().copied()));
                 hash
             }
             Err(found) => found,
         };
         if found == hash {
-            // Another thread may be writing it at this moment: then it is unknown this once.
+            // Another thread may be writing the name at this moment. The path is then unknown this
+            // time.
             return match place.name.get() {
                 Some(_) => index as u32 + 1,
                 None => UNKNOWN,
@@ -106,18 +108,19 @@ fn place(path: u32) -> Option<&'static PathEntry> {
     TABLE.get((path as usize).checked_sub(1)?)
 }
 
-/// Returns the innermost part of a path.
+/// Returns the innermost part of a path, or `None` if the path is empty or unknown.
 pub fn name(path: u32) -> Option<&'static [u8]> {
     Some(place(path)?.name.get()?.text())
 }
 
-/// Returns a value that identifies this process's record and the era of its names: what was written stays
-/// valid as long as it is the same.
+/// Returns a number for this process's record and the current era of its strings. Data that was
+/// written stays valid while this number is the same.
 pub fn stamp() -> u64 {
     u64::from(ids::process().cast_unsigned()) << 32 | u64::from(recorder::era())
 }
 
-/// Writes a path and the paths that contain it to the record. Returns the path.
+/// Writes a path and all paths that contain it to the record, unless they are there already.
+/// Returns the path.
 pub fn write(path: u32) -> u32 {
     let stamp = stamp();
     let mut next = path;

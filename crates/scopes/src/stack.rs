@@ -12,24 +12,25 @@ use crate::driver::CapturePoint;
 use crate::entry::{DEEPEST, NATIVE, NativeCalls, OpenScope, Within};
 use crate::paths;
 
-/// The domain of the scopes that the library opens itself: functions and modules.
+/// The domain number of scopes that the library opens itself: Python functions and modules.
 pub const OWN: usize = 1;
 
-/// The open scopes of a thread, and the call that it is in. Only the thread itself uses it.
+/// The open scopes of a thread, and the call that the thread is in. Only this thread uses them.
 pub struct OpenScopes {
     entries: [OpenScope; DEEPEST],
     depth: Cell<usize>,
-    /// The number of open scopes beyond the limit.
+    /// Number of open scopes that were not stored because of the limit.
     beyond: Cell<usize>,
-    /// One more than the thread's scope in the record, and its window; 0: none.
+    /// The scope that the record has for this thread plus 1, with the window in the upper 32 bits;
+    /// 0 for none.
     written: Cell<u64>,
     pub pending: Pending,
     pub calls: NativeCalls,
 }
 
-/// A call in progress on a thread.
+/// A call that a thread is in and that may create a node.
 pub struct Pending {
-    /// The address of its frame; 0: none.
+    /// The address that identifies the call; 0 if there is no such call.
     frame: Cell<usize>,
     graph: Cell<usize>,
     node: Cell<usize>,
@@ -42,7 +43,7 @@ impl Pending {
         self.node.set(captured.node);
     }
 
-    /// Removes and returns the frame of the call in progress, and the graph.
+    /// Removes and returns the identity of the current call, and the capture's state before it.
     pub fn take(&self) -> (usize, CapturePoint) {
         let captured = CapturePoint {
             graph: self.graph.take(),
@@ -52,20 +53,21 @@ impl Pending {
     }
 }
 
-// SAFETY: only the thread that has it uses its cells (`with` gets the calling thread's), and another thread
-// takes it over only after that thread has ended.
+// SAFETY: only the owning thread uses the cells, because `with` passes the calling thread's value.
+// Another thread takes the value over only after the owner has ended.
 unsafe impl Sync for OpenScopes {}
-// SAFETY: cells of numbers, for which zeros are a value.
+// SAFETY: the type consists of cells of numbers and options, and zeros are valid values of them.
 unsafe impl Zeroed for OpenScopes {}
 
-// SAFETY: `Kind::Scopes` belongs only to this type.
+// SAFETY: no other type uses `Kind::Scopes`.
 unsafe impl Part for OpenScopes {
     const KIND: thread::Kind = thread::Kind::Scopes;
 
     fn thread_ends(&'static self) {}
 }
 
-/// Runs `act` on the calling thread's open scopes, which it has from its first range or launch on.
+/// Runs `act` with the calling thread's open scopes. The first call creates them; `None` if there
+/// is no memory.
 pub fn with<T>(act: impl FnOnce(&OpenScopes) -> T) -> Option<T> {
     let open = thread::part::<OpenScopes>().or_else(begin)?;
     Some(act(open))
@@ -88,23 +90,23 @@ fn begin() -> Option<&'static OpenScopes> {
 }
 
 impl OpenScopes {
-    /// Returns the open scopes within the limit.
+    /// Returns the open scopes that are stored.
     pub fn open_entries(&self) -> &[OpenScope] {
         &self.entries[..self.depth.get()]
     }
 
-    /// Returns true if another scope can be opened.
+    /// Returns true if another scope can be stored.
     pub fn has_room(&self) -> bool {
         self.beyond.get() == 0 && self.depth.get() < DEEPEST
     }
 
-    /// Returns the index of the innermost open native call.
+    /// Returns the index of the innermost open native call, if there is one.
     pub fn last_native(&self) -> Option<usize> {
         let open = self.open_entries();
         open.iter().rposition(|entry| entry.domain.get() == NATIVE)
     }
 
-    /// Closes a native call.
+    /// Closes the native call at the index `at`.
     pub fn remove_native(&self, at: usize) {
         let calls = &self.calls;
         calls.open.set(calls.open.get().saturating_sub(1));
@@ -112,7 +114,8 @@ impl OpenScopes {
         self.remove(at);
     }
 
-    /// Closes native calls that are gone. Returns true if the open scopes are known.
+    /// Closes native calls that are no longer on the stack. Returns false if the open scopes cannot
+    /// be determined, for example on another stack.
     pub fn settle(&self) -> bool {
         let calls = &self.calls;
         let stack = calls.stack();
@@ -131,7 +134,7 @@ impl OpenScopes {
         !calls.is_over_full.get()
     }
 
-    /// Returns the current scope.
+    /// Returns the number of the current scope's path.
     pub fn scope(&self) -> u32 {
         if !self.settle() {
             return paths::UNKNOWN;
@@ -170,7 +173,7 @@ impl OpenScopes {
         }
     }
 
-    /// Closes one of the open scopes. Scopes that were opened within it stay open.
+    /// Closes the scope at the index `at`. Scopes that were opened inside it stay open.
     pub fn remove(&self, at: usize) {
         let open = self.open_entries();
         let mut around = match at.checked_sub(1) {
@@ -178,7 +181,7 @@ impl OpenScopes {
             None => paths::NONE,
         };
         for (to, from) in open[at..].iter().zip(&open[at + 1..]) {
-            // An entry that computes its own scope has no part.
+            // An entry with shared code adds no name of its own to the path.
             if from.within.get().is_none() {
                 around = match paths::name(from.path.get()) {
                     Some(name) => paths::within(around, name),
@@ -192,29 +195,29 @@ impl OpenScopes {
     }
 }
 
-/// Opens a scope on the calling thread; `domain`: the stack that it is on.
+/// Opens a scope on the calling thread. `domain` selects the stack of scopes to which it belongs.
 pub fn push(domain: usize, name: &[u8]) {
     with(|open| open.push(domain, name, None));
 }
 
-/// Called when the calling thread begins to run code in the current scope that computes the rest of the scope
-/// itself.
+/// Called when the calling thread starts to run code that several scopes share. `within` finds the
+/// rest of the scope at each launch.
 pub fn push_within(within: &'static dyn Within) {
     with(|open| open.push(OWN, b"", Some(within)));
 }
 
-/// Closes the scope that the calling thread has opened last in this domain.
+/// Closes the scope that the calling thread opened last in this domain.
 pub fn pop(domain: usize) {
     with(|open| open.pop(domain));
 }
 
-/// Returns the innermost part of the calling thread's scope.
+/// Returns the innermost part of the calling thread's current scope.
 pub fn innermost() -> Option<&'static [u8]> {
     paths::name(with(OpenScopes::scope)?)
 }
 
-/// Called when the calling thread launches work outside a capture: records its scope, if the record keeps
-/// calls.
+/// Called when the calling thread launches work outside a capture. Writes the current scope to the
+/// record, if calls are being recorded and the scope has changed.
 pub fn launches() {
     if !recorder::is_keeping() {
         return;

@@ -1,4 +1,4 @@
-//! Tests of open scopes and of graphs, without a driver.
+//! Tests open scopes and graphs, without a CUDA driver.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use crate::judge::{Kernel, difference};
 use crate::nodes::{CapturedGraph, LaunchNode, Made, Node};
 use crate::{OWN, Within, capture_ends, native, node, paths, pop, push, push_within, stack};
 
-/// The known graphs belong to the process: only one test at a time uses them.
+/// Only one test at a time may use the table of graphs, which belongs to the process.
 static GRAPHS: Mutex<()> = Mutex::new(());
 
 fn scope() -> u32 {
@@ -62,7 +62,7 @@ fn what_is_opened_is_closed_by_its_own_domain() {
     assert_eq!(scope(), paths::NONE);
 }
 
-/// Code of several scopes; a number selects the current one.
+/// Code that several scopes share. The number selects the current scope.
 struct Code(AtomicUsize);
 
 impl Within for Code {
@@ -84,7 +84,7 @@ fn code_of_several_scopes_says_which_one_it_is_in() {
     assert_eq!(scope(), path(&["step", "model", "layers.0"]));
     push(OWN, b"op");
     goes_on(2);
-    // Functions that it calls were called in that scope.
+    // Scopes that were opened inside the shared code keep the scope of that time.
     assert_eq!(scope(), path(&["step", "model", "layers.0", "op"]));
     pop(OWN);
     assert_eq!(scope(), path(&["step", "model", "layers.1"]));
@@ -131,7 +131,7 @@ fn kernel(scope: u32, function: usize) -> Node {
     Node::seen(scope, made)
 }
 
-/// Returns the known nodes of a graph, in the order of their handles.
+/// Returns the known nodes of a graph, sorted by their handles.
 fn nodes(graph: usize) -> Option<Vec<(usize, Node)>> {
     let known = graphs::with_all(|graphs| graphs.nodes_of(graph)).unwrap()?;
     let mut nodes: Vec<_> = known.into_iter().collect();
@@ -139,7 +139,7 @@ fn nodes(graph: usize) -> Option<Vec<(usize, Node)>> {
     Some(nodes)
 }
 
-/// Returns a graph of these nodes, all kernels.
+/// Returns the driver's view of a graph with these nodes, all of which are kernels.
 fn shape(nodes: &[usize]) -> Shape {
     Shape {
         nodes: nodes.to_vec(),
@@ -149,7 +149,8 @@ fn shape(nodes: &[usize]) -> Shape {
     }
 }
 
-/// Returns a graph of these nodes: kernels, except for the last ones, which contain graphs.
+/// Returns the driver's view of a graph with these nodes. The last nodes contain the graphs
+/// `inner`; all others are kernels.
 fn outer(nodes: &[usize], inner: Vec<(usize, Shape)>) -> Shape {
     Shape {
         kernels: nodes.len() - inner.len(),
@@ -168,18 +169,19 @@ fn nodes_are_by_their_handles_until_something_is_made_of_them() {
     graphs::made(0x10, 0xa0, kernel(6, 2));
     let seen = [(0xa0, kernel(6, 2)), (0xb0, kernel(5, 1))];
     assert_eq!(nodes(0x10).unwrap(), seen);
-    // Two threads in one stream may claim the same node.
+    // Two threads that capture in the same stream may claim the same node. It then counts as
+    // unseen.
     graphs::made(0x10, 0xd0, kernel(1, 1));
     graphs::made(0x10, 0xd0, kernel(2, 1));
     let seen = [seen[0], seen[1], (0xd0, Node::Unseen)];
     assert_eq!(nodes(0x10).unwrap(), seen);
     capture_ends(Some(0x10));
-    // A failed capture drops the graphs that were being captured, and no others.
+    // A failed capture drops the graphs that are being captured, and no others.
     graphs::made(0x20, 0xc0, kernel(7, 3));
     capture_ends(None);
     assert_eq!(nodes(0x20), None);
     assert_eq!(nodes(0x10).unwrap(), seen);
-    // A copy has the nodes of the original; a new capture under the same handle has none of them.
+    // A copy has the nodes of the original. A new capture under the same handle has none of them.
     let whole = shape(&[1, 0xb0, 2, 0xa0, 0xd0, 3]);
     graphs::with_all(|graphs| graphs.copy(0x30, 0x10, Some(&whole)));
     let in_order = [
@@ -225,7 +227,7 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
     assert_eq!(made_of(&[0xa0, 0xc0], 2, false), Err(GraphState::Changed));
     assert_eq!(made_of(&[0xa0, 0xb0], 1, false), Err(GraphState::Changed));
     assert_eq!(made_of(&[0xa0, 0xb0], 2, true), Err(GraphState::Nested));
-    // The nodes are read again each time that something is made of it.
+    // The nodes are read again each time the graph is used.
     graphs::made(0x10, 0xa0, kernel(1, 1));
     capture_ends(Some(0x10));
     let state = |kernels: usize| {
@@ -240,7 +242,7 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
     crate::graph_is_destroyed(0x10);
 }
 
-/// Nodes that were not seen are in their places.
+/// Nodes whose calls were not followed still take their places in the order.
 #[test]
 fn graphs_in_a_graph_come_behind_its_own_nodes() {
     let _alone = GRAPHS.lock().unwrap();
@@ -259,7 +261,7 @@ fn graphs_in_a_graph_come_behind_its_own_nodes() {
     graphs::encloses(0x20, 0x5, vec![0x40]);
     add(0x30, 0x6, 3);
     add(0x40, 0x7, 4);
-    // The graph 0x50 is not known, like one that was made before the library was loaded.
+    // The graph 0x50 is unknown, like one that was created before the library was loaded.
     graphs::encloses(0x30, 0x8, vec![0x50]);
     work(0x30, 0x8);
     let whole = || {
@@ -290,14 +292,14 @@ fn graphs_in_a_graph_come_behind_its_own_nodes() {
         numbered(graphs::with_all(|graphs| graphs.instantiate(handle, Some(shape))).unwrap())
     };
     assert_eq!(of(0x10, &whole()), (9, expected.to_vec()));
-    // A clone has other handles for all of that.
+    // A copy has other handles for all nodes and inner graphs.
     graphs::with_all(|graphs| graphs.copy(0x60, 0x10, Some(&whole())));
     let again = outer(
         &[0x11, 0x12, 0x13],
         vec![(0x21, shape(&[])), (0x31, shape(&[]))],
     );
     assert_eq!(of(0x60, &again), (9, expected.to_vec()));
-    // More work is captured into the graph afterwards.
+    // More work is captured into the graph after its capture has ended.
     let mut grown = whole();
     grown.nodes.push(0x14);
     grown.kernels += 1;
@@ -305,7 +307,7 @@ fn graphs_in_a_graph_come_behind_its_own_nodes() {
     add(0x10, 0x14, 5);
     let (total, scopes) = of(0x10, &grown);
     assert_eq!((total, scopes[3], scopes[4]), (10, Some(5), Some(2)));
-    // The graphs within a graph are destroyed with it.
+    // The graphs inside a graph are destroyed with it.
     crate::graph_is_destroyed(0x10);
     crate::graph_is_destroyed(0x60);
     assert_eq!([0x20, 0x30, 0x40].map(nodes), [const { None }; 3]);
@@ -327,7 +329,7 @@ fn there_is_room_for_so_many_nodes() {
     }
 }
 
-/// Returns a graph of these nodes and one more. Its functions with even numbers have names.
+/// Returns a captured graph with these nodes and one more. The functions 2 and 4 have names.
 fn captured(nodes: &[Node]) -> CapturedGraph {
     let mut captured = CapturedGraph::new(1, nodes.to_vec(), nodes.len() + 1, &[]);
     captured.names = HashMap::from([(2, 200), (4, 400)]);
@@ -350,7 +352,7 @@ fn a_graph_that_was_updated_has_the_scopes_that_both_have() {
 
 #[test]
 fn a_kernel_is_another_by_its_name_its_grid_or_its_number() {
-    // The driver may run a kernel of its own for a copy.
+    // The second node is a copy, for which the driver may run one of its own kernels.
     let copy = Node::Work { scope: 1 };
     let graph = captured(&[kernel(1, 2), copy, kernel(2, 5), kernel(3, 5)]);
     let ran = |kernels: &[(u32, u64, u32)]| {
@@ -405,7 +407,7 @@ fn cupti_names_each_executable_graph_once() {
         Some(GraphOrigin::Not(why)) => Some(*why),
         _ => None,
     };
-    // It was not captured.
+    // No capture of the graph was followed.
     assert_eq!(
         graphs::with_all(state).unwrap(),
         Some(GraphState::NotCaptured)
@@ -424,7 +426,8 @@ fn cupti_names_each_executable_graph_once() {
     crate::exec_is_destroyed(0x200);
 }
 
-/// Enters a call. `place` stands for the return address, on this thread's stack.
+/// Enters a native call. `place` is a word on this thread's stack that stands for the return
+/// address.
 fn called(name: &str, mark: u32, place: &usize) -> bool {
     let value = *core::hint::black_box(place);
     let place = core::ptr::from_ref(place).expose_provenance();
@@ -441,20 +444,20 @@ fn native_calls_are_open_until_they_return_or_are_found_to_be_gone() {
     assert!(called("f", 1, &outer) && called("g", 2, &inner));
     push(OWN, b"range");
     assert_eq!(scope(), path(&["f", "g", "range"]));
-    // Returning from the inner one also closes the calls that it has made, but no ranges.
+    // The return of the inner call also closes the calls inside it, but no ranges.
     native::returns(2);
     assert_eq!(scope(), path(&["f", "range"]));
     native::returns(2);
     assert_eq!(scope(), path(&["f", "range"]), "it has returned before");
     pop(OWN);
-    // A function that ends with a jump to another, alternately.
+    // Two functions that end with jumps to each other, in turn.
     let tail = 0x3333;
     assert!(called("h", 3, &tail) && called("i", 3, &tail) && called("h", 3, &tail));
     assert_eq!(scope(), path(&["f", "h"]));
     assert!(called("i", 3, &tail));
     native::returns(3);
     assert_eq!(scope(), path(&["f"]));
-    // A call whose return address has changed was left by longjmp.
+    // A call whose return address has changed was left by `longjmp`.
     let mut left = 0x4444_usize;
     assert!(called("left", 4, &left));
     assert_eq!(scope(), path(&["f", "left"]));
@@ -477,11 +480,11 @@ fn an_exception_leaves_a_call_whose_mark_is_free_when_it_is_past() {
     assert!(called("f", 1, &outer) && called("g", 2, &inner));
     native::is_passed(2);
     assert_eq!(scope(), path(&["f"]));
-    // A signal handler that interrupts the unwinder is deeper on the stack.
+    // A signal handler that interrupts the unwinder is deeper on the stack, so no mark is freed.
     assert_eq!(left(tllmprof_platform::stack::here() - 0x4000), []);
     assert_eq!(left(core::ptr::from_ref(&outer).addr() + 0x4000), [2]);
     assert_eq!(left(usize::MAX), []);
-    // A call that is not the innermost stays in use.
+    // The mark of a call that is not the innermost one stays in use.
     assert!(called("g", 2, &inner));
     native::is_passed(1);
     assert_eq!(left(usize::MAX), []);

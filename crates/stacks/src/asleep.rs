@@ -1,7 +1,8 @@
-//! The system call that a thread sleeps in, and its native stack.
+//! Reads the system call that a thread sleeps in, and the registers for its native stack.
 //!
-//! `/proc/self/task/N/syscall` contains the number of the call, its arguments, the stack pointer and the program
-//! counter of a thread that does not run. The stack of such a thread does not change, so it is read in place.
+//! `/proc/self/task/N/syscall` contains the system call's number, its arguments, the stack pointer
+//! and the program counter of a thread that does not run. The stack of such a thread does not
+//! change, so the library reads it in place.
 
 use std::str::SplitAsciiWhitespace;
 
@@ -15,16 +16,17 @@ use super::unwind::Registers;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asleep {
     pub call: SystemCall,
-    /// True if the call ends by itself after a time.
+    /// True if the call has a time limit.
     pub has_timeout: bool,
     pub registers: Registers,
-    /// The number of the call, and its arguments.
+    /// The number of the system call, and its arguments.
     number: i64,
     arguments: [u64; 6],
 }
 
 impl Asleep {
-    /// Returns the system call, where reading or writing something other than a file is a call of its own.
+    /// Returns the system call. Reads and writes of something other than a file, such as a pipe,
+    /// get a value of their own.
     pub fn distinguish_streams(self) -> SystemCall {
         let stream = match self.call {
             SystemCall::Read => SystemCall::ReadStream,
@@ -32,7 +34,8 @@ impl Asleep {
             other => return other,
         };
         let path = format!("/proc/self/fd/{}", self.arguments[0]);
-        // `pipe:[7]`, `socket:[7]`, `anon_inode:[eventfd]`: only the link's name is read, which waits for no disk.
+        // The link of a stream looks like `pipe:[7]`, `socket:[7]` or `anon_inode:[eventfd]`. Only
+        // the link is read, so this waits for no disk.
         match std::fs::read_link(path) {
             Ok(file) if !file.is_absolute() => stream,
             _ => self.call,
@@ -40,7 +43,8 @@ impl Asleep {
     }
 }
 
-/// Returns the state of a thread that sleeps; `None` if it runs, or if that is not known.
+/// Returns the state of a sleeping thread, or `None` if the thread runs or the kernel does not
+/// report its state.
 pub fn look(thread: Followed) -> Option<Asleep> {
     let mut text = [0; LENGTH];
     let text = files::read(thread, ThreadFile::Syscall, &mut text)?;
@@ -48,8 +52,9 @@ pub fn look(thread: Followed) -> Option<Asleep> {
 }
 
 impl Asleep {
-    /// Parses the file as in proc(5): the call's number, six arguments, the stack pointer and the program counter.
-    /// Outside a call it is -1 and the last two; for a thread that runs it is `running`.
+    /// Parses the file as described in proc(5): the call's number, six arguments, the stack pointer
+    /// and the program counter. For a thread that sleeps outside a call, the number is -1 and the
+    /// arguments are missing. For a thread that runs, the file contains only `running`.
     fn parse(text: &str) -> Option<Self> {
         let mut fields = text.split_ascii_whitespace();
         let number: i64 = fields.next()?.parse().ok()?;
@@ -78,7 +83,7 @@ fn hexadecimal(fields: &mut SplitAsciiWhitespace<'_>) -> Option<u64> {
     u64::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok()
 }
 
-/// Returns a system call by its number, and true if it has a time limit.
+/// Returns the system call for a number, and true if the arguments give it a time limit.
 fn call(number: i64, arguments: &[u64; 6]) -> (SystemCall, bool) {
     use SystemCall as Call;
     let [first, second, third, fourth, fifth, _] = *arguments;

@@ -1,5 +1,6 @@
-//! Files of `/proc` about the followed threads. Each is opened once in a window: if descriptors were opened and closed
-//! more often, a new one of the host's could get a number that the host does not expect.
+//! Keeps files of `/proc` about the followed threads open. Each is opened once in a window. If the
+//! sampler opened and closed descriptors more often, files of the host could get numbers that the
+//! host does not expect.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,13 +11,13 @@ use tllmprof_sync::Lock;
 
 use super::followed::{Followed, MAX_THREADS};
 
-/// Longest time that the sampler waits for a fork that holds the files.
+/// The longest wait of the sampler for a fork, which locks the files.
 const FORK_TIMEOUT: core::time::Duration = core::time::Duration::from_millis(10);
 
-/// Number of bytes of a file that are read.
+/// Number of bytes that are read from a file.
 pub const LENGTH: usize = 512;
 
-/// A file about a thread.
+/// A file in `/proc` about a thread.
 #[derive(Clone, Copy)]
 pub enum ThreadFile {
     Stat,
@@ -28,7 +29,7 @@ const NAMES: [&str; 2] = ["stat", "syscall"];
 lifecycle::global! {
     stage: Sinks;
 
-    /// The files of the followed threads, by slot.
+    /// The open files of the followed threads. The first index is the thread's slot.
     #[fork(hold)]
     static FILES: Lock<[[Option<OwnFile>; NAMES.len()]; MAX_THREADS]> = Lock::new([const { [const { None }; NAMES.len()] }; MAX_THREADS]);
 }
@@ -38,7 +39,7 @@ lifecycle::at_fork! {
     child: in_child,
 }
 
-/// Closes the files in the child of a fork: they are about the parent's threads.
+/// Closes the files in the child of a fork, because they are about the parent's threads.
 fn in_child(_: &OnlyThread) {
     close_all();
 }
@@ -48,14 +49,14 @@ pub fn close_all() {
     (0..MAX_THREADS).for_each(close);
 }
 
-/// Closes the files of the thread in a slot.
+/// Closes the files of the thread in the slot `place`.
 pub fn close(place: usize) {
     if let Some(mut files) = FILES.lock_for(FORK_TIMEOUT) {
         files[place] = [const { None }; NAMES.len()];
     }
 }
 
-/// Reads a file of a thread; `None` if there is none, or it must not be read.
+/// Reads a file about a thread. Returns `None` if the file does not exist or may not be read.
 pub fn read(thread: Followed, of: ThreadFile, text: &mut [u8; LENGTH]) -> Option<&[u8]> {
     let mut files = FILES.lock_for(FORK_TIMEOUT)?;
     let file = files.get_mut(thread.place)?.get_mut(of as usize)?;

@@ -1,4 +1,4 @@
-//! The threads that have made steps in the open window.
+//! The threads that have made steps, or launched work for them, in the open window.
 
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
@@ -7,16 +7,16 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_platform::thread;
 use tllmprof_python::stacks::{Target, here};
 
-/// Largest number of threads that are followed.
+/// The most threads that are followed.
 pub const MAX_THREADS: usize = 8;
 
-/// Value of a slot's number while a thread claims the slot.
+/// The value of [`ThreadSlot::number`] while a thread claims the slot.
 const CLAIMED: i32 = -1;
 
 struct ThreadSlot {
-    /// The kernel's number for the thread; 0 for none.
+    /// The kernel's id of the thread; 0 if the slot is free.
     number: AtomicI32,
-    /// The Python state of the thread; 0 if it has none.
+    /// The address of the thread's Python thread state; 0 if it has none.
     state: AtomicUsize,
     id: AtomicUsize,
 }
@@ -34,7 +34,7 @@ lifecycle::global! {
     }; MAX_THREADS];
 }
 
-/// Follows the calling thread, which makes a step. If all slots are in use, it is not followed.
+/// Follows the calling thread, because it makes a step. Does nothing if all slots are in use.
 pub fn follow() {
     let number = thread::current().map_or_else(ids::thread, thread::ThreadRecord::number);
     let ours = |place: &&ThreadSlot| place.number.load(Ordering::Relaxed) == number;
@@ -45,7 +45,8 @@ pub fn follow() {
         taken.is_ok()
     };
     if let Some(place) = SLOTS.iter().find(ours).or_else(|| SLOTS.iter().find(free)) {
-        // The state may have changed since the last step: programs make states for one call.
+        // The Python thread state may have changed since the last step, because some programs
+        // create one for a single call.
         let (state, id) = here().map_or((0, 0), |target| (target.state, target.id));
         place.id.store(id, Ordering::Relaxed);
         place.state.store(state, Ordering::Release);
@@ -53,7 +54,7 @@ pub fn follow() {
     }
 }
 
-/// A followed thread.
+/// A thread that is followed, with its slot.
 #[derive(Clone, Copy)]
 pub struct Followed {
     pub place: usize,
@@ -75,13 +76,13 @@ pub fn all() -> impl Iterator<Item = Followed> {
     })
 }
 
-/// Forgets a thread that has ended.
+/// Frees the slot of a thread that has ended.
 pub fn forget(thread: Followed) {
     let number = &SLOTS[thread.place].number;
     let _ = number.compare_exchange(thread.number, 0, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Forgets all threads, when the window has closed.
+/// Frees all slots when the window has closed.
 pub fn forget_all() {
     for place in &SLOTS {
         place.number.store(0, Ordering::Release);

@@ -1,4 +1,4 @@
-//! The frames of all sampled stacks, as a tree: each frame is written once.
+//! The frames of all sampled stacks, as a tree. Each frame is written to the record once.
 
 use core::hash::BuildHasherDefault;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -8,32 +8,32 @@ use tllmprof_platform::lifecycle;
 use tllmprof_python::stacks::OfAddress;
 use tllmprof_recorder::{self as recorder, Event, NO_STRING, StringId, What};
 
-/// Largest number of frames that are known at a time.
+/// The most frames that are stored in the table.
 const MAX_FRAMES: u32 = 1 << 16;
-/// Number of ids in a half of the range. There are two halves. When windows are overwritten, so are their frames, and
-/// the ids are used again.
+/// Number of ids in each of the two halves of the range. If the record overwrites old windows,
+/// their frames are gone, too, and the ids of a half are used again.
 const IDS_PER_HALF: u32 = 1 << 23;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The last id that was assigned.
+    /// The id that was assigned last.
     #[fork(reset)]
     static LAST: AtomicU32 = AtomicU32::new(0);
-    /// Number of windows that had opened when each half was used up.
+    /// For each half, the number of windows that had opened when its last id was assigned.
     #[fork(reset)]
     static USED_UP: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 }
 
-/// Ids of frames, by the caller's id and the function's.
+/// The ids of frames, by the id of the caller's frame and the string of the function.
 #[derive(Default)]
 pub struct Frames {
     known: HashMap<u64, u32, BuildHasherDefault<OfAddress>>,
 }
 
 impl Frames {
-    /// Returns the id of the innermost of these functions, of which the outermost comes first; 0 if there is no more
-    /// room for frames.
+    /// Returns the frame id of the innermost of these functions. They are given outermost first.
+    /// Returns 0 if a function has no string or no frame can be added.
     pub fn innermost(&mut self, functions: impl Iterator<Item = StringId>) -> u32 {
         let mut parent = 0;
         for name in functions {
@@ -64,7 +64,8 @@ impl Frames {
     }
 }
 
-/// Returns an id that no frame of the record has, or only frames of windows that were overwritten.
+/// Returns an id that is free in the record: no frame has it, or only frames of windows that were
+/// overwritten.
 fn next() -> Option<u32> {
     let last = LAST.load(Ordering::Relaxed);
     let id = (last + 1) % (2 * IDS_PER_HALF);
@@ -92,12 +93,12 @@ mod tests {
         assert_eq!(frames.innermost([1, 2, 3].into_iter()), first);
         assert_eq!(frames.innermost([1, 2].into_iter()), first - 1);
         assert_eq!(frames.innermost([1, 2, 4].into_iter()), first + 1);
-        // The same function, called by itself.
+        // A function that calls itself.
         assert_eq!(frames.innermost([1, 1].into_iter()), first + 2);
         assert_eq!(frames.innermost([].into_iter()), 0);
-        // A name that could not be written.
+        // A function whose name could not be written.
         assert_eq!(frames.innermost([1, NO_STRING, 3].into_iter()), 0);
-        // Another table continues with the next id: no id is assigned twice.
+        // A new table continues with the next id, so no id is assigned twice.
         assert!(Frames::default().innermost([1].into_iter()) > first + 2);
         let endless = frames.innermost((0..=MAX_FRAMES).map(|_| 7));
         assert_eq!(

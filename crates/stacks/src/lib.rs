@@ -1,4 +1,5 @@
-//! Samples the stacks of the threads that make steps or launch their work, while a window is open (`TLLMPROF_STACKS`).
+//! Samples the stacks of threads that make steps or launch their work, while a window is open
+//! (`TLLMPROF_STACKS`).
 //!
 //! ```text
 //! iteration begins ──▶ followed ◀── sampler ──▶ frames ──▶ the record
@@ -7,9 +8,9 @@
 //!                                      └──▶ native, modules: stacks that the kernel records
 //! ```
 //!
-//! A thread of the library's own ([`sampler`]) reads the stacks of the other threads, at random intervals. It takes
-//! none of the host's locks, sends no signal and stops no thread. The threads that make steps register themselves
-//! ([`followed`]).
+//! A thread of the library ([`sampler`]) reads the stacks of other threads at random intervals. It
+//! takes no lock of the host, sends no signal and stops no thread. The threads that make steps
+//! register themselves ([`followed`]).
 
 mod asleep;
 mod files;
@@ -30,7 +31,7 @@ use tllmprof_capture::AddOn;
 use tllmprof_config::Window;
 use tllmprof_session::Place;
 
-/// The sampler, which is switched with the windows.
+/// The sampler as an add-on, which runs in windows.
 pub struct StackSampler;
 
 impl AddOn for StackSampler {

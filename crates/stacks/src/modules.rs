@@ -1,5 +1,5 @@
-//! The names of native functions in a record: their module and their offset in it. The reader of the record finds the
-//! symbols.
+//! The names of native functions in a record. A name consists of a module and an offset in it. The
+//! reader of the record finds the symbol.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -13,30 +13,30 @@ use tllmprof_platform::elf;
 use tllmprof_python::stacks::OfAddress;
 use tllmprof_recorder::{self as recorder, NO_STRING, StringId};
 
-/// Largest number of addresses whose names are kept.
+/// The most addresses whose names are stored.
 const MAX_NAMES: usize = 1 << 16;
 
 struct MappedModule {
     start: usize,
     end: usize,
-    /// The difference between addresses in memory and in its file.
+    /// The difference between an address in memory and the same address in the module's file.
     base: usize,
-    /// Address of its table for unwinding.
+    /// The address of the module's table for unwinding, if it has one.
     unwind_table: Option<usize>,
     path: PathBuf,
 }
 
-/// The modules of the process, and the names of addresses in them.
+/// The modules of the process, and the names of code addresses in them.
 #[derive(Default)]
 pub struct Modules {
     known: Vec<MappedModule>,
-    /// Number of module loads and unloads when the list was read.
+    /// The number of module loads and unloads at the time when the list was read.
     changes: Option<u64>,
     names: HashMap<usize, StringId, BuildHasherDefault<OfAddress>>,
 }
 
 impl Modules {
-    /// Reads the list of modules again if any were loaded or unloaded. Returns true if so.
+    /// Reads the list of modules again if modules were loaded or unloaded. Returns true if so.
     pub fn look(&mut self) -> bool {
         let changes = elf::changes();
         if self.changes.replace(changes) == Some(changes) {
@@ -64,7 +64,7 @@ impl Modules {
         true
     }
 
-    /// Returns the table for unwinding of the code at an address.
+    /// Returns the table for unwinding of the module that contains an address.
     pub fn unwind_table(&self, address: usize) -> Option<usize> {
         self.containing(address)?.unwind_table
     }
@@ -75,7 +75,7 @@ impl Modules {
         (address < module.end).then_some(module)
     }
 
-    /// Returns the string of the function at an address.
+    /// Returns the record's string for the code at an address.
     pub fn string(&mut self, address: usize) -> StringId {
         if let Some(id) = self.names.get(&address) {
             return *id;
@@ -90,8 +90,8 @@ impl Modules {
         id
     }
 
-    /// Returns `MODULE+0xOFFSET`. All code that is in no module has one name, as its addresses are meaningless to a
-    /// reader.
+    /// Returns the text `MODULE+0xOFFSET`. All code outside modules gets the same name, because its
+    /// addresses mean nothing to a reader.
     fn name(&self, address: usize) -> String {
         let Some(module) = self.containing(address) else {
             return "[no module]".to_owned();

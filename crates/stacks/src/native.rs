@@ -1,8 +1,9 @@
-//! Native stacks, which the kernel records (`perf_event_open`) if it permits that, and only of user space.
+//! Native stacks that the kernel samples in user space (`perf_event_open`), if it allows this.
 //!
-//! The kernel follows frame pointers, which optimised code seldom has. So it also copies the registers and the top of
-//! the stack, which are unwound later. It writes its samples into a ring buffer, which disappears with its mapping: no
-//! descriptor stays open, and the child of a fork does not inherit it.
+//! The kernel follows frame pointers, which optimised code seldom has. So it also copies the
+//! registers and the top of the stack, and the library unwinds this copy later. The kernel writes
+//! samples into a ring buffer that exists as long as its mapping. No descriptor stays open, and the
+//! child of a fork does not inherit the ring.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -13,22 +14,24 @@ use tllmprof_platform::system;
 use super::unwind::Registers;
 use tllmprof_sync::kernel;
 
-/// Sizes in bytes of the ring's first page, and of the data after it: with copies of the stack, and if the kernel has
-/// no room for that.
+/// Sizes of the ring's first page and of the data after it, in bytes. The second data size is for
+/// samples without copies of the stack, if the kernel has no space for larger ones.
 const HEADER_BYTES: usize = 4096;
 const DATA_WITH_STACKS_BYTES: usize = 128 * 4096;
 const DATA_BYTES: usize = 8 * 4096;
-/// Number of bytes of a stack that are copied.
+/// Number of bytes of a stack that the kernel copies.
 const STACK_BYTES: u32 = 16 << 10;
-/// Offsets in the first page of the position up to which the kernel has written, and up to which we have read.
+/// Offsets of two positions in the first page: the end of what the kernel has written, and the end
+/// of what we have read.
 const HEAD_OFFSET: usize = 1024;
 const TAIL_OFFSET: usize = 1032;
-/// `PERF_RECORD_SAMPLE`.
+/// The record type `PERF_RECORD_SAMPLE`.
 const SAMPLE_RECORD: u32 = 9;
-/// The smallest word of a callchain that is not an address, but says to which context the next ones belong.
+/// The smallest word of a callchain that is a marker and not an address. A marker gives the
+/// context, such as user space, of the addresses after it.
 const FIRST_CONTEXT_MARK: u64 = u64::MAX - 4095;
 
-/// `perf_event_attr`, with the fields of Linux 4.8.
+/// The structure `perf_event_attr`, with the fields of Linux 4.8.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -61,7 +64,8 @@ const TIME: u64 = 1 << 2;
 const CALLCHAIN: u64 = 1 << 5;
 const USER_REGISTERS: u64 = 1 << 12;
 const USER_STACK: u64 = 1 << 13;
-/// Mask of the frame pointer, the stack pointer and the program counter among the kernel's registers, in this order.
+/// Mask for the frame pointer, the stack pointer and the program counter, in the kernel's numbering
+/// of registers. The kernel stores them in this order.
 #[cfg(target_arch = "x86_64")]
 const REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
 #[cfg(target_arch = "aarch64")]
@@ -72,10 +76,10 @@ const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
 const USE_CLOCK: u64 = 1 << 25;
 const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
 
-/// Largest number of frames of a stack.
+/// The most frames of a stack that the kernel records.
 const MAX_FRAMES: u16 = 127;
 
-/// The error with which the kernel refuses to record stacks.
+/// The error number with which the kernel refuses to record stacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refusal(i32);
 
@@ -94,31 +98,32 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The stacks of a thread since the ring was opened.
+/// The ring buffer with the native stacks of a thread.
 pub struct Ring {
     place: NonNull<u8>,
-    /// Number of bytes after its first page.
+    /// Number of bytes of the ring after its first page.
     data: usize,
-    /// True if samples have registers and a part of the stack.
+    /// True if samples contain registers and a copy of the stack's top.
     has_stacks: bool,
-    /// Number of bytes that were read so far.
+    /// Number of bytes that have been read since the ring was opened.
     tail: u64,
     record: Vec<u64>,
 }
 
 /// A sample of a thread's native stack.
 pub struct NativeSample<'a> {
-    /// Time in nanoseconds of the monotonic clock.
+    /// The time of the monotonic clock in ns.
     pub time: u64,
-    /// The addresses that the kernel found by frame pointers, the innermost first. The first lies within its function,
-    /// the others after the calls in their functions.
+    /// The addresses that the kernel found with frame pointers, innermost first. The first is in
+    /// the running function. The others are return addresses, which come after a call.
     chain: &'a [u64],
-    /// The registers, and the words from the stack pointer on.
+    /// The registers, and a copy of the stack's words from the stack pointer on.
     pub copy: Option<(Registers, &'a [u64])>,
 }
 
 impl NativeSample<'_> {
-    /// Returns the addresses of its functions by frame pointers. Those of callers lie within the call instruction.
+    /// Returns code addresses in the functions that the kernel found with frame pointers. For
+    /// callers, the address is inside the call instruction.
     pub fn by_frame_pointers(&self) -> impl Iterator<Item = usize> {
         let addresses = self
             .chain
@@ -136,8 +141,8 @@ impl NativeSample<'_> {
         };
         let (chain, rest) = rest.split_at_checked(*count as usize)?;
         let copy = match rest {
-            // The words are the ABI, 0 if there are no registers; the registers; the size reserved for the stack; the
-            // stack; and how many bytes of it are valid.
+            // The words are: the ABI (0 if there are no registers), the registers, the size
+            // reserved for the stack, the stack, and the number of its bytes that are valid.
             &[
                 abi,
                 frame_pointer,
@@ -166,7 +171,8 @@ impl NativeSample<'_> {
 }
 
 impl Ring {
-    /// Lets the kernel record the stack of a thread of this process at each `period` nanoseconds of processor time.
+    /// Makes the kernel record the stack of a thread of this process after every `period` ns of
+    /// processor time.
     pub fn open(thread: i32, period: u64) -> Result<Self, Refusal> {
         Self::open_as(thread, period, true).or_else(|_| Self::open_as(thread, period, false))
     }
@@ -204,15 +210,15 @@ impl Ring {
         })
     }
 
-    /// Returns a word of the ring, to which the kernel also writes.
+    /// Returns a word of the ring. The kernel may write to it at any time.
     fn word(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset < HEADER_BYTES + self.data && offset.is_multiple_of(8));
-        // SAFETY: the offset lies within the mapping, at a multiple of eight bytes. Only the kernel writes there
-        // without an atomic.
+        // SAFETY: the offset is inside the mapping and a multiple of eight. Only the kernel writes
+        // there without an atomic operation.
         unsafe { AtomicU64::from_ptr(self.place.as_ptr().add(offset).cast()) }
     }
 
-    /// Calls `act` for each stack that was recorded since the last call.
+    /// Calls `act` for each stack that was recorded since the last call of this function.
     pub fn each(&mut self, mut act: impl FnMut(&NativeSample<'_>)) {
         let head = self.word(HEAD_OFFSET).load(Ordering::Acquire);
         let data = self.data;
@@ -240,11 +246,12 @@ impl Ring {
     }
 }
 
-/// Opens an event, and maps its ring.
+/// Opens the event for a thread, and maps its ring buffer.
 fn map(thread: i32, attributes: &Attributes, length: usize) -> Result<NonNull<u8>, Refusal> {
     let refusal = || Refusal(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
-    // SAFETY: the kernel reads the attributes, which state their size. The descriptor is ours until it is closed. The
-    // ring is mapped where the kernel finds room, and the mapping stays when the descriptor is closed.
+    // SAFETY: the kernel reads the attributes, which contain their size. The descriptor is ours
+    // until it is closed. The kernel chooses the address of the mapping, which stays when the
+    // descriptor is closed.
     let place = unsafe {
         let arguments = [
             core::ptr::from_ref(attributes).addr(),
@@ -278,12 +285,12 @@ fn map(thread: i32, attributes: &Attributes, length: usize) -> Result<NonNull<u8
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `open_as`, to which no reference is left.
+        // SAFETY: `open_as` made this mapping, and no reference to it is left.
         unsafe { libc::munmap(self.place.as_ptr().cast(), HEADER_BYTES + self.data) };
     }
 }
 
-/// Returns the present time by the clock of [`Ring::each`].
+/// Returns the current time in ns, on the clock of [`NativeSample::time`].
 pub fn now() -> u64 {
     system::nanoseconds(system::SystemClock::Monotonic)
 }

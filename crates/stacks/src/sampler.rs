@@ -1,4 +1,5 @@
-//! The thread that samples. It exists as long as a window is open and a thread that makes steps lives.
+//! The thread that takes the samples. It runs while a window is open and at least one followed
+//! thread lives.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -29,38 +30,38 @@ use super::unwind::Unwinder;
 
 const NO_THREAD: u32 = 0;
 const SAMPLES: u32 = 1;
-/// The thread must end.
+/// The thread has been asked to end.
 const ENDS: u32 = 2;
 
-/// Longest time that the end of a window waits for the end of the thread.
+/// The longest wait at the end of a window until the thread has ended.
 const END_TIMEOUT: Duration = Duration::from_millis(100);
-/// Interval at which the thread checks whether only the library's threads are left.
+/// Interval at which the thread checks if only threads of the library are left in the process.
 const ALONE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Size of its stack in bytes.
+/// Size of the thread's stack in bytes.
 const STACK_BYTES: usize = 256 << 10;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// State of the thread: `NO_THREAD`, `SAMPLES` or `ENDS`.
+    /// The state of the thread: `NO_THREAD`, `SAMPLES` or `ENDS`.
     #[fork(reset)]
     #[exit = "the thread is asked to end"]
     static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
-    /// True while a window is open whose stacks are sampled.
+    /// True while a window is open in which stacks are sampled.
     #[fork(reset)]
     static IS_OPEN: AtomicBool = AtomicBool::new(false);
-    /// True if the kernel refuses to record native stacks.
+    /// True if the kernel refused to record native stacks.
     #[fork(keep = "it does not in a child either")]
     static IS_REFUSED: AtomicBool = AtomicBool::new(false);
-    /// Data that one window's thread leaves for the next one's.
+    /// Data that the thread of one window leaves to the thread of the next one.
     #[fork(reset)]
     static KEPT: Lock<Option<Box<StringIds>>> = Lock::new(None);
 }
 
-/// Data that is valid as long as the record's strings are the same.
+/// Data that is valid as long as the strings that it refers to are in the record.
 #[derive(Default)]
 struct StringIds {
-    /// The record's era in which the data is valid.
+    /// The recorder's era for which the data is valid. A new era begins without strings.
     era: u32,
     names: Names,
     frames: Frames,
@@ -69,7 +70,7 @@ struct StringIds {
 }
 
 impl StringIds {
-    /// Forgets everything if a window with strings of its own has opened. Returns true if so.
+    /// Resets everything if a new era of strings has begun. Returns true if so.
     fn keep_up(&mut self) -> bool {
         let era = recorder::era();
         let is_behind = self.era != era;
@@ -82,15 +83,15 @@ impl StringIds {
         is_behind
     }
 
-    /// Handles loads and unloads of modules.
+    /// Handles modules that were loaded or unloaded.
     fn look(&mut self) {
         if self.modules.look() {
             self.unwinder.forget();
         }
     }
 
-    /// Returns the innermost frame of a sleeping thread's native stack, which does not change meanwhile; 0 if it cannot
-    /// be read.
+    /// Returns the innermost frame of a sleeping thread's native stack, which does not change while
+    /// the thread sleeps. Returns 0 if the stack cannot be read.
     fn stack_of(&mut self, asleep: &Asleep, addresses: &mut Vec<usize>) -> u32 {
         self.look();
         addresses.clear();
@@ -99,8 +100,8 @@ impl StringIds {
         self.innermost(addresses)
     }
 
-    /// Returns the innermost frame of a sample: by the modules' tables, unless these end early and frame pointers lead
-    /// further.
+    /// Returns the innermost frame of a native sample. The stack is unwound with the modules'
+    /// tables. If that stops early and frame pointers lead further, the frame pointers are used.
     fn sampled(&mut self, sample: &native::NativeSample<'_>, addresses: &mut Vec<usize>) -> u32 {
         addresses.clear();
         let Self {
@@ -110,7 +111,8 @@ impl StringIds {
             unwinder.unwind_copy(modules, registers, stack, addresses)
         });
         if !is_all {
-            // An address in no module is not a caller: the frame pointer was used for something else.
+            // An address outside modules is not a caller: the frame pointer register was used for
+            // another purpose.
             let is_code = |address: &usize| modules.unwind_table(*address).is_some();
             let mut chain = sample.by_frame_pointers();
             let innermost = chain.next();
@@ -125,8 +127,8 @@ impl StringIds {
         self.innermost(addresses)
     }
 
-    /// Returns the innermost frame of a stack, given by the addresses of its functions, of which the innermost comes
-    /// first.
+    /// Returns the innermost frame of a stack. `addresses` are code addresses in its functions,
+    /// innermost first.
     fn innermost(&mut self, addresses: &[usize]) -> u32 {
         let modules = &mut self.modules;
         let outermost_first = addresses.iter().rev();
@@ -135,23 +137,23 @@ impl StringIds {
     }
 }
 
-/// Returns the number of samples per second that the user requested.
+/// Returns the number of samples per second that the settings request.
 fn rate() -> Option<u64> {
     activity::settings()?.stacks
 }
 
-/// Returns true if the user requested this explicitly, so that a failure must be reported.
+/// Returns true if the user set this variable explicitly, so that a failure must be reported.
 fn is_asked_for(variable: &str) -> bool {
     activity::settings().is_none_or(|settings| !settings.is_auto(variable))
 }
 
-/// Returns true if native stacks are sampled, too.
+/// Returns true if native stacks are sampled as well.
 fn takes_native() -> bool {
     let is_asked = activity::settings().is_some_and(|settings| settings.native_stacks);
     is_asked && !IS_REFUSED.load(Ordering::Relaxed)
 }
 
-/// Starts the sampling for a window that has been opened.
+/// Starts sampling when a window opens.
 pub fn window_opens() {
     if rate().is_none() {
         return;
@@ -169,12 +171,12 @@ pub fn window_opens() {
         }
         return;
     }
-    // Threads that launch another thread's steps are followed, too.
+    // Also follow threads that launch work for another thread's steps.
     recorder::at_launches(iteration_begins);
     IS_OPEN.store(true, Ordering::Release);
 }
 
-/// Follows the calling thread, on which an iteration begins.
+/// Follows the calling thread, because an iteration begins on it.
 pub fn iteration_begins() {
     if !IS_OPEN.load(Ordering::Acquire) {
         return;
@@ -204,7 +206,7 @@ pub fn iteration_begins() {
     }
 }
 
-/// Stops the sampling when the window closes.
+/// Stops sampling when the window closes, and waits for the thread to end.
 pub fn window_closes() {
     process_ends();
     let deadline = Instant::now() + END_TIMEOUT;
@@ -218,7 +220,7 @@ pub fn window_closes() {
     followed::forget_all();
 }
 
-/// Requests that the sampling stops. Does not wait.
+/// Asks the thread to stop sampling, without waiting for it.
 pub fn process_ends() {
     IS_OPEN.store(false, Ordering::Release);
     let told = WORD.compare_exchange(SAMPLES, ENDS, Ordering::AcqRel, Ordering::Relaxed);
@@ -262,57 +264,58 @@ fn run() {
     }
 }
 
-/// One of the followed threads.
+/// The sampler's data about a followed thread.
 struct Thread {
     number: i32,
     walker: Walker,
     scheduled: Scheduled,
     native: Option<Ring>,
-    /// State at its last sample, if it slept.
+    /// The state at the last sample, if the thread slept then.
     slept: Option<Slept>,
 }
 
-/// State of a thread that was asleep at a sample. If it has used no more processor time and sleeps in the same call, it
-/// has not woken since: then its stacks have not changed.
+/// The state of a thread that slept at a sample. If the thread has used no processor time since and
+/// sleeps in the same call, it has not woken, so its stacks have not changed.
 #[derive(Clone, Copy)]
 struct Slept {
     used: u64,
     era: u32,
     at: Asleep,
-    /// The events that were written.
+    /// The events that were written for the sample.
     sample: What,
     asleep: What,
 }
 
-/// Python's interpreter in this process.
+/// The state of the Python interpreter in this process.
 enum InterpreterState {
     NotThere,
     Read(&'static Ready),
-    /// The interpreter is there, but its stacks cannot be read.
+    /// An interpreter runs, but its stacks cannot be read.
     Hidden,
 }
 
 struct SamplingThread {
     process: i32,
-    /// Mean interval between samples, in nanoseconds.
+    /// The mean interval between samples in ns.
     period: u64,
     kept: Box<StringIds>,
     threads: Vec<Thread>,
-    /// The functions of one stack, the innermost first.
+    /// The functions of one stack, innermost first.
     functions: Vec<StringId>,
-    /// The addresses of one native stack, the innermost first.
+    /// The addresses of one native stack, innermost first.
     addresses: Vec<usize>,
 }
 
 impl SamplingThread {
-    /// Samples until it is requested to end, or until no thread is left to sample.
+    /// Takes samples until the thread is asked to end, or until no thread is left to sample.
     fn run(&mut self) {
         let mut intervals = Intervals::new(self.period);
         let mut next = Instant::now();
         let mut looked = next;
         loop {
-            // The interval counts from the planned time of the last sample, so that the time of sampling does not add
-            // to it. Samples that are missed because this thread did not run are skipped.
+            // The next interval starts at the planned time of the last sample, so the time that
+            // sampling takes does not add up. Samples that this thread missed because it did not
+            // run are skipped.
             next = (next + intervals.next()).max(Instant::now());
             if !sleep_until(next) {
                 return;
@@ -333,7 +336,7 @@ impl SamplingThread {
         }
     }
 
-    /// Samples all threads once. Returns false if no thread is left.
+    /// Samples each followed thread once. Returns false if no thread is left.
     fn sample(&mut self) -> bool {
         self.take_native();
         let interpreter = match python::ready() {
@@ -354,11 +357,11 @@ impl SamplingThread {
         is_anybody_left
     }
 
-    /// Samples a thread. Returns false if it has ended, or nothing can be read.
+    /// Samples one thread. Returns false if the thread has ended, or its stack cannot be read.
     fn sample_one(&mut self, interpreter: &InterpreterState, thread: Followed) -> bool {
         let start = recorder::ticks();
         self.kept.keep_up();
-        // SAFETY: takes nothing.
+        // SAFETY: the function takes no arguments.
         let ours = unsafe { libc::sched_getcpu() };
         let Some(used) = processor_time(thread.number) else {
             return false;
@@ -375,7 +378,7 @@ impl SamplingThread {
             (InterpreterState::Read(_), None) | (InterpreterState::NotThere, _) => {
                 Ok((Taken::NoPython, 0))
             }
-            // It is not known whether the thread is in a Python function.
+            // The thread may or may not be in a Python function, so no sample is written.
             (InterpreterState::Hidden, _) => return true,
         };
         let ThreadActivity::There(state) = self.threads[index].scheduled.seen(thread, used, ours)
@@ -385,7 +388,7 @@ impl SamplingThread {
         let (taken, frame) = match found {
             Ok(found) => found,
             Err(error) => {
-                // Sampling is not tried again in this process.
+                // Reading failed for good, so this process takes no more samples.
                 IS_OPEN.store(false, Ordering::Release);
                 let trouble = python::Trouble::Refused(error);
                 log::once!(
@@ -410,7 +413,7 @@ impl SamplingThread {
         true
     }
 
-    /// Returns the state of a thread at its last sample, if it slept and has not run since.
+    /// Returns the state at the last sample, if the thread slept then and has not run since.
     fn still_sleeps(&mut self, index: usize, thread: Followed, used: u64) -> Option<Slept> {
         let known = &mut self.threads[index];
         let slept = known.slept?;
@@ -422,7 +425,8 @@ impl SamplingThread {
         Some(slept)
     }
 
-    /// Returns the index of a thread in `threads`, which is added if it is new; `None` if it has ended.
+    /// Returns the index of a thread in `threads`, and adds the thread if it is new. Returns `None`
+    /// if the thread has ended.
     fn known(&mut self, thread: Followed) -> Option<usize> {
         let is_it = |known: &Thread| known.number == thread.number;
         if let Some(index) = self.threads.iter().position(is_it) {
@@ -438,7 +442,7 @@ impl SamplingThread {
         Some(self.threads.len() - 1)
     }
 
-    /// Reads a thread's Python stack and returns its innermost frame.
+    /// Reads the thread's Python stack, and returns its innermost frame.
     fn walk(&mut self, ready: &Ready, index: usize, target: Target) -> Result<(Taken, u32), c_int> {
         let walker = &mut self.threads[index].walker;
         match walker.walk(self.process, &ready.layout, target)? {
@@ -461,7 +465,8 @@ impl SamplingThread {
         }
     }
 
-    /// Returns the state of a thread that sleeps; `None` if it has woken, or the kernel does not report it.
+    /// Returns the state of a sleeping thread, or `None` if it has woken or the kernel does not
+    /// report its state.
     fn sleeps(&mut self, index: usize, thread: Followed, sample: What) -> Option<Slept> {
         let at = asleep::look(thread)?;
         let asleep = What::Asleep {
@@ -481,7 +486,8 @@ impl SamplingThread {
     }
 }
 
-/// Writes a sample that began at `start`, and the system call that its thread slept in.
+/// Writes a sample that began at the tick `start`, and the system call in which the thread slept,
+/// if any.
 fn write(start: u64, sample: What, asleep: Option<What>) {
     let took = recorder::ticks().saturating_sub(start);
     recorder::event(start, took, sample);
@@ -491,7 +497,7 @@ fn write(start: u64, sample: What, asleep: Option<What>) {
 }
 
 impl SamplingThread {
-    /// Writes the native stacks that were recorded since the last time.
+    /// Writes the native stacks that the kernel has recorded since the last call of this function.
     fn take_native(&mut self) {
         let Self {
             kept,
@@ -506,7 +512,7 @@ impl SamplingThread {
             };
             let number = thread.number.cast_unsigned();
             ring.each(|sample| {
-                // A window may open meanwhile.
+                // A new window may have opened since the last sample.
                 if kept.keep_up() || rate.is_none() {
                     kept.look();
                 }
@@ -525,7 +531,8 @@ impl SamplingThread {
     }
 }
 
-/// Opens the ring for the native stacks of a thread, if they are wanted and the kernel permits it.
+/// Opens the ring buffer for a thread's native stacks, if these are requested and the kernel allows
+/// it.
 fn open_native(thread: i32, period: u64) -> Option<Ring> {
     if !takes_native() {
         return None;
@@ -545,7 +552,7 @@ fn open_native(thread: i32, period: u64) -> Option<Ring> {
     }
 }
 
-/// Sleeps until `next`. Returns false if the thread must end.
+/// Sleeps until the time `next`. Returns false if the thread has been asked to end.
 fn sleep_until(next: Instant) -> bool {
     loop {
         let left = next.saturating_duration_since(Instant::now());
@@ -559,8 +566,8 @@ fn sleep_until(next: Instant) -> bool {
     }
 }
 
-/// Intervals between samples, uniformly distributed from half a period to one and a half, so that they do not run in
-/// step with anything in the program.
+/// Random intervals between samples, evenly distributed from half a period to one and a half
+/// periods. They are random so that samples do not coincide with anything regular in the program.
 struct Intervals {
     period: u64,
     state: u64,
@@ -575,7 +582,7 @@ impl Intervals {
     }
 
     fn next(&mut self) -> Duration {
-        // Marsaglia, "Xorshift RNGs".
+        // A random number, from Marsaglia, "Xorshift RNGs".
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;

@@ -1,7 +1,7 @@
-//! The state of a thread: it runs, waits for a processor, or sleeps.
+//! Finds out if a thread runs, waits for a processor, or sleeps.
 //!
-//! A thread that runs uses processor time, which can be read without a file. For a thread that does not, `/proc` says
-//! whether it is runnable.
+//! A thread that runs uses processor time, which can be read without a file. For other threads, a
+//! file in `/proc` shows if the thread is runnable.
 
 use std::time::Instant;
 
@@ -14,21 +14,21 @@ use super::followed::Followed;
 /// The state of a thread at a sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ThreadActivity {
-    /// The thread exists, and is in this state, if it is known.
+    /// The thread exists. The state is `None` if it is unknown.
     There(Option<ThreadState>),
     /// The thread has ended.
     Gone,
 }
 
-/// The data about a thread that is kept from sample to sample.
+/// The data about a thread that is needed from one sample to the next.
 pub struct Scheduled {
-    /// Time of the last sample, and the thread's processor time at it, in nanoseconds.
+    /// The time of the last sample, and the thread's processor time at that moment in ns.
     at: Instant,
     used: u64,
 }
 
 impl Scheduled {
-    /// Begins to watch a thread; `None` if it has ended.
+    /// Starts to observe a thread. Returns `None` if the thread has ended.
     pub fn begin(thread: Followed) -> Option<Self> {
         close(thread.place);
         Some(Self {
@@ -37,18 +37,18 @@ impl Scheduled {
         })
     }
 
-    /// Returns the thread's processor time at the last sample, in nanoseconds.
+    /// Returns the thread's processor time at the last sample, in ns.
     pub const fn used(&self) -> u64 {
         self.used
     }
 
-    /// Notes that the thread has used no processor time since the last sample.
+    /// Records a sample at which the thread had used no more processor time than at the last one.
     pub fn still_sleeps(&mut self) {
         self.at = Instant::now();
     }
 
-    /// Returns the state of the thread at a sample that has just been taken. The sample began on processor `ours`, when
-    /// the thread had `used` this much processor time.
+    /// Returns the state of the thread at a sample that was just taken. `used` is the thread's
+    /// processor time in ns when the sample began, and `ours` the processor on which it began.
     pub fn seen(&mut self, thread: Followed, used: u64, ours: i32) -> ThreadActivity {
         let Some(now) = processor_time(thread.number) else {
             close(thread.place);
@@ -69,7 +69,8 @@ impl Scheduled {
                 close(thread.place);
                 return ThreadActivity::Gone;
             }
-            // If the sampler has taken the processor from the thread, its state until then counts.
+            // A thread that was running on the sampler's processor had to make way for the sampler,
+            // so it counts as running.
             b'R' if processor == ours && ran_mostly => ThreadState::Running,
             b'R' => ThreadState::Runnable,
             _ => ThreadState::Sleeping,
@@ -77,13 +78,13 @@ impl Scheduled {
     }
 }
 
-/// Returns the letter of a thread's state, and the processor that it ran on last.
+/// Returns the letter of the thread's state, and the processor on which it ran last.
 fn look(thread: Followed) -> Option<(u8, i32)> {
     parse(files::read(thread, ThreadFile::Stat, &mut [0; LENGTH])?)
 }
 
-/// Parses the file as in proc(5): the state is the third field, and the processor the 39th. The name, in brackets, is
-/// the second.
+/// Parses the file `stat` as described in proc(5). The second field is the name in brackets, the
+/// third the state, and the 39th the processor.
 fn parse(stat: &[u8]) -> Option<(u8, i32)> {
     let behind = stat.iter().rposition(|&byte| byte == b')')? + 1;
     let mut fields = str::from_utf8(stat.get(behind..)?)
@@ -137,7 +138,7 @@ mod tests {
             };
             let mut scheduled = Scheduled::begin(thread).unwrap();
             let mut see = || {
-                // SAFETY: takes nothing.
+                // SAFETY: the function takes no arguments.
                 let ours = unsafe { libc::sched_getcpu() };
                 let used = processor_time(thread.number).unwrap_or(0);
                 std::thread::sleep(Duration::from_millis(1));

@@ -14,7 +14,7 @@ use crate::native::Ring;
 use crate::skipped::skipped;
 use crate::unwind::Unwinder;
 
-/// Lets only one test run at a time, because each uses a slot among the files.
+/// Locks out other tests, because each test uses the same slot of the open files.
 static PLACE: Mutex<()> = Mutex::new(());
 static NUMBER: AtomicI32 = AtomicI32::new(0);
 static IS_OVER: AtomicBool = AtomicBool::new(false);
@@ -32,7 +32,7 @@ extern "C" fn waits_for_work() {
 #[inline(never)]
 extern "C" fn sleeps() {
     while !IS_OVER.load(Ordering::Relaxed) {
-        // SAFETY: takes only a time.
+        // SAFETY: the function takes only a duration.
         unsafe { libc::usleep(20_000) };
     }
 }
@@ -41,11 +41,12 @@ extern "C" fn sleeps() {
 extern "C" fn calls(act: extern "C" fn()) {
     NUMBER.store(ids::thread(), Ordering::Release);
     act();
-    // This keeps the call from being a tail call.
+    // This statement prevents a tail call, which would leave no frame of this function.
     core::hint::black_box(());
 }
 
-/// Returns the functions of a thread that runs `act` until it sleeps in `call`, by their start addresses.
+/// Starts a thread that runs `act`, and waits until it sleeps in `call`. Returns the start
+/// addresses of the functions on its stack.
 fn functions_of(act: extern "C" fn(), call: SystemCall) -> Vec<usize> {
     let _alone = PLACE.lock().unwrap_or_else(PoisonError::into_inner);
     NUMBER.store(0, Ordering::Release);
@@ -84,7 +85,7 @@ fn functions_of(act: extern "C" fn(), call: SystemCall) -> Vec<usize> {
     frames.iter().filter_map(start).collect()
 }
 
-/// Returns true if a stack has a function, and its caller just outside.
+/// Returns true if the stack contains the function `inner`, called directly by `calls`.
 fn has_pair(functions: &[usize], inner: extern "C" fn()) -> bool {
     let pair = [inner as usize, calls as extern "C" fn(_) as usize];
     functions.windows(2).any(|two| two == pair)
@@ -114,7 +115,7 @@ extern "C" fn spins() {
 
 #[test]
 fn copies_of_stacks_that_run_lead_to_the_threads_start() {
-    // `calls` sets the number of the thread that another test reads.
+    // This test locks out others because `calls` sets `NUMBER`, which they read.
     let _alone = PLACE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut ring = match Ring::open(ids::thread(), 1_000_000) {
         Ok(ring) => ring,
@@ -142,7 +143,7 @@ fn copies_of_stacks_that_run_lead_to_the_threads_start() {
             return skipped("the kernel has no room for copies of stacks");
         }
     }
-    // The other samples are of this test itself.
+    // The other samples hit code of this test itself.
     assert!(2 * named >= copies, "{named} of {copies}");
     assert!(10 * whole >= 9 * copies, "{whole} of {copies}");
 }
@@ -153,8 +154,8 @@ mod frame_pointers {
 
     use super::*;
 
-    // `sleeps` uses its frame pointer, which is not among the known registers, and the stack above holds words that are
-    // not a return address of it.
+    // A function that uses a frame pointer while it sleeps. The frame pointer is unknown to the
+    // unwinder, and the stack above contains words that are not the function's return address.
     global_asm!(
         ".pushsection .text",
         ".globl tllmprof_sleeps_by_frame_pointer",
@@ -192,7 +193,7 @@ mod frame_pointers {
     #[inline(never)]
     extern "C" fn sleeps_deeper() {
         while !IS_OVER.load(Ordering::Relaxed) {
-            // SAFETY: it sleeps, and preserves the registers that the ABI requires.
+            // SAFETY: the function only sleeps, and preserves the registers that the ABI requires.
             unsafe { tllmprof_sleeps_by_frame_pointer() };
         }
     }

@@ -1,4 +1,4 @@
-//! The checksum of `.gnu_debuglink`: CRC-32 as in zlib (the GDB manual, "Separate Debug Files").
+//! The checksum of `.gnu_debuglink`: CRC-32, like in zlib (the GDB manual, "Separate Debug Files").
 
 use std::io;
 
@@ -26,7 +26,7 @@ const fn table() -> [u32; 256] {
     table
 }
 
-/// Returns the checksum of a whole file.
+/// Computes the checksum of a whole file.
 pub fn checksum(source: &(impl Source + ?Sized)) -> io::Result<u32> {
     let length = source.length()?;
     let mut buffer = vec![0; 1 << 16];

@@ -1,6 +1,6 @@
-//! Finds the separate file to which a stripped file's symbols were moved.
+//! Finds the debug file of a stripped file, to which the file's symbols were moved.
 //!
-//! The GDB manual defines its location: "Debugging Information in Separate Files".
+//! The GDB manual defines where debug files lie: "Debugging Information in Separate Files".
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,10 +12,11 @@ use crate::crc;
 use crate::elf::Elf;
 use crate::source::{Source, open};
 
-/// The folder in which distributions install debug files.
+/// The folder in which Linux distributions install debug files.
 pub const DEBUG_ROOT: &str = "/usr/lib/debug";
 
-/// Finds the debug file of `file`, which was opened from `path` and has the headers `elf`.
+/// Finds the debug file of `file`, below the folder `root` or near `path`. `path` is the path of
+/// `file`, and `elf` its headers.
 pub fn find(path: &Path, file: &File, elf: &Elf, root: &Path) -> Option<(PathBuf, File, Elf)> {
     let own = file.metadata().ok()?;
     let fits = |candidate: PathBuf, sum: Option<u32>| {
@@ -63,12 +64,12 @@ fn by_build_id(id: &[u8]) -> Option<PathBuf> {
     Some(name.into())
 }
 
-/// Returns the content of `.gnu_debuglink`: a file name and its checksum.
+/// Reads the section `.gnu_debuglink`: the name of the debug file and its checksum.
 fn link(source: &(impl Source + ?Sized), elf: &Elf) -> Option<(PathBuf, u32)> {
     let bytes = elf.data(source, elf.named(b".gnu_debuglink")?).ok()?;
     let end = bytes.iter().position(|byte| *byte == 0)?;
     let name = Path::new(OsStr::from_bytes(bytes.get(..end)?));
-    // It must be a file name, not a path to another folder.
+    // The name must be a plain file name, and not a path to another folder.
     let is_name = matches!(name.components().next(), Some(Component::Normal(first)) if first == name.as_os_str());
     let sum = bytes.get((end + 1).checked_next_multiple_of(4)?..)?;
     let sum = u32::from_le_bytes(*sum.first_chunk::<4>()?);

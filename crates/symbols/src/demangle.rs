@@ -1,15 +1,16 @@
-//! Demangles names: C++ (Itanium) and Rust (legacy and v0).
+//! Demangles names of C++ (Itanium scheme) and of Rust (legacy and v0 schemes).
 
 use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 
-/// Longest demangled name in bytes. Names can expand greatly, because they refer to parts of themselves.
+/// Size of the longest demangled name in bytes. A name can expand greatly, because it may refer to
+/// parts of itself.
 const LONGEST_TEXT: usize = 1 << 16;
 
-/// Returns a name demangled as `ns::Class<int>::f(int, char)`, without the return type of a template, and without the
-/// hash of a Rust name; `None` if it is not mangled.
+/// Returns a demangled name like `ns::Class<int>::f(int, char)`. The return type of a template and
+/// the hash of a Rust name are left out. Returns `None` if the name is not mangled.
 pub fn demangle(name: &[u8]) -> Option<String> {
     let mut shown = None;
     any(name, |text| {
@@ -19,7 +20,8 @@ pub fn demangle(name: &[u8]) -> Option<String> {
     shown
 }
 
-/// Returns true if `accept` accepts the demangled name, without or with the return type of a template.
+/// Returns true if `accept` returns true for a demangled form of the name: without the return type
+/// of a template, or with it.
 pub fn any(name: &[u8], mut accept: impl FnMut(&str) -> bool) -> bool {
     if !is_mangled(name) {
         return false;
@@ -27,7 +29,7 @@ pub fn any(name: &[u8], mut accept: impl FnMut(&str) -> bool) -> bool {
     if let Some(text) = rust(name) {
         return accept(&text);
     }
-    // The parser expects names that compilers make; a damaged name may make it panic.
+    // The parser expects names that compilers produce, and may panic on a damaged name.
     let texts = catch_unwind(AssertUnwindSafe(|| cpp(name))).unwrap_or_default();
     texts.iter().flatten().any(|text| accept(text))
 }
@@ -47,13 +49,15 @@ fn rust(name: &[u8]) -> Option<String> {
     Some(out.0)
 }
 
-/// Returns true if it ends with a Rust hash. Other C++ names could also be demangled as Rust's, but less well.
+/// Returns true if the name ends with the hash of a legacy Rust name. The Rust demangler would
+/// accept many C++ names, too, but show them less well.
 fn is_rust_legacy(name: &str) -> bool {
     let Some(end) = name.rfind("17h").map(|hash| &name[hash + 3..]) else {
         return false;
     };
     let digits = end.bytes().take_while(u8::is_ascii_hexdigit).count();
-    // The closing E is not taken for a digit only because Rust writes lower-case digits.
+    // `digits` may include the closing `E`, which is also a hexadecimal digit. Rust writes the
+    // digits of the hash in lower case.
     digits >= 16 && end.as_bytes().get(16) == Some(&b'E')
 }
 
@@ -67,7 +71,7 @@ fn cpp(name: &[u8]) -> [Option<String>; 2] {
         Some(out.0)
     };
     let short = text(DemangleOptions::new().no_return_type());
-    // Only functions that are templates themselves are mangled with their return type.
+    // Only names of functions that are templates contain the return type.
     let long = match &short {
         Some(short) if short.contains(">(") => text(DemangleOptions::new()),
         _ => None,
@@ -76,7 +80,7 @@ fn cpp(name: &[u8]) -> [Option<String>; 2] {
     [short, long]
 }
 
-/// Text of bounded length.
+/// A text with a limited length.
 #[derive(Default)]
 struct Bounded(String);
 
@@ -132,7 +136,8 @@ mod tests {
 
     #[test]
     fn a_name_that_says_too_much_is_not_demangled() {
-        // Each argument is a pair of the one before, so the last has 2^n times the first.
+        // Each argument is a pair of the previous one, so the last is 2^n times as long as the
+        // first.
         let mut name = String::from("_Z1f1A");
         name.push_str("St4pairIS_S_E");
         for step in 0..40 {

@@ -1,4 +1,4 @@
-//! The headers of an ELF file.
+//! Reads the headers of an ELF file.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -17,18 +17,19 @@ pub enum Machine {
     Aarch64,
 }
 
-/// A file's headers.
+/// The headers of an ELF file.
 pub struct Elf {
     pub machine: Machine,
-    /// Address of the entry point; 0 in a library.
+    /// The address of the entry point; 0 in a library.
     pub entry: u64,
-    /// True if it is loaded at its own addresses; otherwise they are offsets from where it is loaded.
+    /// True if the file is loaded at the addresses that it contains. Otherwise these addresses are
+    /// offsets from the load address.
     pub fixed: bool,
-    /// True if it names the program that loads it.
+    /// True if the file names an interpreter, which is the dynamic linker that loads it.
     pub has_interpreter: bool,
-    /// The build id that the linker wrote; `None` if it wrote none.
+    /// The build id that the linker wrote, if any.
     pub build_id: Option<Vec<u8>>,
-    /// Address ranges that are mapped executable.
+    /// The address ranges that are mapped as executable.
     executable: Vec<Range<u64>>,
     sections: Vec<SectionHeader64<LE>>,
     section_names: Vec<u8>,
@@ -43,13 +44,13 @@ where
         .map_err(|()| Error::Malformed("a table is misaligned"))
 }
 
-/// Returns the complete entries of a table.
+/// Returns the entries of a table, without an incomplete one at its end.
 pub(crate) fn entries<T: pod::Pod>(bytes: &[u8]) -> &[T] {
     count(bytes).unwrap_or_default()
 }
 
 impl Elf {
-    /// Reads the headers.
+    /// Reads the headers of a file.
     ///
     /// # Errors
     /// The file cannot be read, is not a supported ELF file, or is damaged.
@@ -110,7 +111,7 @@ impl Elf {
         Ok(read_elf)
     }
 
-    /// Returns true if code can lie at `address`.
+    /// Returns true if `address` is in memory that is mapped as executable.
     pub fn is_executable(&self, address: u64) -> bool {
         self.executable.iter().any(|range| range.contains(&address))
     }
@@ -133,7 +134,8 @@ impl Elf {
         })
     }
 
-    /// Returns a section's bytes; empty if the file does not contain them, as in a debug file.
+    /// Returns the bytes of a section. They are empty if the file does not contain them, for
+    /// example in a debug file.
     pub(crate) fn data(
         &self,
         source: &(impl Source + ?Sized),
@@ -207,7 +209,8 @@ fn sections(
     }
     let what = "its section headers lie outside";
     let first = read(source, offset, HEADER_BYTES, what)?;
-    // A number that is too large for its field is stored in the first section's size.
+    // If the number of sections is too large for its field, it is stored in the size of the first
+    // section.
     let number = match header.e_shnum.get(LE) {
         0 => count::<SectionHeader64<LE>>(&first)?
             .first()
@@ -238,7 +241,7 @@ fn data(
     )
 }
 
-/// Returns the GNU build id among notes (layout: the gABI, "Note Section").
+/// Finds the GNU build id in the notes of a file (layout: the gABI, "Note Section").
 fn build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
     let word = |bytes: &[u8], at: usize| {
         let bytes = bytes.get(at..)?.first_chunk::<4>()?;

@@ -1,14 +1,14 @@
 use std::{fmt, io};
 
-/// Reason why a file's functions are not known.
+/// The reason why the functions of a file cannot be found.
 #[derive(Debug)]
 pub enum Error {
     Io(io::Error),
     /// The file is not an ELF file.
     NotElf,
-    /// The ELF file is of a kind that rules do not support.
+    /// The ELF file has a format that `sym:` rules do not support.
     Unsupported(String),
-    /// The file's headers contradict themselves or its length. The text says what is wrong.
+    /// The headers contradict each other or the length of the file. The text describes the fault.
     Malformed(&'static str),
 }
 

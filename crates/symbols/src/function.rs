@@ -1,43 +1,43 @@
 use std::ops::BitOr;
 
-/// A function that a rule can name: one address with all its names, or one import.
+/// A function that a `sym:` rule can name: one address with all its names, or one import.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Function<'a> {
-    /// The address in the file; a process adds the module's load bias. `None` for an import, which lies in another
-    /// module.
+    /// The address in the file. In a process, the load bias of the module is added. `None` for an
+    /// import, which is defined in another module.
     pub address: Option<u64>,
-    /// Size in bytes; 0 if the file does not contain it.
+    /// Size in bytes; 0 if the file does not contain the size.
     pub size: u64,
-    /// The names as in the file, that is mangled, without versions; those of the dynamic symbol table come first.
+    /// The mangled names, without symbol versions. Those of the dynamic symbol table come first.
     pub names: Vec<&'a [u8]>,
     pub sources: Sources,
-    /// True if the function only selects another function at run time.
+    /// True if the function is an ifunc, which only selects another function at run time.
     pub is_ifunc: bool,
-    /// True if it is Go code, whose callers do not follow the C calling convention.
+    /// True if the function is Go code, which does not follow the C calling convention.
     pub is_go: bool,
-    /// True if its calls may use registers that other calls may lose on the way (`STO_AARCH64_VARIANT_PCS` of the ELF
-    /// ABI supplement for AArch64: vector and SVE calls).
+    /// True if calls may pass values in registers that other calls do not preserve, as vector and
+    /// SVE calls do (`STO_AARCH64_VARIANT_PCS` of the ELF ABI supplement for AArch64).
     pub is_variant_call: bool,
-    /// The GOT slots through which this module calls another one's function.
+    /// The kinds of GOT slots through which this module calls the function, if it is an import.
     pub slots: Slots,
-    /// True for an import that the file does not mark as a function.
+    /// True for an import that the file does not mark as a function, so that it may be data.
     pub may_be_data: bool,
 }
 
-/// The symbol tables that contain a function.
+/// The symbol tables in which a function was found.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Sources {
-    /// `.dynsym`, defined.
+    /// In `.dynsym`, as a defined symbol.
     pub dynamic: bool,
-    /// `.symtab`.
+    /// In `.symtab` of the file.
     pub table: bool,
-    /// `.symtab` of the separate debug file.
+    /// In `.symtab` of the separate debug file.
     pub debug: bool,
-    /// `.dynsym`, not defined.
+    /// In `.dynsym`, as an undefined symbol.
     pub import: bool,
 }
 
-/// The kinds of GOT slots that an import has.
+/// The kinds of GOT slots that a module has for an import.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Slots {
     pub jump_slot: bool,

@@ -12,28 +12,28 @@ use crate::imports;
 use crate::source::{Source, open};
 use crate::table::SymbolTable;
 
-/// A file's symbols.
+/// The symbols of an ELF file.
 pub struct Image {
     pub elf: Elf,
-    /// The separate file from which its symbol table was read.
+    /// The separate debug file from which the symbol table was read, if any.
     pub debug_file: Option<PathBuf>,
-    /// The symbol tables, in the order in which their names are preferred.
+    /// The symbol tables. Names from earlier tables are preferred.
     pub(crate) tables: Vec<SymbolTable>,
-    /// The slots of each dynamic symbol, by index.
+    /// The GOT slots of each dynamic symbol, by the symbol's index.
     pub(crate) slots: Vec<Slots>,
     go: Go,
 }
 
-/// The code that follows Go's calling convention.
+/// The code in the file that follows Go's calling convention.
 enum Go {
     None,
     Text(Range<u64>),
-    /// Some code does, but the table that would show which was stripped.
+    /// The file contains Go code, but the symbols that would show where were stripped.
     Unknown,
 }
 
-/// Returns those of `names` that the file's own symbol table defines, compared exactly; none if it has no such table or
-/// cannot be read.
+/// Returns those of `names` that are defined in the file's own `.symtab`, compared exactly. Returns
+/// an empty list if the file has no such table or cannot be read.
 pub fn defined<'a>(source: &(impl Source + ?Sized), names: &[&'a str]) -> Vec<&'a str> {
     let table = own_table(source);
     let mut defined = names.to_vec();
@@ -46,10 +46,11 @@ pub fn defined<'a>(source: &(impl Source + ?Sized), names: &[&'a str]) -> Vec<&'
     defined
 }
 
-/// Returns the address, in the file, of the symbol `name` of the file's own symbol table, of any kind; `None` if there
-/// is no such symbol or table, if the file cannot be read, or if the table is too large.
+/// Returns the address in the file of the symbol `name`, which may be of any type, from the file's
+/// own `.symtab`. Returns `None` if there is no such symbol or table, if the file cannot be read,
+/// or if the table is too large.
 pub fn address_of(source: &(impl Source + ?Sized), name: &str) -> Option<u64> {
-    /// Largest size of a table in bytes: a million symbols.
+    /// Size of the largest symbol table that is read, in bytes: a million symbols.
     const MAX_TABLE_BYTES: u64 = 24 << 20;
     let elf = Elf::read(source).ok()?;
     let mut tables = elf.of_kind(elf::SHT_SYMTAB);
@@ -67,7 +68,7 @@ fn own_table(source: &(impl Source + ?Sized)) -> Option<SymbolTable> {
 }
 
 impl Image {
-    /// Reads a file, and its debug file if it has no symbol table of its own.
+    /// Reads the symbols of a file. If the file has no `.symtab`, also reads its debug file.
     ///
     /// # Errors
     /// The file cannot be read, is not a supported ELF file, or is damaged. A debug file that does not match is
@@ -76,7 +77,8 @@ impl Image {
         Self::open_with(path, Path::new(debug::DEBUG_ROOT))
     }
 
-    /// Does the same as [`Image::open`], with debug files below another folder than [`debug::DEBUG_ROOT`].
+    /// Does the same as [`Image::open`], but looks for debug files below another folder than
+    /// [`debug::DEBUG_ROOT`].
     ///
     /// # Errors
     /// The same as for [`Image::open`].
@@ -99,7 +101,7 @@ impl Image {
         Ok(image)
     }
 
-    /// Reads only the file itself.
+    /// Reads the symbols of the file only, without a debug file.
     ///
     /// # Errors
     /// The file cannot be read, is not a supported ELF file, or is damaged.
@@ -128,7 +130,7 @@ impl Image {
         })
     }
 
-    /// Returns true if only its dynamic symbols are known.
+    /// Returns true if only the dynamic symbols are known.
     pub fn is_stripped(&self) -> bool {
         !self.tables.iter().any(|table| !table.sources.dynamic)
     }
@@ -142,7 +144,7 @@ impl Image {
         }
     }
 
-    /// Returns the number of symbols in its tables, of all kinds.
+    /// Returns the number of symbols of all types in all tables.
     pub fn symbols(&self) -> usize {
         self.tables.iter().map(SymbolTable::len).sum()
     }

@@ -1,4 +1,4 @@
-//! The slots of the global offset table through which calls of other modules go.
+//! Finds the GOT slots through which a module calls functions of other modules.
 
 use object::LittleEndian as LE;
 use object::elf;
@@ -9,10 +9,11 @@ use crate::error::Error;
 use crate::function::Slots;
 use crate::source::{Source, read};
 
-/// Size in bytes of the relocations that are read at a time: tables of large libraries have tens of megabytes.
+/// Number of bytes of relocations that are read at a time. The tables of large libraries have tens
+/// of megabytes.
 const CHUNK_BYTES: u64 = 4096 * size_of::<Rela64<LE>>() as u64;
 
-/// Returns the slots of each dynamic symbol, by index.
+/// Returns the GOT slots of each dynamic symbol, by the symbol's index.
 pub fn slots(
     source: &(impl Source + ?Sized),
     elf: &Elf,

@@ -1,13 +1,16 @@
 //! The functions of an ELF file that a `sym:` rule can name.
 //!
-//! [`Image`] reads a file's symbol tables, its own or those of its separate debug file. [`Pattern`] is a rule's regex,
-//! which matches names, mangled or demangled. [`reach()`] returns the ways in which calls of a function can be seen.
+//! [`Image`] reads the symbol tables of a file, or of its separate debug file. [`Pattern`] is the
+//! regex of a rule and matches names, mangled or demangled. [`reach()`] returns the way in which
+//! calls of a function can be intercepted.
 //!
-//! The preloaded library uses this in the host process. So files are read with `pread` and never mapped: a file that
-//! shrinks meanwhile causes an error and no SIGBUS. No more memory is allocated than the file is long, whatever its
-//! headers claim, and damaged files cause an error. Demangling recurses to a bounded depth: it needs 512 KiB of stack
-//! in an optimised build, and 2 MiB in others. An image holds its tables in memory (28 MB for a libLLVM with 300 000
-//! symbols), so drop it after use.
+//! The preloaded library uses this crate inside the host process, so the crate limits the damage
+//! that a bad file can do. Files are read with `pread` and never mapped, so a file that shrinks
+//! during the read causes an error and no SIGBUS. The crate never allocates more memory than the
+//! file is long, even if the headers claim more. Damaged files cause an error. Demangling recurses
+//! to a limited depth: it needs 512 KiB of stack in an optimised build, and 2 MiB in others. An
+//! image keeps its tables in memory (28 MB for a libLLVM with 300 000 symbols), so drop it after
+//! use.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Finds functions in an image's tables.
+//! Finds the functions of an image that match a rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,33 +7,37 @@ use crate::image::Image;
 use crate::pattern::Pattern;
 use crate::table::{Entry, SymbolTable};
 
-/// Largest number of functions that a rule may match; with more it is refused.
+/// The most functions that a rule may match. A rule that matches more is refused.
 pub const LIMIT: usize = 64;
 
 /// The functions that a pattern matches.
 #[derive(Debug)]
 pub struct Matches<'a> {
-    /// The functions by address, then the imports by name; no more than the limit.
+    /// The functions in the order of their addresses, then the imports in the order of their names.
+    /// There are at most as many as the limit.
     pub functions: Vec<Function<'a>>,
-    /// True if there are more than the limit.
+    /// True if more functions match than the limit allows.
     pub more: bool,
 }
 
 impl Image {
-    /// Returns all functions by address, then the imports by name.
+    /// Returns all functions in the order of their addresses, then the imports in the order of
+    /// their names.
     pub fn functions(&self) -> Vec<Function<'_>> {
         let mut functions = self.defined(|_| true);
         functions.extend(self.imports(|_, _| true).into_values());
         functions
     }
 
-    /// Returns the functions of which `pattern` matches any name. The search stops when it has found more than `limit`.
+    /// Returns the functions for which `pattern` matches at least one name. The search stops after
+    /// more than `limit` matches.
     pub fn matching(&self, pattern: &Pattern, limit: usize) -> Matches<'_> {
         let mut addresses = BTreeSet::new();
         for table in &self.tables {
             let search = pattern.search(table.strings());
             for entry in table.functions(&self.elf) {
-                // Most functions are in two tables, with the same name.
+                // Skip names at an address that is known to match: most functions are in two
+                // tables, with the same name.
                 if search.may_match(entry.name)
                     && !addresses.contains(&entry.address)
                     && let Some(name) = table.name(entry.name)
@@ -62,7 +66,8 @@ impl Image {
         Matches { functions, more }
     }
 
-    /// Returns the functions at the addresses for which `wanted` is true, by address.
+    /// Returns the functions at the addresses for which `wanted` returns true, in the order of the
+    /// addresses.
     fn defined(&self, wanted: impl Fn(u64) -> bool) -> Vec<Function<'_>> {
         let mut entries: Vec<(Entry, &SymbolTable)> = Vec::new();
         for table in &self.tables {
@@ -73,7 +78,8 @@ impl Image {
                     .map(|entry| (entry, table)),
             );
         }
-        // A stable sort: of the names for one address, those of the first table come first.
+        // The sort is stable, so of several names for an address, those from the first table come
+        // first.
         entries.sort_by_key(|(entry, _)| entry.address);
         let mut functions: Vec<Function<'_>> = Vec::new();
         for (entry, table) in entries {
@@ -107,8 +113,8 @@ impl Image {
         functions
     }
 
-    /// Returns the functions that other modules define, and for which `wanted` is true. It gets the offset of the name
-    /// and the name.
+    /// Returns the imports for which `wanted` returns true. `wanted` gets the offset of the name in
+    /// the table of strings, and the name.
     fn imports(&self, wanted: impl Fn(u32, &[u8]) -> bool) -> BTreeMap<&[u8], Function<'_>> {
         let mut imports: BTreeMap<&[u8], Function<'_>> = BTreeMap::new();
         let Some(table) = self.dynamic() else {
@@ -122,7 +128,7 @@ impl Image {
                 continue;
             }
             let slots = self.slots.get(symbol.index).copied().unwrap_or_default();
-            // One name may be imported in several versions.
+            // A name occurs more than once if it is imported in several versions.
             let import = imports.entry(name).or_insert_with(|| Function {
                 address: None,
                 size: 0,

@@ -1,4 +1,4 @@
-//! Finds functions whose names are similar to a rule's.
+//! Finds functions whose names are similar to the words in a rule.
 
 use tllmprof_config::distance;
 
@@ -7,9 +7,10 @@ use crate::image::Image;
 use crate::pattern::Pattern;
 use crate::words;
 
-/// Largest number of names that are kept: some are equal once they are demangled.
+/// The most names that are kept. It is larger than the number that is shown, because some names are
+/// equal once they are demangled.
 const MAX_KEPT: usize = 12;
-/// Largest number of words of the pattern that are compared.
+/// The most words of the pattern that are compared with names.
 const MAX_WORDS: usize = 4;
 
 /// Collects the names that are most similar to a pattern's words.
@@ -18,7 +19,8 @@ pub struct Nearest {
     best: Vec<RankedName>,
 }
 
-/// A name with its distance. Candidates are ordered by distance, then by length.
+/// A name with its distance from the pattern's words. Names are ordered by distance, then by
+/// length.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct RankedName {
     distance: usize,
@@ -29,9 +31,10 @@ struct RankedName {
 impl Nearest {
     pub fn new(pattern: &Pattern) -> Self {
         let mut words = words::all(pattern.regex().as_str());
-        // A word of a letter or two is similar to everything.
+        // A word of one or two letters would be similar to every name.
         words.retain(|word| (3..=64).contains(&word.len()));
-        // A function's own name comes last, after the names of its namespaces and classes.
+        // Prefer the last words: a function's own name comes after those of its namespaces and
+        // classes.
         words.reverse();
         words.truncate(MAX_WORDS);
         Self {
@@ -40,7 +43,7 @@ impl Nearest {
         }
     }
 
-    /// Searches an image's functions.
+    /// Compares the names of an image's functions with the pattern's words.
     pub fn look(&mut self, image: &Image) {
         if self.words.is_empty() {
             return;
@@ -59,7 +62,7 @@ impl Nearest {
         }
     }
 
-    /// Returns the most similar names, demangled, at most `count`.
+    /// Returns the most similar names, demangled; at most `count`.
     pub fn names(&self, count: usize) -> Vec<String> {
         let mut names = Vec::new();
         for candidate in &self.best {
@@ -107,7 +110,8 @@ impl Nearest {
     }
 }
 
-/// Returns the identifiers in a name: in a mangled name those that follow their length, in another name its words.
+/// Returns the identifiers in a name. In a mangled name, each follows its length. In other names,
+/// they are the words.
 fn identifiers(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     let is_mangled = name.starts_with(b"_Z") || name.starts_with(b"_R");
     let mut rest = name;
@@ -126,7 +130,7 @@ fn identifiers(name: &[u8]) -> impl Iterator<Item = &[u8]> {
                 .iter()
                 .fold(0, |sum, digit| sum * 10 + usize::from(digit - b'0'));
             rest = &number[digits..];
-            // A template's argument such as Li16E.
+            // Skip the value of a template argument, such as `Li16E`: its digits are not a length.
             if matches!(before, [.., b'L', b'a'..=b'z']) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! A rule's regex for names.
+//! The regex of a rule, for matching function names.
 
 use memchr::memchr;
 use memchr::memmem::Finder;
@@ -8,8 +8,8 @@ use crate::demangle;
 use crate::table::LONGEST_NAME;
 use crate::words::{self, Words};
 
-/// A regex, and words of which each name that it matches must contain one. With these, only few names of a large table
-/// must be demangled.
+/// A regex with words, of which every matching name contains at least one. Because of these words,
+/// only few names of a large table have to be demangled.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     regex: Regex,
@@ -18,7 +18,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Returns the pattern of a regex that the rules' grammar compiled, without Unicode.
+    /// Prepares a regex that the parser of rules compiled without Unicode.
     pub fn new(regex: &Regex) -> Self {
         let texts = words::texts(regex.as_str());
         Self {
@@ -35,7 +35,8 @@ impl Pattern {
         &self.regex
     }
 
-    /// Returns true if it matches the name, or the demangled name with or without the return type of a template.
+    /// Returns true if the regex matches the name as written, or demangled with or without the
+    /// return type of a template.
     pub fn is_match(&self, name: &[u8]) -> bool {
         self.is_match_as_written(name)
             || demangle::any(name, |text| self.is_match_as_written(text.as_bytes()))
@@ -68,16 +69,16 @@ impl Pattern {
     }
 }
 
-/// The positions of the words in a table of strings.
+/// The positions of the pattern's words in a table of strings.
 #[derive(Default)]
 pub struct WordHits<'a> {
     strings: &'a [u8],
-    /// `None` if every name may match.
+    /// The sorted positions; `None` if every name may match.
     hits: Option<Vec<usize>>,
 }
 
 impl WordHits<'_> {
-    /// Returns true if the name that begins at `at` may match.
+    /// Returns true if the name that begins at the position `at` may match.
     pub fn may_match(&self, at: u32) -> bool {
         let Some(hits) = &self.hits else {
             return true;
@@ -91,8 +92,8 @@ impl WordHits<'_> {
         has_word || self.is_encoded(at)
     }
 
-    /// Returns true if the name at `at` may stand for words that it does not contain: Rust's v0 mangling writes
-    /// constant strings in hexadecimal digits.
+    /// Returns true if the name at `at` may stand for words that it does not contain literally.
+    /// Rust's v0 mangling writes constant strings in hexadecimal digits.
     fn is_encoded(&self, at: usize) -> bool {
         let rest = self.strings.get(at..).unwrap_or_default();
         rest.starts_with(b"_R")

@@ -1,4 +1,4 @@
-//! The ways in which calls of a function can be seen.
+//! Decides in which ways calls of a function can be intercepted.
 
 use std::fmt;
 
@@ -6,19 +6,20 @@ use crate::elf::Machine;
 use crate::function::Function;
 use crate::image::Image;
 
-/// The way in which calls of a function can be seen.
+/// The way in which calls of a function can be intercepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// Through a GOT slot of this module, which sees each of its calls of the function.
+    /// Through a GOT slot of this module. This catches all calls of the function from this module.
     Import,
-    /// Through other modules' GOT slots and `dlsym`, and by a patched entry unless there is a reason against that.
+    /// Through the GOT slots of other modules and `dlsym`, and through a patched entry if no reason
+    /// prevents it.
     Exported(Option<Reason>),
-    /// By a patched entry only.
+    /// Only through a patched entry.
     Entry,
     No(Reason),
 }
 
-/// Reason why a function's entry cannot be patched, or an import cannot be redirected.
+/// The reason why a function's entry, or the GOT slot of an import, cannot be patched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
     Go,
@@ -32,10 +33,11 @@ pub enum Reason {
     MayBeData,
 }
 
-/// Size in bytes of a jump with a 32-bit distance.
+/// Size of a jump instruction with a 32-bit distance, in bytes.
 const JUMP_BYTES: u64 = 5;
 
-/// Returns the way in which calls of one of `image`'s functions can be seen, as far as the file shows.
+/// Returns the way in which calls of a function of `image` can be intercepted, as far as the file
+/// shows.
 pub fn reach(function: &Function<'_>, image: &Image) -> Reach {
     if function.is_variant_call {
         return Reach::No(Reason::VariantCall);
@@ -78,7 +80,7 @@ fn not_patched(function: &Function<'_>, address: u64, image: &Image) -> Option<R
 }
 
 impl Reach {
-    /// Returns the way as one word.
+    /// Returns a single word for the way.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Import => "import",
@@ -88,7 +90,7 @@ impl Reach {
         }
     }
 
-    /// Returns the reason against the ways that are not used.
+    /// Returns the reason why further ways cannot be used, if any.
     pub const fn reason(self) -> Option<Reason> {
         match self {
             Self::Import | Self::Entry => None,

@@ -1,11 +1,10 @@
-//! A function's name without its arguments.
+//! Shortens a function's name by removing its arguments.
 
-/// Returns the name without arguments, template arguments, any text after them, and unnamed namespaces: `ns::Class::f`
-/// for
-/// `ns::Class<int>::f(int) const [clone .part.0]`.
+/// Removes arguments, template arguments, the text after them, and unnamed namespaces from a name.
+/// The result is `ns::Class::f` for `ns::Class<int>::f(int) const [clone .part.0]`.
 pub fn short(name: &str) -> String {
     let name = name.split(" [clone").next().unwrap_or(name);
-    // Rust's `<module::Type as Trait>::method`.
+    // A Rust name like `<module::Type as Trait>::method`.
     if let Some(rest) = name.strip_prefix('<')
         && let Some((own, method)) = rest.split_once(">::")
         && let Some(own) = own.split(" as ").next()
@@ -47,14 +46,16 @@ fn without_groups(name: &str) -> String {
     }
 }
 
-/// Returns true if `rest`, which follows `before`, begins with the name of an operator.
+/// Returns true if `rest` begins with the name of an operator. `before` is the text in front of
+/// `rest`.
 fn is_operator(rest: &str, before: &str) -> bool {
     let is_behind = |c: char| c.is_alphanumeric() || c == '_';
     let symbol = rest.strip_prefix("operator");
     !before.ends_with(is_behind) && symbol.is_some_and(|symbol| !symbol.starts_with(is_behind))
 }
 
-/// Returns the end of the operator's name with which `rest` begins: before its arguments.
+/// Returns the end of the operator's name at the start of `rest`, which is where its arguments
+/// begin.
 fn operator_end(rest: &str) -> usize {
     let symbol = "operator".len();
     let is_call = rest[symbol..].starts_with("()");
@@ -64,7 +65,7 @@ fn operator_end(rest: &str) -> usize {
     if is_call { symbol + 2 } else { arguments }
 }
 
-/// Returns the end of the group of brackets with which `text` begins.
+/// Returns the end of the group in brackets at the start of `text`.
 fn group_end(text: &str) -> usize {
     let mut depth = 0_u32;
     let mut before = ' ';
@@ -72,7 +73,7 @@ fn group_end(text: &str) -> usize {
         match c {
             '(' | '<' => depth += 1,
             ')' => depth -= 1,
-            // Skip the bracket of `->`.
+            // The `>` of `->` does not close a bracket.
             '>' if before != '-' => depth -= 1,
             _ => {}
         }

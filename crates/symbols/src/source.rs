@@ -1,4 +1,4 @@
-//! A file's bytes, which are read in pieces.
+//! Reads a file's bytes in pieces.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::error::Error;
 
 pub trait Source {
-    /// Returns its length in bytes. It may have become shorter when it is read.
+    /// Returns the length in bytes. The file may become shorter before it is read.
     ///
     /// # Errors
     /// An error of the file system.
@@ -47,10 +47,12 @@ impl Source for [u8] {
     }
 }
 
-/// Opens a regular file to be read, never as descriptor 0, 1 or 2, which a host may have closed.
+/// Opens a regular file for reading. The descriptor is never 0, 1 or 2, which the host may have
+/// closed for later use.
 ///
 /// # Errors
-/// An error of the file system, or that it is not a regular file: reading others may wait for ever.
+/// An error of the file system, or an error if the file is not a regular one, because reading
+/// others could block forever.
 pub fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = File::options().read(true).custom_flags(flags).open(path)?;
@@ -61,7 +63,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     if !kind.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "no regular file"));
     }
-    // A duplicate gets the lowest number from 3 on.
+    // `try_clone` returns the lowest free descriptor from 3 on.
     if file.as_raw_fd() > 2 {
         Ok(file)
     } else {
@@ -69,10 +71,11 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Largest size in bytes that is read without a look at the file's length.
+/// The most bytes that are read without a check of the file's length.
 const SMALL_SIZE: u64 = 4096;
 
-/// Reads `size` bytes at `offset`, which must lie in the file, so that the file's length bounds the allocated memory.
+/// Reads `size` bytes at `offset`. The range must be inside the file, so that the memory that is
+/// allocated is limited by the file's length.
 pub(crate) fn read(
     source: &(impl Source + ?Sized),
     offset: u64,

@@ -1,4 +1,4 @@
-//! One symbol table with its strings.
+//! A symbol table together with its strings.
 
 use memchr::memchr;
 use object::LittleEndian as LE;
@@ -10,10 +10,11 @@ use crate::error::Error;
 use crate::function::Sources;
 use crate::source::Source;
 
-/// Length in bytes from which a name is taken for damage: each name is scanned by itself, and names may overlap.
+/// A name of this length in bytes or more counts as damage. The limit is needed because names may
+/// overlap and each is scanned separately.
 pub const LONGEST_NAME: usize = 1 << 15;
 
-/// Flag from the ELF ABI supplement for AArch64.
+/// A flag in `st_other`, from the ELF ABI supplement for AArch64.
 const STO_AARCH64_VARIANT_PCS: u8 = 0x80;
 
 pub struct SymbolTable {
@@ -22,19 +23,20 @@ pub struct SymbolTable {
     strings: Vec<u8>,
 }
 
-/// A defined function in a table.
+/// A function that a symbol table defines.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// Offset of its name in the strings.
+    /// The offset of the name in the table of strings.
     pub name: u32,
     pub address: u64,
     pub size: u64,
     pub is_ifunc: bool,
-    /// True if it is marked as a function of AArch64 that does not follow the base calling convention.
+    /// True if the symbol is marked as an AArch64 function that does not follow the base calling
+    /// convention.
     pub is_variant_call: bool,
 }
 
-/// An undefined symbol in a table that may be a function.
+/// An undefined symbol that may be a function of another module.
 #[derive(Clone, Copy)]
 pub struct Undefined {
     pub index: usize,
@@ -44,7 +46,8 @@ pub struct Undefined {
 }
 
 impl SymbolTable {
-    /// Reads the table of a kind, `SHT_DYNSYM` or `SHT_SYMTAB`; `None` if the file has no such table.
+    /// Reads the first table of the given kind, `SHT_DYNSYM` or `SHT_SYMTAB`. Returns `None` if the
+    /// file has none.
     pub fn read(
         source: &(impl Source + ?Sized),
         elf: &Elf,
@@ -78,7 +81,7 @@ impl SymbolTable {
         &self.strings
     }
 
-    /// Returns the functions that it defines in code that `elf` maps.
+    /// Returns the functions that the table defines in executable code of `elf`.
     pub fn functions<'a>(&'a self, elf: &'a Elf) -> impl Iterator<Item = Entry> + 'a {
         self.raw().iter().filter_map(|symbol| {
             let kind = symbol.st_info & 0xf;
@@ -98,7 +101,7 @@ impl SymbolTable {
         })
     }
 
-    /// Returns the symbols of other modules that may be functions.
+    /// Returns the undefined symbols that may be functions of other modules.
     pub fn undefined(&self, machine: Machine) -> impl Iterator<Item = Undefined> {
         let symbols = self.raw().iter().enumerate().skip(1);
         symbols.filter_map(move |(index, symbol)| {
@@ -117,7 +120,7 @@ impl SymbolTable {
         })
     }
 
-    /// Returns the address of the symbol of this name, of any kind.
+    /// Returns the address of the first symbol with this name, which may be of any type.
     pub fn address_of(&self, name: &[u8]) -> Option<u64> {
         let symbol = self.raw().iter().find(|symbol| {
             let at = symbol.st_name.get(LE) as usize;
@@ -128,11 +131,13 @@ impl SymbolTable {
         Some(symbol.st_value.get(LE))
     }
 
-    /// Returns a function's name; `None` for a part of a function that is entered by jumps, and for damage.
+    /// Returns the name at the offset `at`. Returns `None` if it is damaged, or names a part of a
+    /// function that is only entered with jumps.
     pub fn name(&self, at: u32) -> Option<&[u8]> {
         let rest = self.strings.get(at as usize..)?;
         let name = rest.get(..memchr(0, rest.get(..LONGEST_NAME).unwrap_or(rest))?)?;
-        // The dynamic table stores versions separately; the others have them in the name.
+        // In `.symtab`, a symbol's version is part of its name. The dynamic table stores versions
+        // separately.
         let name = match memchr(b'@', name) {
             Some(version) if version > 0 && !self.sources.dynamic => name.get(..version)?,
             _ => name,
@@ -141,18 +146,19 @@ impl SymbolTable {
     }
 }
 
-/// Returns true if the name is that of code that a compiler (`f.cold`, `f.cold.1`) or a linker (BOLT's `f.warm`) moved
-/// out of a function.
+/// Returns true if the name belongs to code that was moved out of a function, by a compiler
+/// (`f.cold`, `f.cold.1`) or a linker (BOLT's `f.warm`).
 fn is_cold(name: &[u8]) -> bool {
     let mut parts = name.rsplit(|byte| *byte == b'.');
     let last = parts.next().unwrap_or_default();
     let is_number = !last.is_empty() && last.iter().all(u8::is_ascii_digit);
     let part = if is_number { parts.next() } else { Some(last) };
-    // The text before that part is the function's name.
+    // The text before this part must be the function's name, so it must not be empty.
     matches!(part, Some(b"cold" | b"warm")) && parts.next().is_some_and(|name| !name.is_empty())
 }
 
-/// Returns true if the symbol's `st_other` marks it so. On other processors the bit has no meaning.
+/// Returns true if the symbol has the flag [`STO_AARCH64_VARIANT_PCS`]. On other processors this
+/// bit has no meaning.
 fn is_variant_call(symbol: &Sym64<LE>, machine: Machine) -> bool {
     machine == Machine::Aarch64 && symbol.st_other & STO_AARCH64_VARIANT_PCS != 0
 }

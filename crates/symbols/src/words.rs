@@ -1,24 +1,25 @@
-//! Finds words that every name must contain for a regex to match it.
+//! Finds words that a name must contain so that a regex can match it. A name without these words
+//! need not be demangled.
 //!
-//! A mangled name contains the identifiers of the demangled name verbatim, even if it abbreviates: an abbreviation
-//! refers to text that comes before it in the name. So a name without the regex's words need not be demangled. Words
-//! that the demanglers add themselves, such as types, operators and numbers, are not used.
+//! A mangled name contains all identifiers of the demangled name verbatim, even if it uses
+//! abbreviations: an abbreviation refers to earlier text of the name. Words that the demanglers
+//! add, such as types, operators and numbers, need not be in a mangled name, so they are not used.
 
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Words {
-    /// A matching name contains at least one of these.
+    /// The words. A matching name contains at least one of them.
     pub any: Vec<Vec<u8>>,
-    /// True if the words are in lower case, and must be compared with names in lower case.
+    /// True if the words are in lower case and must be compared with names in lower case.
     pub ignore_case: bool,
 }
 
-/// Largest number of words that are searched for one by one.
+/// The most words that are searched for one by one.
 const MAX_WORDS: usize = 16;
 
-/// Returns the words for a regex, or `None` if a name may match without any.
+/// Returns the words that a regex requires, or `None` if a name without any of them may match.
 pub fn required(regex: &str) -> Option<Words> {
     let mut words = any_of(&parse(regex)?, false, false, best_word)?;
     if words.ignore_case {
@@ -29,20 +30,21 @@ pub fn required(regex: &str) -> Option<Words> {
     Some(words)
 }
 
-/// Returns texts of which every match contains one; `None` if there are none, or if case is ignored. Searching for them
-/// is much faster than the regex.
+/// Returns texts of which every match contains at least one. Returns `None` if there are no such
+/// texts, or if the regex ignores case. A search for these texts is much faster than the regex.
 pub fn texts(regex: &str) -> Option<Vec<Vec<u8>>> {
     let texts = any_of(&parse(regex)?, false, false, |text, _, _| Some(text))?;
     (!texts.ignore_case).then_some(texts.any)
 }
 
-/// Parses a regex as the rules' grammar compiles it.
+/// Parses a regex with the same options as the parser of rules.
 fn parse(regex: &str) -> Option<Hir> {
     let mut parser = ParserBuilder::new().unicode(false).utf8(false).build();
     parser.parse(regex).ok()
 }
 
-/// Returns all words in a regex, for messages: what its author probably meant.
+/// Returns all words in a regex, for messages about rules that match nothing. They are probably the
+/// names that the author meant.
 pub fn all(regex: &str) -> Vec<Vec<u8>> {
     let mut words = Vec::new();
     if let Some(hir) = parse(regex) {
@@ -76,11 +78,12 @@ fn all_in(mut parts: &[Hir], words: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// Selects a part of a text. The flags say whether an identifier ends at its left and at its right.
+/// A function that selects part of a text. The flags are true if an identifier ends at the left and
+/// at the right end of the text.
 type Pick = fn(&[u8], bool, bool) -> Option<&[u8]>;
 
-/// Returns what `pick` selects from the texts of which each match of `hir` contains one. `whole_left` is true if no
-/// identifier continues to the left of it.
+/// Finds texts of which every match of `hir` contains at least one, and returns what `pick` selects
+/// from each. `whole_left` and `whole_right` are true if no identifier continues beyond that end.
 fn any_of(hir: &Hir, whole_left: bool, whole_right: bool, pick: Pick) -> Option<Words> {
     match hir.kind() {
         HirKind::Capture(capture) => any_of(&capture.sub, whole_left, whole_right, pick),
@@ -103,13 +106,13 @@ fn any_of(hir: &Hir, whole_left: bool, whole_right: bool, pick: Pick) -> Option<
     }
 }
 
-/// Text that is the same in each match.
+/// A text that is the same in every match.
 struct Fixed {
     text: Vec<u8>,
     ignore_case: bool,
 }
 
-/// Returns the best words of consecutive parts.
+/// Returns the best words among those of consecutive parts of a regex.
 fn best_of(parts: &[Hir], whole_left: bool, whole_right: bool, pick: Pick) -> Option<Words> {
     let mut found: Vec<Words> = Vec::new();
     let mut rest = parts;
@@ -146,7 +149,7 @@ fn ends_word(behind: &[Hir], whole_right: bool) -> bool {
     behind.first().map_or(whole_right, is_edge)
 }
 
-/// Returns true if a match or a word begins or ends here.
+/// Returns true if a match or a word must begin or end at this assertion.
 fn is_edge(hir: &Hir) -> bool {
     let HirKind::Look(look) = hir.kind() else {
         return false;
@@ -154,7 +157,7 @@ fn is_edge(hir: &Hir) -> bool {
     !matches!(look, Look::WordAsciiNegate | Look::WordUnicodeNegate)
 }
 
-/// Returns the fixed text with which parts begin, and the parts after it.
+/// Returns the fixed text at the start of `parts`, and the parts after it.
 fn fixed(parts: &[Hir]) -> Option<(Fixed, &[Hir])> {
     let mut fixed = Fixed {
         text: Vec::new(),
@@ -178,7 +181,7 @@ fn fixed(parts: &[Hir]) -> Option<(Fixed, &[Hir])> {
     (!fixed.text.is_empty()).then_some((fixed, rest))
 }
 
-/// Returns the lower-case letter of a class that contains one letter in both cases.
+/// If the class consists of one letter in upper and lower case, returns the letter in lower case.
 fn letter(class: &Class) -> Option<u8> {
     let Class::Bytes(class) = class else {
         return None;
@@ -193,7 +196,7 @@ fn letter(class: &Class) -> Option<u8> {
     is_letter.then(|| small.start())
 }
 
-/// Returns the longest word in a text that no demangler adds itself.
+/// Returns the longest word of a text that no demangler adds.
 fn best_word(text: &[u8], whole_left: bool, whole_right: bool) -> Option<&[u8]> {
     let mut best: Option<&[u8]> = None;
     let mut start = 0;
@@ -215,10 +218,10 @@ const fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Returns true if a demangler may have added a word, or the word of which this is a part.
+/// Returns true if a demangler may add the word, or a longer word that contains it.
 fn is_generated(word: &[u8], whole_left: bool, whole_right: bool) -> bool {
     let digits = word.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    // Numbers, with the suffix of their type.
+    // Demanglers add numbers, with or without the suffix of their type.
     if word[digits..].len() <= 3 && word[digits..].iter().all(|b| b"uUlL".contains(b)) {
         return true;
     }
@@ -243,15 +246,16 @@ fn starts_with(text: &[u8], word: &[u8]) -> bool {
         .is_some_and(|start| start.eq_ignore_ascii_case(word))
 }
 
-/// Words in the strings of `cpp_demangle` 0.5 (`src/ast.rs`) and `rustc-demangle` 0.1 that a mangled name abbreviates.
-/// Numbered words are listed with their numbers.
+/// Words that demanglers write for abbreviations in a mangled name. They are from the strings of
+/// `cpp_demangle` 0.5 (`src/ast.rs`) and `rustc-demangle` 0.1. Words that occur with a number are
+/// listed together with the number.
 #[rustfmt::skip]
 const GENERATED: &[&str] = &[
-    // Names that Itanium abbreviates.
+    // Names for which Itanium mangling has abbreviations.
     "std", "allocator", "basic_string", "string", "basic_istream", "basic_ostream", "basic_iostream",
     "istream", "ostream", "iostream", "char_traits", "nullptr_t", "anonymous", "namespace", "_GLOBAL_",
     "id", "objc_object", "abi",
-    // Types.
+    // Names of types and words in them.
     "void", "wchar_t", "bool", "char", "signed", "unsigned", "short", "int", "long", "__int128",
     "float", "double", "__float128", "_Float16", "_Float32", "_Float64", "_Float128", "_Float32x",
     "_Float64x", "_Float128x", "_BitInt", "_Accum", "_Fract", "_Sat", "char8_t", "char16_t", "char32_t",
@@ -263,14 +267,14 @@ const GENERATED: &[&str] = &[
     "operator", "new", "delete", "co_await", "sizeof", "alignof", "typeid", "dynamic_cast",
     "static_cast", "const_cast", "reinterpret_cast", "this", "true", "false", "literal", "requires",
     "concept", "enable_if", "and", "or", "not", "compl",
-    // Names of things that are not functions in the source.
+    // Names of code and data that are not functions in the source.
     "lambda", "unnamed", "type", "parm", "default", "arg", "clone", "vtable", "vtt", "VTT", "typeinfo",
     "name", "fn", "for", "guard", "variable", "reference", "temporary", "construction", "in", "virtual",
     "non", "override", "covariant", "return", "thunk", "to", "at", "offset", "TLS", "init", "wrapper",
     "function", "transaction", "global", "constructors", "destructors", "keyed", "block", "_block_invoke",
     "invocation", "base", "complete", "object", "allocating", "constructor", "destructor", "deleting",
     "java", "resource", "initializer", "module", "attached", "friend", "initial", "inline", "part",
-    // Rust.
+    // Words of Rust.
     "i8", "i16", "i32", "i64", "i128", "isize", "u8", "u16", "u32", "u64", "u128", "usize", "f16", "f32",
     "f64", "f128", "str", "as", "dyn", "impl", "mut", "ref", "unsafe", "extern", "closure", "shim",
     "coroutine", "C",
@@ -320,7 +324,7 @@ mod tests {
         ] {
             assert_eq!(words(regex), [""; 0], "{regex}");
         }
-        // As a whole word it is none of the generated words.
+        // A whole word counts if it is not equal to a generated word, even if it is part of one.
         assert_eq!(words("^tor$"), ["tor"]);
         assert_eq!(words(r"\bper::"), ["per"]);
         assert_eq!(words(r"per\b"), [""; 0]);

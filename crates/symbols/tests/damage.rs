@@ -1,4 +1,4 @@
-//! Damaged files give an error or fewer symbols, and nothing worse.
+//! Tests that damaged files lead to an error or to fewer symbols, and to nothing worse.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::io;
 use common::{LIBRARY, Scratch, pattern};
 use tllmprof_symbols::{Error, Image, LIMIT, Nearest, Source, reach};
 
-/// A file in memory that stores the size of the largest read.
+/// A file in memory that notes the size of the largest read.
 struct Watched<'a> {
     bytes: &'a [u8],
     most: Cell<usize>,
@@ -26,14 +26,14 @@ impl Source for Watched<'_> {
     }
 }
 
-/// Uses a file in every way.
+/// Calls every function of the crate on a file. Returns false if the file is rejected.
 fn use_all(bytes: &[u8]) -> bool {
     let source = Watched {
         bytes,
         most: Cell::new(0),
     };
     let image = Image::read(&source);
-    // 4 KB at most are read without a look at the length of the file.
+    // Larger reads than 4 KB must not exceed the length of the file.
     assert!(source.most.get() <= bytes.len().max(4096));
     let Ok(image) = image else {
         return false;
@@ -55,7 +55,8 @@ fn fixture() -> Vec<u8> {
     fs::read(scratch.compile("lib.so", LIBRARY, &flags)).unwrap()
 }
 
-/// Returns a pseudo-random number (xorshift64): the damage is the same in each run.
+/// Returns a pseudo-random number (xorshift64). The sequence is the same in each run, and so is the
+/// damage.
 fn random(state: &mut u64) -> usize {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -71,7 +72,7 @@ fn files_cut_off() {
     for length in (0..256).chain((256..bytes.len()).step_by(211)) {
         refused += usize::from(!use_all(&bytes[..length]));
     }
-    // Section headers lie at the end.
+    // The section headers are at the end of the file, so most cut files are rejected.
     assert!(refused > bytes.len() / 211 / 2, "{refused}");
     assert!(matches!(Image::read(&bytes[..3]), Err(Error::NotElf)));
     assert!(matches!(
@@ -89,7 +90,8 @@ fn files_with_wrong_bytes() {
     for round in 0..600 {
         let mut damaged = bytes.clone();
         for _ in 0..=random(&mut state) % 8 {
-            // Half of the damage is in the most sensitive places: headers, section headers.
+            // Half of the damage is in the sensitive parts: the headers at the start, and the
+            // section headers.
             let at = match round % 4 {
                 0 => random(&mut state) % 0x240,
                 1 => sections + random(&mut state) % (bytes.len() - sections),

@@ -1,4 +1,4 @@
-//! Stripped files and the files that their symbols were moved to.
+//! Tests of stripped files, whose symbols are in separate debug files.
 
 mod common;
 
@@ -10,7 +10,7 @@ use tllmprof_symbols::{Image, Reach, reach};
 
 const HIDDEN: &str = "^ns::.anonymous namespace.::hidden";
 
-/// Makes a stripped library, and its symbols in `lib.debug`.
+/// Creates a stripped library `lib.so`, and a file `lib.debug` with its symbols.
 fn stripped(scratch: &Scratch, arguments: &[&str]) {
     let flags = [&["-shared", "-fPIC", "-O1"], arguments].concat();
     scratch.compile("lib.so", LIBRARY, &flags);
@@ -46,12 +46,12 @@ fn by_build_id() {
     let hidden = &found.functions[0];
     assert!(hidden.sources.debug && !hidden.sources.dynamic && hidden.size > 0);
     assert_eq!(reach(hidden, &image), Reach::Entry);
-    // A function in both tables is one function.
+    // A function that is in both symbol tables is returned once.
     let decode = image.matching(&common::pattern("^llama_decode$"), 64);
     assert_eq!(decode.functions.len(), 1);
     assert!(decode.functions[0].sources.debug && decode.functions[0].sources.dynamic);
 
-    // The library of another build.
+    // A debug file of another build is not used.
     scratch.compile(
         "lib.so",
         "int other() { return 1; }",
@@ -85,7 +85,7 @@ fn by_debug_link() {
         assert_eq!(image.debug_file.as_deref(), Some(&*place));
         assert_eq!(matching(&image, HIDDEN).len(), 1);
 
-        // The checksum is that of another file.
+        // A debug file with the wrong checksum is not used.
         let mut bytes = fs::read(&place).unwrap();
         bytes.push(0);
         fs::write(&place, bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of matching, and a check that skipping names without demangling loses none.
+//! Tests of matching. One test checks that names skipped without demangling never match.
 
 mod common;
 #[path = "../../../tests/common/skipped.rs"]
@@ -44,7 +44,7 @@ fn names_mangled_and_demangled() {
     ] {
         assert_eq!(matching(&image, regex), expected, "{regex}");
     }
-    // Constructors with one address are one function with two names.
+    // Two constructors with the same address are one function with two names.
     let found = image.matching(&pattern(r"^ns::Class<int>::Class\("), 64);
     assert_eq!(found.functions.len(), 1, "{found:?}");
     assert_eq!(found.functions[0].names.len(), 2);
@@ -172,7 +172,7 @@ fn no_match_is_skipped() {
         usize::try_from(state >> 1).unwrap() % below
     };
     for image in &images {
-        // All names of each function.
+        // For each function, all its names, mangled and demangled.
         let called: Vec<Vec<String>> = image
             .functions()
             .iter()
@@ -186,7 +186,7 @@ fn no_match_is_skipped() {
             })
             .collect();
         for round in 0..40 {
-            // A piece of some function's name, so that it matches that function at least.
+            // Use a piece of some function's name, so that at least this function matches.
             let text = called[random(called.len())].last().unwrap();
             let start = random(text.len());
             let piece = &text[start..(start + 1 + random(24)).min(text.len())];
@@ -207,7 +207,8 @@ fn no_match_is_skipped() {
             let wanted = called.iter().filter(|texts| texts.iter().any(holds));
             let wanted: Vec<_> = wanted.map(|texts| &texts[0]).collect();
             assert!(!wanted.is_empty(), "{regex}");
-            // With the return type of a template it may match more.
+            // `found` may contain more names, because a pattern may match the return type of a
+            // template.
             let lost: Vec<_> = wanted
                 .iter()
                 .filter(|name| !found.contains(**name))

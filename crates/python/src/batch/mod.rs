@@ -1,7 +1,9 @@
-//! Reads the batch of an engine's step from the arguments of the step's function.
+//! Reads the batch (requests and tokens) of an engine's step from the arguments of the step's
+//! function.
 //!
-//! [`plain`] decides what may be read without running code of the program. [`reading`] evaluates the formulas
-//! of the engine's row. The thread has the GIL and is about to run the function.
+//! [`plain`] reads objects without running code of the program. [`reading`] evaluates the formulas
+//! that the engine's table row gives. All of this happens while the calling thread holds the GIL
+//! and is about to run the function.
 
 mod plain;
 mod reading;
@@ -22,37 +24,37 @@ use crate::place::Place;
 use plain::Refused;
 use reading::Reading;
 
-/// Returns an argument of the call that begins.
+/// A function that returns an argument of the call that begins.
 pub type Arguments<'a, 'py> = &'a dyn Fn(&Place) -> Option<Object<'py>>;
 
-/// Number of consecutive steps that may fail to be read. After that, no more are tried.
+/// The most consecutive steps whose batch cannot be read. After that number, no more are tried.
 const MAX_FAILURES: usize = 64;
 
-/// Reads the batches from the arguments of a step's function.
+/// Reads batches from the arguments of a step's function.
 pub struct BatchReader {
     function: &'static PyFunction,
     is_given: bool,
     ways: Vec<Way>,
-    /// The index of the way that worked last.
+    /// The index in `ways` of the formulas that worked last.
     works: AtomicUsize,
-    /// Number of consecutive steps that could not be read.
+    /// Number of consecutive steps whose batch could not be read.
     failed: AtomicUsize,
 }
 
-/// The formulas for some versions of the engine.
+/// The formulas that fit some versions of an engine, ready for use.
 pub struct Way {
     formulas: Formulas<3>,
-    /// The attribute names in the formulas.
+    /// The attribute names that the formulas use.
     names: Vec<AttributeName>,
-    /// The name `__get__`.
+    /// The name `__get__`, for finding out if an attribute is computed.
     get: AttributeName,
-    /// The positions of the arguments.
+    /// The locations of the formulas' arguments in the function's frame.
     arguments: Vec<Place>,
-    /// The layout of whole numbers in lists, if it is known.
+    /// The memory layout of ints in lists, if it is known.
     ints: Option<Ints>,
 }
 
-/// The reason why a batch was not read, and the last attribute that was looked up.
+/// The reason why a batch was not read, and the attribute that was looked up last.
 struct ReadFailure<'a> {
     refused: Refused,
     at: Option<&'a str>,
@@ -69,7 +71,8 @@ impl fmt::Display for ReadFailure<'_> {
 }
 
 impl BatchReader {
-    /// Returns a reader for the function with this code, or `None` if its arguments are not known.
+    /// Returns a reader for the function with this code object, or `None` if no formulas fit the
+    /// function's arguments.
     #[cold]
     pub fn new(
         py: Python<'_>,
@@ -80,7 +83,8 @@ impl BatchReader {
         let settings = activity::settings()?;
         let given = settings.batch.as_ref();
         let given = given.filter(|batch| batch.function == *function);
-        // An iteration of several calls has several batches.
+        // With `every`, an iteration consists of several calls and so has several batches, which
+        // are not recorded.
         if matches!(&settings.step, Step::Python { function: step, every } if *every > 1 && step == function)
         {
             return None;
@@ -110,7 +114,8 @@ impl BatchReader {
         })
     }
 
-    /// Returns true if the user has named the function. Its calls need not be steps then.
+    /// Returns true if the user named the function in `TLLMPROF_BATCH`. Then its calls need not be
+    /// steps.
     pub const fn is_given(&self) -> bool {
         self.is_given
     }
@@ -132,7 +137,7 @@ impl BatchReader {
                     self.failed.store(0, Ordering::Relaxed);
                     return Some(batch);
                 }
-                // Report the error of the way that worked before.
+                // Report the error of the formulas that worked last, which are tried first.
                 Err(refused) => failure = failure.or(Some(refused)),
             }
         }
@@ -147,7 +152,7 @@ impl BatchReader {
         None
     }
 
-    /// Releases its references. The thread is in the references' interpreter.
+    /// Releases the reader's Python references. The calling thread must be in their interpreter.
     #[cold]
     pub fn release(&self, py: Python<'_>) {
         for way in &self.ways {
@@ -166,7 +171,7 @@ impl BatchReader {
 }
 
 impl Way {
-    /// Returns `None` if there is no memory.
+    /// Prepares the formulas for a function. Returns `None` if Python is out of memory.
     ///
     /// # Errors
     /// Returns the name of an argument that the function does not have.

@@ -1,20 +1,20 @@
-//! Reads the program's objects without running any of its code: plain attributes of an object or of its
-//! class, slots, elements of lists, tuples and dictionaries, whole numbers and texts.
+//! Reads objects of the program without running any of its code: plain attributes of an object or
+//! of its class, slots, elements of lists, tuples and dictionaries, integers and texts.
 //!
-//! Properties and other computed attributes are not read, and a class's `__getattr__` is not called. The only
-//! computed attribute that is read is the shape of a `torch.Tensor`: compiled code computes it, and it is
-//! known without the GPU. It is not read while a torch function mode is active, as the mode's code would run.
+//! Properties and other computed attributes are not read, and no `__getattr__` is called. The only
+//! exception is the shape of a `torch.Tensor`. C++ code computes it, without waiting for the GPU.
+//! It is not read while a torch function mode is active, because code of the mode would run.
 
 use crate::object::{AttributeName, Ints, Object};
 
-/// The reason why something was not read.
+/// The reason why a value was not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
     NoArgument,
     NoAttribute,
     Computed,
     NoItem,
-    /// Another type was required.
+    /// `NoList` and the next three: the object has another type than the formula requires.
     NoList,
     NoDictionary,
     NoNumber,
@@ -40,10 +40,10 @@ impl Refused {
     }
 }
 
-/// Limit for the elements that are read in a batch.
+/// The most elements that are read for one batch.
 pub const MAX_ELEMENTS: usize = 4096;
 
-/// Reads `object.name`. `text` is that name, `get` is `__get__`.
+/// Reads `object.name`. `text` is the same name as a Rust text, and `get` is the name `__get__`.
 #[inline(never)]
 pub fn attribute<'py>(
     object: &Object<'py>,
@@ -70,8 +70,8 @@ fn is_tensor(object: &Object<'_>) -> bool {
     tensor().is_some_and(|tensor| tensor.raw() == object.kind())
 }
 
-/// Returns true if a `TorchFunctionMode` of the program may be active: its code runs whenever an attribute of
-/// a tensor is read.
+/// Returns true if a `TorchFunctionMode` of the program may be active. Its code would run at each
+/// access to an attribute of a tensor.
 #[cold]
 fn has_modes(object: &Object<'_>) -> bool {
     let modes = || {
@@ -84,7 +84,7 @@ fn has_modes(object: &Object<'_>) -> bool {
     modes() != Some(0)
 }
 
-/// A list or tuple whose type was checked once.
+/// A list or tuple. Its type is checked once, when this value is created.
 pub struct Elements<'py> {
     object: Object<'py>,
     kind: ContainerKind,
@@ -109,7 +109,7 @@ impl<'py> Elements<'py> {
         Self { object, kind }
     }
 
-    /// Returns `object[index]` of a list or tuple.
+    /// Returns the element `object[index]`.
     pub fn at(&self, index: isize) -> Result<Object<'py>, Refused> {
         let found = match self.kind {
             ContainerKind::List => self.object.at(index),
@@ -119,7 +119,7 @@ impl<'py> Elements<'py> {
         found.ok_or(Refused::NoItem)
     }
 
-    /// Returns the first index from `from` on that may hold a 0, or `to` if there is none before it.
+    /// Returns the first index in `from..to` whose element may be 0, or `to` if there is none.
     pub fn skip_others(&self, from: isize, to: isize, ints: &Ints) -> isize {
         match self.kind {
             ContainerKind::List => ints
@@ -130,19 +130,19 @@ impl<'py> Elements<'py> {
     }
 }
 
-/// Returns `object[key]` of a dictionary.
+/// Returns `object[key]` for a dictionary, with a str or an int as key.
 #[inline(never)]
 pub fn item<'py>(object: &Object<'py>, key: &Object<'py>) -> Result<Object<'py>, Refused> {
     let types = &object.py().api.types;
     let kind = key.kind();
-    // Other types of keys may run code of the program to compare.
+    // A comparison with a key of another type could run code of the program.
     if object.kind() != types.dict || kind != types.text && kind != types.integer {
         return Err(Refused::NoDictionary);
     }
     object.find(key).ok_or(Refused::NoItem)
 }
 
-/// Returns `len(object)` of a list, tuple, dictionary or set; 0 for None.
+/// Returns `len(object)` for a list, tuple, dictionary or set, and 0 for None.
 #[inline(never)]
 pub fn length(object: &Object<'_>) -> Result<isize, Refused> {
     let types = &object.py().api.types;
@@ -156,7 +156,7 @@ pub fn length(object: &Object<'_>) -> Result<isize, Refused> {
     Ok(object.py().c().size(object))
 }
 
-/// Returns the value of a whole number, including enums and bools.
+/// Returns the value of an integer, which may be an enum or a bool.
 #[inline(never)]
 pub fn number(object: &Object<'_>) -> Result<i64, Refused> {
     if object.kind() != object.py().api.types.integer && !object.is_integer() {

@@ -1,4 +1,4 @@
-//! Evaluates a formula.
+//! Evaluates the formulas of a batch.
 
 use tllmprof_config::Comparison;
 use tllmprof_config::formula::{ARGUMENTS, Node, SumExpression, VARIABLES};
@@ -7,15 +7,15 @@ use super::Way;
 use super::plain::{self, Elements, MAX_ELEMENTS, Refused};
 use crate::object::{Ints, Object, Python};
 
-/// A batch that is being read.
+/// The state of reading one batch.
 pub struct Reading<'a, 'py> {
     py: Python<'py>,
     way: &'a Way,
     arguments: [Option<Object<'py>>; ARGUMENTS],
     variables: [Option<Object<'py>>; VARIABLES],
-    /// Number of elements that may still be read.
+    /// Number of elements that may still be read ([`MAX_ELEMENTS`]).
     left: usize,
-    /// The last attribute that was looked up.
+    /// The index in `way.names` of the attribute that was looked up last.
     name: usize,
 }
 
@@ -35,12 +35,12 @@ impl<'a, 'py> Reading<'a, 'py> {
         }
     }
 
-    /// Returns the last attribute that was looked up.
+    /// Returns the name of the attribute that was looked up last.
     pub fn at(&self) -> Option<&'a str> {
         self.text(self.name)
     }
 
-    /// Evaluates a formula to a whole number.
+    /// Evaluates a formula whose value is an integer.
     pub fn number(&mut self, node: &Node) -> Result<i64, Refused> {
         Ok(match node {
             Node::Number(number) => *number,
@@ -78,7 +78,7 @@ impl<'a, 'py> Reading<'a, 'py> {
         })
     }
 
-    /// Evaluates a formula to an object.
+    /// Evaluates a formula whose value is an object.
     fn object(&mut self, node: &Node) -> Result<Object<'py>, Refused> {
         match node {
             Node::Text(name) => self.way.names[*name].get(self.py).ok_or(Refused::NoItem),
@@ -166,13 +166,13 @@ impl<'a, 'py> Reading<'a, 'py> {
     }
 }
 
-/// A sum's test that compares the elements of one of its lists with a number. Most elements fail it, and then
-/// cost no more than this.
+/// A fast form of a sum's condition that compares each element of a list with a number. Most
+/// elements fail the condition, so this keeps their cost low.
 struct Quick<'a, 'py> {
     list: &'a Elements<'py>,
     comparison: Comparison,
     number: i64,
-    /// The layout of whole numbers, if the test looks for zeros.
+    /// The memory layout of ints, if the condition compares with zero.
     zeros: Option<&'a Ints>,
 }
 
@@ -198,7 +198,8 @@ impl<'a, 'py> Quick<'a, 'py> {
         })
     }
 
-    /// Returns the first index from `from` on for which the test holds, or `to` if there is none before it.
+    /// Returns the first index in `from..to` for which the condition holds, or `to` if there is
+    /// none.
     fn first(&self, from: isize, to: isize) -> Result<isize, Refused> {
         let mut index = from;
         loop {

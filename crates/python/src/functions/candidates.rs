@@ -1,4 +1,5 @@
-//! Recognises the code of requested functions, at their first calls where their names alone do not show it.
+//! Recognises the code objects of requested functions. Where the name is not proof enough, the
+//! first call decides.
 
 use std::ffi::CString;
 use std::sync::atomic::Ordering;
@@ -11,8 +12,9 @@ use crate::object::{Object, Python};
 use crate::spans::Mark;
 use tllmprof_platform::log;
 
-/// Handles the first call of the function that `code` belongs to. Returns true if it is a requested function
-/// that was missing. `globals` returns the names of its module, `first` the first argument of the call.
+/// Handles the first call of the function that `code` belongs to. Returns true if this is a
+/// requested function that had not been found. `globals` returns the function's global names, and
+/// `first` the first argument of the call.
 pub fn meets<'py>(
     py: Python<'py>,
     code: &Object<'py>,
@@ -37,7 +39,8 @@ pub fn meets<'py>(
     is_one
 }
 
-/// Returns the qualified name of code, or its plain name if the version has no qualified names.
+/// Returns the qualified name of a code object, or its plain name if the version has no qualified
+/// names.
 pub fn name_of<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
     let has_whole = py.api.version.has_qualified_names();
     code.attr(if has_whole {
@@ -47,14 +50,14 @@ pub fn name_of<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> 
     })
 }
 
-/// Returns true if the target may have this result of [`name_of`].
+/// Returns true if `name`, a result of [`name_of`], may be that of the target's function.
 pub fn is_called(py: Python<'_>, target: &Target, name: &str) -> bool {
     let asked = target.function.asked.qualname.as_str();
     let is_last = || asked.rsplit('.').next() == Some(name);
     asked == name || !py.api.version.has_qualified_names() && is_last()
 }
 
-/// Returns `Some` if code with the function's name is the requested function.
+/// Returns `Some(())` if a code object with the target's name is the requested function's code.
 fn is_function_of<'py>(
     py: Python<'py>,
     code: &Object<'py>,
@@ -70,8 +73,8 @@ fn is_function_of<'py>(
     (is_its && (has_whole || is_named(code, &globals, first, target))).then_some(())
 }
 
-/// Returns true if code of which only the plain name is known is the function's: its module, or the class of
-/// its first argument, has it under the requested name.
+/// Returns true if a code object with only a plain name is the requested function's. This is so if
+/// its module, or the class of the call's first argument, has this code under the requested name.
 fn is_named<'py>(
     code: &Object<'py>,
     globals: &Object<'py>,
@@ -91,7 +94,7 @@ fn is_named<'py>(
     if let Some(root) = root {
         each_below(root, &parts[1..], &mut compare);
     } else if parts.len() == 1 {
-        return true; // a function by value, whose globals hold only the names that it uses
+        return true; // pickled by value: its globals may lack its own name
     } else if let Some(first) = first(code) {
         let class = if first.is_class() {
             Some(first)
@@ -110,8 +113,9 @@ fn is_named<'py>(
     is_it
 }
 
-/// Returns true if the first call of a candidate shows that it is the requested function's code: by the name
-/// of its module and, if the code has no qualified name, by that of `first`, the call's first argument.
+/// Returns true if the first call of a candidate shows that its code is the requested function's.
+/// The name of the code's module decides. If the code has no qualified name, the first argument of
+/// the call (`first`) decides, too.
 pub fn confirms<'py>(
     py: Python<'py>,
     mark: &Mark,
@@ -137,14 +141,15 @@ pub fn confirms<'py>(
     confirmed().is_some()
 }
 
-/// Marks the code object of a requested function, so that its calls are seen. Returns true if that succeeded.
+/// Marks the code object of a requested function, so that its calls are reported. Returns true on
+/// success.
 pub fn is_code(
     py: Python<'_>,
     code: &Object<'_>,
     target: &'static Target,
     mut found: Found,
 ) -> bool {
-    // It was marked before its first call.
+    // The code object was marked as a candidate before its first call, so no call was missed.
     if let Some(mark) = marked::find(code.addr()).filter(|mark| mark.is_candidate()) {
         mark.confirm();
         found = Found::InTime;

@@ -1,11 +1,12 @@
-//! Code objects, and the functions that are written in them.
+//! Code objects, and the code objects of functions nested in them.
 
 use crate::object::Object;
 
-/// The flag of a function's code object. Modules and class bodies do not have it.
+/// The flag `CO_OPTIMIZED`. Code objects of functions have it; those of modules and class bodies do
+/// not.
 const CO_OPTIMIZED: i64 = 1;
 
-/// Calls `act` for each code object directly in `code`, with its name.
+/// Calls `act` for each code object that is directly inside `code`, with its name.
 pub fn each_inner<'py>(code: &Object<'py>, act: &mut impl FnMut(&Object<'py>, &str)) {
     let kind = code.kind();
     let Some(constants) = code.attr(c"co_consts") else {
@@ -20,7 +21,7 @@ pub fn each_inner<'py>(code: &Object<'py>, act: &mut impl FnMut(&Object<'py>, &s
     }
 }
 
-/// Returns true if the code is a function's.
+/// Returns true if the code object belongs to a function.
 pub fn is_function(code: &Object<'_>) -> bool {
     let flags = code.attr(c"co_flags").and_then(|flags| flags.as_int());
     flags.is_some_and(|flags| flags & CO_OPTIMIZED != 0)

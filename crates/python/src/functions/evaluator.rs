@@ -1,8 +1,9 @@
-//! CPython 3.8 to 3.11: a frame evaluator (PEP 523), while a function is marked or searched for.
+//! Follows calls in CPython 3.8 to 3.11 with a frame evaluator (PEP 523). It is installed only
+//! while a function is marked or searched for.
 //!
-//! It replaces only CPython's own evaluator, never another tool's: a tool such as torch's dynamo stores the
-//! evaluator that it finds and calls it, and two that store each other would call each other forever. So our
-//! evaluator always calls CPython's own.
+//! The evaluator replaces only CPython's own, never another tool's. A tool such as torch's dynamo
+//! stores the evaluator that it finds, and calls it. If two evaluators did that with each other,
+//! they would call each other forever. Ours therefore always calls CPython's own.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -27,7 +28,7 @@ use tllmprof_platform::panics::contained;
 use tllmprof_sync::Lock;
 use tllmprof_sync::hash::spread;
 
-/// `_PyFrameEvalFunction` in 3.8.
+/// The type of an evaluator in 3.8 (`_PyFrameEvalFunction`).
 type EvaluateOld = unsafe extern "C-unwind" fn(Raw, c_int) -> Raw;
 
 lifecycle::global! {
@@ -35,29 +36,30 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static EVALUATE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// True if another tool's evaluator was in place when ours was to be installed.
+    /// True if our frame evaluator could not be installed because another tool's was in place.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static IS_MISSING: AtomicBool = AtomicBool::new(false);
-    /// True while functions are searched for by their first calls.
+    /// True while the first call of each function is examined to find requested functions.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_SEARCHING: AtomicBool = AtomicBool::new(false);
-    /// Addresses of code objects that are not wanted, each encoded by [`seen_as`].
+    /// Code objects that are known not to be requested, each encoded by [`seen_as`].
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     #[together(tables)]
     static SEEN: [AtomicUsize; SEEN_SLOTS] = [const { AtomicUsize::new(0) }; SEEN_SLOTS];
-    /// A counter that changes when code objects may have been made, as they may have the addresses of earlier
-    /// ones.
+    /// A counter that increases whenever new code objects may exist. They may have the addresses of
+    /// earlier ones, so entries of [`SEEN`] from before are no longer valid.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static ERA: AtomicUsize = AtomicUsize::new(1);
-    /// 1 plus the number of calls seen when another tool's evaluator replaced ours; 0 if none has.
+    /// 1 plus the number of calls that had been recorded when another tool's evaluator replaced
+    /// ours. 0 if none has.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static TAKEN: AtomicU64 = AtomicU64::new(0);
-    /// The evaluator of torch's compiler, once it was seen.
+    /// The evaluator of torch's compiler, once it has been recognised.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static TORCHS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -66,14 +68,15 @@ const SEEN_SLOTS: usize = 4096;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The address ranges, in order, of modules whose slot for setting an evaluator is redirected to us, or
-    /// that have no such slot.
+    /// The modules for which [`follow_setters`] has nothing more to do, as sorted address ranges.
+    /// Either their GOT slot for setting an evaluator leads to us, or they have no such slot.
     #[fork(free)]
     #[restart(reset)]
     static LED: Lock<Vec<(usize, usize)>> = Lock::new(Vec::new());
 }
 
-/// Makes the interpreter evaluate marked calls through us. Returns `None` if that is not possible.
+/// Makes the interpreter evaluate frames through our evaluator. Returns `None` if that is not
+/// possible.
 pub fn install(py: Python<'_>) -> Option<()> {
     EVALUATE.store(py.api.evaluate?.as_ptr(), Ordering::Release);
     put(py)?;
@@ -83,13 +86,13 @@ pub fn install(py: Python<'_>) -> Option<()> {
     })
 }
 
-/// Reports the first call of each function to [`candidates::meets`].
+/// Starts a search: the first call of each function is reported to [`candidates::meets`].
 pub fn search(py: Python<'_>) -> Option<()> {
     IS_SEARCHING.store(true, Ordering::Relaxed);
     install(py)
 }
 
-/// Ends [`search`].
+/// Ends the search that [`search`] started.
 pub fn end_search(py: Python<'_>) {
     if IS_SEARCHING.swap(false, Ordering::Relaxed) {
         if marked::is_empty() {
@@ -100,7 +103,7 @@ pub fn end_search(py: Python<'_>) {
     }
 }
 
-/// Notes that code objects may have been made.
+/// Notes that new code objects may exist.
 pub fn code_is_made() {
     if IS_SEARCHING.load(Ordering::Relaxed) {
         ERA.fetch_add(1, Ordering::Relaxed);
@@ -112,7 +115,8 @@ pub fn is_searching() -> bool {
     IS_SEARCHING.load(Ordering::Relaxed)
 }
 
-/// Notes if another tool's evaluator has replaced ours, in a version that does not report this.
+/// Reports trouble if another tool's evaluator has replaced ours in 3.8, where setters cannot be
+/// followed.
 pub fn check(py: Python<'_>) {
     let is_kept = EVALUATE.load(Ordering::Relaxed).is_null() || marked::is_empty();
     if !is_kept
@@ -124,14 +128,14 @@ pub fn check(py: Python<'_>) {
     }
 }
 
-/// Installs the evaluator if another tool's was in place before and is gone now.
+/// Installs our evaluator if another tool's prevented that before and is gone now.
 pub fn put_again(py: Python<'_>) {
     if IS_MISSING.load(Ordering::Relaxed) {
         let _ = put(py);
     }
 }
 
-/// Returns `None` if the interpreter accepts none.
+/// Installs our evaluator. Returns `None` if another tool's is in place.
 fn put(py: Python<'_>) -> Option<()> {
     if late::is_off() {
         return Some(());
@@ -147,11 +151,11 @@ fn put(py: Python<'_>) -> Option<()> {
     Some(())
 }
 
-/// Limit for the wait for another thread that follows setters.
+/// The longest wait for another thread that is in [`follow_setters`].
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 const SETTER: &CStr = c"_PyInterpreterState_SetEvalFrameFunc";
 
-/// Redirects other modules' calls that set an evaluator to us, from 3.9 to 3.11.
+/// Patches other modules' GOT slots for the function that sets an evaluator, in 3.9 to 3.11.
 pub fn follow_setters(python: &Attached) {
     let version = python.api.version;
     if version.has_monitoring() || !version.has_evaluator_functions() {
@@ -171,7 +175,8 @@ pub fn follow_setters(python: &Attached) {
                     |_, _| Some(sets as *const () as usize),
                 )
             };
-            // A module that is still being loaded is handled when the modules have changed again.
+            // A module that is still being loaded is not added. It is handled when the list of
+            // modules changes again.
             if led.binary_search(&place).is_ok() || stand_in().is_some() {
                 now.push(place);
             }
@@ -184,7 +189,7 @@ pub fn follow_setters(python: &Attached) {
 /// Replaces `_PyInterpreterState_SetEvalFrameFunc` for other modules, from 3.9 to 3.11.
 ///
 /// # Safety
-/// It is called with that function's arguments.
+/// The arguments are valid for `_PyInterpreterState_SetEvalFrameFunc`.
 unsafe extern "C" fn sets(interpreter: *mut c_void, evaluator: *mut c_void) {
     let Some(api) = api() else { return };
     let Some((get, set)) = api.evaluator.zip(api.set_evaluator) else {
@@ -192,17 +197,18 @@ unsafe extern "C" fn sets(interpreter: *mut c_void, evaluator: *mut c_void) {
     };
     let errno = SavedErrno::new();
     let evaluator = contained(evaluator, || {
-        // SAFETY: the caller has the GIL and an interpreter.
+        // SAFETY: the caller holds the GIL, and `interpreter` is alive.
         let there = unsafe { get(interpreter) };
         instead(api, there, evaluator)
     });
     drop(errno);
-    // SAFETY: this is the caller's own call; our evaluator takes the arguments of Python's own.
+    // SAFETY: the arguments are the caller's. If our evaluator takes the place of Python's, it has
+    // the same type.
     unsafe { set(interpreter, evaluator) };
 }
 
-/// Returns the evaluator to set instead of `evaluator` while `there` is installed: ours instead of Python's
-/// own, which ours calls.
+/// Returns the evaluator to set when a tool sets `evaluator` while `there` is installed. If the
+/// tool restores Python's own, the result is our evaluator, which calls Python's own.
 fn instead(api: &Api, there: *mut c_void, evaluator: *mut c_void) -> *mut c_void {
     let before = owner(api, there);
     match owner(api, evaluator) {
@@ -228,7 +234,8 @@ fn is_needed() -> bool {
     is_searching() || !marked::is_empty()
 }
 
-/// Handles that ours is installed again.
+/// Handles that our evaluator is installed again. Reports trouble if no call was recorded in the
+/// meantime.
 fn given_back() {
     let taken = TAKEN.swap(0, Ordering::Relaxed);
     if taken == targets::calls() + 1 {
@@ -236,12 +243,13 @@ fn given_back() {
     }
 }
 
-/// Notes if another tool's evaluator is still installed instead of ours, and no call has been seen since.
+/// Reports trouble if another tool's evaluator is still installed instead of ours, and no call was
+/// recorded since.
 pub fn ends() {
     given_back();
 }
 
-/// Returns true if an evaluator is torch's, which calls the evaluator that it found.
+/// Returns true if an evaluator is torch's. It calls the evaluator that was installed before it.
 fn passes_on(evaluator: *mut c_void) -> bool {
     if TORCHS.load(Ordering::Relaxed) == evaluator {
         return true;
@@ -254,7 +262,7 @@ fn passes_on(evaluator: *mut c_void) -> bool {
     is_torchs
 }
 
-/// The owner of the installed evaluator.
+/// The owner of an evaluator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Owner {
     Python,
@@ -277,7 +285,7 @@ fn owner(api: &Api, there: *mut c_void) -> Owner {
     Owner::identify(there, EVALUATE.load(Ordering::Relaxed), ours)
 }
 
-/// Uninstalls the evaluator.
+/// Uninstalls our evaluator.
 pub fn take_away(py: Python<'_>) {
     IS_MISSING.store(false, Ordering::Relaxed);
     if let Some(place) = EvaluatorSlot::find(py)
@@ -287,7 +295,7 @@ pub fn take_away(py: Python<'_>) {
     }
 }
 
-/// Returns true if the evaluator is installed.
+/// Returns true if our evaluator is installed.
 pub fn is_there(py: Python<'_>) -> bool {
     EvaluatorSlot::find(py).is_some_and(|place| owner(py.api, place.get()) == Owner::Us)
 }
@@ -297,7 +305,8 @@ fn ours(api: &Api) -> *mut c_void {
     if is_searching() { searching } else { plain }
 }
 
-/// Returns the evaluators for a version: without a search, and with one.
+/// Returns our evaluators for a version. The first is for normal use, the second for use during a
+/// search.
 fn both(version: Version) -> [*mut c_void; 2] {
     let old = |evaluate: EvaluateOld| (evaluate as *const ()).cast_mut().cast();
     let new = |evaluate: Evaluate| (evaluate as *const ()).cast_mut().cast();
@@ -311,10 +320,10 @@ fn both(version: Version) -> [*mut c_void; 2] {
     }
 }
 
-/// The location where an interpreter stores its evaluator.
+/// Access to an interpreter's current evaluator.
 enum EvaluatorSlot<'py> {
     Functions(Python<'py>),
-    /// The word itself, in 3.8.
+    /// The word that stores the evaluator in 3.8, which has no functions for it.
     Word(&'py AtomicPtr<c_void>),
 }
 
@@ -324,13 +333,14 @@ impl<'py> EvaluatorSlot<'py> {
             py.api.evaluator.and(py.api.set_evaluator)?;
             return Some(Self::Functions(py));
         }
-        /// Number of words of a `PyInterpreterState` to search; it has more.
+        /// Number of words of a `PyInterpreterState` that are searched. The structure is larger.
         const WORDS: usize = 128;
         let [plain, searching] = both(py.api.version);
         let wanted = [EVALUATE.load(Ordering::Relaxed), plain, searching];
-        // SAFETY: the interpreter is the calling thread's and stays while the thread has the GIL. After the
-        // word that is searched for, it has 255 words for `co_extra_freefuncs`, so all of these words are
-        // inside it. They may change.
+        // SAFETY: the interpreter is the calling thread's, and lives while the thread holds the
+        // GIL. All of these words are inside the structure, because 255 words for
+        // `co_extra_freefuncs` follow the evaluator. The words may change during the search, so
+        // they are atomic.
         let words: &[AtomicPtr<c_void>] =
             unsafe { core::slice::from_raw_parts(py.c().interpreter().cast(), WORDS) };
         only(words, wanted).map(Self::Word)
@@ -360,7 +370,8 @@ impl<'py> EvaluatorSlot<'py> {
     }
 }
 
-/// Returns the only word with one of these values, or `None` if there is none or more than one.
+/// Returns the word that has one of these values. Returns `None` if no word has one, or more than
+/// one has.
 fn only(words: &[AtomicPtr<c_void>], wanted: [*mut c_void; 3]) -> Option<&AtomicPtr<c_void>> {
     let is_wanted = |word: &&AtomicPtr<c_void>| wanted.contains(&word.load(Ordering::Relaxed));
     let mut found = words.iter().filter(is_wanted);
@@ -368,30 +379,31 @@ fn only(words: &[AtomicPtr<c_void>], wanted: [*mut c_void; 3]) -> Option<&Atomic
     found.next().is_none().then_some(place)
 }
 
-/// Returns CPython's own evaluator, from 3.9 on.
+/// Returns CPython's own evaluator, in 3.9 or later.
 ///
 /// # Safety
 /// The version is not 3.8, and our evaluator is installed.
 #[inline]
 unsafe fn own() -> Evaluate {
-    // SAFETY: ours is installed only after CPython's own has been stored. That has this type in all versions
-    // but 3.8, which the caller excludes.
+    // SAFETY: CPython's own evaluator is stored before ours is installed. It has this type in all
+    // versions except 3.8, which the caller excludes.
     unsafe { core::mem::transmute::<*mut c_void, Evaluate>(EVALUATE.load(Ordering::Relaxed)) }
 }
 
-/// Encodes a code object that is not wanted. The upper 16 bits of addresses are zero.
+/// Encodes the address of a code object that is not requested, with the [`ERA`] in the upper 16
+/// bits, which are zero in addresses.
 const fn seen_as(code: usize, era: usize) -> usize {
     code ^ era << 48
 }
 
-/// Returns the mark of a frame's code object before the frame is evaluated. If functions are searched for
-/// (`SEARCHES`), an unmarked one is reported first and may become marked.
+/// Returns the mark of a frame's code object before the frame is evaluated. During a search
+/// (`SEARCHES`), an unmarked code object is examined first, and may become marked.
 ///
 /// # Safety
-/// The interpreter has passed `frame` to be evaluated.
+/// The interpreter has passed `frame` to an evaluator.
 #[inline]
 unsafe fn mark_of<const SEARCHES: bool>(frame: Raw) -> Option<&'static Mark> {
-    // SAFETY: the caller has such a frame.
+    // SAFETY: the caller promises that the interpreter has passed this frame.
     let code = unsafe { code_of(frame) };
     let mark = marked::find(code);
     if !SEARCHES || mark.is_some() {
@@ -403,15 +415,15 @@ unsafe fn mark_of<const SEARCHES: bool>(frame: Raw) -> Option<&'static Mark> {
         return None;
     }
     slot.store(seen, Ordering::Relaxed);
-    // SAFETY: the caller has such a frame.
+    // SAFETY: the caller promises that the interpreter has passed this frame.
     unsafe { meet(frame) };
     marked::find(code)
 }
 
-/// Reports a frame's code object that was seen for the first time.
+/// Examines the code object of a frame, at its first call.
 ///
 /// # Safety
-/// The interpreter has passed `frame` to be evaluated.
+/// The interpreter has passed `frame` to an evaluator.
 #[cold]
 #[inline(never)]
 unsafe fn meet(frame: Raw) {
@@ -419,7 +431,7 @@ unsafe fn meet(frame: Raw) {
     let act = |thread: &Thread, frame: &Frame<'_>| {
         is_wanted(thread) && thread.busily(|| frame.py().quietly(|py| is_met(py, frame)))
     };
-    // SAFETY: the caller has such a frame.
+    // SAFETY: the caller promises that the interpreter has passed this frame.
     unsafe { with_frame(frame, act) };
 }
 
@@ -430,27 +442,29 @@ fn is_met<'py>(py: Python<'py>, frame: &Frame<'py>) -> bool {
     })
 }
 
-/// Returns the first argument of the call that begins with the frame. `code` is the frame's code.
+/// Returns the first argument of the call that begins with this frame. `code` is the frame's code
+/// object.
 fn first_argument<'py>(frame: &Frame<'py>, code: &Object<'py>) -> Option<Object<'py>> {
     let place = place::Place::find(frame.py(), code, spans::yields(code)?, None)?;
     frame.argument(&place)
 }
 
-/// Evaluates a frame in 3.9 and 3.10. An unmarked frame is passed on by a jump, so it takes no extra stack.
+/// Evaluates a frame in 3.9 and 3.10. An unmarked frame is passed on with a jump, so it takes no
+/// extra stack.
 ///
-/// If the end of the interpreter or `pthread_exit` ends a thread during a call, the thread is unwound through
-/// here: there must be nothing to drop around the call.
+/// If the end of the interpreter or `pthread_exit` ends the thread during a call, the thread is
+/// unwound through this function. So no value that needs to be dropped may live across the call.
 ///
 /// # Safety
-/// It is called by the interpreter, from 3.9 on.
+/// Only the interpreter calls this function, in 3.9 or later.
 unsafe extern "C-unwind" fn evaluate<const SEARCHES: bool>(
     state: ThreadState,
     frame: Raw,
     throws: c_int,
 ) -> Raw {
-    // No panic: `follow` contains it.
-    // SAFETY: from 3.9 on, the interpreter calls this instead of its own evaluator, with that one's
-    // arguments, and a frame that it passes has a code object.
+    // No panic: `follow` catches panics.
+    // SAFETY: from 3.9 on, the interpreter calls this function in place of its own evaluator, with
+    // the same arguments. Each frame that it passes has a code object.
     unsafe {
         let next = own();
         match mark_of::<SEARCHES>(frame) {
@@ -460,17 +474,17 @@ unsafe extern "C-unwind" fn evaluate<const SEARCHES: bool>(
     }
 }
 
-/// Evaluates a frame as [`evaluate`] does, in 3.11.
+/// Evaluates a frame in 3.11, like [`evaluate`], but stops following calls if the stack gets short.
 ///
 /// # Safety
-/// It is called by the interpreter, in 3.11.
+/// Only the interpreter calls this function, in 3.11.
 unsafe extern "C-unwind" fn evaluate_in_3_11<const SEARCHES: bool>(
     state: ThreadState,
     frame: Raw,
     throws: c_int,
 ) -> Raw {
-    // No panic: `is_short` and the evaluators contain it.
-    // SAFETY: 3.11 calls this instead of its own evaluator, with that one's arguments.
+    // No panic: `is_short` and the evaluators catch panics.
+    // SAFETY: 3.11 calls this function in place of its own evaluator, with the same arguments.
     unsafe {
         if may_be_short() && is_short() {
             evaluate_without_us(state, frame, throws)
@@ -480,13 +494,15 @@ unsafe extern "C-unwind" fn evaluate_in_3_11<const SEARCHES: bool>(
     }
 }
 
-/// Returns true if the calling thread may have used up our part of its stack; [`is_short`] decides.
+/// Returns true if the calling thread may have used up the stack that the library allows itself.
+/// [`is_short`] makes the exact check.
 #[inline]
 fn may_be_short() -> bool {
     threads::known().is_none_or(|thread| thread.spans.may_be_short())
 }
 
-/// Returns true if the calling thread has used up our part of its stack (`spans::room`).
+/// Returns true if the calling thread has used up the stack that the library allows itself
+/// (`spans::room`).
 #[cold]
 #[inline(never)]
 fn is_short() -> bool {
@@ -495,10 +511,10 @@ fn is_short() -> bool {
     })
 }
 
-/// Evaluates a frame with our evaluator uninstalled, so the calls in it take no extra stack.
+/// Evaluates a frame while our evaluator is uninstalled, so that nested calls take no extra stack.
 ///
 /// # Safety
-/// It is called for the interpreter, in 3.11, with our evaluator installed.
+/// Called in 3.11, in place of the interpreter's own evaluator, while ours is installed.
 #[cold]
 #[inline(never)]
 unsafe extern "C-unwind" fn evaluate_without_us(
@@ -506,7 +522,7 @@ unsafe extern "C-unwind" fn evaluate_without_us(
     frame: Raw,
     throws: c_int,
 ) -> Raw {
-    // SAFETY: frames are evaluated with the GIL.
+    // SAFETY: the interpreter holds the GIL while it evaluates frames.
     let py = api().map(|api| unsafe { Python::assume(api) });
     contained((), || {
         Trouble::Deep.note();
@@ -514,7 +530,7 @@ unsafe extern "C-unwind" fn evaluate_without_us(
             take_away(py);
         }
     });
-    // SAFETY: 3.11 has passed these arguments to ours instead of its own evaluator.
+    // SAFETY: 3.11 passed these arguments to our evaluator, and its own takes the same ones.
     let result = unsafe { own()(state, frame, throws) };
     if let Some(py) = py {
         let _errno = SavedErrno::new();
@@ -523,18 +539,18 @@ unsafe extern "C-unwind" fn evaluate_without_us(
     result
 }
 
-/// Evaluates a frame as [`evaluate`] does, in 3.8.
+/// Evaluates a frame in 3.8, like [`evaluate`].
 ///
 /// # Safety
-/// It is called by the interpreter, in 3.8.
+/// Only the interpreter calls this function, in 3.8.
 unsafe extern "C-unwind" fn evaluate_in_3_8<const SEARCHES: bool>(
     frame: Raw,
     throws: c_int,
 ) -> Raw {
-    // No panic: `follow` contains it.
+    // No panic: `follow` catches panics.
     let next = EVALUATE.load(Ordering::Relaxed);
-    // SAFETY: ours is installed only after CPython's own has been stored, which has this type in 3.8; the
-    // interpreter calls this with its own arguments.
+    // SAFETY: CPython's own evaluator is stored before ours is installed, and has this type in 3.8.
+    // The arguments are those that the interpreter passed.
     unsafe {
         let next = core::mem::transmute::<*mut c_void, EvaluateOld>(next);
         match mark_of::<SEARCHES>(frame) {
@@ -544,10 +560,10 @@ unsafe extern "C-unwind" fn evaluate_in_3_8<const SEARCHES: bool>(
     }
 }
 
-/// Follows a call of the marked code object. `go_on` evaluates its frame.
+/// Records a call of the marked code object. `go_on` evaluates its frame.
 ///
 /// # Safety
-/// The interpreter has passed `frame` to be evaluated.
+/// The interpreter has passed `frame` to an evaluator.
 #[cold]
 #[inline(never)]
 unsafe fn follow(
@@ -556,13 +572,15 @@ unsafe fn follow(
     mark: &'static Mark,
     go_on: impl FnOnce() -> Raw,
 ) -> Raw {
-    // SAFETY: the interpreter has passed the frame to be evaluated, and waits for that to return.
+    // SAFETY: the interpreter has passed the frame to our evaluator, and waits for the evaluator to
+    // return.
     if !unsafe { with_frame(frame, |thread, frame| enters(thread, frame, throws, mark)) } {
         return go_on();
     }
     let result = go_on();
     let has_value = !result.is_null();
-    // SAFETY: the evaluated frame belongs to its caller, which frees it only after this returns.
+    // SAFETY: the frame's owner is the caller of this function, which frees the frame only after
+    // this function returns.
     unsafe {
         with_frame(frame, |thread, frame| {
             leaves(thread, frame, mark, has_value)
@@ -571,23 +589,25 @@ unsafe fn follow(
     result
 }
 
-/// Runs `act` for a frame, and returns its result; false if that is not possible.
+/// Runs `act` for a frame and returns its result. Returns false if the frame cannot be read.
 ///
 /// # Safety
-/// The interpreter has passed `frame` to be evaluated.
+/// The interpreter has passed `frame` to an evaluator.
 unsafe fn with_frame(frame: Raw, act: impl FnOnce(&Thread, &Frame<'_>) -> bool) -> bool {
     let _errno = SavedErrno::new();
     contained(false, || {
         let (Some(api), Some(thread)) = (api(), threads::current()) else {
             return false;
         };
-        // SAFETY: frames are evaluated with the GIL, and the interpreter has passed this one for that.
+        // SAFETY: the interpreter holds the GIL while it evaluates frames, and it has passed this
+        // frame to us.
         let frame = unsafe { Frame::new(Python::assume(api), frame) };
         frame.is_some_and(|frame| act(thread, &frame))
     })
 }
 
-/// Notes that a call begins or resumes. Returns false if it does neither.
+/// Records that a call begins or resumes. Returns false if the evaluation of this frame does
+/// neither.
 fn enters<'py>(thread: &Thread, frame: &Frame<'py>, throws: c_int, mark: &'static Mark) -> bool {
     let state = mark.yields.then(|| frame.state());
     let Some(goes_on) = goes_on(state, throws != 0) else {
@@ -613,19 +633,20 @@ fn enters<'py>(thread: &Thread, frame: &Frame<'py>, throws: c_int, mark: &'stati
     true
 }
 
-/// Returns true if a call resumes after a yield, false if it begins, and `None` if it does neither. `state`
-/// is that of a generator's frame.
+/// Returns true if a call resumes after a yield, and false if it begins. Returns `None` if it does
+/// neither. `state` is that of a generator's frame, and `None` for other functions.
 fn goes_on(state: Option<FrameState>, throws: bool) -> Option<bool> {
     match state.unwrap_or(FrameState::New) {
         FrameState::Makes => None,
-        // An exception thrown into a new generator ends it before it begins.
+        // If an exception is thrown into a new generator, the generator ends before its code
+        // begins.
         FrameState::New if throws => None,
         FrameState::New => Some(false),
         FrameState::Suspended => Some(true),
     }
 }
 
-/// Notes that a call has ended or yielded.
+/// Records that a call has ended or yielded.
 fn leaves(thread: &Thread, frame: &Frame<'_>, mark: &'static Mark, has_value: bool) -> bool {
     let has_yielded = has_value && mark.yields && frame.has_yielded();
     let py = frame.py();

@@ -1,6 +1,6 @@
-//! Frames as CPython 3.8 to 3.11 passes them to an evaluator: a row for each layout.
+//! The frames that CPython 3.8 to 3.11 passes to an evaluator, with one table row for each layout.
 //!
-//! The offsets are from CPython's headers. Calls of our own check them before they are used
+//! The offsets are from CPython's headers. Before they are used, test calls check them
 //! ([`super::trial`]).
 
 use crate::api::Raw;
@@ -9,25 +9,26 @@ use crate::object::Python;
 use crate::place::Place;
 use crate::version::Version;
 
-/// The offset of a frame's code object, in all versions.
+/// The offset of a frame's code object in bytes, in all versions.
 const CODE: isize = 32;
 
-/// The layout of a version's frames. Offsets are in bytes.
+/// The layout of a version's frames. All offsets are in bytes.
 pub struct Layout {
     last: Last,
     yielded: Yielded,
-    /// The offset of the names of the frame's module.
+    /// The offset of the dictionary of global names.
     globals: isize,
-    /// The offset of the variables.
+    /// The offset of the first local variable.
     variables: isize,
 }
 
 /// The field that shows whether a generator's frame has run before.
 enum Last {
-    /// `f_lasti`; it is -1 before.
+    /// `f_lasti`. It is -1 until the generator first runs.
     Index { at: isize },
-    /// `prev_instr`; it points to `instruction`, `RETURN_GENERATOR`, before. Once the generator is made, the
-    /// frame is inside it, and `owner` is `FRAME_OWNED_BY_GENERATOR`.
+    /// `prev_instr`. It points to `instruction`, which is `RETURN_GENERATOR`, until the generator
+    /// first runs. Once the generator exists, its frame lies inside it, and `owner` is
+    /// `FRAME_OWNED_BY_GENERATOR`.
     Instruction {
         at: isize,
         instruction: u8,
@@ -36,17 +37,19 @@ enum Last {
     },
 }
 
-/// The field that shows whether a generator's frame has yielded, after it was evaluated to a value.
+/// The field that shows whether a generator's frame has yielded or returned. It is read after an
+/// evaluation that had a value.
 enum Yielded {
-    /// `f_stacktop`; it is null except while the frame waits in a `yield`.
+    /// `f_stacktop`. It is null except while the frame waits in a `yield`.
     StackTop { at: isize },
-    /// `f_state`, or `gi_frame_state` before the frame; it is `FRAME_SUSPENDED`.
+    /// `f_state`, or `gi_frame_state`, which lies before the frame. Its value is `FRAME_SUSPENDED`
+    /// after a yield.
     State { at: isize, suspended: i8 },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameState {
-    /// The call of a generator function, which only makes the generator.
+    /// The call of a generator function, which only creates the generator.
     Makes,
     New,
     Suspended,
@@ -89,13 +92,13 @@ impl Layout {
         version.frames([&UNTIL_3_9, &IN_3_10, &IN_3_11])
     }
 
-    /// Returns the result of [`Frame::state`].
+    /// Returns the result of [`Frame::state`] for a frame of this layout.
     ///
     /// # Safety
     /// `frame` is a frame of this layout that is about to be evaluated.
     unsafe fn state(&self, frame: Raw) -> FrameState {
-        // SAFETY: a frame of this layout has these fields, and the instruction that it points to is in its
-        // code.
+        // SAFETY: a frame of this layout has these fields. The instruction that the frame points to
+        // is part of its code object.
         let is_new = unsafe {
             match self.last {
                 Last::Index { at: last } => at::<i32>(frame, last) == -1,
@@ -116,13 +119,13 @@ impl Layout {
         }
     }
 
-    /// Returns the result of [`Frame::has_yielded`].
+    /// Returns the result of [`Frame::has_yielded`] for a frame of this layout.
     ///
     /// # Safety
-    /// `frame` is a generator's frame of this layout that was evaluated.
+    /// `frame` is a generator's frame of this layout whose evaluation has ended.
     unsafe fn has_yielded(&self, frame: Raw) -> bool {
-        // SAFETY: a frame of this layout has the field. If it is before the frame, the frame is inside its
-        // generator, as it is once it has run.
+        // SAFETY: a frame of this layout has the field. A field at a negative offset belongs to the
+        // generator, and a frame that has run lies inside its generator.
         unsafe {
             match self.yielded {
                 Yielded::StackTop { at: top } => at::<usize>(frame, top) != 0,
@@ -134,37 +137,38 @@ impl Layout {
         }
     }
 
-    /// Returns variable `index` of a frame, borrowed, or null.
+    /// Returns the borrowed reference in a frame's variable `index`, or null.
     ///
     /// # Safety
-    /// `frame` is a frame of this layout whose code object has that many variables.
+    /// `frame` is a frame of this layout, and its code object has more than `index` variables.
     unsafe fn variable(&self, frame: Raw, index: usize) -> Raw {
         let offset = self.variables + (index * size_of::<Raw>()).cast_signed();
-        // SAFETY: a frame of this layout has its variables there, one after the other.
+        // SAFETY: the variables of a frame of this layout begin at this offset, one after the
+        // other.
         unsafe { at::<Raw>(frame, offset) }
     }
 }
 
-/// Returns the address of the code object of a frame that is to be evaluated.
+/// Returns the address of the code object of a frame.
 ///
 /// # Safety
-/// The interpreter has passed `frame` to be evaluated.
+/// The interpreter has passed `frame` to an evaluator.
 #[inline]
 pub unsafe fn code_of(frame: Raw) -> usize {
-    // SAFETY: every frame that the interpreter passes to be evaluated has its code object there, and the
-    // caller has such a frame.
+    // SAFETY: the caller promises that the interpreter has passed this frame, so its code object is
+    // at this offset.
     unsafe { at::<usize>(frame, CODE) }
 }
 
 /// # Safety
-/// There is a value of this type at this offset, in bytes, from `frame`.
+/// A value of type `T` lies `offset` bytes from `frame`.
 #[inline]
 const unsafe fn at<T: Copy>(frame: Raw, offset: isize) -> T {
-    // SAFETY: the caller has a frame with a value of that type there.
+    // SAFETY: the caller promises that a value of this type lies at this offset.
     unsafe { frame.byte_offset(offset).cast::<T>().read() }
 }
 
-/// The frame of a marked code object, which is about to be evaluated or was evaluated.
+/// A frame that the interpreter passed to our evaluator.
 pub struct Frame<'py> {
     py: Python<'py>,
     raw: Raw,
@@ -172,10 +176,10 @@ pub struct Frame<'py> {
 }
 
 impl<'py> Frame<'py> {
-    /// Returns `None` in a version whose frames are not known.
+    /// Wraps a frame. Returns `None` in a version whose frames have an unknown layout.
     ///
     /// # Safety
-    /// The interpreter has passed `raw` to be evaluated, and it lives as long as `'py`.
+    /// The interpreter has passed `raw` to an evaluator, and the frame lives as long as `'py`.
     pub unsafe fn new(py: Python<'py>, raw: Raw) -> Option<Self> {
         let layout = Layout::for_version(py.api.version)?;
         Some(Self { py, raw, layout })
@@ -185,22 +189,23 @@ impl<'py> Frame<'py> {
         self.py
     }
 
-    /// Returns the frame's address. No other frame has it while the call is open.
+    /// Returns the frame's address. No other frame has this address while the call has not ended.
     pub fn addr(&self) -> usize {
         self.raw.addr()
     }
 
-    /// Returns whether a generator's frame has run before, or runs to make the generator. It must be called
-    /// before the frame is evaluated.
+    /// Returns the state of a generator's frame: whether it only creates the generator, begins, or
+    /// resumes. Call this before the frame is evaluated.
     pub fn state(&self) -> FrameState {
-        // SAFETY: the interpreter has passed the frame to be evaluated, and the layout is that of its version
-        // (`Frame::new`).
+        // SAFETY: the interpreter has passed the frame to be evaluated, and `Frame::new` has chosen
+        // the layout of its version.
         unsafe { self.layout.state(self.raw) }
     }
 
-    /// Returns true if a generator's frame has yielded, after it was evaluated to a value.
+    /// Returns true if a generator's frame has yielded. Call this after an evaluation that had a
+    /// value.
     pub fn has_yielded(&self) -> bool {
-        // SAFETY: the frame was evaluated, and the layout is that of its version (`Frame::new`).
+        // SAFETY: the frame was evaluated, and `Frame::new` has chosen the layout of its version.
         unsafe { self.layout.has_yielded(self.raw) }
     }
 
@@ -210,16 +215,19 @@ impl<'py> Frame<'py> {
         unsafe { self.py.share(at::<Raw>(self.raw, CODE)) }
     }
 
-    /// Returns the names of the module in which its function was made.
+    /// Returns the global names of the frame's function.
     pub fn globals(&self) -> Option<Object<'py>> {
-        // SAFETY: a frame of this layout that is about to be evaluated owns a dictionary there.
+        // SAFETY: a frame of this layout that is about to be evaluated owns a dictionary at this
+        // offset.
         unsafe { self.py.share(at::<Raw>(self.raw, self.layout.globals)) }
     }
 
-    /// Returns an argument of the call that begins with the frame. `place` is from the same code object.
+    /// Returns an argument of the call that begins with this frame. `place` was found for the same
+    /// code object.
     pub fn argument(&self, place: &Place) -> Option<Object<'py>> {
         let variable = |index: usize| {
-            // SAFETY: the code object has that many variables: references that the frame owns, or null.
+            // SAFETY: `index` is below the code object's number of variables. Each is null, or a
+            // reference that the frame owns.
             unsafe { self.py.share(self.layout.variable(self.raw, index)) }
         };
         match place {
@@ -234,7 +242,7 @@ impl<'py> Frame<'py> {
 mod tests {
     use super::*;
 
-    /// Memory that imitates a frame's, with words before it like a frame in a generator.
+    /// Memory that stands in for a frame. It has words before the frame, like a generator.
     struct Made {
         words: [u64; 64],
     }
@@ -251,17 +259,17 @@ mod tests {
         }
 
         fn set<T>(&mut self, offset: isize, value: T) {
-            // SAFETY: the offsets of all layouts are within the words.
+            // SAFETY: the offsets of all layouts lie within the words.
             unsafe { self.raw().byte_offset(offset).cast::<T>().write(value) };
         }
 
         fn state(&mut self, layout: &Layout) -> FrameState {
-            // SAFETY: the layouts' offsets are within the words, and so is the instruction.
+            // SAFETY: the layouts' offsets lie within the words, and so does the instruction.
             unsafe { layout.state(self.raw()) }
         }
 
         fn has_yielded(&mut self, layout: &Layout) -> bool {
-            // SAFETY: the layouts' offsets are within the words.
+            // SAFETY: the layouts' offsets lie within the words.
             unsafe { layout.has_yielded(self.raw()) }
         }
     }
@@ -308,7 +316,8 @@ mod tests {
     fn variables_and_code_lie_where_the_headers_have_them() {
         let mut made = Made::new();
         made.set(32, 0x7000_usize);
-        // SAFETY: the words of the code object and of each layout's variables are within the words.
+        // SAFETY: the code object's offset and the variables' offsets of each layout lie within the
+        // words.
         unsafe {
             assert_eq!(code_of(made.raw()), 0x7000);
             for (layout, start) in [(&UNTIL_3_9, 360), (&IN_3_10, 352), (&IN_3_11, 72)] {

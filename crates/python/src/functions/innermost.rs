@@ -1,7 +1,7 @@
-//! The frame of the call that the calling thread begins or ends, in CPython 3.12 and later.
+//! Finds the frame of the call that the calling thread begins or ends, in CPython 3.12 and later.
 //!
-//! An event of `sys.monitoring` has only the code object, which many calls share. The thread's state leads to
-//! the frame, which belongs to one call.
+//! An event of `sys.monitoring` gives only the code object, which many calls may share. The frame
+//! identifies a single call, and the thread's state leads to it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,10 +9,10 @@ use crate::object::Python;
 use crate::stacks::{TAGS, Top, find_layout};
 use tllmprof_platform::lifecycle;
 
-/// The path from a thread state to its innermost frame.
+/// The location of the innermost frame's address, as offsets from a thread state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// Not looked up yet.
+    /// The offsets have not been looked up yet.
     New,
     Unknown,
     Here(u32),
@@ -25,7 +25,7 @@ enum Way {
 lifecycle::global! {
     stage: Sinks;
 
-    /// The [`Way`] of the running interpreter, as a number.
+    /// The [`Way`] for the running interpreter, encoded as a number.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static WAY: AtomicU64 = AtomicU64::new(0);
@@ -49,7 +49,7 @@ impl Way {
 
     #[inline]
     const fn from_number(number: u64) -> Self {
-        /// The largest offset; no structure is larger.
+        /// The bits of an offset. No structure is larger than this.
         const MASK: u64 = (1 << 31) - 1;
         match number {
             0 => Self::New,
@@ -63,8 +63,8 @@ impl Way {
     }
 }
 
-/// Returns the address of the calling thread's innermost frame, which has the code object at `code`; 0 if it
-/// cannot be known.
+/// Returns the address of the calling thread's innermost frame, whose code object is at `code`.
+/// Returns 0 if the frame cannot be found.
 #[inline]
 pub fn frame(py: Python<'_>, code: usize) -> usize {
     let state = py.api.current_state().addr();
@@ -76,7 +76,8 @@ pub fn frame(py: Python<'_>, code: usize) -> usize {
     }
 }
 
-/// Returns the same as [`frame`], the first time. If the frame has that code object, the layout is right.
+/// Does the same as [`frame`] on the first call, and stores the offsets. They are right if the
+/// frame that they lead to has this code object.
 #[cold]
 fn find(py: Python<'_>, state: usize, code: usize) -> usize {
     let layout = find_layout(py.api.version, py.api.runtime.addr());
@@ -99,7 +100,7 @@ fn find(py: Python<'_>, state: usize, code: usize) -> usize {
     frame
 }
 
-/// Reads a word that may not be mapped.
+/// Reads a word whose memory may not be mapped.
 fn copied(address: usize) -> Option<usize> {
     let mut bytes = [0; size_of::<usize>()];
     tllmprof_platform::peek::copy(address, &mut bytes)?;
@@ -109,9 +110,9 @@ fn copied(address: usize) -> Option<usize> {
 #[inline]
 fn word(address: usize) -> usize {
     let place = core::ptr::with_exposed_provenance::<usize>(address);
-    // SAFETY: the word is in the calling thread's state, or on the thread's C stack where the state points
-    // to. The stack is there while the thread runs Python code, as it does during an event. `find` has
-    // checked the layout.
+    // SAFETY: the word is in the calling thread's state, or on the thread's C stack, where the
+    // state points to. Both exist while the thread runs Python code, which it does during an event.
+    // `find` has checked the layout.
     unsafe { place.read() }
 }
 

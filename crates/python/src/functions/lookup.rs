@@ -1,19 +1,21 @@
-//! Looks up objects by their qualified names, through wrappers. No code of the program runs for that.
+//! Looks up objects by their qualified names, and removes wrappers such as decorators. This runs no
+//! code of the program.
 
 use std::ffi::CString;
 
 use super::code::{each_inner, is_function};
 use crate::object::{Object, Python};
 
-/// Limit for the number of wrappers around a function.
+/// The most wrappers that are removed from a function.
 const MAX_WRAPPERS: usize = 32;
 
-/// Returns `sys.modules.get(name)`.
+/// Returns the loaded module with this name (`sys.modules.get(name)`).
 pub fn imported<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
     py.imported(&CString::new(name).ok()?)
 }
 
-/// Calls `act` for each function of that name in the code that contains it.
+/// Calls `act` for the code object of each function whose qualified name has these `parts`, among
+/// those nested in `code`.
 pub fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Object<'py>)) {
     let Some((part, rest)) = parts.split_first() else {
         if is_function(code) {
@@ -30,8 +32,8 @@ pub fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Ob
     });
 }
 
-/// Calls `act` for the code of each function that the attributes of that name lead to. Returns the type of
-/// the object if it is not a Python function.
+/// Calls `act` for the code object of each function that has the name `wanted` in the module. If
+/// the name belongs to an object that is not a Python function, returns the object's type.
 pub fn each_named<'py>(
     module: &Object<'py>,
     wanted: &str,
@@ -42,7 +44,8 @@ pub fn each_named<'py>(
     each_below(attr_of(module, first)?, rest, act)
 }
 
-/// Continues [`each_named`] from the module's attribute for the first part of the name.
+/// Continues the look-up of [`each_named`] at `at`, which is the object for the first part of the
+/// name.
 pub fn each_below<'py>(
     mut at: Object<'py>,
     parts: &[&str],
@@ -64,7 +67,8 @@ pub fn each_below<'py>(
     None
 }
 
-/// Returns the object with a qualified name, or with the part of it before `<locals>`, without its wrappers.
+/// Returns the object that has a qualified name, without its wrappers. From `<locals>` on, the name
+/// is ignored.
 pub fn named<'py>(module: &Object<'py>, wanted: &str) -> Option<Object<'py>> {
     let mut parts = wanted.split('.').take_while(|part| *part != "<locals>");
     let first = attr_of(module, parts.next()?)?;
@@ -73,17 +77,18 @@ pub fn named<'py>(module: &Object<'py>, wanted: &str) -> Option<Object<'py>> {
         .map(innermost)
 }
 
-/// Returns true if Python mangles the name of an attribute of a class.
+/// Returns true if Python mangles this attribute name inside a class.
 fn is_private(name: &str) -> bool {
     name.starts_with("__") && !name.ends_with("__")
 }
 
-/// Returns the mangled name in the class.
+/// Returns the mangled form of a private name in a class.
 fn mangled(class: &str, name: &str) -> String {
     format!("_{}{name}", class.trim_start_matches('_'))
 }
 
-/// Returns the attribute of an object, or of the object that it wraps.
+/// Returns the attribute of an object. If the object has none of this name, looks in the object
+/// that it wraps.
 pub fn attr_of<'py>(object: &Object<'py>, name: &str) -> Option<Object<'py>> {
     let class = object.class()?;
     let own = if object.is_class() {
@@ -101,7 +106,7 @@ pub fn attr_of<'py>(object: &Object<'py>, name: &str) -> Option<Object<'py>> {
     own.or_else(|| attr_of(&wrapped(object)?, name))
 }
 
-/// Removes all wrappers from an object.
+/// Returns the object inside all wrappers.
 pub fn innermost(mut object: Object<'_>) -> Object<'_> {
     for _ in 0..MAX_WRAPPERS {
         match wrapped(&object) {
@@ -112,7 +117,7 @@ pub fn innermost(mut object: Object<'_>) -> Object<'_> {
     object
 }
 
-/// Returns the object inside a decorator, a method or a partial call.
+/// Returns the object inside a decorated function, a method or a partial call.
 fn wrapped<'py>(object: &Object<'py>) -> Option<Object<'py>> {
     let (py, kind) = (object.py(), object.kind());
     let types = &py.api.types;

@@ -1,8 +1,8 @@
-//! The marked code objects.
+//! The table of marked code objects.
 //!
-//! The table is read at calls, without a lock. It uses open addressing, with the addresses of code objects
-//! apart from their marks. It keeps references to the objects, so that no other object gets the address of
-//! one.
+//! Threads read the table at each call, without a lock. It is a hash table with open addressing,
+//! and stores the address of a code object and its mark in separate words. The table keeps a
+//! reference to each code object, so that no other object gets the same address.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
@@ -21,28 +21,29 @@ struct MarkSlot {
 }
 
 const FREE: usize = 0;
-/// A removed code object; entries that were inserted later may follow it.
+/// The code object was removed. Entries that were inserted later may follow this slot, so a search
+/// must not stop here.
 const GONE: usize = 1;
 
 impl MarkSlot {
-    /// Removes the mark of its code object.
+    /// Removes the entry of the slot.
     fn go(&self) {
         self.code.store(GONE, Ordering::Release);
     }
 }
 
-/// A hash table. Its size is a power of two.
+/// A hash table of marks. The number of slots is a power of two.
 struct MarkTable(Box<[MarkSlot]>);
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The table; `None` before the first mark. Replaced tables are never freed, as a thread may be reading
-    /// them. Together they are smaller than the current one.
+    /// The current table; `None` before the first mark. Replaced tables are never freed, because a
+    /// thread may still be reading them. All of them together are smaller than the current one.
     #[fork(keep = "code objects are copied as they are")]
     #[restart(by = clear)]
     static TABLE: Published<MarkTable> = Published::none();
-    /// Held while the table is changed. No function of Python is called under it.
+    /// Held while the table is changed. Code that holds this lock calls no Python function.
     #[fork(free)]
     #[restart(keep)]
     static CHANGING: Lock<()> = Lock::new(());
@@ -59,7 +60,7 @@ impl MarkTable {
         Self(core::iter::repeat_with(slot).take(size).collect())
     }
 
-    /// Returns the slots that may hold `code`, in the order in which they are filled.
+    /// Returns the slots that may hold `code`, in the order of the search.
     #[inline]
     fn places(&self, code: usize) -> impl Iterator<Item = &MarkSlot> {
         let first = spread(code as u64);
@@ -83,7 +84,8 @@ impl MarkTable {
 
     fn insert(&self, code: usize, mark: &'static Mark) {
         let mut places = self.places(code);
-        // A removed slot is not reused: a reader may have seen its address already.
+        // The slot of a removed entry is not reused, because a reader may already have read its
+        // address.
         if let Some(slot) = places.find(|slot| slot.code.load(Ordering::Relaxed) == FREE) {
             slot.mark.set(Some(mark));
             slot.code.store(code, Ordering::Release);
@@ -97,7 +99,7 @@ impl MarkTable {
         })
     }
 
-    /// Returns a larger table with the marks of `old`.
+    /// Returns a larger table with the entries of `old`.
     fn grown(old: Option<&Self>) -> Self {
         let count = old.map_or(0, |old| old.marks().count());
         let new = Self::new(((count + 1) * 4).next_power_of_two().max(MIN_SLOTS));
@@ -119,14 +121,14 @@ pub fn find(code: usize) -> Option<&'static Mark> {
     TABLE.get()?.find(code)?.mark.get()
 }
 
-/// Returns true if nothing is marked.
+/// Returns true if no code object is marked.
 pub fn is_empty() -> bool {
     TABLE
         .get()
         .is_none_or(|table| table.marks().next().is_none())
 }
 
-/// Adds a mark. Returns false if its code object has a different mark.
+/// Adds a mark. Returns false if the code object already has a different mark.
 pub fn add(py: Python<'_>, mark: Mark) -> bool {
     let code = mark.code();
     let changing = CHANGING.lock_for(LOCK_TIMEOUT);
@@ -147,7 +149,7 @@ pub fn add(py: Python<'_>, mark: Mark) -> bool {
 fn grow(old: Option<&'static MarkTable>) -> &'static MarkTable {
     let new: &'static MarkTable = Box::leak(Box::new(MarkTable::grown(old)));
     TABLE.set(Some(new));
-    // Other threads may be reading it.
+    // Other threads may still be reading the old table.
     attic::put(old);
     new
 }
@@ -160,7 +162,7 @@ pub fn codes<'py>(py: Python<'py>) -> Vec<Object<'py>> {
     own.filter_map(|(_, mark)| mark.code_object(py)).collect()
 }
 
-/// Removes the mark of a code object.
+/// Removes the mark of the code object at the address `code`.
 pub fn remove_one(py: Python<'_>, code: usize) {
     let mut gone = None;
     if let Some(_changing) = CHANGING.lock_for(LOCK_TIMEOUT)
@@ -174,8 +176,8 @@ pub fn remove_one(py: Python<'_>, code: usize) {
     }
 }
 
-/// Removes the marks of the calling thread's interpreter for which `is_meant` is true, and releases their
-/// references.
+/// Removes the marks of the calling thread's interpreter for which `is_meant` returns true, and
+/// releases their references.
 pub fn remove(py: Python<'_>, is_meant: impl Fn(Watch) -> bool) {
     let number = py.interpreter();
     let mut gone = Vec::new();
@@ -194,7 +196,8 @@ pub fn remove(py: Python<'_>, is_meant: impl Fn(Watch) -> bool) {
     }
 }
 
-/// Removes all marks when interpreters start anew: the marked objects ended with the old ones.
+/// Empties the table when a new interpreter starts in the process. The marked code objects ended
+/// with the old interpreter.
 fn clear() {
     if let Some(_changing) = CHANGING.lock_for(LOCK_TIMEOUT) {
         TABLE.set(None);
@@ -220,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_lies_behind_one_that_has_gone_is_found() {
-        // For some of these addresses the codes share a first slot, so not all of them are in it.
+        // The codes share their first slot only for some of these addresses, hence the loop.
         for first in (0..64).map(|n| 0x1000 + n * 16) {
             let (table, mark) = (MarkTable::new(4), mark());
             let codes = [first, first + 0x10_0000, first + 0x20_0000];

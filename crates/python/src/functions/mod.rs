@@ -1,4 +1,4 @@
-//! Python functions by name.
+//! Finds Python functions by name, and follows their calls.
 //!
 //! ```text
 //! targets ──▶ resolve, replaced ──▶ marked ◀── monitoring, 3.12 on; evaluator, 3.8–3.11
@@ -33,8 +33,9 @@ pub use targets::are_asked_for;
 #[cfg(test)]
 pub use targets::tests::settings;
 
-/// Marks a code object, and counts its calls as those of `function` from the next one on. If it is already
-/// marked for another function, its calls count for both. Returns false if its calls cannot be seen.
+/// Marks a code object, so that its calls count as calls of `function` from the next one on. If the
+/// code object is already marked for another function, its calls count for both. Returns false if
+/// its calls cannot be followed.
 pub fn mark(py: Python<'_>, code: &Object<'_>, function: &'static Function) -> bool {
     if !can_see(py) {
         return false;
@@ -48,7 +49,8 @@ pub fn mark(py: Python<'_>, code: &Object<'_>, function: &'static Function) -> b
     sees(py, code)
 }
 
-/// Marks a code object whose first call shows whether it is the function's ([`candidates::confirms`]).
+/// Marks a code object that may be the function's. Its first call decides
+/// ([`candidates::confirms`]).
 pub fn mark_candidate(py: Python<'_>, code: &Object<'_>, function: &'static Function) {
     let mark = || Mark::new(py, code, Watch::Function(function)).map(Mark::into_candidate);
     if marked::find(code.addr()).is_none()
@@ -59,13 +61,13 @@ pub fn mark_candidate(py: Python<'_>, code: &Object<'_>, function: &'static Func
     }
 }
 
-/// Follows the calls of a code object with `calls`. Returns false if the code object is followed for another
-/// purpose, or if its calls cannot be seen.
+/// Reports the calls of a code object to `calls`. Returns false if the code object is followed for
+/// another purpose, or if its calls cannot be followed.
 pub fn follow(py: Python<'_>, code: &Object<'_>, calls: &'static dyn Calls) -> bool {
     can_see(py) && add(py, code, Watch::Calls(calls)) && sees(py, code)
 }
 
-/// Returns true if calls can be seen, as far as that is known before the first one.
+/// Returns true if calls can be followed, as far as this is known before the first one.
 fn can_see(py: Python<'_>) -> bool {
     let can_see = py.api.version.has_monitoring() || evaluator::install(py).is_some();
     if !can_see {
@@ -78,13 +80,13 @@ fn add(py: Python<'_>, code: &Object<'_>, watch: Watch) -> bool {
     Mark::new(py, code, watch).is_some_and(|mark| marked::add(py, mark))
 }
 
-/// Returns true if the calls of a code object in the table are seen from the next one on.
+/// Makes the interpreter report the calls of a code object in the table. Returns true on success.
 fn sees(py: Python<'_>, code: &Object<'_>) -> bool {
     !py.api.version.has_monitoring() || monitoring::watch(py, code).is_some()
 }
 
-/// Stops the reports of calls in the calling thread's interpreter. If it is the main one (`is_main`), also
-/// stops the search for functions until [`install`] is called again.
+/// Stops the reports of calls in the calling thread's interpreter. For the main interpreter
+/// (`is_main`), also stops the search for functions until [`install`] is called again.
 pub fn uninstall(py: Python<'_>, is_main: bool) {
     resolve::end_search(py, true);
     if !py.api.version.has_monitoring() {
@@ -98,7 +100,7 @@ pub fn uninstall(py: Python<'_>, is_main: bool) {
     }
 }
 
-/// Handles the end of an interpreter that is not the main one.
+/// Handles the end of a sub-interpreter.
 pub fn interpreter_ends(py: Python<'_>) {
     monitoring::forget(py.interpreter());
     marked::remove(py, |_| true);

@@ -1,7 +1,9 @@
-//! CPython 3.12 and later: `sys.monitoring`, with events only for marked code objects.
+//! Follows calls in CPython 3.12 and later with `sys.monitoring`. Events are enabled only for
+//! marked code objects.
 //!
-//! Some versions can report an exception that leaves a call, or is thrown into a generator, only for all code
-//! objects. Events of unmarked ones are ignored then.
+//! In some versions, events for an exception that leaves a call, or that is thrown into a
+//! generator, can only be enabled for all code objects. Events of unmarked code objects are then
+//! ignored.
 
 use core::ffi::CStr;
 use core::time::Duration;
@@ -19,11 +21,12 @@ use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
-/// The tool numbers to try; lower ones belong to debuggers, coverage and profilers.
+/// The tool numbers that we try. `sys.monitoring` reserves lower ones for debuggers, coverage and
+/// profilers.
 const TOOLS: [i64; 3] = [5, 4, 3];
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The events, each with its callback.
+/// The events of `sys.monitoring` that we use, each with its callback.
 static EVENTS: [(&CStr, MethodDef); 6] = [
     (c"PY_START", MethodDef::fast(c"tllmprof_start", start)),
     (c"PY_RESUME", MethodDef::fast(c"tllmprof_resume", resume)),
@@ -32,19 +35,20 @@ static EVENTS: [(&CStr, MethodDef); 6] = [
     (c"PY_THROW", MethodDef::fast(c"tllmprof_throw", resume)),
     (c"PY_UNWIND", MethodDef::fast(c"tllmprof_unwind", end)),
 ];
-/// The callback for `PY_START` during a search, under a separate tool number.
+/// The callback for `PY_START` during a search, which uses a tool number of its own.
 static FIRST_CALL: MethodDef = MethodDef::answering(c"tllmprof_first_call", first_call);
-/// Number of the first events that every version can enable per code object.
+/// The number of events at the start of [`EVENTS`] that every version can enable for a single code
+/// object.
 const ALWAYS_LOCAL: usize = 4;
 
-/// The tool that an interpreter has assigned to us.
+/// The tool number that we use in an interpreter, and its events.
 #[derive(Clone, Copy)]
 struct AssignedTool {
     interpreter: i64,
     number: i64,
-    /// All events, as a bit set.
+    /// The bit set of all [`EVENTS`].
     all: i64,
-    /// The events that can be enabled per code object.
+    /// The bit set of the events that can be enabled for a single code object.
     local: i64,
 }
 
@@ -54,17 +58,18 @@ lifecycle::global! {
     #[fork(free)]
     #[restart(reset)]
     static OURS: Lock<Vec<AssignedTool>> = Lock::new(Vec::new());
-    /// The interpreters in which functions are searched for, each with the search's tool number.
+    /// The interpreters in which a search is active, each with the search's tool number.
     #[fork(free)]
     #[restart(reset)]
     static SEARCHES: Lock<Vec<(i64, i64)>> = Lock::new(Vec::new());
-    /// `sys.monitoring.DISABLE`.
+    /// The value `sys.monitoring.DISABLE`. A callback returns it to get no more events for the code
+    /// object.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static DISABLE: Held = Held::none();
 }
 
-/// The module `sys.monitoring`, called with integer arguments.
+/// The module `sys.monitoring`. Its functions are called with integer arguments.
 struct Monitoring<'py> {
     py: Python<'py>,
     module: Object<'py>,
@@ -89,15 +94,15 @@ impl<'py> Monitoring<'py> {
         tool.is_some_and(|tool| tool.is_none())
     }
 
-    /// Returns the name of the tool that uses a number.
+    /// Returns a text with a tool number and the name of the tool that uses it.
     fn holder(&self, number: i64) -> String {
         let tool = self.call(c"get_tool", number, &[]);
         let name = tool.as_ref().and_then(Object::as_text);
         format!("{number}: {}", name.unwrap_or("another"))
     }
 
-    /// Returns true if the tool number and its events are still this library's; `None` if the interpreter reports an
-    /// error instead.
+    /// Returns true if the tool number is still ours and its events are still enabled. Returns
+    /// `None` if the interpreter raises an exception.
     fn has(&self, tool: AssignedTool, codes: &[Object<'py>]) -> Option<bool> {
         let events = |value: Option<Object<'py>>| value?.as_int();
         let name = self.call(c"get_tool", tool.number, &[])?;
@@ -115,8 +120,9 @@ impl<'py> Monitoring<'py> {
         Some(true)
     }
 
-    /// Reports the first call of each code object under a separate tool number, unless that would be the last
-    /// free one.
+    /// Starts a search under a tool number of its own: the first call of each code object is
+    /// reported. Returns `None` if fewer than two tool numbers are free, because the search must
+    /// not take the last one.
     fn search(&self) -> Option<i64> {
         let mut free = TOOLS
             .into_iter()
@@ -138,7 +144,7 @@ impl<'py> Monitoring<'py> {
         self.call(c"free_tool_id", number, &[]).map(|_| ())
     }
 
-    /// Claims a tool number and registers the callbacks under it.
+    /// Takes a free tool number and registers our callbacks for it.
     fn claim(&self) -> Option<AssignedTool> {
         let Some(number) = TOOLS.into_iter().find(|&number| self.is_free(number)) else {
             trouble::tools_are_taken(&TOOLS.map(|number| self.holder(number)).join(", "));
@@ -168,7 +174,7 @@ impl<'py> Monitoring<'py> {
         Some(tool)
     }
 
-    /// Releases a tool number, with the events of `codes`.
+    /// Releases a tool number, after the events of `codes` are disabled.
     fn give_back(&self, tool: AssignedTool, codes: &[Object<'py>]) -> Option<()> {
         let none = self.py.nothing();
         for code in codes {
@@ -191,7 +197,7 @@ impl<'py> Monitoring<'py> {
     }
 }
 
-/// Enables the events of `code`, which is in the table. Returns `None` if that fails.
+/// Enables the events of `code`, which is in the table of marks. Returns `None` if that fails.
 pub fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
     let monitoring = Monitoring::new(py)?;
     let tool = match known(py)? {
@@ -212,12 +218,12 @@ pub fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
             }
             drop(ours);
             if first.number != tool.number {
-                // Without a GIL, several threads may each have claimed one: a call must not be reported
-                // twice.
+                // In a build without a GIL, several threads may have taken a tool number each. All
+                // but the first are released, so that no call is reported twice.
                 monitoring.give_back(tool, core::slice::from_ref(code));
             }
             if late::is_off() {
-                leave(py, &[]); // switched off meanwhile, which is possible without a GIL
+                leave(py, &[]); // switched off by another thread, which is possible without a GIL
                 return None;
             }
             first
@@ -226,7 +232,7 @@ pub fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
     monitoring.set_local(tool, code, tool.local).then_some(())
 }
 
-/// Tries again to get a tool number if none was free. Returns false if there still is none.
+/// Tries again to get a tool number if none was free before. Returns false if none is free now.
 pub fn try_again(py: Python<'_>) -> bool {
     let lacks = py.api.version.has_monitoring() && trouble::has_no_tool();
     if !lacks || matches!(known(py), Some(Some(_)) | None) {
@@ -236,25 +242,25 @@ pub fn try_again(py: Python<'_>) -> bool {
     codes.is_empty() || codes.iter().all(|code| watch(py, code).is_some())
 }
 
-/// Returns the tool of the calling thread's interpreter, if it has one; the outer `None` if another thread
-/// holds the lock for too long.
+/// Returns the tool of the calling thread's interpreter; `Some(None)` if it has none. Returns
+/// `None` if another thread holds the lock for too long.
 fn known(py: Python<'_>) -> Option<Option<AssignedTool>> {
     let number = py.interpreter();
     let ours = OURS.lock_for(LOCK_TIMEOUT)?;
     Some(ours.iter().find(|tool| tool.interpreter == number).copied())
 }
 
-/// Gives the tool back to the interpreter, if it has one, and disables the events of `codes` first. Returns
-/// `None` if the interpreter does not accept it.
+/// Disables the events of `codes` and releases the tool number of the calling thread's interpreter,
+/// if it has one. Returns `None` if the interpreter raises an exception.
 pub fn leave<'py>(py: Python<'py>, codes: &[Object<'py>]) -> Option<()> {
     let Some(tool) = known(py)? else {
-        return Some(()); // no function has been followed
+        return Some(()); // no tool number was ever taken
     };
     forget(tool.interpreter);
     Monitoring::new(py)?.give_back(tool, codes)
 }
 
-/// Forgets the tools of the interpreter with this number.
+/// Removes the tool and the search of the interpreter with this number from our tables.
 pub fn forget(interpreter: i64) {
     if let Some(mut ours) = OURS.lock_for(LOCK_TIMEOUT) {
         ours.retain(|tool| tool.interpreter != interpreter);
@@ -264,8 +270,9 @@ pub fn forget(interpreter: i64) {
     }
 }
 
-/// Notes if the tool number or its events are no longer ours. The callbacks cannot be checked: that would
-/// mean to register them again, which other audit hooks would see.
+/// Reports trouble if the tool number or its events are no longer ours. The callbacks cannot be
+/// checked, because a check would have to register them again, which other audit hooks would
+/// notice.
 pub fn check(py: Python<'_>) -> Option<()> {
     let tool = known(py)??;
     let monitoring = Monitoring::new(py)?;
@@ -275,7 +282,7 @@ pub fn check(py: Python<'_>) -> Option<()> {
     Some(())
 }
 
-/// Reports the first call of each function to [`candidates::meets`].
+/// Starts a search: the first call of each function is reported to [`candidates::meets`].
 pub fn search(py: Python<'_>) -> Option<()> {
     let number = py.interpreter();
     let is_known = |searches: &[(i64, i64)]| searches.iter().any(|(known, _)| *known == number);
@@ -287,7 +294,7 @@ pub fn search(py: Python<'_>) -> Option<()> {
     Some(())
 }
 
-/// Ends [`search`] in the calling thread's interpreter.
+/// Ends the search in the calling thread's interpreter.
 pub fn end_search(py: Python<'_>) -> Option<()> {
     let number = py.interpreter();
     let mut searches = SEARCHES.lock_for(LOCK_TIMEOUT)?;
@@ -297,7 +304,7 @@ pub fn end_search(py: Python<'_>) -> Option<()> {
     Monitoring::new(py)?.end_search(tool)
 }
 
-/// Handles `PY_START(code, offset)` of a search, once for each code object.
+/// Handles `PY_START(code, offset)` during a search, once for each code object.
 fn first_call<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
     if let Some(thread) = threads::current()
         && !thread.is_busy.get()
@@ -308,7 +315,7 @@ fn first_call<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
         && let Some(mark) = marked::find(code.addr())
     {
         thread.catch_up();
-        // The call has begun before its own event was enabled.
+        // The call began before its own event was enabled, so it is recorded here.
         let arguments = |place: &Place| argument(py, place);
         let frame = frame(py, code.addr());
         thread.spans.enter(py, frame, mark, false, &arguments);
@@ -316,7 +323,7 @@ fn first_call<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
     DISABLE.get(py)
 }
 
-/// Runs `act` for an event of the code object at `code`, if that is marked.
+/// Runs `act` for an event of the code object at `code`, if this code object is marked.
 #[inline]
 fn with_mark(code: usize, act: impl FnOnce(&Spans, &'static Mark)) {
     if let Some(mark) = marked::find(code) {
@@ -340,8 +347,8 @@ fn start(py: Python<'_>, code: usize) {
     });
 }
 
-/// Returns true if the first call of a candidate shows that it is the function's code. Otherwise, disables
-/// its events.
+/// Returns true if the first call of a candidate shows that its code is the requested function's.
+/// Otherwise disables the candidate's events.
 #[cold]
 fn confirms(py: Python<'_>, mark: &'static Mark) -> bool {
     py.quietly(|py| {
@@ -380,7 +387,7 @@ fn end(py: Python<'_>, code: usize) {
     });
 }
 
-/// Returns an argument of the call that the calling thread begins.
+/// Returns an argument of the call that the calling thread has just begun.
 fn argument<'py>(py: Python<'py>, place: &Place) -> Option<Object<'py>> {
     let Place::Named(name) = place else {
         return None;

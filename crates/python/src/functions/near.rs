@@ -1,16 +1,16 @@
-//! Similar names for a function that is missing.
+//! Suggests similar names for a function that was not found.
 
 use tllmprof_config::distance;
 
 use super::code::{each_inner, is_function};
 use crate::object::Object;
 
-/// Number of names that are reported.
+/// The most names that are suggested.
 const MAX_REPORTED: usize = 3;
-/// Number of names that are compared.
+/// The most names that are compared.
 const MAX_COMPARED: usize = 4096;
 
-/// Returns similar names among the functions that are written in a module.
+/// Returns similar names among the functions in a module's code object.
 pub fn in_code(code: &Object<'_>, wanted: &str) -> Vec<String> {
     let mut names = Vec::new();
     collect(code, "", &mut names);
@@ -32,7 +32,8 @@ fn collect(code: &Object<'_>, before: &str, names: &mut Vec<String>) {
     });
 }
 
-/// Returns similar names in a module, or in the class in it that the name begins with.
+/// Returns similar names among a module's attributes, or among those of the class that the name
+/// begins with.
 pub fn in_module(module: &Object<'_>, wanted: &str) -> Vec<String> {
     let mut names = Vec::new();
     let Some(attrs) = module.own_attrs() else {
@@ -52,7 +53,7 @@ fn nearest(wanted: &str, names: Vec<String>) -> Vec<String> {
     ranked.into_iter().map(|(_, name)| name).collect()
 }
 
-/// Returns the distance of a name from the wanted one, or `None` if they are too different.
+/// Returns the edit distance of a name from the wanted one, or `None` if they are too different.
 fn farness(wanted: &str, name: &str) -> Option<usize> {
     let distance = |a: &str, b: &str| distance(a.as_bytes(), b.as_bytes(), (a.len() / 3).max(2));
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_lowercase();

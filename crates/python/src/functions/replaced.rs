@@ -1,8 +1,10 @@
-//! Functions that the program replaces after they were found, as plugins do: another function under the same
-//! name, or other code in the same function.
+//! Handles requested functions that the program replaces after they were found, for example with a
+//! plugin. The program may assign another function to the same name, or other code to the same
+//! function.
 //!
-//! The name is looked up again from time to time, and at the end. A replacement is followed, too, from then
-//! on. If it calls the function that it replaces, a call of both counts once.
+//! The name is looked up again at intervals, and at the end of the process. From then on, calls of
+//! the replacement count, too. If the replacement calls the function that it replaces, the two
+//! calls count as one.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -14,11 +16,11 @@ use crate::spans::Mark;
 use crate::time::now;
 use tllmprof_platform::lifecycle;
 
-/// Nanoseconds between two checks.
+/// The shortest time between two checks, in ns.
 const CHECK_INTERVAL_NS: u64 = 20_000_000;
 
 lifecycle::global! {
-    /// The time of the next check.
+    /// The time of the next check, in ns.
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -33,13 +35,13 @@ lifecycle::global! {
     static WERE_CHECKED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if it is time for [`check`].
+/// Returns true if [`check`] is due.
 pub fn is_time() -> bool {
     now() >= NEXT.load(Ordering::Relaxed)
 }
 
-/// Checks that each found function is still the one with its name, and that the hooks that see its calls are
-/// still installed.
+/// Checks that each name still leads to the function that was found under it, and that the hooks
+/// that report its calls are still installed.
 pub fn check(py: Python<'_>) {
     NEXT.store(now() + CHECK_INTERVAL_NS, Ordering::Relaxed);
     for module in targets::known() {
@@ -63,22 +65,23 @@ pub fn check(py: Python<'_>) {
     }
 }
 
-/// Checks a last time, when the interpreter ends.
+/// Runs the last check, when the interpreter ends.
 pub fn check_last(py: Python<'_>) {
     check(py);
     WERE_CHECKED.store(true, Ordering::Relaxed);
 }
 
-/// Returns true if no replacement can have gone unnoticed. A process that ends by `os._exit` skips the interpreter's end, and
-/// so the last check. Objects cannot be examined in `_exit` itself, as a signal handler may call it at any moment.
+/// Returns true if the last check has run, so that no replacement can have gone unnoticed. A
+/// process that ends with `os._exit` skips the end of the interpreter and this check. `_exit`
+/// itself cannot check, because a signal handler may call it at any moment.
 pub fn were_checked() -> bool {
     WERE_CHECKED.load(Ordering::Relaxed)
 }
 
-/// Returns true if the calls of a code object count as those of `target`.
+/// Returns true if the calls of a code object count as calls of `target`.
 fn is_its(code: &Object<'_>, target: &Target) -> bool {
     let function = marked::find(code.addr()).and_then(Mark::function);
-    // A code object that is marked for another function was requested by two names.
+    // If the code object is marked for another function, that function was requested by two names.
     function.is_some_and(|function| {
         core::ptr::eq(function, &target.function) || !function.is_replaced()
     })
@@ -112,7 +115,7 @@ fn look_up(py: Python<'_>, module: &Object<'_>, target: &'static Target) -> Opti
     Some(())
 }
 
-/// Returns `MODULE:QUALNAME` of a Python function.
+/// Returns `MODULE:QUALNAME` for a Python function.
 fn name_of(function: &Object<'_>) -> Option<String> {
     function.code()?;
     let (module, name) = (
@@ -123,8 +126,8 @@ fn name_of(function: &Object<'_>) -> Option<String> {
     Some(format!("{module}:{}", name.as_text()?))
 }
 
-/// Handles an audited `setattr` with the arguments object, name and value. Assignments to a function's
-/// `__code__` are audited.
+/// Handles an audit event for `setattr(object, name, value)`. CPython raises such an event when a
+/// program assigns a function's `__code__`.
 pub fn is_set(py: Python<'_>, args: &Object<'_>) -> Option<()> {
     let mut args = args.elements();
     let (object, name, value) = (args.next()?, args.next()?, args.next()?);

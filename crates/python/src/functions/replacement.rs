@@ -1,29 +1,30 @@
-//! The facts about the replacement of a function.
+//! Facts about the replacement of a requested function.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::spans::Function;
 
-/// The replacement of a function.
+/// A replacement of a requested function by the program.
 pub struct Replaced {
-    /// `MODULE:QUALNAME`, or the type if it is not a Python function.
+    /// The replacement as `MODULE:QUALNAME`, or its type if it is not a Python function.
     pub by: String,
     pub is_function: bool,
-    /// Number of calls of the function before the replacement was noticed.
+    /// Number of calls of the replaced function before the replacement was noticed.
     pub after: u64,
-    /// True if the replacement's calls are seen from then on.
+    /// True if the replacement's calls are counted from then on.
     pub is_followed: AtomicBool,
 }
 
 impl Replaced {
-    /// Returns true if it may hide calls: it does unless it calls the function that it replaces.
+    /// Returns true if calls may be missing, which is so unless the replacement calls the function
+    /// that it replaces.
     pub fn hides_calls(&self, replaced: &Function) -> bool {
         !replaced.is_called_within()
     }
 }
 
-/// Formats it like `was replaced by MODULE:QUALNAME after 7 calls, …`.
+/// Formats the replacement like `was replaced by MODULE:QUALNAME after 7 calls, …`.
 impl fmt::Display for Replaced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { by, after, .. } = self;

@@ -1,4 +1,4 @@
-//! The report about requested functions at the end of a process that uses CUDA.
+//! Reports on the requested functions at the end of a process that used CUDA.
 
 use core::fmt;
 use core::sync::atomic::Ordering;
@@ -12,13 +12,13 @@ use crate::trouble;
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
 
-/// Reports obstacles, functions that were found late, and functions that were not found. It allocates
-/// nothing.
+/// Logs what prevented calls from being followed, functions that were found late, and functions
+/// that were not found. Allocates nothing.
 pub fn report() {
     evaluator::ends();
     trouble::report();
     let (mut api, mut found) = (0, 0);
-    // Without a window, functions that would have opened one are not reported.
+    // Without a window, functions that were to count steps are not reported.
     let has_windows =
         tllmprof_session::activity::settings().is_some_and(|settings| !settings.windows.is_empty());
     for module in targets::known() {
@@ -45,14 +45,14 @@ pub fn report() {
     }
 }
 
-/// Returns the replacement of a function, if it may hide calls.
+/// Returns the replacement of a function, if calls may be missing because of it.
 fn replaced(target: &Target) -> Option<&Replaced> {
     let is_wanted = target.is_by_name() || target.function.is_step();
     let replaced = target.replaced.get().filter(|_| is_wanted)?;
     replaced.hides_calls(&target.function).then_some(replaced)
 }
 
-/// A reported fact about a requested function.
+/// A fact about a requested function that is logged at the end.
 enum ReportedFact<'a> {
     StepIsLate(&'a Target),
     RangesAreLate(&'a Target),
@@ -66,7 +66,7 @@ impl<'a> ReportedFact<'a> {
         match (target.by, target.found()) {
             (By::Rule, Found::Late) if has_windows => Some(Self::StepIsLate(target)),
             (By::Ranges, Found::Late) => Some(Self::RangesAreLate(target)),
-            // A rule that counted nothing is reported with the windows.
+            // A rule that counted no step is reported together with the windows.
             (By::Ranges | By::Batch, Found::NotYet) => Some(Self::NotFound(module, target)),
             (By::Batch, _) if target.function.calls() == 0 => Some(Self::NotCalled(module, target)),
             (By::Api, Found::NotYet) if module.is_imported.load(Ordering::Relaxed) => {
@@ -111,7 +111,7 @@ impl fmt::Display for ReportedFact<'_> {
     }
 }
 
-/// The reason why no call of the rule's function was counted.
+/// Displays the reason why no call of the rule's function was counted.
 pub struct Uncalled;
 
 impl fmt::Display for Uncalled {
@@ -134,17 +134,18 @@ impl fmt::Display for Uncalled {
     }
 }
 
-/// The note that a replacement of a function may have gone unnoticed.
+/// The note that a replacement may have gone unnoticed, because the last check did not run.
 const UNCHECKED: &str = "; whether it was replaced was not checked at the end, as the interpreter did not end (os._exit)";
 
-/// A note that calls of the rule's function may be missing.
+/// Displays a note that calls of the rule's function may be missing.
 pub struct MayLackCalls;
 
 impl fmt::Display for MayLackCalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut targets = targets::known().iter().flat_map(|module| &module.targets);
         let rules = targets.find(|target| target.by == By::Rule);
-        // A function that was found late is reported separately.
+        // A function that was found late is not mentioned here, because it has a message of its
+        // own.
         let lacks = |target: &Target| {
             let is_found = target.found() != Found::NotYet;
             is_found && (trouble::hides_calls() || replaced(target).is_some())
@@ -159,7 +160,7 @@ impl fmt::Display for MayLackCalls {
     }
 }
 
-/// The reason why no call of this function was counted.
+/// Displays the reason why no call of this function was counted.
 struct Unseen<'a>(&'a Module, &'a Target);
 
 impl fmt::Display for Unseen<'_> {
@@ -181,7 +182,7 @@ impl fmt::Display for Unseen<'_> {
     }
 }
 
-/// The reason why a function was not found.
+/// Displays the reason why a function was not found.
 struct Missing<'a>(&'a Module, &'a Target);
 
 impl fmt::Display for Missing<'_> {
@@ -204,7 +205,7 @@ impl fmt::Display for Missing<'_> {
     }
 }
 
-/// Formats the target in the way in which it was requested.
+/// Formats the target together with the setting that requested it.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let asked = &self.function.asked;
@@ -297,14 +298,14 @@ mod tests {
         let why = || Unseen(&module, &target).to_string();
         assert_eq!(why(), "; m was never imported");
         target.set_found(Found::InTime);
-        // No interpreter has ended in this process.
+        // No interpreter has ended in this process, so the last check has not run.
         assert_eq!(
             why(),
             format!("; it is there, and no call of it was seen{UNCHECKED}")
         );
         target.is_unseen.store(true, Ordering::Relaxed);
         assert_eq!(why(), "; it is there, and its calls cannot be seen");
-        // In this process nothing was requested, and there is no Python.
+        // In this process no function was requested, and Python is not loaded.
         assert_eq!(
             Uncalled.to_string(),
             "; no Python from 3.8 on was found in the process"

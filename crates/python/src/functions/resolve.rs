@@ -1,15 +1,17 @@
-//! Finds code objects by name.
+//! Finds the code objects of requested functions by name.
 //!
-//! A module's code holds the code of all functions written in it, as constants, and it is audited right
-//! before it runs. So functions are found before their first call, however they are decorated or nested.
-//! Functions that were imported before the library was loaded, or that are made while the program runs, are
-//! looked up by name in `sys.modules` at later events. No code of the program runs for that.
+//! A module's code object contains the code of all functions written in the module, as constants.
+//! CPython raises an audit event right before it runs a module. So functions are found before their
+//! first call, however they are decorated or nested. Other functions were imported before the
+//! library was loaded, or are created while the program runs. These are looked up by name in
+//! `sys.modules` at later events, which runs no code of the program.
 //!
-//! Some code does not have the file that its module names: that of a frozen program, of a notebook, or code
-//! by value as from cloudpickle. Code with the name of a requested function is then a candidate. At its first
-//! call, the `__name__` of its module shows whether it is that function ([`super::candidates::confirms`]). The code of a frozen
-//! program's `__main__` is not audited. In such a program, while a function is missing, the first call of
-//! each function is examined ([`super::candidates::meets`]).
+//! Some code does not have the file name that its module has: code of a frozen program, of a
+//! notebook, or code that is passed by value, for example by cloudpickle. Code with the name of a
+//! requested function is then marked as a candidate. At its first call, the `__name__` of its
+//! module decides whether it is the requested function ([`super::candidates::confirms`]). For the
+//! `__main__` of a frozen program there is no audit event. While a function is missing in such a
+//! program, the first call of each function is examined ([`super::candidates::meets`]).
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -25,14 +27,15 @@ use crate::time::now;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 
-/// Nanoseconds between two searches among loaded modules: at first, and at most.
+/// The intervals between two searches among loaded modules, in ns: the first one, and the longest
+/// one.
 const FIRST_INTERVAL_NS: u64 = 1_000_000;
 const MAX_INTERVAL_NS: u64 = 100_000_000;
-/// Limit for candidates; they stay marked.
+/// The most candidates in a process. Candidates stay marked, so their number is limited.
 const MAX_CANDIDATES: u32 = 4096;
 
 lifecycle::global! {
-    /// True if functions are requested.
+    /// True if at least one function is requested.
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
@@ -40,11 +43,12 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static CANDIDATES: AtomicU32 = AtomicU32::new(0);
-    /// True while first calls are examined.
+    /// True while the first call of each function is examined.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_SEARCHING: AtomicBool = AtomicBool::new(false);
-    /// The time of the next search for missing functions, and the interval since the last one.
+    /// The time of the next search for missing functions, and the current interval between
+    /// searches. Both in ns.
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -53,11 +57,12 @@ lifecycle::global! {
     static WAIT: AtomicU64 = AtomicU64::new(FIRST_INTERVAL_NS);
 }
 
-/// Examines what an interpreter has imported before the library was loaded.
+/// Examines the modules that an interpreter imported before the library was loaded.
 pub fn install(py: Python<'_>) {
     let modules = targets::all();
     if late::is_late() && py.interpreter() == 0 {
-        // The library may be attached again: what was found before was released.
+        // The library may have been attached before. The functions that it found then were
+        // released, so the search starts anew.
         targets::forget();
     }
     IS_WANTED.store(!modules.is_empty(), Ordering::Relaxed);
@@ -67,7 +72,8 @@ pub fn install(py: Python<'_>) {
     }
 }
 
-/// Has [`super::candidates::meets`] called for the first call of each function, in a frozen program in which one is missing.
+/// Starts to examine the first call of each function ([`super::candidates::meets`]), if the program
+/// is frozen and a function is missing.
 fn search(py: Python<'_>) {
     let is_frozen = || py.sys(c"frozen").is_some_and(|frozen| frozen.is_true());
     if IS_SEARCHING.load(Ordering::Relaxed) || !targets::are_missing() || !is_frozen() {
@@ -84,7 +90,7 @@ fn search(py: Python<'_>) {
     }
 }
 
-/// Ends [`search`] if nothing is missing, or if `is_over`.
+/// Ends the examination of first calls if no function is missing any longer, or if `is_over`.
 pub fn end_search(py: Python<'_>, is_over: bool) {
     if !is_over && targets::are_missing() || !IS_SEARCHING.load(Ordering::Relaxed) {
         return;
@@ -96,14 +102,14 @@ pub fn end_search(py: Python<'_>, is_over: bool) {
     }
 }
 
-/// Stops the search until [`install`] is called again.
+/// Stops the search for functions until [`install`] is called again.
 pub fn forget() {
     IS_WANTED.store(false, Ordering::Relaxed);
     NEXT.store(u64::MAX, Ordering::Relaxed);
     WAIT.store(FIRST_INTERVAL_NS, Ordering::Relaxed);
 }
 
-/// Returns true if an audited event may bring a wanted function.
+/// Returns true if an audit event may lead to a requested function.
 pub fn wants(event: &[u8]) -> bool {
     if !IS_WANTED.load(Ordering::Relaxed) {
         return false;
@@ -117,23 +123,23 @@ pub fn wants(event: &[u8]) -> bool {
     is_time()
 }
 
-/// Returns true if a function is missing and first calls are not examined.
+/// Returns true if a function is missing and first calls are not examined yet.
 fn may_begin_search() -> bool {
     NEXT.load(Ordering::Relaxed) != u64::MAX && !IS_SEARCHING.load(Ordering::Relaxed)
 }
 
-/// Returns true if it is time to search for missing functions.
+/// Returns true if a search for missing functions is due.
 fn is_time() -> bool {
     let next = NEXT.load(Ordering::Relaxed);
     next != u64::MAX && now() >= next
 }
 
-/// Handles an event for which [`wants`] is true. `args` returns its arguments.
+/// Handles an audit event for which [`wants`] returned true. `args` returns the event's arguments.
 pub fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object<'py>>) {
     if !py.api.version.has_monitoring() {
         evaluator::put_again(py);
     }
-    // The arguments are tuples that begin with the code object.
+    // For events with a code object, the arguments are a tuple that begins with it.
     let first = || args().and_then(|args| args.elements().next());
     match event {
         b"exec" => {
@@ -164,7 +170,7 @@ pub fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Obj
     }
 }
 
-/// Handles code that is about to run, if it is that of a module with requested functions.
+/// Handles a code object that is about to run, if it belongs to a module with requested functions.
 fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     if !code.is_code() || code.attr(c"co_name")?.as_text()? != "<module>" {
         return None;
@@ -173,7 +179,7 @@ fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     let file = file.as_text()?;
     for module in targets::known() {
         if !module.may_be(file) || !is_run_as(py, module, file) {
-            // A frozen program's code has a file name from the machine where it was built.
+            // The file name in a frozen program's code is from the machine on which it was built.
             let may_be = module.may_be(file) && !module.is_main();
             let wanted = |target: &&Target| may_be || target.is_by_name();
             for target in module.targets.iter().filter(wanted) {
@@ -208,7 +214,7 @@ fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     Some(())
 }
 
-/// Handles a function that is made from code by Python code that has it by value, as cloudpickle does.
+/// Handles a function that Python code creates from a code object, as cloudpickle does.
 fn is_made(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     let name = name_of(py, code)?;
     let name = name.as_text()?;
@@ -221,29 +227,30 @@ fn is_made(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     Some(())
 }
 
-/// Marks code that has the name of a requested function as a candidate.
+/// Marks a code object that has the name of a requested function as a candidate.
 fn is_candidate(py: Python<'_>, code: &Object<'_>, target: &'static Target) {
     if CANDIDATES.fetch_add(1, Ordering::Relaxed) < MAX_CANDIDATES {
         mark_candidate(py, code, &target.function);
     }
 }
 
-/// Returns true if code from `file` that is about to run is the module's. Another module's file may have the
-/// same name, and so may code that is passed to `exec`.
+/// Returns true if code from `file` that is about to run is the module's. Another module's file may
+/// have the same name, and so may code that is passed to `exec`.
 fn is_run_as(py: Python<'_>, module: &Module, file: &str) -> bool {
     if module.is_main() {
-        // The second name is the program's in a child that multiprocessing has spawned.
+        // In a child that multiprocessing spawned, the program's main module is named
+        // `__mp_main__`.
         return is_file_of(py, "__main__", file, true)
             || is_file_of(py, "__mp_main__", file, false);
     }
     match imported(py, &module.name) {
         Some(_) => is_file_of(py, &module.name, file, true),
-        // If the module was started by its name or file, it is called `__main__`.
+        // A module that was started with `-m` or as a file is named `__main__`.
         None => is_file_of(py, "__main__", file, false),
     }
 }
 
-/// Returns true if the module `name` says that it is read from `file`, or `otherwise` if it does not say.
+/// Returns true if the module `name` was read from `file`. Returns `otherwise` if that is unknown.
 fn is_file_of(py: Python<'_>, name: &str, file: &str, otherwise: bool) -> bool {
     let attrs = imported(py, name).and_then(|module| module.own_attrs());
     let said = attrs.and_then(|attrs| attrs.item(c"__file__"));
@@ -258,24 +265,24 @@ fn is_file_of(py: Python<'_>, name: &str, file: &str, otherwise: bool) -> bool {
     }
 }
 
-/// The relation of a module to a file.
+/// The relation of a module to a file: whether the module was read from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FileRelation {
     This,
     Another,
     Unknown,
-    /// The module is read from the file if the program was passed with `-c` or on standard input.
+    /// The module was read from the file if the program was passed with `-c` or on standard input.
     ThisIfTyped,
 }
 
 impl FileRelation {
-    /// Decides by the `__file__` of the module `name`, which may be missing.
+    /// Compares `file` with `said`, which is the `__file__` of the module `name`, if it has one.
     fn classify(name: &str, said: Option<&str>, file: &str) -> Self {
         let is_main = name == "__main__";
         match said {
             Some(said) if said == file => Self::This,
-            // A frozen module may have the file that it was read from once, one without source the compiled
-            // file.
+            // The `__file__` of a frozen module may be the file from which it was once read. For a
+            // module without source, it is the compiled file.
             Some(said) if (file.starts_with('<') || said.ends_with(".pyc")) && !is_main => {
                 Self::Unknown
             }
@@ -286,18 +293,18 @@ impl FileRelation {
     }
 }
 
-/// Returns true if code from `file` was passed to Python with `-c`, on its standard input, or by the program
-/// that embeds it. `first` is the first of `sys.argv`.
+/// Returns true if code from `file` was passed to Python with `-c`, on standard input, or by a
+/// program that embeds Python. `first` is `sys.argv[0]`, if it exists.
 fn is_typed(file: &str, first: Option<&str>) -> bool {
     matches!(file, "<string>" | "<stdin>") && matches!(first, None | Some("" | "-" | "-c"))
 }
 
-/// Returns the parts of a qualified name that are names of code objects.
+/// Returns the parts of a qualified name that are names of code objects. `<locals>` is not one.
 fn parts(qualname: &str) -> impl Iterator<Item = &str> {
     qualname.split('.').filter(|part| *part != "<locals>")
 }
 
-/// Searches for missing functions among the loaded modules.
+/// Searches for missing functions in the loaded modules.
 pub fn look(py: Python<'_>) {
     let mut has_left = !monitoring::try_again(py);
     for module in targets::known() {
@@ -311,7 +318,8 @@ pub fn look(py: Python<'_>) {
             continue;
         };
         module.imported();
-        // No caller has used the functions of a module that is still being imported.
+        // While a module is still being imported, no other code has used its functions, so no call
+        // was missed.
         let found = if is_being_imported(&there) {
             Found::InTime
         } else {
@@ -333,12 +341,12 @@ pub fn look(py: Python<'_>) {
     NEXT.store(next, Ordering::Relaxed);
 }
 
-/// Returns the interval after the next search, from that before it.
+/// Returns the interval that follows `wait`: twice as long, up to the longest one.
 fn longer(wait: u64) -> u64 {
     (wait * 2).min(MAX_INTERVAL_NS)
 }
 
-/// Searches for missing functions a last time when the main interpreter ends.
+/// Runs the last search for missing functions when the main interpreter ends.
 pub fn ends(py: Python<'_>) {
     look(py);
     end_search(py, true);
@@ -353,7 +361,7 @@ pub fn ends(py: Python<'_>) {
     }
 }
 
-/// Returns true if the module's code has not finished.
+/// Returns true if the module's import has not finished.
 fn is_being_imported(module: &Object<'_>) -> bool {
     let is_initialising = || {
         let spec = module.own_attrs()?.item(c"__spec__")?;
@@ -395,8 +403,8 @@ mod tests {
     fn typed_code_has_no_file() {
         assert!(is_typed("<string>", Some("-c")));
         assert!(is_typed("<stdin>", Some("")));
-        assert!(is_typed("<string>", None)); // embedded
-        assert!(!is_typed("<string>", Some("program.py"))); // exec in a program
+        assert!(is_typed("<string>", None)); // Python is embedded
+        assert!(!is_typed("<string>", Some("program.py"))); // `exec` in a program
         assert!(!is_typed("program.py", Some("-c")));
     }
 

@@ -26,40 +26,40 @@ lifecycle::global! {
 /// A module with requested functions.
 pub struct Module {
     pub name: String,
-    /// The end of its file's path: `pkg/mod`.
+    /// The end of the path of the module's file, without its suffix: `pkg/mod`.
     pub path: String,
     pub targets: Vec<Target>,
-    /// True if it has been imported, or is being imported.
+    /// True if the module was imported, or is being imported.
     pub is_imported: AtomicBool,
 }
 
-/// A requested function, and whether it was found.
+/// A requested function, and the result of the search for it.
 pub struct Target {
     pub function: Function,
     pub by: By,
     found: AtomicU8,
-    /// Names in the module or class that are similar to the name that was not found.
+    /// Similar names in the module or class, if the function was not found.
     pub near: OnceBox<Vec<String>>,
-    /// True if it was found but its calls cannot be seen.
+    /// True if the function was found, but its calls cannot be followed.
     pub is_unseen: AtomicBool,
-    /// The type of the object that has its name but is not a Python function.
+    /// The type of the object that has the requested name, if it is not a Python function.
     pub kind: OnceBox<String>,
-    /// The object with which the program has replaced it.
+    /// The object with which the program has replaced the function, if it has.
     pub replaced: OnceBox<Replaced>,
 }
 
-/// The setting or table that requests a function.
+/// The source of a request for a function: a setting or a table of the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
-    /// `TLLMPROF_STEP`.
+    /// The rule in `TLLMPROF_STEP` names the function.
     Rule,
-    /// `TLLMPROF_PY_RANGES`.
+    /// `TLLMPROF_PY_RANGES` lists the function.
     Ranges,
-    /// The table of known engines' API functions.
+    /// The table of known engines' API functions contains the function.
     Api,
-    /// The tables of known engines' steps, and of their waits for requests.
+    /// A table of known engines' steps, or of their waits for requests, contains the function.
     Engine,
-    /// `TLLMPROF_BATCH`.
+    /// `TLLMPROF_BATCH` names the function.
     Batch,
 }
 
@@ -68,14 +68,14 @@ pub enum By {
 #[repr(u8)]
 pub enum Found {
     NotYet,
-    /// Late: calls may have been made before.
+    /// The function was found after its module was imported, so calls may have been missed.
     Late,
     /// The function was found before its first call.
     InTime,
 }
 
-/// Returns true if functions are to be marked or counted. The constructor calls it: whether ranges are wanted
-/// is checked later.
+/// Returns true if the settings request functions. The library's constructor calls this. A later
+/// check decides whether ranges are recorded.
 pub fn are_asked_for(settings: &Settings) -> bool {
     let listens = settings.nvtx || settings.trace.is_some();
     let asked = settings.llmapi || settings.layers || !settings.py_ranges.is_empty();
@@ -87,12 +87,13 @@ fn counts(settings: &Settings) -> bool {
     matches!(settings.step, Step::Python { .. } | Step::Auto) && has_work(settings)
 }
 
-/// Returns the requested functions if they have been collected, otherwise nothing.
+/// Returns the requested functions, or an empty list if they have not been collected yet.
 pub fn known() -> &'static [Module] {
     TARGETS.get().map_or(&[], Vec::as_slice)
 }
 
-/// Returns the requested functions. From the first call on it is fixed whether ranges are wanted.
+/// Returns the requested functions. The first call collects them, and decides for good whether
+/// ranges are recorded.
 pub fn all() -> &'static [Module] {
     TARGETS.get_or_init(|| {
         let listens = marks::are_wanted() || recorder::is_wanted();
@@ -101,21 +102,22 @@ pub fn all() -> &'static [Module] {
     })
 }
 
-/// The kind of data that is kept about a function's calls, besides their number.
+/// The data that is recorded about a function's calls, besides their number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeptData {
     Nothing,
     /// Each call, as a range.
     Calls,
-    /// Each call, as a range. Their time is not part of an iteration, as the engine waits for requests.
+    /// Each call, as a range. The time of these calls is not part of an iteration, because the
+    /// engine waits for requests.
     Waits,
-    /// The calls between two steps, as one range.
+    /// All calls between two steps, as one range.
     Polls,
-    /// The fact that a thread is in a call.
+    /// Only the fact that a thread is in a call.
     Drafts,
 }
 
-/// Collects the requested functions. `listens`: ranges are wanted.
+/// Collects the requested functions. `listens` is true if ranges are recorded.
 fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
     let mut modules = Vec::new();
     let mut add = |asked: &PyFunction, by, step, kept: KeptData| {
@@ -186,7 +188,8 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
         for function in &settings.py_ranges {
             add(function, By::Ranges, None, KeptData::Calls);
         }
-        // Scopes of the launches of known engines outside the model.
+        // Functions of known engines that launch kernels outside the model. They serve as scopes of
+        // these launches.
         for function in SCOPES.iter().flat_map(Scopes::functions) {
             if let (true, Ok(function)) = (settings.layers, PyFunction::parse(&function)) {
                 add(&function, By::Engine, None, KeptData::Calls);
@@ -201,7 +204,7 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
     modules
 }
 
-/// Returns the target for `asked`, which is added if it is new.
+/// Returns the target for `asked`. Adds a new one if the function was not requested before.
 fn target<'a>(modules: &'a mut Vec<Module>, asked: &PyFunction, by: By) -> &'a mut Target {
     let at = modules
         .iter()
@@ -218,19 +221,19 @@ fn target<'a>(modules: &'a mut Vec<Module>, asked: &PyFunction, by: By) -> &'a m
     });
     let target = &mut targets[at];
     if matches!(by, By::Ranges | By::Batch) && target.by == By::Engine {
-        target.by = by; // requested by name, so it is reported if it is missing
+        target.by = by; // requested by the user by name, so it is reported if it is not found
     }
     target
 }
 
-/// Resets the counts in the child of a fork, which begins its own iterations.
+/// Resets the counts in the child of a fork, which starts its iterations from zero.
 fn in_child(_: &OnlyThread) {
     for target in known().iter().flat_map(|module| &module.targets) {
         target.function.in_child();
     }
 }
 
-/// Returns true if a function that was requested by name is missing.
+/// Returns true if a function that the user requested by name has not been found.
 pub fn are_missing() -> bool {
     let mut all = known().iter().flat_map(|module| &module.targets);
     all.any(Target::is_missing)
@@ -242,7 +245,7 @@ pub fn calls() -> u64 {
     all.map(|target| target.function.calls()).sum()
 }
 
-/// Resets all functions to not found, with no call under way.
+/// Marks all functions as not found, and forgets calls that have not ended.
 pub fn forget() {
     for target in known().iter().flat_map(|module| &module.targets) {
         target.found.store(Found::NotYet as u8, Ordering::Relaxed);
@@ -260,18 +263,19 @@ impl Module {
         }
     }
 
-    /// Returns true if it is the module that the program starts with.
+    /// Returns true if the module is the main module, with which the program starts.
     pub fn is_main(&self) -> bool {
         self.name == "__main__"
     }
 
-    /// Returns true if code of the module that calls itself `name` is its own.
+    /// Returns true if code whose module is named `name` belongs to this module.
     pub fn is_called(&self, name: &str) -> bool {
-        // The second name is the program's in a child that multiprocessing has spawned.
+        // In a child that multiprocessing spawned, the program's main module is named
+        // `__mp_main__`.
         name == self.name || self.is_main() && name == "__mp_main__"
     }
 
-    /// Returns true if its code may come from `file`.
+    /// Returns true if code from `file` may be the module's.
     pub fn may_be(&self, file: &str) -> bool {
         if self.is_main() {
             return true;
@@ -285,7 +289,7 @@ impl Module {
         before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
     }
 
-    /// Notes that it has been imported, or is about to be.
+    /// Notes that the module was imported, or is about to be.
     pub fn imported(&self) {
         if !self.is_imported.swap(true, Ordering::Relaxed) {
             for target in &self.targets {
@@ -310,12 +314,12 @@ impl Target {
         }
     }
 
-    /// Returns true if the user has requested it by name.
+    /// Returns true if the user requested the function by name.
     pub fn is_by_name(&self) -> bool {
         matches!(self.by, By::Rule | By::Ranges | By::Batch)
     }
 
-    /// Returns true if the user has requested it by name and it is missing.
+    /// Returns true if the user requested the function by name and it has not been found.
     pub fn is_missing(&self) -> bool {
         self.is_by_name() && self.found() == Found::NotYet
     }
@@ -328,7 +332,7 @@ impl Target {
         }
     }
 
-    /// Notes how it was found, unless that is known already.
+    /// Stores how the function was found, unless it had been found before.
     pub fn set_found(&self, found: Found) {
         if self.found() == Found::NotYet {
             self.found.store(found as u8, Ordering::Relaxed);
@@ -345,7 +349,7 @@ pub mod tests {
         Settings::from_env(|name| find(name).map(|(_, value)| (*value).into())).unwrap()
     }
 
-    /// Returns the module and the target of a requested function that was never looked up.
+    /// Returns the module and the target of a requested function, before any search.
     pub fn asked(text: &str, by: By) -> (Module, Target) {
         let asked = PyFunction::parse(text).unwrap();
         (Module::new(&asked.module), Target::new(asked, by))
@@ -383,7 +387,7 @@ pub mod tests {
         assert_eq!(names(&modules), [("pkg.mod:Engine.step".into(), By::Rule)]);
         assert!(modules[0].targets[0].function.step() == Some(StepOf::Rule));
         assert!(modules[0].targets[0].is_by_name());
-        // Without a window there is nothing to count.
+        // Without a window, no steps need to be counted.
         assert!(collect(&settings(&[rule]), false).is_empty());
         assert!(!are_asked_for(&settings(&[rule])));
         assert!(are_asked_for(&settings(&[WINDOW, rule])));

@@ -1,5 +1,5 @@
-//! Runs calls of our own to check that frames have the expected layout, before any function of the program is
-//! marked.
+//! Makes test calls to check that frames have the expected layout, before any function of the
+//! program is marked.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
@@ -36,14 +36,15 @@ def run():
     steps(token).close()
 ";
 
-/// The events that [`SOURCE`]'s `run` must cause.
+/// The events that a call of [`SOURCE`]'s `run` causes if the layout is right. Each line is for one
+/// function of [`SOURCE`] or one generator.
 const WANTED: &[SeenEvent] = {
     use SeenEvent::{Begins, Ends, GoesOn, Yields};
     &[
         Begins, Ends, // call
-        Begins, Ends, // closed
-        Begins, Yields, GoesOn, Yields, GoesOn, Ends, // the loop
-        Begins, Yields, GoesOn, Ends, // closed after a value; a new one is not seen
+        Begins, Ends, // closed, whose argument is a cell
+        Begins, Yields, GoesOn, Yields, GoesOn, Ends, // steps, in the loop
+        Begins, Yields, GoesOn, Ends, // left; the last generator causes no events
     ]
 };
 
@@ -54,11 +55,11 @@ enum SeenEvent {
     GoesOn,
     Yields,
     Ends,
-    /// A call began with a wrong first argument.
+    /// A call began, but its first argument was read wrongly.
     Wrong,
 }
 
-/// Records the events that it sees.
+/// Records the events of the test calls.
 struct Trial {
     token: AtomicUsize,
     next: AtomicUsize,
@@ -80,7 +81,7 @@ impl Trial {
         }
     }
 
-    /// Returns true if exactly these events were seen.
+    /// Returns true if exactly the events `wanted` were recorded.
     fn has_seen(&self, wanted: &[SeenEvent]) -> bool {
         self.next.load(Ordering::Relaxed) == wanted.len()
             && wanted
@@ -89,7 +90,7 @@ impl Trial {
                 .all(|(&wanted, seen)| wanted as u8 == seen.load(Ordering::Relaxed))
     }
 
-    /// Classifies the beginning of a call whose first argument is at `first`.
+    /// Classifies the beginning of a call. `first` is the address of its first argument.
     fn beginning(&self, first: usize, goes_on: bool) -> SeenEvent {
         match goes_on {
             true => SeenEvent::GoesOn,
@@ -125,14 +126,14 @@ const UNKNOWN: u32 = 0;
 const GOOD: u32 = 1;
 const BAD: u32 = 2;
 lifecycle::global! {
-    /// The result of the trial. It is reset for another CPython.
+    /// The result of the check. It is reset if another CPython is started.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static VERDICT: AtomicU32 = AtomicU32::new(UNKNOWN);
 }
 
-/// Returns `None` if frames do not have the expected layout. `is_there`: marked calls are evaluated through
-/// us.
+/// Runs the test calls once. Returns `None` if frames do not have the expected layout. `is_there`
+/// is true if our evaluator is installed.
 pub fn passes(py: Python<'_>, _: &Layout, is_there: bool) -> Option<()> {
     if VERDICT.load(Ordering::Relaxed) == UNKNOWN && is_there {
         let is_good = run(py).is_some() && TRIAL.has_seen(WANTED);

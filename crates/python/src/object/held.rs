@@ -1,4 +1,4 @@
-//! References that live longer than their thread has the GIL.
+//! References to Python objects that are kept while no thread of the library holds the GIL.
 
 use core::ffi::{CStr, c_void};
 use core::ptr::null_mut;
@@ -8,10 +8,11 @@ use tllmprof_platform::lifecycle::Reset;
 
 use super::{Object, Python, Raw};
 
-/// A reference that is owned by a static, or by something else that lives longer than a thread has the GIL.
+/// A reference to a Python object that is kept beyond one hold of the GIL, for example in a static.
 ///
-/// Its owner forgets it when interpreters start anew in the process, as the object is gone then. Otherwise
-/// the reference is never dropped, as its interpreter may have ended.
+/// The owner calls [`Held::forget`] when a new interpreter starts in the process, because the
+/// object ended with the old one. Otherwise the reference is never dropped, because its interpreter
+/// may have ended.
 pub struct Held(AtomicPtr<c_void>);
 
 impl Reset for Held {
@@ -26,7 +27,7 @@ impl Held {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// Returns a reference to the object.
+    /// Takes over the reference to the object.
     pub fn new(object: Object<'_>) -> Self {
         Self(AtomicPtr::new(object.release()))
     }
@@ -38,19 +39,19 @@ impl Held {
         (!raw.is_null()).then(|| unsafe { py.share(raw) })?
     }
 
-    /// Replaces the object. The old one is not released, as it may be in use.
+    /// Replaces the object. The old object is not released, because it may be in use.
     pub fn set(&self, object: Object<'_>) {
         self.0.store(object.release(), Ordering::Release);
     }
 
-    /// Takes the object out.
+    /// Takes the object out and leaves the reference empty.
     pub fn take<'py>(&self, py: Python<'py>) -> Option<Object<'py>> {
         let raw = self.0.swap(null_mut(), Ordering::AcqRel);
         // SAFETY: the reference was owned, and has no other owner now.
         (!raw.is_null()).then(|| unsafe { py.own(raw) })?
     }
 
-    /// Forgets the object without releasing it, as it ended with its interpreter.
+    /// Empties the reference without releasing the object, which ended with its interpreter.
     pub fn forget(&self) {
         self.0.store(null_mut(), Ordering::Release);
     }
@@ -60,13 +61,13 @@ impl Held {
         !self.0.load(Ordering::Acquire).is_null()
     }
 
-    /// Returns the address of the object; 0 for none.
+    /// Returns the address of the object, or 0 if none is held.
     pub fn addr(&self) -> usize {
         self.0.load(Ordering::Relaxed).addr()
     }
 }
 
-/// The name of an attribute: a held str, until it is released.
+/// The name of an attribute as a Python str. The str is kept until `release`.
 pub struct AttributeName(Held);
 
 impl AttributeName {
@@ -84,7 +85,7 @@ impl AttributeName {
         self.0.get(py)
     }
 
-    /// Releases the str.
+    /// Releases the str and leaves the name empty.
     pub fn release(&self, py: Python<'_>) {
         drop(self.0.take(py));
     }

@@ -1,36 +1,38 @@
-//! Reads whole numbers in lists directly from memory. The C API needs five calls to find that an element is
-//! not 0.
+//! Reads the integers of Python lists directly from memory. With the C API, a check for 0 takes
+//! five calls for each element.
 //!
-//! Lists and numbers have had the same layout since 3.8, in builds with a GIL: an object begins with its
-//! reference count and its type; a list continues with its length and the address of its elements, a number
-//! with a word for its sign and size. [`Ints::detect`] checks that with a list of its own, and returns `None` in
-//! other builds.
+//! Lists and ints have had the same layout since 3.8 in builds with a GIL. An object begins with
+//! its reference count and its type. A list continues with its length and the address of its
+//! elements. An int continues with a word for its sign and size. [`Ints::detect`] checks the layout
+//! with a list of its own, and returns `None` in other builds.
 
 use super::{Held, Object, Python};
 use crate::api::Raw;
 
-/// Indices of words in an object.
+/// Indices of words in an object. `LENGTH` and `ELEMENTS` are for lists, `SIGN` is for ints.
 const TYPE: usize = 1;
 const LENGTH: usize = 2;
 const ELEMENTS: usize = 3;
 const SIGN: usize = 2;
-/// Since 3.14 this bit of the word is set for small numbers, which live forever. Before 3.12 the bit is part
-/// of the size, so numbers of 91 to 120 bits cannot be distinguished from 0.
+/// The bit of the sign word that is set since 3.14 for small numbers, which live forever. Before
+/// 3.12 the bit is part of the size, so numbers of 91 to 120 bits look like 0.
 const SMALL: usize = 1 << 2;
 
-/// The layout of this interpreter's numbers in lists.
+/// The layout of ints in this interpreter, for reading them from lists.
 pub struct Ints {
-    /// The number 0. Each small number exists once.
+    /// The int 0. The interpreter has one object for each small number.
     zero: Held,
-    /// The word of 0 with its sign.
+    /// The sign word of the int 0.
     sign: usize,
 }
 
 impl Ints {
-    /// Returns `None` if lists or numbers have an unknown layout.
+    /// Checks the layout with a list of known numbers. Returns `None` if it differs from the
+    /// expected one.
     #[cold]
     pub fn detect(py: Python<'_>) -> Option<Self> {
-        /// True for each element that is 0. A bool is not exactly an int.
+        /// The expected results of `is_zero`, element by element: true for 0. The last element is a
+        /// bool, which is not exactly an int, so the result is `None`.
         const EXPECTED: [Option<bool>; 8] = {
             let mut expected = [Some(false); 8];
             expected[0] = Some(true);
@@ -47,7 +49,8 @@ impl Ints {
         };
         let lies_there = |index: usize| {
             let element = list.at(index.cast_signed());
-            // SAFETY: it runs only if the first words are a list's, and the next one leads to its elements.
+            // SAFETY: this runs only if the first words are those of a list, and the next word is
+            // then the address of its elements.
             element.is_some_and(|one| one.raw() == unsafe { element_of(list.raw(), index) })
         };
         let is_known = is_list && (0..known).all(lies_there);
@@ -67,8 +70,8 @@ impl Ints {
         None
     }
 
-    /// Returns true if the list's element is 0, false if it is another number, and `None` if that cannot be
-    /// seen or it is not exactly an int.
+    /// Returns true if the list's element is 0, and false if it is another int. Returns `None` if
+    /// the object is not a list, the index is too large, or the element is not exactly an int.
     #[inline]
     pub fn is_zero(&self, list: &Object<'_>, index: usize) -> Option<bool> {
         let types = &list.py().api.types;
@@ -88,14 +91,14 @@ impl Ints {
         }
     }
 
-    /// Returns the first index from `from` on whose element may be 0, or `to` if there is none before it.
+    /// Returns the first index in `from..to` whose element may be 0, or `to` if there is none.
     #[inline]
     pub fn skip_others(&self, list: &Object<'_>, from: usize, to: usize) -> usize {
         let is_other = |index: &usize| self.is_zero(list, *index) == Some(false);
         (from..to).find(|index| !is_other(index)).unwrap_or(to)
     }
 
-    /// Releases its reference.
+    /// Releases the reference to the int 0.
     #[cold]
     pub fn release(&self, py: Python<'_>) {
         drop(self.zero.take(py));
@@ -112,7 +115,8 @@ unsafe fn word(object: Raw, at: usize) -> usize {
 /// # Safety
 /// The list has the known layout, and it has that element.
 unsafe fn element_of(list: Raw, index: usize) -> Raw {
-    // SAFETY: the word points to the elements, one after the other.
+    // SAFETY: the caller promises that `ELEMENTS` is the address of the list's elements, and that
+    // `index` is one of them.
     unsafe {
         list.cast::<*const Raw>()
             .add(ELEMENTS)

@@ -1,4 +1,5 @@
-//! References to Python objects, and exceptions that must not disturb the program.
+//! Safe references to Python objects. Exceptions that the library causes stay hidden from the
+//! program.
 //!
 //! Everything here needs the GIL. A [`Python`] proves that the thread has it.
 
@@ -15,15 +16,15 @@ pub use held::{AttributeName, Held};
 pub use ints::Ints;
 pub use safe::C;
 
-/// The proof that the calling thread may use the interpreter: it has the GIL or, in a build without one, a
-/// thread state.
+/// Proof that the calling thread may use the interpreter. The thread holds the GIL or, in a build
+/// without a GIL, has a thread state.
 #[derive(Clone, Copy)]
 pub struct Python<'py> {
     pub api: &'static Api,
     thread: PhantomData<(&'py (), *mut ())>,
 }
 
-/// An owned reference.
+/// An owned reference to a Python object.
 pub struct Object<'py> {
     py: Python<'py>,
     raw: Raw,
@@ -44,15 +45,17 @@ impl Clone for Object<'_> {
     }
 }
 
-/// An exception in the form of `PyErr_Fetch`: owned references, or nulls.
+/// An exception as `PyErr_Fetch` returns it: its type, value and traceback, as owned references or
+/// nulls.
 pub struct Exception([Raw; 3]);
 
-// SAFETY: only a thread that may use the interpreter uses the references (`restore`).
+// SAFETY: the references are used only in `raise`, by a thread that may use the interpreter.
 unsafe impl Send for Exception {}
 
 impl<'py> Python<'py> {
     /// # Safety
-    /// The calling thread has the GIL, or a thread state if there is no GIL, as long as `'py`.
+    /// The calling thread holds the GIL during `'py`, or has a thread state if the build has no
+    /// GIL.
     pub const unsafe fn assume(api: &'static Api) -> Self {
         Self {
             api,
@@ -60,19 +63,20 @@ impl<'py> Python<'py> {
         }
     }
 
-    /// Runs `act` if the calling thread has the GIL ([`Api::has_gil`]).
+    /// Runs `act` if the calling thread holds the GIL ([`Api::has_gil`]), and otherwise returns
+    /// `None`.
     pub fn if_held<R>(api: &'static Api, act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         // SAFETY: the thread has the GIL, and keeps it until `act` has returned.
         api.has_gil().then(|| act(unsafe { Python::assume(api) }))
     }
 
-    /// Returns the C API.
+    /// Returns the C API functions that are safe to call.
     pub const fn c(self) -> C<'py> {
         C(self)
     }
 
-    /// Runs `act` with no exception set, and restores the exception that was set before, whatever `act`
-    /// raised, and also if it panics.
+    /// Runs `act` with no exception set, and then restores the exception that was set before. Drops
+    /// any exception that `act` raised. A panic in `act` restores the exception, too.
     pub fn quietly<R>(self, act: impl FnOnce(Self) -> R) -> R {
         struct RestoredException<'py>(Python<'py>, [Raw; 3]);
         impl Drop for RestoredException<'_> {
@@ -85,29 +89,31 @@ impl<'py> Python<'py> {
         act(self)
     }
 
-    /// Runs `act` without the GIL, so it may wait. `Send` keeps objects that need the GIL out of it.
+    /// Releases the GIL, runs `act`, and takes the GIL again. `act` may therefore block. The `Send`
+    /// bound keeps Python objects, which need the GIL, out of `act`.
     pub fn without_gil<R: Send>(self, act: impl FnOnce() -> R + Send) -> R {
         struct Saved<'a>(&'a Api, ThreadState);
         impl Drop for Saved<'_> {
             fn drop(&mut self) {
-                // SAFETY: this is the thread's own state, which was saved below.
+                // SAFETY: the thread state was saved below, on this thread.
                 unsafe { (self.0.restore_thread)(self.1) };
             }
         }
-        // SAFETY: the thread has a state, which it gets back before it continues, also if `act` panics.
+        // SAFETY: the thread has a state, and `_saved` gives it back before the thread continues,
+        // also if `act` panics.
         let _saved = Saved(self.api, unsafe { (self.api.save_thread)() });
         act()
     }
 
-    /// Takes the exception that is set, or nulls, and clears it.
+    /// Takes and clears the exception that is set. Returns nulls if there is none.
     fn take_exception(self) -> Exception {
         // SAFETY: the thread may use the interpreter, as `self` proves.
         Exception(unsafe { self.api.take_exception() })
     }
 
-    /// Sets the exception.
+    /// Sets the exception as the current one.
     pub fn raise(self, exception: Exception) {
-        // SAFETY: the exception owns the references, and gives them up.
+        // SAFETY: the exception owns the references, and passes them to `set_exception`.
         unsafe { self.api.set_exception(exception.0) };
     }
 
@@ -120,7 +126,7 @@ impl<'py> Python<'py> {
         self.c().err_occurred()
     }
 
-    /// Returns true if an exception is set, and clears it.
+    /// Clears the exception that is set, if any. Returns true if one was set.
     pub(crate) fn raised(self) -> bool {
         let has_raised = self.has_raised();
         if has_raised {
@@ -129,7 +135,8 @@ impl<'py> Python<'py> {
         has_raised
     }
 
-    /// Returns true if the result of a C API function means success. Otherwise clears its exception.
+    /// Returns true if `result` of a C API function means success. For a failure, clears the
+    /// exception that the function raised.
     fn succeeded(self, result: c_int) -> bool {
         if result < 0 {
             self.raised();
@@ -137,7 +144,7 @@ impl<'py> Python<'py> {
         result >= 0
     }
 
-    /// Takes over a new reference. For null, returns `None` and clears the exception.
+    /// Wraps a new reference. If `raw` is null, clears the exception and returns `None`.
     ///
     /// # Safety
     /// `raw` is null or a reference that the caller owns.
@@ -149,7 +156,7 @@ impl<'py> Python<'py> {
         Some(Object { py: self, raw })
     }
 
-    /// Takes over a new reference. For null, returns the exception that is set.
+    /// Wraps a new reference. If `raw` is null, takes and returns the exception that is set.
     ///
     /// # Safety
     /// `raw` is null or a reference that the caller owns.
@@ -165,7 +172,8 @@ impl<'py> Python<'py> {
     /// # Safety
     /// `raw` is null or a reference to a live object.
     pub unsafe fn share(self, raw: Raw) -> Option<Object<'py>> {
-        // SAFETY: null, or a live object, of which the new reference is owned from here on.
+        // SAFETY: `raw` is null or a live object. The added reference is the one that the result
+        // owns.
         unsafe {
             if !raw.is_null() {
                 (self.api.inc_ref)(raw);
@@ -174,13 +182,13 @@ impl<'py> Python<'py> {
         }
     }
 
-    /// Imports a module.
+    /// Imports a module and returns it.
     pub fn import(self, name: &CStr) -> Option<Object<'py>> {
         self.c().import(name)
     }
 
-    /// Imports a module that stores its state elsewhere, and removes it from `sys.modules` unless it was
-    /// there: the program does not see it among its modules.
+    /// Imports a module whose state is stored elsewhere, and removes it from `sys.modules` unless
+    /// it was there before. The program then does not see the module.
     pub fn import_unseen(self, name: &CStr) -> Option<Object<'py>> {
         let was_there = self.imported(name).is_some();
         let module = self.import(name)?;
@@ -200,29 +208,29 @@ impl<'py> Python<'py> {
         self.c().sys_object(name)
     }
 
-    /// Returns the number of the interpreter, 0 for the main one.
+    /// Returns the id of the current interpreter; 0 for the main one.
     pub fn interpreter(self) -> i64 {
         // SAFETY: the thread has a state, and so an interpreter.
         unsafe { (self.api.interpreter_id)(self.c().interpreter()) }
     }
 
-    /// Returns the address of the interpreter.
+    /// Returns the address of the current interpreter.
     pub fn interpreter_address(self) -> usize {
         self.c().interpreter().addr()
     }
 
-    /// Returns the frame of Python code that the thread is in.
+    /// Returns the innermost Python frame of the calling thread.
     pub fn frame(self) -> Option<Frame<'py>> {
         // SAFETY: the thread may use the interpreter; the frame is borrowed.
         unsafe { self.share((self.api.current_frame?)()) }.map(Frame)
     }
 
-    /// Makes a Python function that calls ours.
+    /// Makes a Python function that calls our C function.
     pub fn function(self, definition: &'static MethodDef) -> Option<Object<'py>> {
         self.c().c_function(definition, None, None)
     }
 
-    /// Makes a Python function that calls ours with `first`.
+    /// Makes a Python function that calls our C function with `first` as its `self`.
     pub fn function_of(
         self,
         definition: &'static MethodDef,
@@ -233,7 +241,7 @@ impl<'py> Python<'py> {
 
     pub fn text(self, text: &str) -> Option<Object<'py>> {
         let length = text.len().cast_signed();
-        // SAFETY: the text has that many bytes; the result is a new reference.
+        // SAFETY: the text has `length` bytes; the result is a new reference.
         unsafe { self.own((self.api.text_from)(text.as_ptr().cast(), length)) }
     }
 
@@ -241,22 +249,22 @@ impl<'py> Python<'py> {
         self.c().long_from(value)
     }
 
-    /// Runs `source` as a module's body in a new namespace, and returns that.
+    /// Runs `source` as the body of a module in a new namespace, and returns the namespace.
     ///
-    /// `file` is its name in tracebacks.
+    /// `file` is the file name that tracebacks show.
     pub fn run(self, source: &CStr, file: &CStr) -> Option<Object<'py>> {
         let names = self.c().dict_new()?;
         self.run_in(names, source, file)
     }
 
-    /// Runs `source` as [`Self::run`] does, as a module that can be found by `name`.
+    /// Runs `source` like [`Self::run`], in a module that the program can import by `name`.
     pub fn run_as_module(self, name: &CStr, source: &CStr, file: &CStr) -> Option<Object<'py>> {
         let names = self.c().module_dict(&self.c().add_module(name)?)?;
         self.run_in(names, source, file)
     }
 
     fn run_in(self, names: Object<'py>, source: &CStr, file: &CStr) -> Option<Object<'py>> {
-        /// `Py_file_input`.
+        /// The value of `Py_file_input`: the source is a whole module.
         const FILE: c_int = 257;
         let code = self.c().compile(source, file, FILE)?;
         if !names.set_item(c"__builtins__", &self.c().builtins()?) {
@@ -267,13 +275,13 @@ impl<'py> Python<'py> {
         Some(names)
     }
 
-    /// Returns None.
+    /// Returns the Python object None.
     pub fn nothing(self) -> Object<'py> {
         let raw = self.none();
         Object { py: self, raw }
     }
 
-    /// Returns a new reference to None, for a C function to return.
+    /// Returns a new reference to None, as the result of a C function.
     pub fn none(self) -> Raw {
         // SAFETY: None lives as long as the interpreter.
         unsafe { (self.api.inc_ref)(self.api.none) };
@@ -281,16 +289,16 @@ impl<'py> Python<'py> {
     }
 }
 
-/// A frame of Python code.
+/// A Python frame: one call of a Python function.
 pub struct Frame<'py>(Object<'py>);
 
 impl<'py> Frame<'py> {
-    /// Returns the names of the module in which its function was made.
+    /// Returns the global names of the frame's function.
     pub fn globals(&self) -> Option<Object<'py>> {
         self.0.attr(c"f_globals")
     }
 
-    /// Returns the value of its variable `name`, a str.
+    /// Returns the value of the frame's variable `name`. `name` has to be a str.
     pub fn variable(&self, name: &Object<'py>) -> Option<Object<'py>> {
         let py = self.0.py;
         name.as_text()?;
@@ -305,12 +313,13 @@ impl<'py> Object<'py> {
         self.raw
     }
 
-    /// Returns its address. No other object has it during its life.
+    /// Returns the object's address. No other object has this address while the object lives.
     pub fn addr(&self) -> usize {
         self.raw.addr()
     }
 
-    /// Gives up the reference, to another owner or for good.
+    /// Gives up ownership of the reference without releasing it, so that another owner can take it
+    /// over.
     pub fn release(self) -> Raw {
         core::mem::ManuallyDrop::new(self).raw
     }
@@ -323,7 +332,7 @@ impl<'py> Object<'py> {
         self.raw == self.py.api.none
     }
 
-    /// Returns true if it is a code object.
+    /// Returns true if the object is a code object.
     pub fn is_code(&self) -> bool {
         self.kind() == self.py.api.code_type
     }
@@ -333,40 +342,40 @@ impl<'py> Object<'py> {
         self.py.c().attr(self, name)
     }
 
-    /// Returns its type.
+    /// Returns the object's type.
     pub fn class(&self) -> Option<Object<'py>> {
         self.py.c().type_of(self)
     }
 
-    /// Returns its type, only to be compared.
+    /// Returns the address of the object's type, only for comparisons.
     pub fn kind(&self) -> Raw {
         self.class()
             .map_or(core::ptr::null_mut(), |class| class.raw())
     }
 
-    /// Returns true if it is a class.
+    /// Returns true if the object is a class.
     pub fn is_class(&self) -> bool {
         self.is_a(self.py.api.types.class)
     }
 
-    /// Returns true if it is a whole number: of int or of a subclass.
+    /// Returns true if the object is an int, or an instance of a subclass of int.
     pub fn is_integer(&self) -> bool {
         self.is_a(self.py.api.types.integer)
     }
 
-    /// Returns true if it is a tuple or of a subclass.
+    /// Returns true if the object is a tuple, or an instance of a subclass of tuple.
     pub fn is_tuple(&self) -> bool {
         self.is_a(self.py.api.types.tuple)
     }
 
-    /// Returns true if it is an instance of a class of the interpreter, or of a subclass.
+    /// Returns true if the object is an instance of the built-in type `class`, or of a subclass.
     fn is_a(&self, class: Raw) -> bool {
-        // SAFETY: both are types: callers pass one of the table's.
+        // SAFETY: both are types, because callers pass a type of `api.types`.
         let is_a = |kind: Object<'_>| unsafe { (self.py.api.is_subtype)(kind.raw, class) != 0 };
         self.class().is_some_and(is_a)
     }
 
-    /// Returns an attribute of a class or of its bases. No code of the program runs.
+    /// Returns an attribute of a class or of its bases. Runs no code of the program.
     pub fn class_attr(&self, name: &str) -> Option<Object<'py>> {
         if !self.is_class() {
             return None;
@@ -376,45 +385,48 @@ impl<'py> Object<'py> {
         unsafe { self.py.own(self.py.api.class_attr(self.raw, name.raw)) }
     }
 
-    /// Returns an attribute of its class or of that class's bases. No code of the program runs.
+    /// Returns an attribute of the object's class or of that class's bases. Runs no code of the
+    /// program.
     pub fn attr_of_class(&self, name: &AttributeName) -> Option<Object<'py>> {
         let (class, name) = (self.class()?, name.raw()?);
-        // SAFETY: a class, and a str, which the name holds; the result is a new reference.
+        // SAFETY: the first argument is a class, and the second is the str that `AttributeName`
+        // keeps. The result is a new reference.
         unsafe {
             let found = self.py.api.class_attr(class.raw, name);
             (!found.is_null()).then(|| self.py.own(found))?
         }
     }
 
-    /// Returns `self.name` without a `__getattribute__` or `__getattr__` of its class. Code of the program runs
-    /// only if it defines the `__get__` of the class's attribute of that name ([`Self::attr_of_class`]).
+    /// Returns `self.name` without calling a `__getattribute__` or `__getattr__` of the object's
+    /// class. Code of the program runs only if the class's attribute of that name
+    /// ([`Self::attr_of_class`]) has a `__get__` in Python.
     pub fn generic_attr(&self, name: &AttributeName) -> Option<Object<'py>> {
         let name = name.raw()?;
         // SAFETY: the reference is owned, and the name holds a str; the result is a new reference.
         unsafe { self.py.own((self.py.api.generic_attr)(self.raw, name)) }
     }
 
-    /// Returns the dictionary of a module's attributes, or of the own attributes of an object that is not a
-    /// class; `None` if it has none. No code of the program runs.
+    /// Returns the dictionary of a module's or an instance's own attributes. Returns `None` for a
+    /// class, or if the object has no such dictionary. Runs no code of the program.
     pub fn own_attrs(&self) -> Option<Object<'py>> {
         if self.is_class() {
-            return None; // a built-in class has its attributes elsewhere
+            return None; // a class keeps its attributes in another way
         }
         let c = self.py.c();
         c.module_dict(self).or_else(|| c.own_dict(self, None))
     }
 
-    /// Returns the code of a function.
+    /// Returns the code object of a Python function.
     pub fn code(&self) -> Option<Object<'py>> {
         self.py.c().function_code(self)
     }
 
-    /// Calls `act` for the keys of a dictionary that are texts.
+    /// Calls `act` for each key of a dictionary that is a str.
     pub fn each_key(&self, mut act: impl FnMut(&str)) {
         let mut position = 0;
         let (mut key, mut value) = (core::ptr::null_mut(), core::ptr::null_mut());
         let mut next = || {
-            // SAFETY: the reference is owned; it writes to the locals.
+            // SAFETY: the reference is owned; the function writes only to the local variables.
             let is_there = unsafe {
                 let next = self.py.api.dict_next;
                 next(self.raw, &raw mut position, &raw mut key, &raw mut value) != 0
@@ -429,42 +441,42 @@ impl<'py> Object<'py> {
         }
     }
 
-    /// Returns `self[name]` of a dictionary.
+    /// Returns `self[name]` for a dictionary, or `None` if it has no such key.
     pub fn item(&self, name: &CStr) -> Option<Object<'py>> {
         // SAFETY: the reference is owned, so the object is alive; the result is a new reference, or null.
         unsafe { self.py.own(self.py.api.dict_item(self.raw, name)) }
     }
 
-    /// Returns `self[key]` of a dictionary.
+    /// Returns `self[key]` for a dictionary, or `None` if it has no such key.
     pub fn find(&self, key: &Object<'py>) -> Option<Object<'py>> {
-        // SAFETY: both references are owned, so the objects are alive; the result is a new reference, or
-        // null.
+        // SAFETY: both references are owned, so the objects are alive. The result is a new
+        // reference, or null.
         unsafe { self.py.own(self.py.api.dict_find(self.raw, key.raw)) }
     }
 
-    /// Sets `self[name] = value` of a dictionary. Returns true on success.
+    /// Sets `self[name] = value` in a dictionary. Returns true on success.
     pub fn set_item(&self, name: &CStr, value: &Object<'py>) -> bool {
         let py = self.py;
         py.succeeded(py.c().dict_set(self, name, value))
     }
 
-    /// Calls `self.append(value)` of a list. Returns true on success.
+    /// Appends the value to a list. Returns true on success.
     pub fn append(&self, value: &Object<'py>) -> bool {
         let py = self.py;
         py.succeeded(py.c().list_append(self, value))
     }
 
-    /// Returns a weak reference to it, which calls `callback` when the object is freed.
+    /// Returns a weak reference to the object. Python calls `callback` when the object is freed.
     pub fn weak_reference(&self, callback: &Object<'py>) -> Option<Object<'py>> {
         self.py.c().weak_reference(self, callback)
     }
 
-    /// Returns the content of a cell.
+    /// Returns the content of a cell, which is a variable that functions share.
     pub fn content(&self) -> Option<Object<'py>> {
         self.py.c().cell_get(self)
     }
 
-    /// Calls `self(*args)`. Returns `None` if it raised.
+    /// Calls `self(*args)`. Returns `None` if the call raised.
     pub fn call(&self, args: &[&Object<'py>]) -> Option<Object<'py>> {
         let drop_exception = |raised| {
             self.py.raise(raised);
@@ -480,28 +492,27 @@ impl<'py> Object<'py> {
         py.c().call(self, &tuple)
     }
 
-    /// Returns its value as a whole number, or `None` if it has none in 64 bits.
+    /// Returns the object's value as an integer, or `None` if it is not an integer of 64 bits.
     pub fn as_int(&self) -> Option<i64> {
         let value = self.py.c().long_as(self);
         (value != -1 || !self.py.raised()).then_some(value)
     }
 
-    /// Returns its text, or `None` if it is not a str.
+    /// Returns the object's text, or `None` if it is not a str.
     pub fn as_text(&self) -> Option<&str> {
         let mut length = 0;
-        // SAFETY: the reference is owned; it writes to the local.
+        // SAFETY: the reference is owned; the function writes only to the local variable.
         let text = unsafe { (self.py.api.text_as)(self.raw, &raw mut length) };
         if text.is_null() {
             self.py.clear_exception();
             return None;
         }
         let length = usize::try_from(length).ok()?;
-        // SAFETY: the text has that many bytes, and is part of the object, which does not change it while it
-        // lives.
+        // SAFETY: the text has `length` bytes and is part of the str, which never changes it.
         str::from_utf8(unsafe { core::slice::from_raw_parts(text.cast(), length) }).ok()
     }
 
-    /// Returns true if Python considers it true; false if Python raises.
+    /// Returns true if Python considers the object true. Returns false if the test raises.
     pub fn is_true(&self) -> bool {
         let answer = self.py.c().is_true(self);
         self.py.succeeded(answer) && answer > 0

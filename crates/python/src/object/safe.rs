@@ -1,16 +1,16 @@
-//! The C API functions that can be called without `unsafe`, with a [`Python`] and any objects, texts and
-//! plain values.
+//! The C API functions that need no `unsafe`. They take a [`Python`], which proves that the thread
+//! may use the interpreter, and any objects, texts and plain values.
 
 use core::ffi::{CStr, c_int, c_void};
 
 use super::{Exception, Object, Python};
 use crate::api::{MethodDef, with_functions};
 
-/// The C API for a thread that may use the interpreter ([`Python::c`]).
+/// Access to the C API for a thread that may use the interpreter ([`Python::c`]).
 #[derive(Clone, Copy)]
 pub struct C<'py>(pub Python<'py>);
 
-/// The Rust type of an argument or result in the table.
+/// Maps a type word of the table of C functions to the Rust type of an argument or result.
 macro_rules! rust_type {
     ($py:lifetime object) => { &Object<'_> };
     ($py:lifetime maybe) => { Option<&Object<'_>> };
@@ -28,7 +28,7 @@ macro_rules! rust_type {
     ($py:lifetime address) => { *mut c_void };
 }
 
-/// Converts an argument from Rust to C.
+/// Converts an argument from its Rust type to its C type.
 macro_rules! to_c {
     (object $value:expr) => {
         $value.raw()
@@ -56,7 +56,7 @@ macro_rules! to_c {
     };
 }
 
-/// Converts a result from C to Rust.
+/// Converts a result from its C type to its Rust type.
 macro_rules! to_rust {
     (new $py:expr, $value:expr) => {
         $py.own($value)
@@ -70,7 +70,7 @@ macro_rules! to_rust {
     (is_set $py:expr, $value:expr) => {
         !$value.is_null()
     };
-    // A plain value.
+    // A plain value, such as an int or a size.
     ($kind:ident $py:expr, $value:expr) => {
         $value
     };
@@ -83,14 +83,16 @@ macro_rules! wrap {
         required { $($required:tt)* }
         optional { $($optional:tt)* }
     ) => {
-        /// The functions that accept any object: they raise if they require another type.
+        /// The functions that accept any object. They raise an exception if an object has the wrong
+        /// type.
         impl<'py> C<'py> {
             $(
                 #[inline]
                 pub fn $safe(self, $($name: rust_type!('py $kind)),*) -> rust_type!('py $result) {
-                    // SAFETY: the thread may use the interpreter, as the `Python` proves. The arguments are
-                    // live objects, zero-terminated texts and plain values, which the function checks. The
-                    // table says whether its result is owned or borrowed.
+                    // SAFETY: the `Python` proves that the thread may use the interpreter. The
+                    // arguments are live objects, zero-terminated texts and plain values, and the
+                    // function checks their types. The table states whether the result is owned or
+                    // borrowed.
                     unsafe {
                         let result = (self.0.api.$safe)($(to_c!($kind $name)),*);
                         to_rust!($result self.0, result)

@@ -1,4 +1,4 @@
-//! A Python function that is marked or counted, and the meaning of its calls.
+//! A requested Python function, and the meaning of its calls.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -17,55 +17,59 @@ use tllmprof_session::by_name;
 use tllmprof_session::engines;
 use tllmprof_steps::step::counted::Counted;
 
-/// A function that was requested by name.
+/// A function that a setting or a table of the library requests by name.
 pub struct Function {
     /// The name as it was requested.
     pub asked: PyFunction,
-    /// The name of its ranges, if it has ranges.
+    /// The name of the function's ranges; empty if it has no ranges.
     name: OnceBox<Name>,
-    /// The owner of the step, if the function is one.
+    /// The reason why the function's calls are steps; empty if they are not.
     step: OnceBox<StepOf>,
-    /// True if an iteration that begins with a call continues after the call has ended. It is so for an
-    /// engine's step, as most of the work may come after the function.
+    /// True if an iteration continues after the call that began it has ended. This is so for an
+    /// engine's step function, because most of the work may come after it.
     outlives: bool,
-    /// True if an engine calls it repeatedly while it has no requests.
+    /// True if an engine calls the function repeatedly while it has no requests.
     polls: AtomicBool,
-    /// True if an engine waits for requests in it.
+    /// True if an engine waits for requests inside the function.
     idles: AtomicBool,
-    /// True if an engine's steps within it are passes of a draft model.
+    /// True if steps inside the function are passes of a draft model (speculative decoding).
     drafts: AtomicBool,
-    /// True if the program has replaced it with another function, whose calls count as its own.
+    /// True if the program has replaced the function with another one, whose calls count as this
+    /// function's.
     is_replaced: AtomicBool,
-    /// True if the replacement has called it.
+    /// True if the replacement has called the function.
     is_called_within: AtomicBool,
     /// Number of calls so far.
     calls: AtomicU64,
-    /// Number of calls that have yielded and not ended.
+    /// Number of calls that have yielded and have not ended.
     suspended: AtomicU64,
-    /// The iteration that ends when no suspended call is left, counted from 1; 0 for none.
+    /// The number of the iteration that ends when no suspended call is left, plus 1; 0 for none.
     ends: AtomicU64,
 }
 
-/// The owner of a step.
+/// The reason why a function's calls are steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum StepOf {
-    /// The rule that names it.
+    /// The rule in `TLLMPROF_STEP` names the function.
     Rule,
-    /// An engine, by its index among those in Python.
+    /// The function is a known engine's step. The value is the engine's index among those in
+    /// Python.
     Engine(usize),
-    /// An engine that has no requests, by its index in the table.
+    /// The function is a known engine's step without requests. The value is its index in
+    /// [`DUMMY_STEPS`].
     Dummy(usize),
 }
 
-/// The state of a call while a thread is in it.
+/// The state of a call that a thread is in.
 pub struct Entered {
     range: Option<Pushed>,
-    /// The iteration that the call began.
+    /// The iteration that this call began, if any.
     iteration: Option<u64>,
-    /// True if the call began earlier, and yielded.
+    /// True if the call began earlier, yielded, and has now resumed.
     goes_on: bool,
     is_unkept: bool,
-    /// The start of a call in which an engine waits for requests, in the record's ticks.
+    /// The start of the call in ticks of the record, if an engine waits for requests inside the
+    /// call.
     idles_since: Option<u64>,
 }
 
@@ -87,7 +91,8 @@ impl Function {
         }
     }
 
-    /// Adds a meaning to its calls, unless they have one of the same kind.
+    /// Gives the calls a range name (`name`) and makes them steps (`step`). A name or step that the
+    /// function already has is kept.
     pub fn means(&self, name: Option<Name>, step: Option<StepOf>) {
         if let Some(name) = name {
             self.name.get_or_init(|| Box::new(name));
@@ -97,27 +102,28 @@ impl Function {
         }
     }
 
-    /// Notes that an engine calls it repeatedly while it has no requests.
+    /// Notes that an engine calls the function repeatedly while it has no requests.
     pub fn polls(&self) {
         self.polls.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that an engine waits for requests in it.
+    /// Notes that an engine waits for requests inside the function.
     pub fn idles(&self) {
         self.idles.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that an engine's steps within it are passes of a draft model.
+    /// Notes that steps inside the function are passes of a draft model.
     pub fn drafts(&self) {
         self.drafts.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if steps within it are passes of a draft model.
+    /// Returns true if steps inside the function are passes of a draft model.
     pub fn is_of_drafts(&self) -> bool {
         self.drafts.load(Ordering::Relaxed)
     }
 
-    /// Merges `other`, which has the same code: a call means what a call of either means.
+    /// Adds the meaning of `other`, which has the same code object. Each call then counts for both
+    /// functions.
     pub fn is_also(&self, other: &Self) {
         self.means(other.name.get().copied(), other.step.get().copied());
         if other.polls.load(Ordering::Relaxed) {
@@ -131,24 +137,24 @@ impl Function {
         }
     }
 
-    /// Notes that the program has replaced it with another function, whose calls count as its own from here
-    /// on.
+    /// Notes that the program has replaced the function with another one, whose calls count as this
+    /// function's from now on.
     pub fn is_replaced_now(&self) {
         self.is_replaced.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the program has replaced it.
+    /// Returns true if the program has replaced the function.
     #[inline]
     pub fn is_replaced(&self) -> bool {
         self.is_replaced.load(Ordering::Relaxed)
     }
 
-    /// Notes that the replacement calls it.
+    /// Notes that the replacement has called the function.
     pub fn called_within(&self) {
         self.is_called_within.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the replacement has called it.
+    /// Returns true if the replacement has called the function.
     pub fn is_called_within(&self) -> bool {
         self.is_called_within.load(Ordering::Relaxed)
     }
@@ -158,12 +164,12 @@ impl Function {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Returns the owner of the step, if the function is one.
+    /// Returns the reason why the function's calls are steps, or `None` if they are not.
     pub fn step(&self) -> Option<StepOf> {
         self.step.get().copied()
     }
 
-    /// Returns true if its calls are counted as steps.
+    /// Returns true if the function's calls are counted as steps.
     #[inline]
     pub fn is_step(&self) -> bool {
         match self.step.get() {
@@ -176,9 +182,10 @@ impl Function {
         }
     }
 
-    /// Notes that a thread enters the function: a call begins, or a generator or coroutine resumes.
-    /// `overlaps`: it may end before calls that begin later. `facts` reads the batch, if that decides whether
-    /// a window opens. `counts` is false if the call is no step, although the function is one.
+    /// Records that a thread enters the function: a call begins, or a generator or coroutine
+    /// resumes. `overlaps` is true if the call may end before calls that begin later. `facts` reads
+    /// the batch, which is needed if it decides whether a window opens. `counts` is false if this
+    /// call is not a step although the function's calls are.
     pub fn enters(
         &'static self,
         py: Python<'_>,
@@ -202,9 +209,8 @@ impl Function {
         }
     }
 
-    /// Enters the function as [`Function::enters`] does, without storing the call. The call then has no
-    /// range, and is left with [`Entered::unkept`]. An iteration that begins here stays open until the next
-    /// one.
+    /// Handles a call like [`Function::enters`], but without storing it. The call has no range, and
+    /// is left with [`Entered::unkept`]. An iteration that begins here lasts until the next one.
     pub fn enters_unkept(&'static self, py: Python<'_>, goes_on: bool) {
         self.begins(py, goes_on, true, &mut Facts::default);
     }
@@ -229,7 +235,7 @@ impl Function {
         self.count(py, facts)
     }
 
-    /// Notes that the thread leaves the function: the call has returned, raised or yielded.
+    /// Records that the thread leaves the function: the call has returned, raised or yielded.
     pub fn leaves(&'static self, py: Python<'_>, entered: Entered, has_ended: bool) {
         let Entered {
             range,
@@ -252,8 +258,8 @@ impl Function {
         }
     }
 
-    /// Returns the iteration that is over when a call of a step ends or yields: it is over when no suspended
-    /// call is left. `iteration` is the one that this call began.
+    /// Returns the iteration that ends when a call of a step ends or yields. An iteration ends when
+    /// no suspended call is left. `iteration` is the one that this call began.
     fn over(&self, iteration: Option<u64>, goes_on: bool, has_ended: bool) -> Option<u64> {
         let left = match (goes_on, has_ended) {
             (false, false) => self.suspended.fetch_add(1, Ordering::Relaxed) + 1,
@@ -276,7 +282,7 @@ impl Function {
         Some(iteration)
     }
 
-    /// Handles the end of the thread during the call. The interpreter may have ended, too.
+    /// Handles a thread that ended during the call. The interpreter may have ended, too.
     pub fn abandons(&'static self, entered: Entered) {
         drop(entered.range);
         if let Some(iteration) = entered.iteration
@@ -286,8 +292,8 @@ impl Function {
         }
     }
 
-    /// Counts the end of a call that had yielded, and returns the number of those left. A call that began
-    /// before the function was marked was not counted.
+    /// Counts the end of a call that had yielded, and returns the number of suspended calls that
+    /// are left. The count stays at 0 for a call that began before the function was marked.
     fn resumed_ended(&self) -> u64 {
         let less = |left: u64| left.checked_sub(1);
         let before = self
@@ -296,7 +302,8 @@ impl Function {
         before.map_or(0, |left| left - 1)
     }
 
-    /// Counts the call if it is a step. Returns the iteration that it begins, if that matters.
+    /// Counts the call if it is a step. Returns the iteration that the call begins, if its end has
+    /// to be reported.
     #[inline]
     fn count(&self, py: Python<'_>, facts: &mut dyn FnMut() -> Facts) -> Option<u64> {
         if !(self.is_step() && by_name::count(Counted::Python)) {
@@ -310,26 +317,26 @@ impl Function {
             Facts::default()
         };
         let ends = py.without_gil(|| by_name::ask_with(Counted::Python, facts));
-        // This must run after the thread has the GIL again, as the call must be inside the window that it
-        // belongs to.
+        // This call must come after the thread has the GIL again, so that the Python call lies
+        // inside its window.
         tllmprof_session::goes_on();
         ends
     }
 
-    /// Forgets calls that have yielded, as their end will not be seen.
+    /// Forgets calls that have yielded, because their ends will not be reported.
     pub fn forget_calls(&self) {
         self.suspended.store(0, Ordering::Relaxed);
         self.ends.store(0, Ordering::Relaxed);
     }
 
-    /// Forgets open iterations in the child of a fork: they are the parent's.
+    /// Forgets open iterations in the child of a fork, because they belong to the parent.
     pub fn in_child(&self) {
         self.ends.store(0, Ordering::Relaxed);
     }
 }
 
 impl Entered {
-    /// Returns the state of a call that is not a step, with or without a range.
+    /// Returns the state of a call that is not a step. The call may have a range.
     pub const fn with(range: Option<Pushed>) -> Self {
         Self {
             range,
@@ -340,14 +347,14 @@ impl Entered {
         }
     }
 
-    /// Returns the state of a call that was not stored.
+    /// Returns the state of a call that was entered without being stored.
     pub const fn unkept() -> Self {
         let mut entered = Self::with(None);
         entered.is_unkept = true;
         entered
     }
 
-    /// Returns the iteration that the call began, if it belongs only to this call.
+    /// Returns the iteration that the call began, if no other call shares it.
     pub const fn iteration(&self) -> Option<u64> {
         self.iteration
     }
@@ -356,17 +363,18 @@ impl Entered {
         self.is_unkept
     }
 
-    /// Removes its range from the thread's stack for a while ([`Pushed::interrupt`]).
+    /// Removes the call's range from the thread's stack of ranges for a while
+    /// ([`Pushed::interrupt`]).
     pub fn interrupt(&mut self) {
         self.range.iter_mut().for_each(Pushed::interrupt);
     }
 
-    /// Puts its range on the thread's stack again.
+    /// Puts the call's range back on the thread's stack of ranges.
     pub fn resume(&mut self) {
         self.range.iter_mut().for_each(Pushed::resume);
     }
 
-    /// Drops the range without ending it, as it belongs to another process.
+    /// Drops the call's range without ending it, because the range belongs to another process.
     pub fn forget(self) {
         if let Some(range) = self.range {
             range.forget();
@@ -387,17 +395,17 @@ mod tests {
         let step = function("m:step");
         assert_eq!(step.over(Some(0), false, true), Some(0));
         assert_eq!(step.over(Some(7), false, true), Some(7));
-        // This call began no iteration, as if within another step.
+        // This call began no iteration, for example because it was inside another step.
         assert_eq!(step.over(None, false, true), None);
     }
 
     #[test]
     fn a_generators_iteration_is_over_when_it_has_ended() {
         let step = function("m:step");
-        assert_eq!(step.over(Some(3), false, false), None); // yields
-        assert_eq!(step.over(None, true, false), None); // resumes, and yields again
+        assert_eq!(step.over(Some(3), false, false), None); // the generator yields
+        assert_eq!(step.over(None, true, false), None); // it resumes, and yields again
         assert_eq!(step.over(None, true, true), Some(3));
-        assert_eq!(step.over(None, true, true), None); // a call whose start was not seen
+        assert_eq!(step.over(None, true, true), None); // this call's start was not recorded
     }
 
     #[test]
@@ -407,7 +415,7 @@ mod tests {
         assert_eq!(step.over(Some(2), false, false), None);
         assert_eq!(step.over(None, true, true), None);
         assert_eq!(step.over(None, true, true), Some(2));
-        // A call that returns while another is suspended does not end an iteration yet.
+        // A call that returns while another one is suspended does not end an iteration.
         assert_eq!(step.over(Some(4), false, false), None);
         assert_eq!(step.over(Some(5), false, true), None);
         assert_eq!(step.over(None, true, true), Some(5));

@@ -1,4 +1,4 @@
-//! The mark of a code object.
+//! The mark of a code object whose calls are followed.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,61 +10,63 @@ use tllmprof_capture as capture;
 use tllmprof_config::condition::Facts;
 use tllmprof_recorder::Batch;
 
-/// The handler of a code object's calls.
+/// The receiver of a code object's calls.
 #[derive(Clone, Copy)]
 pub enum Watch {
     Function(&'static Function),
     Calls(&'static dyn Calls),
 }
 
-/// Handles the calls of code objects, in the calling thread, which has the GIL and no pending exception.
+/// A receiver of calls. Its methods run in the calling thread, which holds the GIL and has no
+/// pending exception.
 pub trait Calls: Sync {
-    /// Handles a call that begins with `first` as its first positional argument, or a generator or coroutine
-    /// that resumes, without it.
+    /// Handles a call that begins, or a generator or coroutine that resumes. `first` is the first
+    /// positional argument of a call that begins.
     fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, goes_on: bool) -> Entered;
 
     /// Handles a call that has returned, raised or yielded.
     fn leaves(&self, py: Python<'_>, entered: Entered, has_ended: bool);
 
-    /// Handles the end of the thread during a call. The interpreter may have ended, too.
+    /// Handles a thread that ended during a call. The interpreter may have ended, too.
     fn abandons(&self, entered: Entered) {
         drop(entered);
     }
 }
 
-/// Returns true if calls of a code object make generators, coroutines or asynchronous generators.
+/// Returns true if calls of a code object create generators, coroutines or asynchronous generators.
 pub fn yields(code: &Object<'_>) -> Option<bool> {
-    /// `CO_GENERATOR`, `CO_COROUTINE`, `CO_ASYNC_GENERATOR`.
+    /// The flags `CO_GENERATOR`, `CO_COROUTINE` and `CO_ASYNC_GENERATOR`.
     const YIELDS: i64 = 0x20 | 0x80 | 0x200;
     Some(code.attr(c"co_flags")?.as_int()? & YIELDS != 0)
 }
 
-/// The calls that a thread is in.
+/// Facts about the marked calls that a thread is in.
 pub trait Within {
-    /// Returns true if a step within these calls is a pass of a draft model.
+    /// Returns true if a step inside these calls is a pass of a draft model.
     fn is_draft(&self) -> bool;
-    /// Returns true if a call on the thread has ended before one that was entered later.
+    /// Returns true if a call on this thread ended before a call that began later.
     fn has_overlaps(&self) -> bool;
 }
 
-/// The mark of a code object. It is never freed.
+/// The mark of a code object: how its calls are handled. A mark is never freed.
 pub struct Mark {
     code: Held,
     pub watch: Watch,
-    /// True if its calls make generators, coroutines or asynchronous generators.
+    /// True if calls of the code object create generators, coroutines or asynchronous generators.
     pub yields: bool,
-    /// The location of a call's first argument, if it is needed.
+    /// The location of a call's first argument, if the receiver needs it.
     first: Option<Place>,
-    /// Reads the batch of a step, if that is possible.
+    /// The reader of a step's batch, if batches can be read.
     reader: Option<Box<BatchReader>>,
-    /// The number of its interpreter.
+    /// The id of the code object's interpreter.
     pub interpreter: i64,
-    /// True if it has the function's name, but its first call must show whether it is the function's code.
+    /// True if the code object only has the requested function's name. Its first call must still
+    /// show that it is the function's code.
     is_candidate: AtomicBool,
 }
 
 impl Mark {
-    /// Returns a mark without a code object, for a test without an interpreter.
+    /// Returns a mark without a code object, for tests without an interpreter.
     #[cfg(test)]
     pub const fn made(watch: Watch) -> Self {
         Self {
@@ -78,7 +80,7 @@ impl Mark {
         }
     }
 
-    /// Returns a mark for `code`, or `None` if that is not a code object.
+    /// Returns a mark for `code`, or `None` if `code` is not a code object.
     pub fn new(py: Python<'_>, code: &Object<'_>, watch: Watch) -> Option<Self> {
         if !code.is_code() {
             return None;
@@ -101,29 +103,30 @@ impl Mark {
         })
     }
 
-    /// Makes it the function's code only if its first call confirms that.
+    /// Makes this mark a candidate: its first call must confirm that the code object is the
+    /// function's.
     pub fn into_candidate(self) -> Self {
         self.is_candidate.store(true, Ordering::Relaxed);
         self
     }
 
-    /// Returns true if no call has confirmed it yet.
+    /// Returns true if the mark is a candidate that no call has confirmed yet.
     #[inline]
     pub fn is_candidate(&self) -> bool {
         self.is_candidate.load(Ordering::Relaxed)
     }
 
-    /// Confirms that it is the function's code.
+    /// Confirms that the code object is the function's.
     pub fn confirm(&self) {
         self.is_candidate.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the address of its code object.
+    /// Returns the address of the marked code object.
     pub fn code(&self) -> usize {
         self.code.addr()
     }
 
-    /// Returns its code object.
+    /// Returns the marked code object.
     pub fn code_object<'py>(&self, py: Python<'py>) -> Option<Object<'py>> {
         self.code.get(py)
     }
@@ -167,7 +170,8 @@ impl Mark {
                     let is_given = self.reader.as_ref().is_some_and(|reader| reader.is_given());
                     is_given && !goes_on && !function.is_step()
                 };
-                // It was read already, so the histogram of iteration times has it by phase at no cost.
+                // A batch that was read already (`before`) is kept in any case: it costs nothing
+                // more, and the histogram of iteration times needs it for its phases.
                 if (before.is_some() || capture::wants_batches())
                     && (iteration.is_some() || is_told())
                     && let Some(batch) = before.unwrap_or_else(read)
@@ -183,7 +187,7 @@ impl Mark {
         }
     }
 
-    /// Handles a call as [`Mark::enters`] does, without storing it.
+    /// Handles a call that begins or resumes, like [`Mark::enters`], but without storing it.
     pub fn enters_unkept(&self, py: Python<'_>, goes_on: bool) {
         if let Watch::Function(function) = self.watch {
             function.enters_unkept(py, goes_on);
@@ -200,7 +204,7 @@ impl Mark {
         }
     }
 
-    /// Handles the end of the thread during a call.
+    /// Handles a thread that ended during a call.
     pub fn abandons(&self, entered: Entered) {
         match self.watch {
             Watch::Function(function) => function.abandons(entered),
@@ -208,7 +212,8 @@ impl Mark {
         }
     }
 
-    /// Returns the function whose calls it follows, if that was requested by name.
+    /// Returns the requested function whose calls are followed, or `None` if another receiver
+    /// follows them.
     pub const fn function(&self) -> Option<&'static Function> {
         match self.watch {
             Watch::Function(function) => Some(function),
@@ -216,7 +221,7 @@ impl Mark {
         }
     }
 
-    /// Returns true if both marks mean the same.
+    /// Returns true if both marks have the same receiver.
     pub fn is_alike(&self, other: &Self) -> bool {
         match (self.watch, other.watch) {
             (Watch::Function(one), Watch::Function(two)) => core::ptr::eq(one, two),
@@ -225,7 +230,8 @@ impl Mark {
         }
     }
 
-    /// Releases its references. It is in no table any more, and the thread is in its interpreter.
+    /// Releases the mark's Python references. The mark must be in no table, and the calling thread
+    /// in its interpreter.
     pub fn release(&self, py: Python<'_>) {
         drop(self.code.take(py));
         self.first.iter().for_each(|place| place.release(py));

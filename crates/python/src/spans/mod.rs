@@ -1,6 +1,6 @@
-//! The marked calls that a thread is in.
+//! The calls of marked functions that a thread is in.
 //!
-//! The [`Mark`] of a call's code object defines the meaning of the call.
+//! The [`Mark`] of a call's code object decides how the call is handled.
 
 mod function;
 mod mark;
@@ -19,19 +19,19 @@ use super::trouble::Trouble;
 use tllmprof_platform::lifecycle::OnlyThread;
 use tllmprof_platform::pages;
 
-/// Limit for the stored open calls of a thread. Further ones are counted, but have no ranges.
+/// The most calls of a thread that are stored. Calls beyond that are counted, but have no ranges.
 const MAX_OPEN: usize = 256;
 
-/// A slot for an open call.
+/// The storage for one call that has not ended.
 struct OpenCallSlot {
-    /// The address of the call's frame; 0 if it is not known.
+    /// The address of the call's frame; 0 if it is unknown.
     frame: Cell<usize>,
     mark: Cell<Option<&'static Mark>>,
     entered: Cell<Option<Entered>>,
 }
 
 impl OpenCallSlot {
-    /// Changes the state of the call.
+    /// Applies `change` to the state of the call.
     fn change(&self, change: impl FnOnce(&mut Entered)) {
         if let Some(mut entered) = self.entered.take() {
             change(&mut entered);
@@ -40,19 +40,20 @@ impl OpenCallSlot {
     }
 }
 
-/// The marked calls that a thread is in, in the order of entry.
+/// The marked calls that a thread is in, in the order in which it entered them.
 ///
-/// They end in any order, as greenlets switch the thread from within one call into another. So a call is
-/// identified by its frame, which no other open call has.
+/// The calls may end in any order, because greenlets switch the thread from inside one call to
+/// another. So a call is identified by its frame, which no other open call has.
 pub struct Spans {
-    /// `MAX_OPEN` slots, which are never freed; empty before the first call.
+    /// `MAX_OPEN` slots that are never freed; empty before the first call.
     entries: Cell<&'static [OpenCallSlot]>,
     used: Cell<usize>,
-    /// Number of calls that were entered when there was no free slot.
+    /// Number of open calls that were not stored because no slot was free.
     beyond: Cell<usize>,
-    /// True if a call has ended before one that was entered later.
+    /// True if a call ended before a call that began later.
     has_overlaps: Cell<bool>,
-    /// The part of the thread's stack that is left to the program.
+    /// The part of the thread's stack in which the library follows no calls, so that the program
+    /// can use it.
     room: Cell<Room>,
 }
 
@@ -67,7 +68,7 @@ impl Spans {
         }
     }
 
-    /// Returns true if there is a free slot for another call.
+    /// Returns true if a slot is free for another call.
     fn has_room(&self) -> bool {
         if self.entries.get().is_empty() {
             self.entries.set(room().unwrap_or(&[]));
@@ -75,12 +76,12 @@ impl Spans {
         self.used.get() < self.entries.get().len()
     }
 
-    /// Returns the stored calls.
+    /// Returns the slots of the stored calls.
     fn open(&self) -> &'static [OpenCallSlot] {
         self.entries.get().get(..self.used.get()).unwrap_or(&[])
     }
 
-    /// Stores a call, if there is a free slot.
+    /// Stores a call, if a slot is free.
     fn push(&self, frame: usize, mark: &'static Mark, entered: Entered) {
         let used = self.used.get();
         if let Some(entry) = self.entries.get().get(used) {
@@ -91,7 +92,7 @@ impl Spans {
         }
     }
 
-    /// Takes the call that was entered last.
+    /// Removes and returns the call that was entered last.
     fn pop(&self) -> Option<(&'static Mark, Entered)> {
         let last = self.used.get().checked_sub(1)?;
         self.used.set(last);
@@ -99,7 +100,7 @@ impl Spans {
         entry.mark.take().zip(entry.entered.take())
     }
 
-    /// Takes the call at `place`. Later calls move up.
+    /// Removes and returns the call at index `place`. Later calls move up by one slot.
     fn take(&self, place: usize) -> Option<(&'static Mark, Entered)> {
         let open = self.open();
         let entry = open.get(place)?;
@@ -113,15 +114,16 @@ impl Spans {
         taken
     }
 
-    /// Returns the index of the call of `mark` in `frame`; without known frames, that of the innermost one.
+    /// Returns the index of the call with this mark and frame. If frames are unknown, returns the
+    /// innermost call with this mark.
     fn find(&self, frame: usize, mark: &Mark) -> Option<usize> {
         self.open().iter().rposition(|entry| {
             entry.frame.get() == frame && entry.mark.get().is_some_and(|it| core::ptr::eq(it, mark))
         })
     }
 
-    /// Handles a marked call in `frame` that the calling thread enters or resumes. `arguments` returns its
-    /// arguments.
+    /// Records that the calling thread begins or resumes a marked call in `frame`. `arguments`
+    /// returns the call's arguments.
     pub fn enter<'py>(
         &self,
         py: Python<'py>,
@@ -140,7 +142,8 @@ impl Spans {
                 return;
             }
             let entered = mark.enters(py, goes_on, arguments, self);
-            // Calls that were entered in between have ended.
+            // Marked calls that `enters` itself made have ended by now, so the order of entry is
+            // kept.
             self.push(frame, mark, entered);
         } else {
             self.enter_beyond();
@@ -148,8 +151,8 @@ impl Spans {
         }
     }
 
-    /// Returns true if the thread is in a call of the function that has replaced `function`. `mark` is that
-    /// of the original code.
+    /// Returns true if the thread is inside a call of the function that replaced `function`. `mark`
+    /// belongs to the original code.
     #[cold]
     fn is_within(&self, function: &Function, mark: &Mark) -> bool {
         self.open().iter().any(|entry| {
@@ -162,8 +165,8 @@ impl Spans {
         })
     }
 
-    /// Drops a call whose end was not seen: its frame belongs to another call by now. Returns true if there
-    /// was one.
+    /// Drops a call whose end was never reported: its frame now belongs to another call. Returns
+    /// true if there was such a call.
     #[cold]
     fn drop_stale(&self, frame: usize) -> bool {
         let is_its = |entry: &OpenCallSlot| frame != 0 && entry.frame.get() == frame;
@@ -174,22 +177,24 @@ impl Spans {
         })
     }
 
-    /// Counts a call for which there is no free slot.
+    /// Counts a call that is not stored because no slot is free.
     fn enter_beyond(&self) {
         self.beyond.set(self.beyond.get() + 1);
         Trouble::ManyOpen.note();
     }
 
-    /// Handles a marked call in `frame` that the calling thread leaves: it has ended or yielded.
+    /// Records that the calling thread leaves a marked call in `frame`, because the call has ended
+    /// or yielded.
     ///
-    /// Calls whose entry was not seen, before the mark or in the parent of a fork, are not found.
+    /// Nothing happens if the entry was not recorded, because it came before the mark or in the
+    /// parent of a fork.
     pub fn leave(&self, py: Python<'_>, frame: usize, mark: &'static Mark, has_ended: bool) {
         self.end(frame, mark, |mark, entered| {
             mark.leaves(py, entered, has_ended);
         });
     }
 
-    /// Calls `leaves` for the call of `mark` in `frame`.
+    /// Finds the call with this mark and frame, removes it, and passes it to `leaves`.
     #[inline]
     fn end(&self, frame: usize, mark: &'static Mark, leaves: impl FnOnce(&'static Mark, Entered)) {
         if let Some(place) = self.find(frame, mark) {
@@ -211,8 +216,8 @@ impl Spans {
         }
     }
 
-    /// Ends a call as [`Spans::end_at`] does if later calls are open. Ranges on a thread's stack must end in
-    /// reverse order, so those of the later calls are interrupted.
+    /// Ends a call like [`Spans::end_at`] while later calls are still open. Ranges on a thread's
+    /// stack must end in reverse order, so the ranges of the later calls are interrupted meanwhile.
     #[cold]
     fn end_before_others(&self, place: usize, leaves: impl FnOnce(&'static Mark, Entered)) {
         self.has_overlaps.set(true);
@@ -227,7 +232,7 @@ impl Spans {
         }
     }
 
-    /// Handles the end of the thread.
+    /// Handles the end of the thread during its calls.
     pub fn thread_ends(&self) {
         self.beyond.set(0);
         self.has_overlaps.set(false);
@@ -237,8 +242,8 @@ impl Spans {
         }
     }
 
-    /// Forgets the calls, as their ends will not be seen: their ranges end here, their iterations with the
-    /// next one.
+    /// Forgets the calls, because their ends will not be reported. Their ranges end here, and their
+    /// iterations end when the next one begins.
     pub fn forget(&self) {
         self.beyond.set(0);
         while let Some((_, entered)) = self.pop() {
@@ -246,7 +251,7 @@ impl Spans {
         }
     }
 
-    /// Forgets the calls in the child of a fork: ranges belong to their process.
+    /// Forgets the calls in the child of a fork, because their ranges belong to the parent.
     pub fn in_child(&self, _: &OnlyThread) {
         self.beyond.set(0);
         while let Some((_, entered)) = self.pop() {
@@ -285,7 +290,7 @@ pub mod tests {
     use super::*;
     use crate::object::Object;
 
-    /// Counts the calls during which a thread has ended.
+    /// A receiver that counts the calls during which a thread ended.
     struct Counts(AtomicUsize);
 
     static COUNTS: Counts = Counts(AtomicUsize::new(0));
@@ -305,7 +310,7 @@ pub mod tests {
         Box::leak(Box::new(Mark::made(Watch::Calls(&COUNTS))))
     }
 
-    /// Ends the call of `mark` in `frame`, and returns the index in `marks` of the mark that ended.
+    /// Ends the call of `mark` in `frame`, and returns the index in `marks` of the call's mark.
     fn ended(
         spans: &Spans,
         marks: &[&'static Mark],
@@ -319,7 +324,8 @@ pub mod tests {
         ended.get()
     }
 
-    /// Returns a thread's state after it has entered these calls, in frames from 1 on.
+    /// Returns the state of a thread that has entered these calls. Their frames have the addresses
+    /// 1, 2, and so on.
     fn in_calls(marks: &[&'static Mark]) -> Spans {
         let spans = Spans::new();
         for (index, mark) in marks.iter().enumerate() {
@@ -387,7 +393,7 @@ pub mod tests {
         assert!(!spans.has_room());
         spans.enter_beyond();
         spans.enter_beyond();
-        // A stored call ends first, as if a greenlet was switched to.
+        // A stored call ends before the calls beyond the limit, as after a switch of greenlets.
         spans.end(7, outer, |_, entered| assert!(!entered.is_unkept()));
         spans.end(999, inner, |_, entered| assert!(entered.is_unkept()));
         assert_eq!(ended(&spans, &[outer, inner], 998, inner), Some(1));
@@ -413,7 +419,7 @@ pub mod tests {
         assert!(COUNTS.0.load(Ordering::Relaxed) >= before + 2);
         assert_eq!((spans.used.get(), spans.beyond.get()), (0, 0));
         let spans = in_calls(&[mark()]);
-        // SAFETY: no other thread has a reference to what this one made.
+        // SAFETY: no other thread has a reference to the objects of this test.
         spans.in_child(&unsafe { OnlyThread::new() });
         assert_eq!(spans.used.get(), 0);
     }

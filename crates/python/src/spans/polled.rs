@@ -1,5 +1,6 @@
-//! Functions in which an engine looks for requests repeatedly. The record has one run of the function between
-//! two steps, not one for each call. In an engine, one thread calls it.
+//! Functions that an engine calls repeatedly to look for requests. The record has one run of the
+//! function between two steps, not one entry for each call. In an engine, a single thread calls the
+//! function.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,11 +11,11 @@ use tllmprof_recorder::What;
 use tllmprof_recorder::watch::{self, Cause};
 use tllmprof_sync::Published;
 
-/// The calls since the last step of the thread that made them.
+/// The calls since the last step, and the thread that made them.
 struct Polled {
     function: Published<PyFunction>,
     thread: AtomicU64,
-    /// The start of the first call and the end of the last, in the record's ticks.
+    /// The start of the first call and the end of the last one, in ticks of the record.
     since: AtomicU64,
     until: AtomicU64,
 }
@@ -47,7 +48,8 @@ impl Polled {
         self.function.set(Some(function));
     }
 
-    /// Takes the function, the start of the first call and the end of the last, if the thread has called it.
+    /// Takes the function, the start of its first call and the end of its last one, if `thread`
+    /// made the calls.
     fn take(&self, thread: u64) -> Option<(&'static PyFunction, u64, u64)> {
         if self.function.get().is_none() || self.thread.load(Ordering::Relaxed) != thread {
             return None;
@@ -58,8 +60,8 @@ impl Polled {
     }
 }
 
-/// Handles the end of a call in which an engine waited for requests. It began at `since`, in the record's
-/// ticks. `polled` is the function, if it is called repeatedly.
+/// Handles the end of a call in which an engine waited for requests. `since` is the call's start in
+/// ticks of the record. `polled` is the function, if the engine calls it repeatedly.
 pub fn ended(polled: Option<&'static PyFunction>, since: u64) {
     if !recorder::is_keeping() && !watch::is_watching() {
         return;
@@ -71,7 +73,7 @@ pub fn ended(polled: Option<&'static PyFunction>, since: u64) {
     }
 }
 
-/// Handles the start of a step on the calling thread.
+/// Ends the current run of calls when a step starts on the calling thread.
 pub fn step_begins() {
     if POLLED.function.get().is_none() {
         return;

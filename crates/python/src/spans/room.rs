@@ -1,7 +1,7 @@
-//! Limits how far down its C stack a thread may evaluate calls through us, in CPython 3.11.
+//! Limits the C stack that a thread may use while our evaluator follows its calls, in CPython 3.11.
 //!
-//! In 3.11, calls from Python to Python take C stack only if an evaluator is set. A program that has raised
-//! the recursion limit may then go deeper than its stack allows.
+//! In 3.11, a call from Python to Python uses C stack only if an evaluator is set. With ours, a
+//! program that has raised the recursion limit could overflow its stack.
 
 use core::ops::Range;
 
@@ -9,7 +9,7 @@ use super::Spans;
 use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::stack;
 
-/// The part of a thread's stack that is left to the program.
+/// The part of a thread's stack in which calls are not followed, so that the program can use it.
 #[derive(Clone, Copy)]
 pub struct Room {
     start: usize,
@@ -17,7 +17,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// Every address may be in it.
+    /// The limit is not known yet: every address may be in this part.
     pub const UNKNOWN: Self = Self {
         start: 0,
         end: usize::MAX,
@@ -25,15 +25,16 @@ impl Room {
     const NONE: Self = Self { start: 0, end: 0 };
 }
 
-/// Functions that only the thread itself may call.
+/// Only the thread itself may call these functions.
 impl Spans {
-    /// Returns true if the thread may have reached its limit; [`Spans::is_short`] decides.
+    /// Returns true if the thread may have reached the limit. [`Spans::is_short`] makes the exact
+    /// check.
     #[inline]
     pub fn may_be_short(&self) -> bool {
         stack::here() < self.room.get().end
     }
 
-    /// Returns true if the thread has reached its limit.
+    /// Returns true if the thread has reached the limit.
     pub fn is_short(&self) -> bool {
         let mut room = self.room.get();
         if room.end == usize::MAX {
@@ -45,7 +46,7 @@ impl Spans {
             room = stack::bounds().map_or(Room::NONE, half);
             self.room.set(room);
         }
-        // An address below it is on another stack, such as a coroutine's.
+        // An address below the range is on another stack, such as a coroutine's.
         (room.start..room.end).contains(&stack::here())
     }
 }
@@ -57,7 +58,7 @@ mod tests {
     #[test]
     fn the_upper_half_of_a_threads_stack_is_ours() {
         let spans = Spans::new();
-        assert!(spans.may_be_short()); // not known yet
+        assert!(spans.may_be_short()); // the limit is not known yet
         assert!(!spans.is_short());
         assert!(!spans.may_be_short());
         let here = stack::here();
@@ -66,7 +67,7 @@ mod tests {
             end: here + 4096,
         });
         assert!(spans.may_be_short() && spans.is_short());
-        // On another stack, such as that of a coroutine at lower addresses.
+        // On another stack: that of a coroutine, at lower addresses.
         spans.room.set(Room {
             start: here + (1 << 20),
             end: here + (2 << 20),

@@ -1,4 +1,4 @@
-//! The layout of an interpreter's stacks ([`tllmprof_cpython`]).
+//! The memory layout of an interpreter's Python stacks ([`tllmprof_cpython`]).
 
 use tllmprof_platform::ids;
 use tllmprof_platform::peek::{self, MemoryRange};
@@ -9,7 +9,8 @@ pub use tllmprof_cpython::{Instruction, Layout, Life, Top, chunk, owner};
 use super::Trouble;
 use crate::version::Version;
 
-/// Returns the layout of a version, whose `_PyRuntime` has the address `runtime`.
+/// Returns the layout for a version of CPython. `runtime` is the address of its `_PyRuntime`, which
+/// describes the layout in newer versions.
 pub fn find(version: Version, runtime: usize) -> Result<Layout, Trouble> {
     let mut refused = None;
     let layout = Layout::for_minor(version.minor(), || {
@@ -21,7 +22,7 @@ pub fn find(version: Version, runtime: usize) -> Result<Layout, Trouble> {
     })
 }
 
-/// Returns the first words of `_PyRuntime`, or the kernel's error.
+/// Returns the first words of `_PyRuntime`, or the kernel's error number.
 fn words(runtime: usize) -> Result<[u64; WORDS], i32> {
     let span = MemoryRange {
         address: runtime,

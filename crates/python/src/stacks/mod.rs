@@ -1,9 +1,9 @@
 //! Reads the Python stacks of other threads while they run: without the GIL, without a signal and without
 //! stopping them.
 //!
-//! The kernel copies the memory ([`tllmprof_platform::peek`]), so memory that is freed during the read gives
-//! garbage at worst, and garbage is rejected. The offsets of each version ([`layout`]) are checked once on a
-//! known stack ([`trial`]), when an interpreter starts.
+//! The kernel copies the memory ([`tllmprof_platform::peek`]), so memory that is freed during the
+//! read causes no fault. At worst the copy contains garbage, which is rejected. When an interpreter
+//! starts, the offsets of its version ([`layout`]) are checked once on a known stack ([`trial`]).
 
 mod layout;
 mod names;
@@ -26,30 +26,30 @@ pub use layout::{Layout, Top, find as find_layout};
 pub use names::{Names, OfAddress};
 pub use walk::{TAGS, Target, Walked, Walker};
 
-/// The data for reading an interpreter's stacks.
+/// Everything that is needed to read an interpreter's stacks.
 pub struct Ready {
     pub layout: Layout,
-    /// The addresses of the types of code objects and of texts.
+    /// The addresses of the Python types `code` and `str`.
     pub(crate) code_type: usize,
     pub(crate) text_type: usize,
-    /// Number of bytes of a code object before its instructions, from 3.11 on.
+    /// Number of bytes from the start of a code object to its instructions, from 3.11 on.
     code_bytes: usize,
-    /// True if a thread may read its own stack without a copy.
+    /// True if a thread may read its own stack directly, without a copy by the kernel.
     has_own: bool,
 }
 
-/// The reason why no stacks are read.
+/// The reason why stacks cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// The interpreter does not publish its offsets.
+    /// The interpreter does not publish the offsets of its stack data.
     NotDescribed,
-    /// A known stack was read differently.
+    /// A known stack was not read as expected, so the layout differs.
     OtherStacks,
     /// The kernel refuses to copy the process's own memory.
     Refused(c_int),
 }
 
-/// Internals that tests use.
+/// Internals that the crate's tests use.
 #[cfg(test)]
 pub(crate) mod tests {
     pub(crate) use super::names::name_of;
@@ -66,12 +66,12 @@ lifecycle::global! {
     static READY: Published<Result<Ready, Trouble>> = Published::none();
 }
 
-/// Returns true if stacks are to be sampled.
+/// Returns true if the settings request sampled stacks.
 pub fn are_asked_for(settings: &Settings) -> bool {
     settings.stacks.is_some() && settings.trace.is_some()
 }
 
-/// Checks that stacks of the main interpreter can be read, once.
+/// Checks that stacks of the main interpreter can be read. Only the first call does anything.
 pub fn install(py: Python<'_>) {
     if READY.get().is_some() {
         return;
@@ -96,25 +96,25 @@ fn code_bytes(py: Python<'_>) -> Option<usize> {
     usize::try_from(class.as_int()?).ok()
 }
 
-/// Returns the interpreter whose stacks can be read, or the reason why they cannot; `None` if there is no
-/// interpreter yet.
+/// Returns the data for reading the interpreter's stacks, or the reason why they cannot be read.
+/// Returns `None` if no interpreter has started yet.
 pub fn ready() -> Option<&'static Result<Ready, Trouble>> {
     READY.get()
 }
 
-/// Returns the calling thread as one whose stack can be read, or `None` if it is not one of Python's. It
-/// neither waits nor allocates.
+/// Returns the calling thread as a target for the walker, or `None` if it is not a Python thread.
+/// This function neither waits nor allocates.
 pub fn here() -> Option<Target> {
     let api = attached::api()?;
     let state = api.state_of_thread().addr();
     (state != 0).then(|| Target {
         state,
-        // SAFETY: the function has no arguments and no conditions.
+        // SAFETY: `pthread_self` may be called at any time.
         id: unsafe { libc::pthread_self() } as usize,
     })
 }
 
-/// Formats it like `the stacks of Python 3.12.1 are not as expected`.
+/// Formats the reason like `the stacks of Python 3.12.1 are not as expected`.
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let version = attached::api().map_or("", |api| api.version_text);

@@ -12,15 +12,16 @@ use super::Ready;
 use super::layout::Layout;
 use super::snapshot::{Snapshot, word};
 
-/// Limit for the code objects that are stored.
+/// The most code objects whose names are kept.
 const MAX_CODES: usize = 1 << 16;
-/// Limit for the characters of a function's name, and of its file's.
+/// The most characters of a function's name, and of a file's path.
 const MAX_CHARACTERS: usize = 4096;
-/// Limits for the bytes of the two, so that the line still fits into a string of the record.
+/// The most bytes of a name and of a path. Together they fit into one string of the record.
 const MAX_NAME_BYTES: usize = 300;
 const MAX_FILE_BYTES: usize = LONGEST - MAX_NAME_BYTES - 20;
 
-/// The fields of a code object when its name was read. Another object may have the address later.
+/// The fields of a code object at the time its name was read. A comparison shows if the address
+/// belongs to a different code object later.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct CodeFields {
     file: usize,
@@ -29,8 +30,8 @@ struct CodeFields {
 }
 
 impl CodeFields {
-    /// Returns true if it is not a function's: the interpreter makes such code, with one text for its name
-    /// and its file, for its work after an `__init__`.
+    /// Returns true if the code object is not a function's. The interpreter creates such code for
+    /// its own work after an `__init__`, with the same str for name and file.
     const fn is_between(self) -> bool {
         self.file == self.name
     }
@@ -38,13 +39,13 @@ impl CodeFields {
 
 struct NamedCode {
     code: CodeFields,
-    /// `None` for the interpreter's code between functions.
+    /// The string of the record; `None` for code of the interpreter that is not a function.
     id: Option<StringId>,
-    /// The last sample that has seen it unchanged.
+    /// The number of the last sample in which the code object was checked.
     seen: u64,
 }
 
-/// The names of code objects. Each is read once.
+/// The names of code objects. Each name is read once.
 #[derive(Default)]
 pub struct Names {
     known: HashMap<usize, NamedCode, BuildHasherDefault<OfAddress>>,
@@ -54,11 +55,12 @@ pub struct Names {
 }
 
 impl Names {
-    /// Calls `give` with the strings of a stack's functions, in order. Returns false if one of them is not a
-    /// code object: the stack is torn.
+    /// Calls `give` with the record's string for each function of a stack, in order. Returns false
+    /// if one of `codes` is not a code object, which means that the stack changed while it was
+    /// read.
     ///
     /// # Errors
-    /// Returns the kernel's error, as [`super::Walker::walk`] does.
+    /// Returns the kernel's error number, like [`super::Walker::walk`].
     pub fn strings(
         &mut self,
         process: i32,
@@ -84,7 +86,7 @@ impl Names {
         Ok(true)
     }
 
-    /// Copies the code objects, each once.
+    /// Copies the code objects that this sample has not checked yet, all in one call.
     fn ask(&mut self, process: i32, layout: &Layout, codes: &[usize]) -> Result<(), c_int> {
         let now = self.samples;
         self.asked.clear();
@@ -110,7 +112,8 @@ impl Names {
         self.snapshot.take(process, spans)
     }
 
-    /// Reads the name of a code object, unless it is known. Returns false if it is not a code object.
+    /// Reads the name of a code object, unless it is already known. Returns false if the address is
+    /// not a code object.
     fn look(&mut self, ready: &Ready, address: usize) -> bool {
         let code = read(&mut self.snapshot, ready, address);
         let is_known = |known: &NamedCode| Some(known.code) == code && known.id != Some(NO_STRING);
@@ -135,7 +138,7 @@ impl Names {
     }
 }
 
-/// Reads a code object, or returns `None` if it is not one.
+/// Reads the fields of a code object, or returns `None` if the address is not a code object.
 fn read(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<CodeFields> {
     let layout = &ready.layout;
     let bytes = snapshot.get(address, layout.code_bytes())?;
@@ -147,8 +150,8 @@ fn read(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<CodeFi
     })
 }
 
-/// Returns `QUALNAME (MAX_FILE_BYTES:FIRST LINE)`. If it is too long, the name is cut at its end, and the path at its
-/// beginning.
+/// Returns a text like `Class.method (path/file.py:12)`, with the function's first line. A name
+/// that is too long is cut at its end, and a path at its beginning.
 fn text_of(snapshot: &mut Snapshot, ready: &Ready, code: CodeFields) -> Option<String> {
     let mut name = text(snapshot, ready, code.name)?;
     name.truncate(name.floor_char_boundary(MAX_NAME_BYTES));
@@ -157,7 +160,8 @@ fn text_of(snapshot: &mut Snapshot, ready: &Ready, code: CodeFields) -> Option<S
     Some(format!("{name} ({file}:{})", code.line))
 }
 
-/// Returns the text of [`Names::strings`] for one code object; an empty text if it is not a function's.
+/// Returns the text of one code object, as [`Names::strings`] records it. The text is empty if the
+/// code is not a function's.
 pub fn name_of(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<String> {
     let code = read(snapshot, ready, address)?;
     if code.is_between() {
@@ -166,7 +170,7 @@ pub fn name_of(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option
     text_of(snapshot, ready, code)
 }
 
-/// Reads a str, or returns `None` if it is not one.
+/// Reads a Python str, or returns `None` if the address is not one or the str is too long.
 fn text(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<String> {
     let (at, kind) = (ready.layout.text, ready.layout.kind);
     let bytes = snapshot.get(address, ready.layout.text_bytes())?;
@@ -194,7 +198,7 @@ fn text(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<String
     Some(bytes.chunks(width).map(code).map(shown).collect())
 }
 
-/// Hashes an address. The standard library's hasher takes a thread key.
+/// A hasher for addresses. The standard library's hasher would need a thread key (`pthread_key_t`).
 #[derive(Default)]
 pub struct OfAddress(u64);
 

@@ -1,26 +1,27 @@
-//! Reads the calling thread's own stack without a copy, as no other thread changes it.
+//! Reads the calling thread's own stack directly. No copy is needed, because no other thread
+//! changes this stack.
 
 use super::layout::{Instruction, Layout, Life, Top, owner};
 use super::walk::TAGS;
 use super::{Ready, here};
 
-/// Limit for the frames that are searched for a function.
+/// The most frames that are searched for a function.
 const MAX_FRAMES: usize = 24;
 
-/// Returns true if threads may read their own stacks in this way.
+/// Returns true if threads may read their own stacks directly.
 pub fn is_ready() -> bool {
     matches!(super::ready(), Some(Ok(ready)) if ready.has_own)
 }
 
-/// Searches for the innermost function for whose code object `wanted` returns a result. Returns that, and the
-/// offset in bytes of the current instruction. It takes no lock, allocates nothing, and may be called without
-/// the GIL.
+/// Searches the calling thread's frames, innermost first, for a code object for which `wanted`
+/// returns a result. Returns the result and the byte offset of that frame's current instruction.
+/// This function takes no lock, allocates nothing, and may be called without the GIL.
 pub fn find<T>(wanted: impl Fn(usize) -> Option<T>) -> Option<(T, usize)> {
     let ready = super::ready()?.as_ref().ok()?;
     ready.has_own.then(|| read(ready, wanted))?
 }
 
-/// Returns the same as [`find`] during the trial.
+/// Does the same as [`find`] with a layout that is still being checked.
 pub(super) fn read<T>(ready: &Ready, wanted: impl Fn(usize) -> Option<T>) -> Option<(T, usize)> {
     let layout = &ready.layout;
     let mut frame = innermost(layout)?;
@@ -56,7 +57,7 @@ fn innermost(layout: &Layout) -> Option<usize> {
     })
 }
 
-/// Returns true if a frame is a function's, and not the interpreter's own.
+/// Returns true if a frame belongs to a Python function, and not to the interpreter itself.
 fn is_function(layout: &Layout, frame: usize) -> bool {
     match layout.frame.life {
         Life::Object { .. } => true,
@@ -67,9 +68,9 @@ fn is_function(layout: &Layout, frame: usize) -> bool {
 /// Reads a word of the calling thread's state or of one of its frames.
 fn word(address: usize) -> usize {
     let place = core::ptr::with_exposed_provenance::<usize>(address);
-    // SAFETY: the thread's state exists while it belongs to the interpreter, which `here` has just checked.
-    // It leads to the thread's frames, which live until their functions return, and this thread is inside
-    // them. The offsets were checked on this interpreter (`trial`), by the walker, which copies frames,
-    // before they are read here.
+    // SAFETY: the address is in the thread's state or in one of its frames. `here` has just checked
+    // that the thread has a state. The state leads to the thread's frames, and the thread is still
+    // inside their functions. The offsets are right for this interpreter, because `trial` has
+    // checked them with the walker, which reads only copies.
     unsafe { place.read_unaligned() }
 }

@@ -1,30 +1,31 @@
-//! Copies of memory from about the same moment: the places that the last sample has read are copied in one
-//! call.
+//! Copies of memory that are from nearly the same moment. All ranges that the last sample has read
+//! are copied in one call.
 
 use core::ffi::c_int;
 
 use tllmprof_platform::peek::{self, MemoryRange};
 
-/// Limit for the bytes that are copied.
+/// The most bytes that are copied.
 const MAX_BYTES: usize = 8 << 20;
 
-/// Copies of places in memory.
+/// Copies of memory ranges of a process.
 #[derive(Default)]
 pub struct Snapshot {
     process: i32,
     spans: Vec<MemoryRange>,
-    /// The offset of each span's copy.
+    /// For each span, the offset of its copy in `bytes`.
     starts: Vec<usize>,
     bytes: Vec<u8>,
-    /// Number of bytes that are copies.
+    /// Number of bytes at the start of `bytes` that hold copies.
     copied: usize,
-    /// The span that was found last. The search begins there, as the next one usually follows it.
+    /// The index of the span that was found last. The next search begins there, because the next
+    /// span usually follows it.
     last: usize,
 }
 
 impl Snapshot {
-    /// Copies these spans of the memory of `process`, which is this process, in one call, up to the first
-    /// that is not mapped.
+    /// Copies these spans of the memory of `process` in one call. `process` is this process. The
+    /// copy ends before the first span that is not mapped.
     ///
     /// # Errors
     /// Returns the kernel's error if it refuses to copy at all.
@@ -57,8 +58,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Returns the copy of a place, which is copied now if that has not been done; `None` if nothing is
-    /// mapped there.
+    /// Returns the copy of a memory range. Copies the range now if it has not been copied. Returns
+    /// `None` if it is not mapped.
     pub fn get(&mut self, address: usize, length: usize) -> Option<&[u8]> {
         let at = self
             .find(address, length)
@@ -66,7 +67,7 @@ impl Snapshot {
         self.bytes.get(at..at + length)
     }
 
-    /// Returns the offset of the copy.
+    /// Returns the offset of the range's copy in `bytes`, or `None` if it has not been copied.
     fn find(&mut self, address: usize, length: usize) -> Option<usize> {
         let has = |index: usize| {
             let offset = address.checked_sub(self.spans[index].address)?;
@@ -84,7 +85,7 @@ impl Snapshot {
 
     fn add(&mut self, address: usize, length: usize) -> Option<usize> {
         let span = MemoryRange { address, length };
-        // The kernel has left out the spans from here on.
+        // Drop the spans that were not copied.
         let wanted = self.starts.partition_point(|start| *start < self.copied);
         self.spans.truncate(wanted);
         self.starts.truncate(wanted);
@@ -106,7 +107,7 @@ impl Snapshot {
     }
 }
 
-/// Returns the word at an offset of a copy; 0 after its end.
+/// Returns the word at a byte offset of a copy, or 0 if the copy is too short.
 pub fn word(bytes: &[u8], offset: usize) -> usize {
     bytes
         .get(offset..)
@@ -135,7 +136,7 @@ mod tests {
         snapshot.take(ids::process(), [span(&words)]).unwrap();
         words[1] = 7;
         assert_eq!(word(snapshot.get(at + 8, 8).unwrap(), 0), 2);
-        // A place that was not copied is read now.
+        // A range that was not copied is copied now.
         let more = [9_u64];
         assert_eq!(word(snapshot.get(more.as_ptr().addr(), 8).unwrap(), 0), 9);
         assert_eq!(word(snapshot.get(at, 8).unwrap(), 0), 1);
@@ -160,7 +161,7 @@ mod tests {
         );
         assert!(snapshot.get(16, 8).is_none());
         assert_eq!(word(snapshot.get(two.as_ptr().addr(), 8).unwrap(), 0), 3);
-        // Nothing at all is mapped.
+        // None of the spans is mapped.
         snapshot.take(ids::process(), [nowhere]).unwrap();
         assert!(snapshot.get(16, 8).is_none() && snapshot.get(usize::MAX - 4, 8).is_none());
     }

@@ -1,4 +1,5 @@
-//! Reads a stack of our own to check the layout, before any of the program's is read.
+//! Checks the layout by reading a stack whose functions are known, before any stack of the program
+//! is read.
 
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
@@ -28,8 +29,8 @@ def run():
     Stra\xc3\x9fe().\xe6\xad\xa5()
 ";
 
-/// The functions that [`SOURCE`]'s `run` is in when it calls us, the innermost first, with and without
-/// qualified names.
+/// The functions that are on the stack while [`SOURCE`]'s `run` calls the library, innermost first.
+/// Each has two forms: with a qualified name, and with a plain one.
 const WANTED: [[&str; 2]; 4] = [
     ["leaf (<tllmprof>:2)"; 2],
     ["steps (<tllmprof>:5)"; 2],
@@ -37,13 +38,13 @@ const WANTED: [[&str; 2]; 4] = [
     ["run (<tllmprof>:13)"; 2],
 ];
 
-/// Each function of [`SOURCE`] has fewer bytes of instructions.
+/// The most bytes of instructions that a function of [`SOURCE`] may have.
 const MAX_CODE_BYTES: usize = 256;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The layout on trial, and the result.
+    /// The layout that is being checked, and the result of the check.
     #[fork(free)]
     #[restart(keep)]
     static TRIAL: Lock<Option<(Ready, Result<(), Trouble>)>> = Lock::new(None);
@@ -55,7 +56,7 @@ static LOOK_METHOD: MethodDef = MethodDef::without_args(c"look", |_| {
     }
 });
 
-/// Returns `ready` if a stack of our own is read correctly.
+/// Returns `ready` if the known stack is read correctly, and otherwise the reason.
 pub fn passes(py: Python<'_>, ready: Ready) -> Result<Ready, Trouble> {
     *TRIAL.lock() = Some((ready, Err(Trouble::OtherStacks)));
     let ran = || {
@@ -89,7 +90,7 @@ fn look(ready: &mut Ready) -> Result<(), Trouble> {
         .ok_or(Trouble::OtherStacks)
 }
 
-/// Returns true if [`own`] reads the same, and the innermost function is in the middle of its instructions.
+/// Returns true if [`own`] finds the same functions, and each is in the middle of its instructions.
 fn are_read_where_they_lie(ready: &Ready, codes: &[usize]) -> bool {
     codes.iter().take(WANTED.len()).all(|wanted| {
         let found = own::read(ready, |code| (code == *wanted).then_some(code));

@@ -1,9 +1,9 @@
 //! Reads one thread's stack while the thread runs.
 //!
-//! The thread is not stopped, so its stack may change during the read. In most cases the parts then do not
-//! fit together: a frame has ended, a caller is above the function that it called, or the chain does not end
-//! as stacks do. Such a stack is torn and is rejected. Reading it again would favour functions that run for a
-//! long time.
+//! The thread is not stopped, so its stack may change during the read. In most cases the result is
+//! then inconsistent: a frame has ended, a caller lies above the function that it called, or the
+//! chain has no proper end. Such a stack is called torn, and is rejected. It is not read again,
+//! because a repeated read would favour functions that run for a long time.
 
 use core::ffi::c_int;
 
@@ -12,20 +12,22 @@ use tllmprof_platform::peek::MemoryRange;
 use super::layout::{Layout, Life, Top, chunk, owner};
 use super::snapshot::{Snapshot, word};
 
-/// Limit for the frames of a stack; a longer one is torn.
+/// The most frames of a stack. A stack with more frames counts as torn.
 const MAX_FRAMES: usize = 4096;
-/// Limits for the chunks of a thread, and for the bytes of one.
+/// The most chunks of a thread's stack, and the most bytes of a chunk. CPython allocates frames in
+/// chunks.
 const MAX_CHUNKS: usize = 64;
 const MAX_CHUNK_BYTES: usize = 1 << 20;
-/// Maximum number of frames outside the chunks that are copied together with the chunks.
+/// The most frames outside the chunks, such as frames of generators, that are copied together with
+/// the chunks.
 const MAX_OUTSIDE: usize = 900;
-/// The bits that tag a reference. The alignment of objects keeps them zero.
+/// The bits of a reference that CPython uses as tags. They are free because objects are aligned.
 pub const TAGS: usize = 0b111;
 
-/// A Python thread, as it sees itself.
+/// A Python thread, identified by CPython's thread state and by its pthread id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Target {
-    /// The address of its `PyThreadState`.
+    /// The address of the thread's `PyThreadState`.
     pub state: usize,
     /// The result of `pthread_self` on the thread.
     pub id: usize,
@@ -34,11 +36,11 @@ pub struct Target {
 /// The result of reading a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Walked {
-    /// The thread is in the functions of [`Walker::codes`].
+    /// The stack was read: [`Walker::codes`] returns its code objects.
     Stack,
-    /// The thread runs no Python function, or is no longer one of Python's.
+    /// The thread runs no Python function, or is no longer a Python thread.
     Nothing,
-    /// The stack changed during the read.
+    /// The stack changed during the read, and is rejected.
     Torn,
 }
 
@@ -46,11 +48,12 @@ pub enum Walked {
 struct Chunk {
     address: usize,
     size: usize,
-    /// Number of bytes to copy: up to a little after the last sample's frames.
+    /// Number of bytes to copy: up to a little after the frames of the last sample.
     used: usize,
 }
 
-/// Number of bytes by which a stack may grow between samples and still be copied in one call.
+/// The most bytes by which a chunk's frames may grow from one sample to the next and still be
+/// copied in the first call.
 const MAX_GROWTH: usize = 1024;
 
 impl Chunk {
@@ -59,21 +62,22 @@ impl Chunk {
     }
 }
 
-/// Reads the stack of one thread repeatedly.
+/// Reads the stack of one thread again and again.
 #[derive(Default)]
 pub struct Walker {
     snapshot: Snapshot,
-    /// The chunks of the last sample. They are copied together with the thread's state.
+    /// The chunks in which the last sample found frames. They are copied together with the thread's
+    /// state.
     chunks: Vec<Chunk>,
     behind: usize,
     outside: Vec<usize>,
-    /// Frames of this sample outside the chunks.
+    /// The frames outside the chunks that this sample has found so far.
     met: Vec<usize>,
     codes: Vec<usize>,
 }
 
 impl Walker {
-    /// Returns the code objects of the last stack, the innermost first.
+    /// Returns the code objects of the last stack that was read, innermost first.
     pub fn codes(&self) -> &[usize] {
         &self.codes
     }
@@ -89,8 +93,8 @@ impl Walker {
             None | Some((0, _)) => return Ok(Walked::Nothing),
             Some((top, chunks)) if chunks == self.newest() => top,
             Some((_, chunks)) => {
-                // The stack has reached another chunk. Everything is copied again, so that it is from one
-                // moment.
+                // The stack has reached another chunk. Copy everything again, so that all copies
+                // are from one moment.
                 if !self.learn(chunks) {
                     return Ok(Walked::Torn);
                 }
@@ -113,7 +117,7 @@ impl Walker {
         self.chunks.first().map_or(0, |chunk| chunk.address)
     }
 
-    /// Copies the places that the last sample has read.
+    /// Copies the thread's state and all ranges that the last sample has read.
     fn copy(&mut self, process: i32, layout: &Layout, target: Target) -> Result<(), c_int> {
         let state = MemoryRange {
             address: target.state,
@@ -138,8 +142,8 @@ impl Walker {
         self.snapshot.take(process, spans)
     }
 
-    /// Returns the innermost frame and the newest chunk of the thread, each 0 for none; `None` if the state
-    /// is not the thread's.
+    /// Returns the addresses of the thread's innermost frame and newest chunk, each 0 if there is
+    /// none. Returns `None` if the state no longer belongs to the thread.
     fn top(&mut self, layout: &Layout, target: Target) -> Option<(usize, usize)> {
         let state = self.snapshot.get(target.state, layout.thread_bytes())?;
         if word(state, layout.thread.id) != target.id {
@@ -156,7 +160,8 @@ impl Walker {
         Some((frame, chunk))
     }
 
-    /// Follows the chunks from the newest one. Returns false if they are invalid.
+    /// Follows the list of chunks from the newest one, and notes them for the next copy. Returns
+    /// false if the list is invalid.
     fn learn(&mut self, newest: usize) -> bool {
         self.chunks.clear();
         let mut address = newest;
@@ -180,14 +185,16 @@ impl Walker {
         true
     }
 
-    /// Follows the frames from the innermost one. Returns `None` if they are not a stack.
+    /// Follows the frames from the innermost one and collects their code objects. Returns `None` if
+    /// the frames do not form a valid stack.
     fn follow(&mut self, layout: &Layout, top: usize) -> Option<()> {
         let length = layout.frame_bytes();
         let mut outside = core::mem::take(&mut self.met);
         outside.clear();
         let mut frames = 0;
         let mut at = top;
-        // The last of the thread's own frames: the index of its chunk, and its address.
+        // The last frame that was found in a chunk: the index of the chunk, and the frame's
+        // address.
         let mut last = (0, usize::MAX);
         let mut outermost = top;
         let whole = loop {
@@ -205,7 +212,7 @@ impl Walker {
                 word(frame, layout.frame.code),
             );
             let is_function = match layout.frame.life {
-                // The innermost frame may be about to begin.
+                // The innermost frame is exempt: it may not have begun to run yet.
                 Life::Object { at, runs } if frames > 0 && frame[at] != runs => break false,
                 Life::Object { .. } => {
                     outside.push(at);
@@ -219,12 +226,14 @@ impl Walker {
                         else {
                             break false;
                         };
-                        // Callers have lower addresses.
+                        // Within a chunk, a caller's frame has a lower address than the frame of
+                        // the function it called.
                         if index == from && at >= above {
                             break false;
                         }
                         if index != from || above == usize::MAX {
-                            // The first frame that is found in a chunk is the topmost one.
+                            // The first frame that is found in a chunk is the one with the highest
+                            // address.
                             let end = at - self.chunks[index].address + length + MAX_GROWTH;
                             self.chunks[index].used = end.min(self.chunks[index].size);
                         }
@@ -262,7 +271,8 @@ impl Walker {
         let is_whole = whole && is_rooted;
         outside.truncate(MAX_OUTSIDE);
         self.met = outside;
-        // A torn stack is known only in part, so the frames from before are more likely to be found again.
+        // After a torn stack, keep the frames of the last whole stack: they are more likely to be
+        // found again.
         if is_whole {
             core::mem::swap(&mut self.met, &mut self.outside);
         }
@@ -270,5 +280,6 @@ impl Walker {
     }
 }
 
-/// Number of bytes of the structure between a thread's state and its frames.
+/// Number of bytes of the structure between a thread's state and its frames, in versions that have
+/// one.
 const LINK_BYTES: usize = 16;

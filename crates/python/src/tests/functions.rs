@@ -1,4 +1,4 @@
-//! Tests functions that are found by name, counted and followed.
+//! Tests that functions are found by name, counted and followed.
 
 use core::sync::atomic::Ordering;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use crate::functions::{Uncalled, follow, interpreter_ends, lookup, near};
 use crate::object::{Object, Python};
 use crate::spans::{Calls, Entered};
 
-/// Returns the function that the rule names.
+/// Returns the function that `TLLMPROF_STEP` names.
 fn target() -> &'static Target {
     let mut targets = targets::known().iter().flat_map(|module| &module.targets);
     targets
@@ -201,7 +201,7 @@ number = 3
     });
 }
 
-/// Records the calls that it sees.
+/// Records the calls that are reported to it.
 struct Seen(Mutex<Vec<String>>);
 
 static SEEN: Seen = Seen(Mutex::new(Vec::new()));
@@ -251,7 +251,7 @@ def run():
             let names = py.run(source, c"<test>").unwrap();
             for function in names.item(c"followed").unwrap().elements() {
                 assert!(follow(py, &function.code().unwrap(), &SEEN));
-                // A function that is followed twice is seen once.
+                // A function that is followed twice is reported only once.
                 assert!(follow(py, &function.code().unwrap(), &SEEN));
             }
             assert!(!follow(py, &names, &SEEN)); // not a code object

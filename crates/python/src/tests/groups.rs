@@ -1,11 +1,11 @@
-//! Tests the groups that Python knows, with a made-up torch and made-up engines.
+//! Tests how groups are found in Python, with stand-ins for torch and for engines.
 
 use super::hosted::{Host, in_few};
 use crate::attached;
 use crate::groups::find;
 use crate::object::Python;
 
-/// A world of eight ranks, of which this is the sixth.
+/// A torch world of eight ranks, in which this process is the sixth.
 const MADE_UP: &str = "
 import sys, types
 import multiprocessing.process as processes
@@ -51,7 +51,7 @@ fn groups_of_engines_and_of_torch_have_their_names() {
             "torch(default_pg=range(8), mesh_dp=[1, 5], mesh_tp=[4, 5, 6, 7], mesh_pp=[5], mesh_ep=[0, 1])",
             &["TP 1 4 4", "DP 1 2 1"],
         );
-        // The first of several groups is the one that the process began with.
+        // If several groups have the same description, the one that was created first counts.
         assert_found(
             host,
             "torch(TENSOR_MODEL_PARALLEL_GROUP=[4, 5], mesh_tp=range(8))",
@@ -60,7 +60,7 @@ fn groups_of_engines_and_of_torch_have_their_names() {
         let vllm = "module('vllm.distributed.parallel_state', \
                     _TP=group(4, 5, 6, 7), _PP=group(5), _EP=group(*range(8)), _DP=group(1, 5))";
         assert_found(host, vllm, &["TP 1 4 4", "EP 5 8 0", "DP 1 2 1"]);
-        // A replica with its own world.
+        // A replica whose world contains only its own ranks.
         let dense = "module('vllm.distributed.parallel_state', \
                      _TP=group(*range(8)), _PP=group(5), _DP=group(5), _EP=None); replica(2, 8)";
         assert_found(host, dense, &["TP 5 8 16", "DP 2 - -"]);

@@ -1,6 +1,6 @@
-//! Runs tests in a CPython: the test's own process loads a libpython, finds it as the library does, and
-//! starts it. A process can load only one libpython, so each version has a process of its own, which runs the
-//! same test again.
+//! Runs tests inside a CPython. The test's process loads a libpython, finds it like the library
+//! does, and starts it. A process can load only one libpython, so the test is run again in a
+//! separate process for each version.
 
 use core::any::type_name;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -18,14 +18,14 @@ use crate::attached;
 use crate::object::Python;
 use crate::skipped::skipped;
 
-/// The path of the libpython, in the process that loads it.
+/// The variable with the path of the libpython that this process loads.
 const LIBRARY: &str = "TLLMPROF_TEST_LIBPYTHON";
 
-/// A variable: the interpreter is initialized before it is looked for.
+/// The variable for a test that initializes the interpreter before the library looks for it.
 pub const LATE: &str = "TLLMPROF_TEST_LATE";
 
-/// Runs `body`, the closure of a test, with these variables and in a new folder, in each CPython from 3.8 on
-/// for which `scripts/list-pythons` finds a libpython.
+/// Runs `body`, the closure of a test, in each CPython from 3.8 on for which `scripts/list-pythons`
+/// finds a libpython. Each run has these environment variables and a new working directory.
 pub fn in_each<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
     if let Some(library) = env::var_os(LIBRARY) {
         return body(&Host::load(Path::new(&library)));
@@ -33,14 +33,14 @@ pub fn in_each<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
     run_in(libraries(), test_of::<F>(), variables);
 }
 
-/// Returns the name of the test that a closure is in.
+/// Returns the name of the test that contains the closure `F`.
 fn test_of<F>() -> &'static str {
     let path = type_name::<F>().trim_end_matches("::{{closure}}");
     path.split_once("::").unwrap().1
 }
 
-/// Runs `body` as [`in_each`] does, but only in the oldest version, the newest and one in between: the
-/// version matters little.
+/// Runs `body` like [`in_each`], but only in the oldest version, the newest one and one in between.
+/// It is for tests that hardly depend on the version.
 pub fn in_few<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
     if let Some(library) = env::var_os(LIBRARY) {
         return body(&Host::load(Path::new(&library)));
@@ -83,7 +83,7 @@ fn run_in<'a>(
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr),
         );
-        // With a name that is not a test's, nothing would run.
+        // A name that is not a test's would select no test, so check that one has run.
         let has_run = out.contains("1 passed");
         assert!(
             output.status.success() && has_run,
@@ -94,7 +94,8 @@ fn run_in<'a>(
     }
 }
 
-/// Returns true if the library or Python reads a variable. Only the test may set it then.
+/// Returns true if the library or Python reads this variable. Such variables are removed unless the
+/// test sets them.
 fn is_read(name: &OsStr) -> bool {
     let name = name.as_bytes();
     let is_tool = name.ends_with(b"_INJECTION64_PATH");
@@ -104,12 +105,12 @@ fn is_read(name: &OsStr) -> bool {
 /// A libpython to test with.
 struct Library {
     path: PathBuf,
-    /// The value for `PYTHONHOME`.
+    /// The folder for `PYTHONHOME`.
     home: PathBuf,
 }
 
 impl Library {
-    /// Returns the libpython of a Python, if it is built for this processor.
+    /// Returns the libpython that the executable `python` uses, if it is built for this processor.
     fn find(python: &str) -> Option<Self> {
         const ABOUT: &str = "
 import platform, sys
@@ -130,8 +131,8 @@ with open('/proc/self/maps') as maps:
         (machine == env::consts::ARCH).then_some(Self { path, home })
     }
 
-    /// Returns a command that runs this test again, with the C library that was installed with the libpython,
-    /// if there is one.
+    /// Returns a command that runs this test again. If a C library was installed with the
+    /// libpython, the command uses it.
     fn command(&self) -> Command {
         let us = env::current_exe().unwrap();
         let folder = self.path.parent().unwrap();
@@ -149,8 +150,8 @@ with open('/proc/self/maps') as maps:
     }
 }
 
-/// Returns one of each minor version that `scripts/list-pythons` finds. One that cannot be loaded makes the
-/// test fail.
+/// Returns one libpython for each minor version that `scripts/list-pythons` finds. The test fails
+/// if one of them cannot be loaded.
 fn libraries() -> &'static BTreeMap<u32, Library> {
     static FOUND: OnceLock<BTreeMap<u32, Library>> = OnceLock::new();
     FOUND.get_or_init(find_libraries)
@@ -176,14 +177,14 @@ fn find_libraries() -> BTreeMap<u32, Library> {
     libraries
 }
 
-/// The libpython of this process.
+/// The libpython that this process has loaded.
 pub struct Host {
     library: *mut c_void,
 }
 
 impl Host {
-    /// Does what the preloaded library does: it is loaded before libpython, and looks for that when modules
-    /// have changed.
+    /// Does what happens with the preloaded library: it is started before libpython is loaded, and
+    /// looks for libpython when the list of modules has changed.
     fn load(path: &Path) -> Self {
         let is_late = env::var_os(LATE).is_some();
         if !is_late {
@@ -191,7 +192,7 @@ impl Host {
         }
         assert!(attached::api().is_none());
         let path = CString::new(path.as_os_str().as_bytes()).unwrap();
-        // SAFETY: a libpython, whose constructors may run at any time.
+        // SAFETY: this loads a libpython, whose constructors may run at any time.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         assert!(!library.is_null(), "{path:?} is not loaded");
         if is_late {
@@ -209,62 +210,64 @@ impl Host {
     }
 
     /// # Safety
-    /// `F` is the type of the function that libpython has under this name.
+    /// `F` is the type of libpython's function with this name.
     unsafe fn function<F: Copy>(&self, name: &CStr) -> F {
         // SAFETY: the library stays loaded.
         let address = unsafe { libc::dlsym(self.library, name.as_ptr()) };
         assert!(!address.is_null(), "{name:?}");
-        // SAFETY: a pointer to a function of that type.
+        // SAFETY: the caller promises that the address is a function of type `F`.
         unsafe { core::mem::transmute_copy(&address) }
     }
 
-    /// Starts the interpreter, or starts it anew.
+    /// Starts the interpreter. It may have been ended before.
     pub fn start(&self) {
         self.initialize();
         assert!(attached::api().unwrap().has_gil());
     }
 
     fn initialize(&self) {
-        // SAFETY: the type is that of Python.h; no interpreter is initialized.
+        // SAFETY: this is the type in Python.h, and no interpreter is initialized.
         unsafe { self.function::<extern "C" fn(c_int)>(c"Py_InitializeEx")(0) };
     }
 
     /// Ends the interpreter.
     pub fn end(&self) {
-        // SAFETY: the type is that of Python.h.
+        // SAFETY: this is the type in Python.h.
         let ended = unsafe { self.function::<extern "C" fn() -> c_int>(c"Py_FinalizeEx")() };
         assert_eq!(ended, 0);
     }
 
-    /// Runs a program, which must not raise.
+    /// Runs a Python program, which must not raise an exception.
     pub fn run(&self, program: &str) {
         assert!(self.try_run(program), "{program}");
     }
 
-    /// Runs a program. Returns false if it raised.
+    /// Runs a Python program. Returns false if it raised an exception.
     pub fn try_run(&self, program: &str) -> bool {
         type Run = extern "C" fn(*const c_char) -> c_int;
         let text = CString::new(program).unwrap();
-        // SAFETY: the type is that of Python.h, where a macro calls it in this way; this thread has the GIL.
+        // SAFETY: this is the type in Python.h, where a macro makes the same call. This thread
+        // holds the GIL.
         let run = unsafe { self.function::<Run>(c"PyRun_SimpleString") };
         run(text.as_ptr()) == 0
     }
 
-    /// Runs a program that can import `module` with this source.
+    /// Runs a Python program that can import a module with this name and source.
     pub fn run_with_module(&self, module: &str, source: &str, program: &str) {
         std::fs::write(format!("{module}.py"), source).unwrap();
         self.run("import os, sys\nsys.path.insert(0, os.getcwd())");
         self.run(program);
     }
 
-    /// Runs `act` with the interpreter, whose GIL this thread has.
+    /// Runs `act` with access to the interpreter. The calling thread holds the GIL.
     pub fn with<R>(&self, act: impl FnOnce(Python<'_>) -> R) -> R {
         Python::if_held(attached::api().unwrap(), act).expect("this thread has the GIL")
     }
 
-    /// Runs `act` without the GIL.
+    /// Runs `act` while this thread does not hold the GIL.
     pub fn without_gil<R>(&self, act: impl FnOnce() -> R) -> R {
-        // SAFETY: the types are those of Python.h; this thread has the GIL, and takes it again.
+        // SAFETY: these are the types in Python.h. This thread holds the GIL, and takes it again
+        // afterwards.
         unsafe {
             let save = self.function::<extern "C" fn() -> ThreadState>(c"PyEval_SaveThread");
             let restore = self.function::<extern "C" fn(ThreadState)>(c"PyEval_RestoreThread");
@@ -277,10 +280,10 @@ impl Host {
 }
 
 impl Host {
-    /// Runs a program in another interpreter, which ends afterwards.
+    /// Runs a Python program in a sub-interpreter, and ends this interpreter afterwards.
     pub fn in_another(&self, program: &str) {
-        // SAFETY: the types are those of Python.h; this thread has the GIL, and returns to its own
-        // interpreter.
+        // SAFETY: these are the types in Python.h. This thread holds the GIL, and returns to its
+        // first interpreter.
         unsafe {
             type Swap = extern "C" fn(ThreadState) -> ThreadState;
             let begin = self.function::<extern "C" fn() -> ThreadState>(c"Py_NewInterpreter");

@@ -1,4 +1,4 @@
-//! Tests an interpreter from its start to its end.
+//! Tests the hooks during the life of an interpreter, from its start to its end.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -46,14 +46,14 @@ for worker in workers: worker.join()
 fn a_thread_without_the_gil_takes_it_to_run_python() {
     in_each(EVERYTHING, |host| {
         let two = || entry::run(|py| py.int(2).unwrap().as_int()).flatten();
-        // With the GIL, without it, and on a thread that is not one of Python's.
+        // The call works with the GIL, without it, and on a thread that is not a Python thread.
         assert_eq!(two(), Some(2));
         host.without_gil(|| {
             assert_eq!(two(), Some(2));
             let other = std::thread::spawn(move || (two(), entry::has_gil()));
             assert_eq!(other.join().unwrap(), (Some(2), false));
         });
-        // A call within such a call is refused, and its exceptions do not leave it.
+        // A call inside another one is refused. Exceptions inside a call do not leave it.
         let inner = entry::run(|py| {
             assert!(py.import(c"nowhere").is_none());
             two()
@@ -90,7 +90,8 @@ fn an_interpreter_that_starts_anew_is_come_into_again() {
 fn a_sub_interpreter_is_come_into_too() {
     in_each(EVERYTHING, |host| {
         assert!(!attached::has_sub_interpreters());
-        // The list has our callback once, whether each interpreter has its own list or all share one.
+        // The list contains our callback once, also in versions in which all interpreters share one
+        // list.
         let counts = "
 import gc
 ours = [one for one in gc.callbacks if getattr(one, '__name__', '') == 'tllmprof_gc']
@@ -103,7 +104,7 @@ assert len(ours) == 1, gc.callbacks
     });
 }
 
-/// Each entry from CPython into the library panics in turn: the program continues, with its pending
+/// Makes each function that CPython calls panic in turn. The program continues with its pending
 /// exception, and one line is logged.
 #[test]
 fn no_panic_reaches_the_interpreter() {
@@ -116,13 +117,13 @@ fn no_panic_reaches_the_interpreter() {
             MethodDef::fast(c"breaks_fast", |_, _| panic!("a fast function does"));
         let lines = File::create_new("lines").unwrap();
         log::start();
-        // SAFETY: both are open, and descriptor 2 stays open.
+        // SAFETY: both descriptors are open, and descriptor 2 stays open.
         assert!(unsafe { libc::dup2(lines.as_raw_fd(), 2) } == 2);
         log::redirected(2);
         internal_error::start();
         host.run("import threading");
 
-        // Audited events, and hooks of the GIL.
+        // These lines cause audit events, and calls of the hooks for the GIL.
         for source in [
             "import sys; sys.audit('tllmprof.test')",
             "one = threading.Thread(target=print); one.start(); one.join()",
@@ -134,7 +135,7 @@ fn no_panic_reaches_the_interpreter() {
         }
         panic_next(0);
 
-        // Functions of ours that Python calls, and a call on its main thread.
+        // Test C functions of the library that Python calls, and a pending call on its main thread.
         host.with(|py| {
             for function in [&BREAKS, &BREAKS_FAST] {
                 let function = py.function(function).unwrap();
@@ -146,7 +147,7 @@ fn no_panic_reaches_the_interpreter() {
         });
         host.run("for _ in range(1000000): pass");
 
-        // Work of the library with the GIL leaves the GIL as it was.
+        // A panic in the library's own code in Python leaves the state of the GIL unchanged.
         host.without_gil(|| {
             let broken = std::panic::catch_unwind(|| entry::run(|_| panic!("at an edge")));
             assert!(broken.is_err());

@@ -1,4 +1,4 @@
-//! Tests an interpreter that is older than the library.
+//! Tests an interpreter that was running before the library was loaded.
 
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
@@ -22,7 +22,8 @@ fn it_is_come_into_and_left_again() {
             host.in_another("import gc; assert not gc.callbacks");
             assert!(host.without_gil(|| late::switch(true)));
         }
-        // A thread with the GIL neither waits nor is waited for.
+        // A thread that holds the GIL does not wait for the library's thread, and is not waited
+        // for.
         assert!(!late::switch(false));
         assert!(late::switch(true) || host.without_gil(|| late::switch(true)));
         host.run("import gc; assert len(gc.callbacks) == 1");

@@ -1,4 +1,4 @@
-//! Tests exceptions that are raised in the program later.
+//! Tests that exceptions in the library's Python code are raised in the program later.
 
 use super::hosted::in_few;
 use crate::later::call_for_program;

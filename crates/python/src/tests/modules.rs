@@ -1,4 +1,4 @@
-//! Tests ranges for torch modules, with a made-up torch.
+//! Tests ranges for torch modules, with a stand-in for torch.
 
 use tllmprof_recorder as recorder;
 use tllmprof_session::activity::settings;
@@ -10,7 +10,7 @@ use crate::threads;
 use crate::torch::known::TABLE;
 use crate::torch::modules::{names, wants};
 
-/// The parts of torch that are used, with a model of two layers.
+/// The parts of torch that the library uses, and a model with two layers.
 const TORCH: &str = "
 import sys, types
 class Module:
@@ -35,7 +35,7 @@ fn the_first_module_that_is_called_names_those_within_it() {
     in_few(
         &[("TLLM_NVTX_DEBUG", "1"), ("TLLMPROF_TRACE", "record")],
         |host| {
-            recorder::start(settings().unwrap()); // it wants ranges
+            recorder::start(settings().unwrap()); // so that ranges are wanted
             host.run("exec('1')");
             assert!(wants(b"import") && wants(b"exec") && !wants(b"open"));
             host.run(TORCH);
@@ -45,7 +45,7 @@ fn the_first_module_that_is_called_names_those_within_it() {
             host.run("model(); model._modules['later'] = Linear(); model()");
             assert_eq!(known(), 5);
             assert_eq!(threads::known().unwrap().modules.get(), 0);
-            // Modules that were freed are forgotten.
+            // Modules that have been freed are removed from the table.
             host.run("del model._modules['later']");
             assert_eq!(known(), 4);
             host.run("del model");

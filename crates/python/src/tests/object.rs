@@ -1,4 +1,4 @@
-//! Tests the objects of each CPython.
+//! Tests the wrapper of Python objects in each version of CPython.
 
 use core::ffi::CStr;
 
@@ -14,7 +14,7 @@ fn what_outlives_the_gil_may_go_to_another_thread() {
     assert_eq!(Held::none().addr(), 0);
 }
 
-/// Runs `act` with the names of a program's body.
+/// Runs the program `source`, and calls `act` with its global names.
 fn with_names(host: &Host, source: &CStr, act: impl for<'py> FnOnce(Python<'py>, Object<'py>)) {
     host.with(|py| act(py, py.run(source, c"<test>").expect("the program runs")));
 }
@@ -42,7 +42,8 @@ pair = (1, 0)",
                 assert_eq!(found.next(), Some(None), "there is no more");
                 assert_eq!(ints.skip_others(&most, 0, 8), 0);
                 assert_eq!(ints.skip_others(&most, 1, 8), 8);
-                // The caller handles objects that are not plain numbers.
+                // The search stops at each object that is not a plain int, because the caller has
+                // to handle it.
                 let mixed = of(c"mixed");
                 let stops = (0..8).filter(|&index| ints.skip_others(&mixed, index, 8) == index);
                 assert_eq!(stops.collect::<Vec<_>>(), [1, 3, 5, 6, 7]);
@@ -132,7 +133,8 @@ fn modules_and_references_are_had_for_as_long_as_they_are_held() {
             assert_eq!(py.interpreter(), 0);
             assert_ne!(py.interpreter_address(), 0);
             assert!(py.sys(c"stdout").is_some() && py.sys(c"nothing").is_none());
-            // A module that was not imported before stays unseen; one that was imported stays seen.
+            // A module that was not imported before is removed from `sys.modules` again; others
+            // stay there.
             assert!(py.imported(c"colorsys").is_none());
             assert!(py.import_unseen(c"colorsys").is_some());
             assert!(py.imported(c"colorsys").is_none());

@@ -1,4 +1,4 @@
-//! Tests the PyTorch profiler in the windows, with a made-up torch.
+//! Tests the PyTorch profiler in windows, with a stand-in for torch.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::torch::profiler::{
     SOURCE, TorchProfiler, runs, window_closes, window_has_closed, window_opens, writes,
 };
 
-/// The parts of torch that are used. `made` are the options of each profiler.
+/// The parts of torch that the library uses. `made` collects the options of each profiler.
 const TORCH: &str = "
 import types
 __version__ = '2.1.0+made'
@@ -39,7 +39,7 @@ fn window(text: &str) -> Window {
     Windows::parse(text).unwrap().as_slice()[0]
 }
 
-/// Opens and closes a window in the way the session does.
+/// Opens and closes a window with the calls that the session makes.
 fn passes(host: &Host, name: &str, rank: Option<u64>) {
     host.without_gil(|| {
         window_opens(window(name), rank, None, None);
@@ -52,7 +52,7 @@ fn passes(host: &Host, name: &str, rank: Option<u64>) {
 fn each_window_has_a_trace() {
     in_few(VARIABLES, |host| {
         passes(host, "5-9", None);
-        assert!(!Path::new("traces").exists()); // torch was not imported
+        assert!(!Path::new("traces").exists()); // no trace: torch was not imported
         host.run_with_module("torch", TORCH, "import torch");
         host.without_gil(|| window_opens(window("5-9"), Some(3), None, None));
         assert!(runs() && !writes());
@@ -63,7 +63,7 @@ fn each_window_has_a_trace() {
         assert!(Path::new("traces/trace-rank-3.json").exists());
         passes(host, "20", None);
         assert!(Path::new("traces/trace-rank-0-window-2.json").exists());
-        // A window on demand has its own path.
+        // A window on demand has a path of its own.
         let path = TracePath::parse("others/own.json").unwrap();
         host.without_gil(|| {
             window_opens(window("30-31"), Some(1), Some(1), Some(&path));
@@ -92,7 +92,7 @@ fn what_torch_raises_stays_out_of_the_program() {
             assert!(!runs() && !Path::new("traces/trace-rank-0.json").exists());
         }
         host.run("torch.profile.fails = ''");
-        // A trace that is being recorded when the interpreter ends is written.
+        // A trace that is still being recorded is written when the interpreter ends.
         host.without_gil(|| window_opens(window("5-9"), None, None, None));
         assert!(runs());
         host.end();

@@ -1,4 +1,4 @@
-//! Tests the rank that Python knows, with a made-up torch and made-up engines.
+//! Tests how the rank is found in Python, with stand-ins for torch and for engines.
 
 use crate::attached;
 use tllmprof_platform::lifecycle::{HOOKS, OnlyThread, Stage};
@@ -9,7 +9,8 @@ use crate::Cpython;
 
 const RECORDED: (&str, &str) = ("TLLMPROF_TRACE", "record");
 
-/// A world of three ranks, of which this is the second, and functions that make the process a worker.
+/// A torch world of three ranks, in which this process is the second, and functions that make the
+/// process look like an engine's worker.
 const MADE_UP: &str = "
 import sys, types
 import multiprocessing.process as processes
@@ -45,9 +46,9 @@ fn found() -> String {
     }
 }
 
-/// Forgets the rank, as the child of a fork does.
+/// Forgets the rank, like in the child of a fork.
 fn forget() {
-    // SAFETY: only this thread uses the state of this stage here.
+    // SAFETY: in this process, only this thread uses the state of this stage.
     let alone = unsafe { OnlyThread::new() };
     let ours = HOOKS.iter().filter(|hook| hook.stage == Stage::Sinks);
     ours.filter_map(|hook| hook.child)
@@ -63,7 +64,7 @@ fn the_world_of_torch_gives_the_rank_once_it_is_there() {
         assert_eq!(found(), "torch.distributed is not initialised");
         host.run("begin()");
         assert_eq!(found(), "1 of 3 by torch.distributed");
-        // It is not looked up again.
+        // A known rank is not looked up again, although the world is gone.
         host.run("c10d._world._default_pg = None");
         assert_eq!(found(), "1 of 3 by torch.distributed");
         host.end();
@@ -107,7 +108,7 @@ fn without_the_gil_the_main_thread_is_asked_and_nobody_waits() {
             "none"
         };
         assert_eq!(host.without_gil(found), after);
-        // The thread with the GIL looks it up.
+        // The calling thread holds the GIL, so it looks up the rank itself.
         assert_eq!(found(), "1 of 3 by torch.distributed");
         host.end();
     });
@@ -134,7 +135,7 @@ fn what_goes_wrong_is_not_raised_in_the_program() {
     });
 }
 
-/// Asserts the result if a process was started with `work`, in a world of three ranks.
+/// Asserts the rank that is found after `work` has run, in a world of three ranks.
 #[track_caller]
 fn assert_found(host: &Host, work: &str, expected: &str) {
     forget();
@@ -171,7 +172,7 @@ def sglang_of_context(dp_rank, dp_size):
         for (work, expected) in [
             ("vllm(0, 3)", "1 of 3 by torch.distributed"),
             ("vllm(2, 3)", "7 of ? by torch.distributed and vLLM"),
-            // The world holds all replicas.
+            // This world contains the ranks of all replicas.
             ("vllm(1, 2)", "1 of 3 by torch.distributed"),
             ("sglang(None, 1, False)", "1 of 3 by torch.distributed"),
             (
@@ -193,7 +194,7 @@ def sglang_of_context(dp_rank, dp_size):
             assert_found(host, work, expected);
         }
         host.run("del sys.modules['sglang.srt.runtime_context']");
-        // Without a world, an engine's worker knows its rank.
+        // Without a world, the rank that the engine assigned to its worker is found.
         host.run("begin = lambda: setattr(c10d._world, '_default_pg', None)");
         assert_found(host, "vllm(2, 3)", "7 of ? by vLLM");
         assert_found(host, "vllm(0, 3)", "1 of 3 by vLLM");

@@ -1,4 +1,4 @@
-//! Tests the stacks of a running thread, read by another one.
+//! Tests that one thread can read the stack of another while that one runs.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -15,8 +15,8 @@ use crate::stacks::{Ready, Walked, Walker, here, ready};
 
 const ASKED: &[(&str, &str)] = &[("TLLMPROF_STACKS", "1"), ("TLLMPROF_TRACE", "record")];
 
-/// Functions that take 70, 20 and 10 % of the thread's processor time, which is independent of the machine's
-/// load.
+/// Functions that take 70, 20 and 10 % of the thread's processor time. Unlike elapsed time,
+/// processor time does not depend on the load of the machine.
 const THREE: &str = "
 import time
 def spin(share):
@@ -31,11 +31,11 @@ def step():
     ten()
 ";
 
-/// Stacks by the names of their functions, the innermost first; `None` for a torn one.
+/// The sampled stacks as function names, innermost first; `None` for a torn stack.
 struct Seen {
     stacks: Vec<Option<Vec<String>>>,
-    /// True for each stack before which the thread mostly ran. On a busy machine it waits for a long time, in
-    /// any function.
+    /// For each stack, true if the thread mostly ran before it was read. On a busy machine, a
+    /// thread may wait for a long time in any function.
     ran: Vec<bool>,
     took: Duration,
 }
@@ -55,7 +55,8 @@ impl Seen {
         );
     }
 
-    /// Returns the number of stacks with a function, among those before which the thread ran.
+    /// Returns the number of stacks that contain a function, among those before which the thread
+    /// ran.
     fn count(&self, function: &str) -> usize {
         let ran = self.stacks.iter().zip(&self.ran).filter(|(_, ran)| **ran);
         let whole = ran.filter_map(|(stack, _)| stack.as_ref());
@@ -64,7 +65,7 @@ impl Seen {
             .count()
     }
 
-    /// Asserts the shares of the three functions.
+    /// Asserts that the three functions have their expected shares of the samples.
     #[track_caller]
     fn has_its_shares(&self) {
         let functions = [("seventy", 0.7), ("twenty", 0.2), ("ten", 0.1)];
@@ -75,7 +76,8 @@ impl Seen {
         assert!(all > 200, "{all} of {}", self.stacks.len());
         for (function, truth) in functions {
             let found = self.count(function) as f64 / all as f64;
-            // The tolerance is three percentage points from 2000 samples on, and more for fewer.
+            // The tolerance is three percentage points for 2000 or more samples, and larger for
+            // fewer.
             let most = 0.03 * (2000.0 / all as f64).sqrt().max(1.0);
             assert!(
                 (found - truth).abs() < most,
@@ -84,7 +86,8 @@ impl Seen {
         }
     }
 
-    /// Returns the callers of a function, without those as rare as stacks that fit together by chance.
+    /// Returns the callers of a function. Leaves out rare ones, which may come from torn stacks
+    /// that look valid by chance.
     fn callers(&self, function: &str) -> HashSet<&str> {
         let pairs = self
             .stacks
@@ -104,13 +107,13 @@ impl Seen {
     }
 }
 
-/// Returns true if a frame belongs to this function, by its name without the class.
+/// Returns true if a frame belongs to this function. The name is compared without its class.
 fn is(name: &str, function: &str) -> bool {
     let qualified = name.split(' ').next().unwrap();
     qualified.rsplit('.').next() == Some(function)
 }
 
-/// Samples the calling thread while it runs `act`.
+/// Samples the calling thread's stack from another thread while `act` runs.
 fn sample(ready: &Ready, act: impl FnOnce()) -> Seen {
     let target = here().expect("this thread is one of Python's");
     let number = ids::thread();
@@ -229,7 +232,8 @@ for turn in range(500):
         seen.report();
         let deepest = seen.stacks.iter().flatten().map(Vec::len).max().unwrap();
         assert!(deepest > 700, "{deepest}");
-        // A stack that changes before it was read is rejected: on a slow machine, all but those that stay.
+        // A stack that changes during the read is rejected. On a slow machine, only stacks that
+        // stay the same are left.
         let callers = seen.callers("seventy");
         let all = ["down", "long"].into();
         assert!(
@@ -258,7 +262,7 @@ for turn in range(3000):
             );
         });
         println!("{} samples, {:.4} torn", seen.stacks.len(), seen.torn());
-        // No wrong name occurs: each name is the program's or the library's.
+        // No wrong name occurs: each one is from the program or the standard library.
         let odd = |name: &&String| {
             !name.contains(".py:") && !name.contains("<string>:") && !name.contains("<frozen")
         };
@@ -279,7 +283,7 @@ fn an_interpreter_that_ends_and_starts_again_is_read_again() {
         );
         let layout = &ready_now(host).layout;
         host.end();
-        // The thread's state is freed or garbage.
+        // The thread's state was freed, or is garbage by now.
         let walked = walker.walk(process, layout, target);
         assert!(
             matches!(walked, Ok(Walked::Nothing | Walked::Torn)),

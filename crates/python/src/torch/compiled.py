@@ -1,5 +1,6 @@
-# Finds the modules in what torch's compiler makes of a model: the module of each operation in the graph that
-# it compiles and, in the code that it writes, the operations of each kernel call. Runs in its own namespace.
+# Finds out which module of a model each kernel belongs to after torch has compiled the model. It
+# notes the module of each operation in the graph that is compiled and, in the code that Inductor
+# writes, the operations of each call. The file runs in a namespace of its own.
 
 import re
 import sys
@@ -14,7 +15,7 @@ COMMENT = re.compile(r'# (?:(Topologically Sorted|Unsorted) )?Source Nodes: \[([
 FUSED = re.compile(r'\w\.run\(')
 EXTERN = re.compile(r'\b(?:extern_kernels|torch\.ops|aten|inductor_ops|_quantized)\.')
 
-# The operations of the graphs that are being compiled, by thread, the innermost last.
+# For each thread, the operations of the graphs that it is compiling, innermost last.
 compiling = {}
 
 
@@ -97,7 +98,7 @@ def calls_in(source, modules):
             order, nodes = comment.groups()
             nodes = nodes.split(', ')
             if not is_fused and order != 'Unsorted':
-                # The node that it works on comes before it.
+                # The call's own node is the last one. Its input comes before it.
                 nodes = nodes[-1:]
             paths = [modules[node] for node in nodes if node in modules]
             calls[number] = tuple(dict.fromkeys(paths))

@@ -1,10 +1,11 @@
-//! Scopes in code that torch has compiled (`TLLMPROF_LAYERS`).
+//! Scopes in code that torch has compiled (`TLLMPROF_LAYERS`). A scope is the module that a kernel
+//! belongs to.
 //!
-//! The code that Inductor writes launches the kernels of a whole graph, and no module's code runs. The module
-//! of each operation is noted when the graph is compiled. In Inductor's code, a comment before each call
-//! names the operations of the call. While a compiled graph runs, the current line of its code gives the
-//! scope at each launch that is recorded. `compiled.py` reads both, in its own namespace. Nothing in torch is
-//! changed.
+//! Inductor's code launches the kernels of a whole graph, and no code of the modules runs.
+//! Therefore the module of each operation is noted when the graph is compiled. In Inductor's code,
+//! a comment before each call names the operations of the call. While a compiled graph runs, the
+//! current line of its code gives the scope of each recorded launch. `compiled.py` finds the
+//! modules and the comments, in a namespace of its own. Nothing in torch is changed.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -32,63 +33,63 @@ const SOURCE: &CStr =
         Err(_) => panic!("a NUL in compiled.py"),
     };
 
-/// Limit for the stored graphs, and for the code that they run, which is never freed: a model has a graph for
-/// each of its parts and shapes.
+/// The most graphs that are stored, and the most pieces of code that they run, which are never
+/// freed. A model has a graph for each of its parts and shapes.
 const MAX_CODES: usize = 4096;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A compiled graph.
+/// A graph that torch has compiled.
 struct CompiledGraph {
-    /// The module of each of its operations.
+    /// The modules that the graph's operations belong to, as a Python object.
     modules: Held,
-    /// A weak reference, which calls [`goes`] when the graph is freed.
+    /// A weak reference to the graph. It calls [`goes`] when the graph is freed.
     reference: Held,
-    /// The possible prefixes of its modules' names ([`known::around`]).
+    /// The possible prefixes of the module names ([`known::around`]).
     starts: Vec<String>,
-    /// The code that it runs, by the prefix of the names, from the first call on.
+    /// The code that the graph runs, for each prefix that was used.
     codes: Vec<(String, &'static GraphCode)>,
 }
 
-/// The functions that a compiled graph runs.
+/// The functions that a compiled graph runs, with the scopes of their launches.
 struct GraphCode(&'static [ScopedFunction]);
 
 struct ScopedFunction {
-    /// The address of the code object, which is never freed.
+    /// The address of the function's code object, which is never freed.
     code: usize,
     scopes: Vec<At<Scope>>,
 }
 
-/// A value that applies from this byte of a function's instructions on.
+/// A value with the byte offset in a function's instructions from which on it applies.
 type At<T> = (usize, T);
-/// The name of the scope, if there is one.
+/// The name of a scope, or `None` outside all scopes.
 type Scope = Option<&'static [u8]>;
 /// The modules that a launch belongs to.
 type Paths = Vec<String>;
-/// A function's code object, and its launches.
+/// A function's code object, and the modules of its launches.
 type CodeLaunches<'py> = (Object<'py>, Vec<At<Paths>>);
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The functions of [`FOLLOWED`] that have not been found, a bit for each.
+    /// The functions of [`FOLLOWED`] that have not been found yet, one bit for each.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(by = begins)]
     static MISSING: AtomicU8 = AtomicU8::new(0);
-    /// The namespace of `compiled.py`.
+    /// The Python namespace in which `compiled.py` was run; empty before that.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static NAMES: Held = Held::none();
-    /// Number of [`GraphCode`]s.
+    /// Number of [`GraphCode`]s in the process.
     #[fork(keep = "they are inherited")]
     #[restart(keep)]
     static CODES: AtomicUsize = AtomicUsize::new(0);
-    /// Graphs by address. No function of Python is called under the lock.
+    /// Compiled graphs by address. Code that holds this lock calls no Python function.
     #[fork(reset)]
     #[restart(reset)]
     static GRAPHS: Lock<BTreeMap<usize, CompiledGraph>> = Lock::new(BTreeMap::new());
 }
 
-/// A function of torch's compiler.
+/// A function of torch's compiler whose calls are followed.
 struct CompilerFunction {
     module: &'static CStr,
     file: &'static str,
@@ -126,13 +127,14 @@ pub fn begins() {
     MISSING.store(if is_wanted { all } else { 0 }, Ordering::Relaxed);
 }
 
-/// Returns true if an audited event may bring the compiler.
+/// Returns true if an audit event may mean that torch's compiler is being imported.
 pub fn wants(event: &[u8]) -> bool {
     MISSING.load(Ordering::Relaxed) != 0 && matches!(event, b"import" | b"exec")
 }
 
-/// Follows the compiler's functions that exist: in code that is about to run (`exec`), as the first call may
-/// come right after it, or in modules that were imported before the library was loaded.
+/// Finds the compiler's functions and follows their calls. They are in code that is about to run
+/// (`exec`), because the first call may follow right after it, or in modules that were imported
+/// before the library was loaded.
 pub fn look<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object<'py>>) {
     let code = (event == b"exec").then(|| args()?.elements().next());
     let code = code.flatten().filter(Object::is_code);
@@ -159,7 +161,7 @@ pub fn look<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object
     }
 }
 
-/// Returns true if the functions can be followed.
+/// Makes sure that the functions can be followed. Returns false if they cannot.
 fn is_prepared(py: Python<'_>) -> bool {
     if NAMES.is_some() {
         return true;
@@ -180,7 +182,7 @@ fn call<'py>(py: Python<'py>, name: &CStr, args: &[&Object<'py>]) -> Option<Obje
     call_for_program(py, &NAMES.get(py)?.item(name)?, args)
 }
 
-/// Handles `compile_fx(graph_module, …)`.
+/// Handles calls of `compile_fx(graph_module, …)`, which compiles a graph.
 struct Compiles;
 
 impl Calls for Compiles {
@@ -194,7 +196,8 @@ impl Calls for Compiles {
     }
 }
 
-/// Handles `CompiledFxGraph.post_compile(self, …)`, of a graph that was made or found in a cache.
+/// Handles calls of `CompiledFxGraph.post_compile(self, …)`. The graph was compiled, or found in a
+/// cache.
 struct IsMade;
 
 impl Calls for IsMade {
@@ -229,7 +232,7 @@ fn keep(py: Python<'_>, graph: &Object<'_>) -> Option<()> {
     Some(())
 }
 
-/// Handles `goes(address)(weak reference)`: the graph with this address was freed.
+/// Called by Python as `goes(address)(weak reference)` after the graph with this address was freed.
 fn goes(py: Python<'_>, address: &Object<'_>) {
     let remove = |address| GRAPHS.lock_for(LOCK_TIMEOUT)?.remove(&address);
     drop_graph(py, gone::address(address).and_then(remove));
@@ -242,7 +245,7 @@ fn drop_graph(py: Python<'_>, graph: Option<CompiledGraph>) {
     }
 }
 
-/// Handles `CompiledFxGraph.__call__(self, …)`.
+/// Handles calls of `CompiledFxGraph.__call__(self, …)`, which runs a graph.
 struct Runs;
 
 impl Calls for Runs {
@@ -262,8 +265,8 @@ impl Calls for Runs {
     }
 }
 
-/// Returns the code that a graph runs in the thread's current scope, if its compilation was seen. If layers
-/// are compiled one by one, one graph may serve all of them.
+/// Returns the code that a graph runs in the thread's current scope, or `None` if the graph's
+/// compilation was not seen. If layers are compiled one by one, all of them may use the same graph.
 fn code(py: Python<'_>, graph: &Object<'_>) -> Option<&'static GraphCode> {
     let address = graph.addr();
     let caller = scopes::innermost();
@@ -294,7 +297,8 @@ fn code(py: Python<'_>, graph: &Object<'_>) -> Option<&'static GraphCode> {
     Some(code)
 }
 
-/// Selects the prefix of names for a scope whose innermost part is `caller`, among the possible ones.
+/// Selects one of the possible prefixes: the one that ends in `caller`, which is the innermost part
+/// of the current scope.
 fn start<'a>(starts: &'a [String], caller: Option<&[u8]>) -> &'a str {
     let is_of_caller = |start: &&String| start.strip_suffix('.').map(str::as_bytes) == caller;
     let alone = || starts.first().filter(|_| starts.len() == 1);
@@ -302,7 +306,8 @@ fn start<'a>(starts: &'a [String], caller: Option<&[u8]>) -> &'a str {
     found.map_or("", String::as_str)
 }
 
-/// Returns the name of a module that is a part of a compiler's graph and belongs to one module of the model.
+/// Returns the name of a module that is part of a compiled graph and stands for one module of the
+/// model.
 pub fn name_of_graph(py: Python<'_>, module: &Object<'_>) -> Option<String> {
     let path = call(py, c"module_of_graph", &[module])?;
     let path = path.as_text().filter(|path| !path.is_empty())?;
@@ -310,7 +315,7 @@ pub fn name_of_graph(py: Python<'_>, module: &Object<'_>) -> Option<String> {
     Some(start(&starts, scopes::innermost()).to_owned() + path)
 }
 
-/// Reads the result of `lines_of`: the functions that launch work of modules.
+/// Reads the result of `lines_of` in `compiled.py`: the functions that launch kernels for modules.
 fn read<'py>(functions: &Object<'py>) -> Vec<CodeLaunches<'py>> {
     let function = |pair: Object<'py>| {
         let lines: Vec<_> = pair
@@ -348,7 +353,7 @@ impl GraphCode {
     }
 }
 
-/// Reads `(offset, (path, …))`.
+/// Reads one `(offset, (path, …))`: the modules of the launches from an offset on.
 fn place(line: &Object<'_>) -> Option<At<Paths>> {
     let at = usize::try_from(line.at(0)?.as_int()?).ok()?;
     let paths = line.at(1)?;
@@ -358,7 +363,7 @@ fn place(line: &Object<'_>) -> Option<At<Paths>> {
     Some((at, paths.collect()))
 }
 
-/// Names that are stored once.
+/// Scope names. Each name is stored once.
 #[derive(Default)]
 struct ScopeNames(BTreeMap<String, Scope>);
 

@@ -1,6 +1,6 @@
-//! Names the scope of a kernel that a compiler has made for several modules.
+//! Names the scope of a kernel that was compiled from operations of several modules.
 
-/// Limit for the modules that are named; with more, their number is shown.
+/// The most modules that such a name lists. If there are more, it shows their number.
 const MAX_NAMED: usize = 4;
 
 /// Returns `model.layers.(0 + 1.norm)` for `model.layers.0` and `model.layers.1.norm`. A module that contains

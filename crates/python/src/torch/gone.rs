@@ -1,10 +1,10 @@
-//! Tracks objects by their address until they are freed.
+//! Weak references that report when an object at a known address is freed.
 
 use crate::method::MethodDef;
 use crate::object::{Held, Object};
 
-/// Returns a weak reference to `object`, which calls `goes` when the object is freed. The function is bound
-/// to the object's address.
+/// Returns a weak reference to `object` that calls `goes` when the object is freed. The call gets
+/// the object's address as its first argument.
 pub fn reference(object: &Object<'_>, goes: &'static MethodDef) -> Option<Held> {
     let py = object.py();
     let address = py.int(i64::try_from(object.addr()).ok()?)?;
@@ -12,7 +12,7 @@ pub fn reference(object: &Object<'_>, goes: &'static MethodDef) -> Option<Held> 
     Some(Held::new(object.weak_reference(&goes)?))
 }
 
-/// Returns the address that such a function is bound to.
+/// Returns the address that a call of `goes` got as its first argument.
 pub fn address(bound: &Object<'_>) -> Option<usize> {
     usize::try_from(bound.as_int()?).ok()
 }

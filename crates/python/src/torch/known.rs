@@ -1,4 +1,4 @@
-//! The modules of torch that have been called.
+//! The torch modules that the program has called.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,27 +9,27 @@ use tllmprof_sync::Lock;
 
 use crate::object::Held;
 
-/// The name of a module, and a reference to it.
+/// A torch module's name, and a reference to the module.
 pub struct KnownModule {
     pub name: Name,
-    /// A weak reference, which calls back when the module is freed.
+    /// A weak reference to the module. It calls back when the module is freed.
     pub reference: Held,
 }
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The modules that have been called, and those within them, by address. No function of Python is called
-    /// under the lock.
+    /// The modules that have been called and their submodules, by address. Code that holds this
+    /// lock calls no Python function.
     #[fork(reset)]
     #[restart(reset)]
     pub static TABLE: Lock<BTreeMap<usize, KnownModule>> = Lock::new(BTreeMap::new());
 }
-/// Limit for the wait for the table.
+/// The longest wait for the table's lock.
 pub const TABLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Returns the prefixes that make each of these paths the name of a known module. The paths are from a
-/// compiled module.
+/// Returns the prefixes that turn all of these paths into names of known modules. The paths are
+/// relative to a module that was compiled.
 pub fn around(paths: &BTreeSet<&str>) -> Vec<String> {
     let (Some(first), Some(table)) = (paths.first(), TABLE.lock_for(TABLE_TIMEOUT)) else {
         return Vec::new();

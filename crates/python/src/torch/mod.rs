@@ -1,4 +1,5 @@
-//! PyTorch: its profiler in the windows, ranges for its modules, and scopes in the code that it compiles.
+//! Support for PyTorch: its profiler in windows, ranges for its modules, and scopes in compiled
+//! code.
 
 pub mod compiled;
 mod fused;

@@ -1,8 +1,8 @@
-//! Ranges for torch modules by their qualified names (`TLLM_NVTX_DEBUG`), which are the scopes of layers
-//! (`TLLMPROF_LAYERS`).
+//! Ranges for torch modules, named by their qualified names (`TLLM_NVTX_DEBUG`). They are also the
+//! scopes of layers (`TLLMPROF_LAYERS`).
 //!
-//! The mark is on the one code object that every call of a module runs, so no module is changed. Code that
-//! torch has compiled runs other code objects, and a replayed stream runs none: neither has ranges.
+//! All modules are called through the same code object. Only this code object is marked, so no
+//! module is changed. Compiled code and replayed CUDA graphs do not run it, so they have no ranges.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -25,11 +25,12 @@ use tllmprof_recorder as recorder;
 use tllmprof_scopes as scopes;
 use tllmprof_session as session;
 
-/// Python functions that return the names of modules. A module's qualified name is the path to it from the
-/// module that is called first. The wrapper of `torch.compile` is not part of the path.
+/// Python functions that return the names of modules. A module's qualified name is its path from
+/// the root, which is the module that is called first. The wrapper that `torch.compile` adds is not
+/// part of the path.
 ///
-/// They do the work of `named_modules`, which a class may have overridden. No code of the program runs here,
-/// so any exception comes from a signal handler.
+/// The functions do the work of `named_modules`, which a class may have overridden. They run no
+/// code of the program. Any exception therefore comes from a signal handler.
 const SOURCE: &CStr = c"
 attributes = object.__getattribute__
 address = object.__hash__
@@ -65,7 +66,7 @@ def name_of(module):
 ";
 
 lifecycle::global! {
-    /// True until torch is seen.
+    /// True until torch is found.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(by = begins)]
     static WAITS: AtomicBool = AtomicBool::new(false);
@@ -74,13 +75,13 @@ lifecycle::global! {
 lifecycle::global! {
     stage: Sinks;
 
-    /// The namespace of [`SOURCE`].
+    /// The Python namespace in which [`SOURCE`] was run; empty before that.
     #[fork(reset)]
     #[restart(reset)]
     static NAMES: Held = Held::none();
 }
 
-/// Returns true if modules are to be marked.
+/// Returns true if the settings request ranges or scopes for modules.
 pub fn are_asked_for(settings: &Settings) -> bool {
     settings.nvtx_debug && settings.nvtx || scopes::are_asked_for(settings)
 }
@@ -90,12 +91,12 @@ pub fn begins() {
     WAITS.store(wants::wants().modules, Ordering::Relaxed);
 }
 
-/// Returns true if an audited event may bring torch.
+/// Returns true if an audit event may mean that torch is being imported.
 pub fn wants(event: &[u8]) -> bool {
     WAITS.load(Ordering::Relaxed) && matches!(event, b"import" | b"exec")
 }
 
-/// Marks the function that calls modules, once torch is loaded.
+/// Marks the function through which modules are called, if torch is loaded.
 pub fn look(py: Python<'_>) {
     let Some(code) = called(py) else { return };
     WAITS.store(false, Ordering::Relaxed);
@@ -120,7 +121,8 @@ impl Calls for ModuleCalls {
         };
         let around = thread.modules.get();
         thread.modules.set(around + 1);
-        // A captured call does no work yet, but its scope applies to the replay.
+        // A call during stream capture launches nothing yet, so it gets no range. It does get a
+        // scope, which applies when the graph is replayed.
         let is_captured = session::is_capturing() && !scopes::are_on();
         let module = first.filter(|_| !is_captured);
         let name = module.and_then(|module| name(py, module, around == 0));
@@ -139,8 +141,9 @@ impl Calls for ModuleCalls {
     }
 }
 
-/// Returns the name of a module's ranges. An unknown module that is called first is a root, and gives names
-/// to the modules within it. A module that was added later is named by its class.
+/// Returns the name for a module's ranges. An unknown module that is called outside all others
+/// becomes a root, and names the modules inside it. A module that is added later is named after its
+/// class.
 fn name(py: Python<'_>, module: &Object<'_>, is_first: bool) -> Option<Name> {
     let address = module.addr();
     let known = || Some(TABLE.lock_for(TABLE_TIMEOUT)?.get(&address)?.name);
@@ -161,7 +164,7 @@ fn name(py: Python<'_>, module: &Object<'_>, is_first: bool) -> Option<Name> {
     })
 }
 
-/// The namespace of [`SOURCE`].
+/// Returns the namespace in which [`SOURCE`] was run. The first call runs it.
 pub fn names(py: Python<'_>) -> Option<Object<'_>> {
     NAMES.get(py).or_else(|| {
         let made = py.run(SOURCE, c"<tllmprof>")?;
@@ -181,7 +184,8 @@ fn learn(py: Python<'_>, module: &Object<'_>, name: &str) -> Option<()> {
     Some(())
 }
 
-/// Handles `goes(address)(weak reference)`: the module with this address was freed.
+/// Called by Python as `goes(address)(weak reference)` after the module with this address was
+/// freed.
 fn goes(py: Python<'_>, address: &Object<'_>) {
     let remove = |address| TABLE.lock_for(TABLE_TIMEOUT)?.remove(&address);
     drop_known(py, gone::address(address).and_then(remove));

@@ -17,10 +17,11 @@ import os
 import sys
 import time
 
-# The time at which this was loaded, on the clock of files.
+# The time at which this file was loaded, on the clock that file times use.
 _BEGAN = time.time()
 
-# The running profiler, and the recorded trace that is not written yet: at most one each.
+# The running profiler, and the recorded trace that has not been written yet. Each list has at most
+# one element.
 _running = []
 _recorded = []
 
@@ -69,7 +70,8 @@ def write():
     if trace is None:
         return
     folder, name = os.path.split(trace.path)
-    # The end of the name is kept, as PyTorch decides by it whether to compress.
+    # The temporary name keeps the end of the name, because PyTorch compresses the trace if the name
+    # ends in .gz.
     temporary = os.path.join(folder, ".%d-%s" % (trace.process, name))
     try:
         trace.profile.export_chrome_trace(temporary)
@@ -113,7 +115,8 @@ def _start(trace, number, rank, stem, extension, cpu_only):
         raise PermissionError("%s cannot be written to" % folder)
 
     options = _options(torch, cpu_only)
-    # Without this option PyTorch records one thread, and only that thread can stop it.
+    # Without this option, PyTorch records only the current thread, and only that thread can stop
+    # it.
     trace.thread = None if "experimental_config" in options else _thread.get_ident()
     trace.profile = torch.profiler.profile(**options)
     trace.profile.start()

@@ -1,7 +1,7 @@
-//! The PyTorch profiler, in the same windows (`TLLM_TORCH_PROFILE_TRACE`).
+//! Runs the PyTorch profiler in the same windows as the library (`TLLM_TORCH_PROFILE_TRACE`).
 //!
-//! `profiler.py` uses torch, and runs in its own namespace. The thread that opens or closes a window calls it
-//! without a lock held, as the calls wait for the GIL.
+//! `profiler.py` uses torch, in a namespace of its own. The thread that opens or closes a window
+//! calls it. This thread must hold no lock, because the calls wait for the GIL.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -34,15 +34,16 @@ pub const SOURCE: &CStr =
 lifecycle::global! {
     stage: Sinks;
 
-    /// The path of the traces: the given path, relative to the folder in which the process was started.
+    /// The path for traces from the settings. A relative path starts at the folder in which the
+    /// process was started.
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     static PATH: OnceBox<TracePath> = OnceBox::new();
-    /// The namespace of `profiler.py`, once torch has been seen.
+    /// The Python namespace in which `profiler.py` was run. It is set once torch has been found.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static NAMES: Held = Held::none();
-    /// True while the profiler runs.
+    /// True while the PyTorch profiler records.
     #[fork(reset)]
     #[restart(reset)]
     static RUNS: AtomicBool = AtomicBool::new(false);
@@ -52,13 +53,13 @@ lifecycle::global! {
     static WRITES: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if traces are to be made.
+/// Returns true if the settings request traces.
 pub fn is_asked_for(settings: &Settings) -> bool {
     let has_windows = !settings.windows.is_empty() || settings.control.is_on();
     settings.torch_trace.is_some() && has_windows
 }
 
-/// Stores the path of the traces. The constructor calls it.
+/// Stores the path for traces. The library's constructor calls this function.
 pub fn start(settings: &Settings) {
     if let Some(path) = &settings.torch_trace {
         PATH.get_or_init(|| {
@@ -70,7 +71,7 @@ pub fn start(settings: &Settings) {
     }
 }
 
-/// The PyTorch profiler, which is switched with the windows.
+/// The PyTorch profiler as an add-on, which runs in windows.
 pub struct TorchProfiler;
 
 impl AddOn for TorchProfiler {
@@ -97,13 +98,14 @@ impl AddOn for TorchProfiler {
     }
 }
 
-/// Returns true if it can run in windows even if the settings do not request it: other hooks are installed in
-/// the interpreter since its beginning, so its end is noticed.
+/// Returns true if the profiler can run in windows that are requested later, even if the settings
+/// do not mention it. Other hooks must have been in the interpreter since its start, so that its
+/// end is noticed.
 pub fn can_run() -> bool {
     wants::wants().is_installed() && attached::is_there() && !late::is_late()
 }
 
-/// Returns true if the profiler runs.
+/// Returns true if the PyTorch profiler records.
 pub fn runs() -> bool {
     RUNS.load(Ordering::Relaxed)
 }
@@ -113,8 +115,8 @@ pub fn writes() -> bool {
     WRITES.load(Ordering::Relaxed)
 }
 
-/// Handles a requested window that opens. Its trace is written to `path`, or else to the path in the
-/// settings.
+/// Starts the profiler when a requested window opens. The trace goes to `path`, or otherwise to the
+/// path in the settings.
 pub fn window_opens(
     window: Window,
     rank: Option<u64>,
@@ -157,8 +159,8 @@ pub fn window_opens(
     });
 }
 
-/// Returns the window's number among the requested ones, counted from 1. Windows on demand follow the planned
-/// ones.
+/// Returns the window's number among the requested ones, counted from 1. Windows on demand come
+/// after those in the settings.
 fn number(asked: &[Window], window: Window, demand: Option<u64>) -> u64 {
     if let Some(demand) = demand {
         return asked.len() as u64 + demand;
@@ -167,12 +169,14 @@ fn number(asked: &[Window], window: Window, demand: Option<u64>) -> u64 {
     place.unwrap_or(0) as u64 + 1
 }
 
-/// Returns true if another tool traces CUDA, by `CUDA_INJECTION64_PATH`. Only one tool can.
+/// Returns true if another tool traces CUDA: its path is in `CUDA_INJECTION64_PATH`. CUDA allows
+/// only one.
 fn is_traced(tool: Option<&OsStr>) -> bool {
     tool.is_some_and(|path| !path.is_empty())
 }
 
-/// Handles a window that closes. It has waited for the device, unless a stream capture is under way.
+/// Stops the profiler when a window closes. The device is already idle, unless a stream capture is
+/// under way.
 pub fn window_closes(is_capturing: bool) {
     if runs() {
         WRITES.store(true, Ordering::Relaxed);
@@ -184,7 +188,7 @@ pub fn window_closes(is_capturing: bool) {
     }
 }
 
-/// Writes the trace of a window that has closed.
+/// Writes the trace of the window that has just closed.
 pub fn window_has_closed() {
     if NAMES.is_some() {
         WRITES.store(true, Ordering::Relaxed);
@@ -193,7 +197,7 @@ pub fn window_has_closed() {
     }
 }
 
-/// Writes a trace that is being recorded when the interpreter ends.
+/// Stops the profiler and writes its trace when the interpreter ends.
 pub fn ends(py: Python<'_>) {
     if runs()
         && let Some(names) = names(py)
@@ -206,7 +210,7 @@ fn finish(py: Python<'_>, names: &Object<'_>) {
     uncounted(&mut || call(py, names, c"finish", &[]));
 }
 
-/// Returns the namespace of `profiler.py`, which is made if torch is imported.
+/// Returns the namespace of `profiler.py`. Runs the file first, if torch is imported.
 fn names(py: Python<'_>) -> Option<Object<'_>> {
     if let Some(known) = NAMES.get(py) {
         return Some(known);
@@ -233,7 +237,7 @@ fn names(py: Python<'_>) -> Option<Object<'_>> {
     Some(names)
 }
 
-/// The functions that `profiler.py` calls.
+/// The functions that `profiler.py` can call.
 static FUNCTIONS: [MethodDef; 4] = [
     MethodDef::with_tuple(c"warn", |_, args| {
         with_text(args, |text| log::say!(Warn, "{text}"));
@@ -245,7 +249,7 @@ static FUNCTIONS: [MethodDef; 4] = [
     MethodDef::without_args(c"at_end", ends),
 ];
 
-/// Handles `runs(flag)`: the profiler was started, or has ended.
+/// Called by `profiler.py` as `runs(flag)`, when the profiler has started or ended.
 fn set_runs(_: Python<'_>, args: &Object<'_>) {
     if let Some(flag) = args.elements().next() {
         RUNS.store(flag.as_int() == Some(1), Ordering::Relaxed);

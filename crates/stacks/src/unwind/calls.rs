@@ -1,4 +1,4 @@
-//! Decodes the call instruction before an address, in the machine's code.
+//! Decodes the machine instruction before a return address, to find the function that it calls.
 
 use core::hash::BuildHasherDefault;
 use std::collections::HashMap;
@@ -6,20 +6,21 @@ use std::collections::HashMap;
 use tllmprof_platform::peek;
 use tllmprof_python::stacks::OfAddress;
 
-/// Largest number of addresses whose calls are kept.
+/// The most addresses whose result is stored.
 const MAX_ADDRESSES: usize = 1 << 12;
 
 /// A call instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallInstruction {
-    /// A call of this function: directly, through its entry in a table of the linker's, or through code of the linker's
-    /// that jumps by such an entry.
+    /// A call of the function with this address. The call is direct, or it uses an entry in a table
+    /// that the linker made. It may also lead to a stub of the linker that jumps through such an
+    /// entry.
     Of(usize),
-    /// A call of the address in a register or in memory.
+    /// A call of an address in a register or in memory. The function is unknown.
     Indirect,
 }
 
-/// The calls before addresses that were looked up.
+/// The results for addresses that were looked up.
 #[derive(Default)]
 pub struct Calls(HashMap<usize, Option<CallInstruction>, BuildHasherDefault<OfAddress>>);
 
@@ -37,9 +38,9 @@ impl Calls {
 fn before(address: usize) -> Option<CallInstruction> {
     let code = bytes::<7>(address.wrapping_sub(7))?;
     match code {
-        // `call *ENTRY(%rip)`
+        // The code of `call *ENTRY(%rip)`.
         [_, 0xff, 0x15, a, b, c, d] => entry([a, b, c, d], address).map(CallInstruction::Of),
-        // `call FUNCTION`
+        // The code of `call FUNCTION`.
         [_, _, 0xe8, a, b, c, d] => {
             let target = relative([a, b, c, d], address);
             Some(CallInstruction::Of(jumps_to(target).unwrap_or(target)))
@@ -48,7 +49,8 @@ fn before(address: usize) -> Option<CallInstruction> {
     }
 }
 
-/// Returns true if the code ends with `ff /2`. Its second byte determines how many bytes follow.
+/// Returns true if the code ends with an indirect call (`ff /2`). The byte after `ff` determines
+/// the length.
 #[cfg(target_arch = "x86_64")]
 fn is_indirect(code: [u8; 7]) -> bool {
     (2..=code.len()).any(|length| {
@@ -66,7 +68,7 @@ fn is_indirect(code: [u8; 7]) -> bool {
     })
 }
 
-/// Returns the target of `jmp *ENTRY(%rip)`, which may have an `endbr64` and a `bnd` in front.
+/// Returns the target of a stub `jmp *ENTRY(%rip)`. An `endbr64` or a `bnd` prefix may come first.
 #[cfg(target_arch = "x86_64")]
 fn jumps_to(stub: usize) -> Option<usize> {
     const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
@@ -80,7 +82,8 @@ fn jumps_to(stub: usize) -> Option<usize> {
     entry([a, b, c, d], stub.wrapping_add(length))
 }
 
-/// Returns the function in an entry at this distance from an address.
+/// Returns the function address in a table entry. `distance` is the signed distance of the entry
+/// from the end of the instruction that uses it.
 #[cfg(target_arch = "x86_64")]
 fn entry(distance: [u8; 4], behind: usize) -> Option<usize> {
     bytes(relative(distance, behind)).map(usize::from_le_bytes)
@@ -97,11 +100,11 @@ fn before(address: usize) -> Option<CallInstruction> {
     let code = u32::from_le_bytes(bytes(at)?);
     let words = (code << 6).cast_signed() >> 6;
     match code {
-        // `bl FUNCTION`
+        // The code of `bl FUNCTION`.
         _ if code >> 26 == 0b10_0101 => Some(CallInstruction::Of(
             at.wrapping_add_signed(words as isize * 4),
         )),
-        // `blr REGISTER`
+        // The code of `blr REGISTER`.
         _ if code & 0xffff_fc1f == 0xd63f_0000 => Some(CallInstruction::Indirect),
         _ => None,
     }
@@ -124,7 +127,8 @@ mod tests {
             code[7 - tail.len()..].copy_from_slice(tail);
             is_indirect(code)
         };
-        // call *%rax, *%r13, *(%rax), *0x18(%rax), *0x8(%rsp), *0x100(%rbx), *0x100(%rsp), *(%r12)
+        // The calls *%rax, *%r13, *(%rax), *0x18(%rax), *0x8(%rsp), *0x100(%rbx), *0x100(%rsp),
+        // *(%r12).
         for tail in [
             &[0xff, 0xd0][..],
             &[0x41, 0xff, 0xd5],
@@ -137,7 +141,7 @@ mod tests {
         ] {
             assert!(code(tail), "{tail:x?}");
         }
-        // jmp *%rax, push (%rax), a call whose distance is cut off
+        // Not calls: jmp *%rax, push (%rax), and a call whose distance is cut off.
         for tail in [&[0xff, 0xe0][..], &[0xff, 0x30], &[0xff, 0x50]] {
             assert!(!code(tail), "{tail:x?}");
         }
@@ -145,7 +149,7 @@ mod tests {
 
     #[test]
     fn calls_by_the_linkers_tables_lead_to_their_function() {
-        // `call 1f; 1: jmp *2f(%rip); 2: FUNCTION`, and `call *2b(%rip)`.
+        // The code is `call 1f; 1: jmp *2f(%rip); 2: FUNCTION`, followed by `call *2b(%rip)`.
         let mut code = vec![0xe8, 0, 0, 0, 0, 0xff, 0x25, 0, 0, 0, 0];
         code.extend(0x1234_usize.to_le_bytes());
         code.extend([0xff, 0x15]);

@@ -1,10 +1,10 @@
-//! Unwinds the native stack of a thread of this process that sleeps, from outside, or a copy of the stack of a thread
-//! that runs.
+//! Unwinds the native stack of another thread of this process: in place if the thread sleeps, or
+//! from a copy if it runs.
 //!
-//! Of the registers of a sleeping thread only the stack pointer and the program counter are known. They suffice if a
-//! function finds its caller by the stack pointer, as optimised code does. If a function needs its frame pointer, the
-//! frame is found by the return address on the stack. All memory is read through the kernel, as another thread may
-//! unmap it.
+//! For a sleeping thread, only the stack pointer and the program counter are known. They are enough
+//! for functions that find their caller with the stack pointer, as optimised code does. If a
+//! function needs its frame pointer, its frame is found by searching the stack for its return
+//! address. All memory is read through the kernel, because another thread may unmap it.
 
 mod calls;
 mod rules;
@@ -16,16 +16,16 @@ use super::modules::Modules;
 use calls::{CallInstruction, Calls};
 use rules::{Caller, Cfa, Function, Rule, Rules, Saved};
 
-/// Largest numbers of frames of a sleeping thread's stack, and of a copy of a stack.
+/// The most frames of a sleeping thread's stack, and of a copy of a stack.
 const MAX_FRAMES: usize = 32;
 const MAX_FRAMES_OF_COPY: usize = 127;
-/// Number of bytes of the stack that are read at a time.
+/// Number of bytes of the stack that are read at once.
 const CHUNK_BYTES: usize = 8 << 10;
-/// Number of words of the stack in which a return address is searched for.
+/// Number of words of the stack that are searched for a return address.
 const SEARCH_WORDS: usize = 512;
 const WORD: usize = size_of::<usize>();
 
-/// The unwinder, with its knowledge of the modules' code.
+/// The unwinder, with cached facts about the code of the modules.
 #[derive(Default)]
 pub struct Unwinder {
     rules: Rules,
@@ -33,26 +33,27 @@ pub struct Unwinder {
     stack: Stack,
 }
 
-/// The registers by which callers are found.
+/// The registers that are needed to find callers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Registers {
     pub program_counter: usize,
     pub stack_pointer: usize,
-    /// `None` if it is not known.
+    /// The frame pointer; `None` if it is unknown.
     pub frame_pointer: Option<usize>,
 }
 
-/// A walk along a stack, from some registers outwards.
+/// A walk along a stack, from given registers outwards.
 struct Walk<'a> {
     unwinder: &'a mut Unwinder,
     modules: &'a Modules,
     registers: Registers,
-    /// 1 in callers, else 0: a return address may lie after a call that is the last instruction of its function.
+    /// 1 for callers, else 0. It is subtracted from the program counter, because a return address
+    /// may lie beyond the end of a function whose last instruction is a call.
     behind_call: usize,
 }
 
 impl Unwinder {
-    /// Forgets all code, when modules were loaded or unloaded.
+    /// Clears the cached facts, because modules were loaded or unloaded.
     pub fn forget(&mut self) {
         (self.rules, self.calls) = (Rules::default(), Calls::default());
     }
@@ -63,15 +64,17 @@ impl Unwinder {
         Some(self.rules.function_at(modules, address)?.start)
     }
 
-    /// Adds the addresses of a stack's functions, the innermost first, up to the first that cannot be determined. Those
-    /// of callers lie within the call instruction.
+    /// Adds a code address for each function of a sleeping thread's stack, innermost first. Stops
+    /// at the first function that cannot be determined. For callers, the address is inside the call
+    /// instruction.
     pub fn unwind(&mut self, modules: &Modules, registers: Registers, frames: &mut Vec<usize>) {
         self.stack.forget();
         self.walk(modules, registers, MAX_FRAMES, frames);
     }
 
-    /// Does the same for a copy of the words from the stack pointer on: the stack may have changed since. Returns true
-    /// if these are all of the stack's functions.
+    /// Does the same as [`Self::unwind`] for a copy of the stack, whose first word is at the stack
+    /// pointer. The stack itself may have changed since. Returns true if the whole stack could be
+    /// unwound.
     pub fn unwind_copy(
         &mut self,
         modules: &Modules,
@@ -108,11 +111,11 @@ impl Unwinder {
     }
 }
 
-/// Result of a step from a function to its caller.
+/// The result of a step from a function to its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum UnwindResult {
     Caller,
-    /// The function has no caller.
+    /// The function has no caller, because the thread began there.
     End,
     Unknown,
 }
@@ -122,7 +125,7 @@ impl Walk<'_> {
         self.registers.program_counter - self.behind_call
     }
 
-    /// Steps to the caller.
+    /// Replaces the registers with those of the caller.
     fn step(&mut self) -> UnwindResult {
         let function = self
             .unwinder
@@ -181,8 +184,10 @@ impl Walk<'_> {
         })
     }
 
-    /// Finds the frame pointer of the running function by its return address: an address after a call of this very
-    /// function, otherwise the first address after an indirect call from which the rest of the stack can be unwound.
+    /// Finds the frame pointer of the running function by searching the stack for its return
+    /// address. Prefers an address right after a direct call of this function. If there is none,
+    /// takes the first address after an indirect call from which the rest of the stack can be
+    /// unwound.
     fn find_frame(&mut self, function: usize, rule: Rule) -> Option<usize> {
         let from = self.registers.stack_pointer;
         let mut indirect = Vec::new();
@@ -205,7 +210,8 @@ impl Walk<'_> {
         frames.find_map(|frame| frame.filter(|frame| self.goes_on(function, rule, *frame)))
     }
 
-    /// Returns true if the stack can be unwound from a function with this frame pointer.
+    /// Returns true if the stack can be unwound further, given that the function has this frame
+    /// pointer.
     fn goes_on(&mut self, function: usize, rule: Rule, frame_pointer: usize) -> bool {
         let mut walk = Walk {
             registers: Registers {
@@ -230,12 +236,12 @@ impl Walk<'_> {
     }
 }
 
-/// A copy of a part of the stack.
+/// A copy of part of the stack.
 #[derive(Default)]
 struct Stack {
     start: usize,
     bytes: Vec<u8>,
-    /// True if no more of the stack can be read than the copy.
+    /// True if the stack must be read only from this copy.
     is_all: bool,
 }
 
@@ -254,7 +260,7 @@ impl Stack {
         (self.start, self.is_all) = (start, true);
     }
 
-    /// Returns a word of the stack.
+    /// Returns the word of the stack at an address.
     fn word(&mut self, address: usize) -> Option<usize> {
         let known = self.known(address);
         if known.is_some() || self.is_all {

@@ -1,4 +1,4 @@
-//! Finds the caller of code by its module's table for unwinding (`.eh_frame`).
+//! Finds the caller of a code address with its module's table for unwinding (`.eh_frame`).
 
 use core::hash::BuildHasherDefault;
 use std::collections::HashMap;
@@ -12,9 +12,9 @@ use tllmprof_python::stacks::OfAddress;
 
 use super::Modules;
 
-/// Largest number of addresses whose rules are kept.
+/// The most addresses whose rules are stored.
 const MAX_ADDRESSES: usize = 1 << 12;
-/// Size in bytes of the longest entry that is read.
+/// Size of the longest table entry that is read, in bytes.
 const MAX_ENTRY_BYTES: usize = 1 << 16;
 
 #[cfg(target_arch = "x86_64")]
@@ -39,7 +39,7 @@ use registers::{FRAME_POINTER, RETURN_ADDRESS, STACK_POINTER};
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// A function, and the way to find its caller from one of its addresses.
+/// A function, and the way to find its caller from one of its code addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Function {
     pub start: usize,
@@ -47,28 +47,28 @@ pub struct Function {
     pub caller: Option<Caller>,
 }
 
-/// The caller of a function.
+/// The way to find the caller of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Caller {
-    /// There is none: the thread begins here.
+    /// The function has no caller: the thread begins here.
     Nobody,
     By(Rule),
 }
 
-/// The rules for the caller's registers.
+/// The rules that give the caller's registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rule {
-    /// Rule for the caller's stack pointer.
+    /// The rule for the caller's stack pointer, which DWARF calls the CFA.
     pub cfa: Cfa,
     pub frame_pointer: Saved,
-    /// Distance of the return address from the caller's stack pointer.
+    /// The distance of the return address from the caller's stack pointer, in bytes.
     pub return_address: isize,
 }
 
-/// Rule for the caller's frame pointer.
+/// The rule for the caller's frame pointer. Distances are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Saved {
-    /// The function does not change it.
+    /// The function does not change the register.
     Kept,
     /// The register is saved at this distance from the caller's stack pointer.
     FromCfa(isize),
@@ -76,7 +76,7 @@ pub enum Saved {
     FromFramePointer(isize),
 }
 
-/// Rule for the caller's stack pointer.
+/// The rule for the caller's stack pointer (CFA). Distances are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cfa {
     /// The stack pointer plus a distance.
@@ -88,15 +88,16 @@ pub enum Cfa {
 }
 
 impl Cfa {
-    /// Returns true if it is found by the frame pointer that the function sets up, next to which the return address
-    /// lies.
+    /// Returns true if the rule needs the frame pointer that the function sets up. The return
+    /// address is then next to the word to which the frame pointer points.
     pub const fn needs_frame_pointer(self) -> bool {
         matches!(self, Self::Frame(_))
     }
 }
 
 impl Rule {
-    /// Returns the function's frame pointer, if its return address lies at `at`.
+    /// Returns the function's frame pointer if its return address is at `at`. Returns `None` for
+    /// rules that do not use the frame pointer in this way.
     pub const fn frame_pointer_of(self, at: usize) -> Option<usize> {
         match self.cfa {
             Cfa::Frame(offset) => Some(
@@ -108,12 +109,12 @@ impl Rule {
     }
 }
 
-/// The functions of addresses that were looked up.
+/// The results for code addresses that were looked up.
 #[derive(Default)]
 pub struct Rules(HashMap<usize, Option<Function>, BuildHasherDefault<OfAddress>>);
 
 impl Rules {
-    /// Returns the function of an address; `None` if it is in no table.
+    /// Returns the function that contains an address, or `None` if no table contains it.
     pub fn function_at(&mut self, modules: &Modules, address: usize) -> Option<Function> {
         if let Some(known) = self.0.get(&address) {
             return *known;
@@ -161,7 +162,7 @@ fn function(table: usize, address: usize) -> Option<Function> {
     };
     Some(Function {
         start: fde.initial_address() as usize,
-        // Code that a signal interrupted needs more registers than are known here.
+        // At a signal handler's return, more registers would be needed than are known here.
         caller: caller().filter(|_| !fde.is_signal_trampoline()),
     })
 }
@@ -177,8 +178,9 @@ fn cfa(rule: &CfaRule<usize>, section: &EhFrame<Slice<'_>>) -> Option<Cfa> {
     }
 }
 
-/// Returns the distance from the frame pointer of the address that an expression gives, or, if `lies_there`, of the
-/// word that it gives. Compilers write only such expressions for code that sleeps, in functions that align their stack.
+/// Evaluates an expression of the form "frame pointer plus distance", and returns the distance. If
+/// `lies_there`, the expression must then read the word at that address. For code in which a thread
+/// can sleep, compilers write only these two forms, in functions that align their stack.
 fn from_frame_pointer(
     expression: UnwindExpression<usize>,
     section: &EhFrame<Slice<'_>>,
@@ -206,18 +208,20 @@ fn from_frame_pointer(
     (is_deref == lies_there).then_some(offset as isize)
 }
 
-/// The entry of a table for the code at an address, after the data to which it refers, as a section of its own.
+/// The table entry for a code address, copied together with the data that it refers to, so that
+/// both can be read like a section.
 struct Entry {
     bytes: Vec<u8>,
-    /// Offset of the entry itself in `bytes`.
+    /// The offset in `bytes` at which the entry begins.
     fde: usize,
-    /// The address for which the relative addresses in the entry are right.
+    /// The address of the section for which the relative addresses in the entry are right.
     address: usize,
 }
 
 impl Entry {
     fn find(header: usize, address: usize) -> Option<Self> {
-        // Version 1; an encoded pointer; a count and a sorted table, whose words are relative to the header.
+        // The supported header: version 1, an encoded pointer, then a count and a sorted table
+        // whose words are relative to the header.
         const KNOWN: [u8; 2] = [0x03, 0x3b];
         let [version, pointer, count, table] = bytes(header)?;
         if version != 1 || [count, table] != KNOWN || pointer & 0xf != 0xb {
@@ -229,7 +233,7 @@ impl Entry {
             let relative = |bytes| header.wrapping_add_signed(i32::from_le_bytes(bytes) as isize);
             Some([relative([a, b, c, d]), relative([e, f, g, h])])
         };
-        // The last row whose code does not begin after the address.
+        // Search for the last row whose code begins at the address or before it.
         let (mut low, mut high) = (0, count);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -254,7 +258,7 @@ impl Entry {
     }
 }
 
-/// Returns the entry at an address, with its length.
+/// Returns the entry at an address, including its length field.
 fn whole(at: usize) -> Option<Vec<u8>> {
     let length = u32::from_le_bytes(bytes(at)?) as usize;
     let mut entry = vec![

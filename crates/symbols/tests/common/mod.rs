@@ -1,6 +1,6 @@
-//! A temporary folder for each test, and files that a compiler makes in it.
+//! A temporary folder for each test, and files that tools create in it.
 
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code)] // each test file uses only some of these functions
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ pub struct Scratch(TempDir);
 
 impl Scratch {
     pub fn new() -> Self {
-        // The path as the dynamic linker and readlink show it.
+        // The canonical path, because the dynamic linker and readlink show it in this form.
         let parent = std::env::temp_dir().canonicalize().unwrap();
         Self(TempDir::with_prefix_in("tllmprof-", parent).unwrap())
     }
@@ -24,7 +24,8 @@ impl Scratch {
         path
     }
 
-    /// Runs a tool in this folder. The limit is a minute, as a compiler may take over ten seconds on a busy machine.
+    /// Runs a tool in this folder, for at most a minute. A compiler may take over ten seconds on a
+    /// busy machine.
     pub fn tool(&self, words: &[&str]) {
         let mut command = Command::new("timeout");
         command.arg("60").args(words).current_dir(self.0.path());
@@ -33,7 +34,7 @@ impl Scratch {
         assert!(output.status.success(), "{command:?}: {stderr}");
     }
 
-    /// Compiles C++ with the given arguments in addition to source and output.
+    /// Compiles C++ source. `arguments` are added to those for the source and the output.
     pub fn compile(&self, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
         let text = self.path(&format!("{name}.cc"));
         fs::write(&text, source).unwrap();
@@ -43,7 +44,7 @@ impl Scratch {
     }
 }
 
-/// A library with most kinds of names.
+/// The source of a library that has most kinds of names.
 pub const LIBRARY: &str = r#"
 #include <map>
 #include <stdexcept>
@@ -98,7 +99,7 @@ pub fn pattern(regex: &str) -> tllmprof_symbols::Pattern {
     }
 }
 
-/// Returns the functions of the image that match, by their first names.
+/// Returns the first name of each function in the image that matches.
 pub fn matching(image: &tllmprof_symbols::Image, regex: &str) -> Vec<String> {
     names(&image.matching(&pattern(regex), usize::MAX).functions)
 }
