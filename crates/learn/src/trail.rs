@@ -189,6 +189,12 @@ impl Trails {
         self.get(thread).capturing.load(Relaxed)
     }
 
+    /// Returns the number of graph launches of all threads. It wraps.
+    #[must_use]
+    pub fn graphs(&self) -> u32 {
+        (0..self.used()).fold(0, |sum, thread| sum.wrapping_add(self.work(thread).graphs))
+    }
+
     /// Returns one more than the highest thread slot in use.
     pub(crate) fn used(&self) -> u32 {
         self.used.load(Relaxed)

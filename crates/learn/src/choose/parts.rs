@@ -17,7 +17,8 @@ use crate::history::{Entry, MAX_ENTRIES};
 /// requests.
 const MAX_PARTS: usize = 32;
 /// Longest mean duration of a part, in nanoseconds. A longer one is a step, and what recurs around it is a
-/// log line, a collection or a request.
+/// log line, a collection or a request. The longest pause of a step of up to [`MAX_PARTS_BY_COUNT`] parts
+/// does not count: few programs log or collect that often.
 const LONGEST_PART: u64 = 2_000_000;
 /// Maximum number of launches by which the same part of two steps differs.
 const MAX_DIFFERENCE: u32 = 4;
@@ -55,11 +56,14 @@ impl Scratch {
         if let Some(parts) = self.parts_by_work(site) {
             return parts;
         }
-        let count = self.measure_pauses(entries, site);
+        let (count, duration) = self.measure_pauses(entries, site);
         let pauses = self.sorted.get(..count).unwrap_or(&[]);
         let mut suspected = false;
         for each in 2..=MAX_PARTS.min(count / 2) {
             let (part, agreeing) = longest_before(pauses, each);
+            if duration_of_parts(pauses, duration, each, part) > LONGEST_PART * count as u64 {
+                continue;
+            }
             let evidence = evidence(agreeing, count / each, each);
             suspected |= evidence >= SUSPICIOUS && site.count < MAX_SUSPECTED_OCCURRENCES;
             if evidence >= IMPROBABLE && self.repeats_after(site, count, each) {
@@ -116,8 +120,8 @@ impl Scratch {
     }
 
     /// Writes the pauses in the latest intervals, as far back as they are alike, to `sorted`. Returns their
-    /// number.
-    fn measure_pauses(&mut self, entries: &[Entry], site: &Candidate) -> usize {
+    /// number, and how long these intervals took together, in nanoseconds.
+    fn measure_pauses(&mut self, entries: &[Entry], site: &Candidate) -> (usize, u64) {
         let mut count = 0;
         let (mut calls, mut first) = (0, 0);
         for (from, to) in Occurrences::new(&self.next, site).pairs() {
@@ -139,12 +143,21 @@ impl Scratch {
             }
         }
         let last = usize::from(site.last);
-        let lasted = match (entries.get(first), entries.get(last)) {
-            (Some(begin), Some(end)) => end.times.since(begin.times) / count.max(1) as u64,
-            _ => u64::MAX,
-        };
-        if lasted > LONGEST_PART { 0 } else { count }
+        match (entries.get(first), entries.get(last)) {
+            (Some(begin), Some(end)) => (count, end.times.since(begin.times)),
+            _ => (0, 0),
+        }
     }
+}
+
+/// Returns how long intervals with these pauses took together without the longest pause of each step, if a
+/// step has few parts. `duration` is with all pauses; the longest comes before `part` of the `each` parts.
+fn duration_of_parts(pauses: &[u32], duration: u64, each: usize, part: usize) -> u64 {
+    if each > MAX_PARTS_BY_COUNT as usize {
+        return duration;
+    }
+    let longest = pauses.iter().skip(part).step_by(each).copied();
+    duration.saturating_sub(longest.map(u64::from).sum())
 }
 
 /// Returns the part, of `each` parts, before which the longest pause comes most often, and the number of

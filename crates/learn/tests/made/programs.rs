@@ -70,7 +70,28 @@ pub fn all() -> Vec<(String, Vec<Record>)> {
     add("depth_passes", depth_passes());
     add("tree_drafts", tree_drafts());
     add("synced_layers", synced_layers());
+    for parts in [2, 3] {
+        add(&format!("sleep_within_{parts}"), sleep_within(parts));
+    }
     all
+}
+
+/// Equal halves or thirds of a step, each waited for. The host sleeps for 3 ms before the last one, and the
+/// next step follows at once.
+fn sleep_within(parts: u64) -> Vec<Record> {
+    let mut program = Program::new(211 + parts);
+    program.kernel = 200_000;
+    for _ in 0..600 {
+        program.mark(0);
+        for part in 0..parts {
+            if part + 1 == parts {
+                program.work(0, 3000);
+            }
+            program.launch(0, 0, 4);
+            program.wait(0, Wait::Stream);
+        }
+    }
+    program.records()
 }
 
 /// A wait after each of 24 layers, as when a program is debugged.

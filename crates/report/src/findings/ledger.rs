@@ -550,7 +550,8 @@ pub fn delayed(one: &Evidence<'_>) -> Judgement {
 
 pub fn faults_when() -> String {
     format!(
-        "at least {MIN_FAULTS} page faults in an iteration, and the kernel works over {} of the time for its thread",
+        "at least {MIN_FAULTS} page faults in an iteration, and the kernel works over {} of the time for its thread, without the \
+         time of calls that allocate or release memory",
         Share(MIN_IN_KERNEL)
     )
 }
@@ -563,16 +564,24 @@ pub fn faults(one: &Evidence<'_>) -> Judgement {
     let sum = |of: fn(Used) -> u64| used().map(of).fold(0, u64::saturating_add);
     let faults = one.sum.a_step(sum(|used| used.faults.into()));
     let disk = one.sum.a_step(sum(|used| used.disk_faults.into()));
-    let share = one.share(sum(|used| used.in_kernel));
+    // CUDA pins and maps memory in the kernel, page by page. The cause of that time is the allocation.
+    let allocations = one.process.ledger.host_share(LedgerKind::Allocation);
+    let share = (one.share(sum(|used| used.in_kernel)) - allocations).max(0.0);
     let disk = match disk {
         0.0 => String::new(),
         _ => format!(", {} of which read a disk", Rate(disk)),
     };
+    let beyond = match allocations < MIN_IN_KERNEL {
+        true => String::new(),
+        false => format!(", beyond {} in allocations", Share(allocations)),
+    };
+    let claims = &one.process.ledger.details.claims;
     let evidence = format!(
-        "{} page faults {}{disk}; the kernel works {} of the time for that thread",
+        "{} page faults {}{disk}; the kernel works {} of the time for that thread{beyond}{}",
         Rate(faults),
         one.a_step(),
-        Share(share)
+        Share(share),
+        claims.mostly_in(&[Claim::Code])
     );
     match faults >= MIN_FAULTS && share >= MIN_IN_KERNEL {
         true => Judgement::yes(evidence, share),

@@ -285,6 +285,11 @@ impl Learned {
         self.give_way(slots);
     }
 
+    /// Returns the number of graph launches of all threads. It wraps.
+    pub fn graphs(&self) -> u32 {
+        self.memory.trails.graphs()
+    }
+
     /// Allows another rule to take over again.
     pub fn give_way(&mut self, slots: &[&Slot]) {
         self.given = None;

@@ -44,6 +44,9 @@ pub struct Entered {
 
 /// The number of iterations in a row without a stream capture that end a warm-up.
 pub const WARMUP_ITERATIONS: u64 = 32;
+/// The number of stream captures in a row, each after a graph launch, that end a warm-up. An engine captures
+/// graphs of many sizes one after another, and launches none of them in between.
+pub const WARMUP_CAPTURES: u32 = 64;
 
 /// Counts the iterations of a process.
 pub struct Counter {
@@ -51,6 +54,10 @@ pub struct Counter {
     numbering: Numbering,
     /// True if the count starts again after a stream capture.
     restarts: bool,
+    /// The number of stream captures in a row that each followed a graph launch.
+    captures: u32,
+    /// The number of graph launches until the latest stream capture.
+    graphs: u32,
     /// True if iteration 0 of a rule that closes iterations is open and has not been reported yet.
     to_begin: bool,
     /// True if the settings give the warm-up.
@@ -106,6 +113,8 @@ impl Counter {
             rule,
             numbering,
             restarts,
+            captures: 0,
+            graphs: 0,
             to_begin: numbering.begins_open(),
             warmup_given: settings.warmup_given,
             comparison: None,
@@ -240,13 +249,14 @@ impl Counter {
     }
 
     /// Called when a stream capture has ended. Returns true if the count starts again. That happens only in a
-    /// warm-up, which ends after [`WARMUP_ITERATIONS`] in a row without a capture: a program that captures
-    /// its graphs again while it works is counted without interruption.
+    /// warm-up, which ends after [`WARMUP_ITERATIONS`] in a row without a capture, or [`WARMUP_CAPTURES`] with
+    /// graph launches between them: a program that captures its graphs again while it works is counted without
+    /// interruption.
     pub fn captured(&mut self, slots: &[&Slot]) -> bool {
         if !self.restarts {
             return false;
         }
-        if self.iterations(slots) >= WARMUP_ITERATIONS {
+        if self.iterations(slots) >= WARMUP_ITERATIONS || self.captures_at_work() {
             self.restarts = false;
             if let Rule::Learned(learned) = &mut self.rule {
                 // What was learnt may be an engine's own warm-up, before its first step.
@@ -266,6 +276,19 @@ impl Counter {
             self.set_limits(slots);
         }
         true
+    }
+
+    /// Called at a stream capture. Returns true if the program captures graphs while it works with them.
+    fn captures_at_work(&mut self) -> bool {
+        let Rule::Learned(learned) = &self.rule else {
+            return false;
+        };
+        let graphs = learned.graphs();
+        self.captures = match graphs == core::mem::replace(&mut self.graphs, graphs) {
+            true => 0,
+            false => self.captures + 1,
+        };
+        self.captures >= WARMUP_CAPTURES
     }
 
     /// Returns true if a stream capture starts the count again.
@@ -521,6 +544,29 @@ mod tests {
             process.counter.iterations(&[process.slot]),
             WARMUP_ITERATIONS + 1
         );
+    }
+
+    #[test]
+    fn captures_with_graph_launches_between_them_end_the_warm_up() {
+        let mut process = Process::new(&[("TLLMPROF_STEP", "auto")]);
+        let mut capture = |launches: usize| {
+            for _ in 0..launches {
+                learned::note(process.trails.get(0), GraphLaunch, &[]);
+            }
+            process.trails.mark_used(0);
+            process.counter.captured(&[process.slot])
+        };
+        for _ in 0..2 * WARMUP_CAPTURES {
+            assert!(capture(0), "an engine that captures each size");
+        }
+        for _ in 0..WARMUP_CAPTURES - 1 {
+            assert!(capture(1));
+        }
+        assert!(capture(0), "not in a row");
+        for _ in 0..WARMUP_CAPTURES - 1 {
+            assert!(capture(2));
+        }
+        assert!(!capture(1) && !capture(0), "it has ended for good");
     }
 
     #[test]
