@@ -1,8 +1,8 @@
-//! Busy time of each GPU, in total and by iteration: the union of all work on it.
+//! Busy time of each GPU, in total and by iteration: the union of all work on the GPU.
 //!
-//! Work arrives nearly in the order of its starts. A device's work is held back until [`MIN_HELD_BACK`] more pieces have
-//! arrived, and then sorted. So memory is bounded, and the union is exact as long as no piece is further out of order
-//! than that. Of a piece that is, the part before work that was already counted is lost.
+//! Work arrives nearly in the order of its starts. A device's work is held back until [`MIN_HELD_BACK`] more pieces
+//! have arrived, and then sorted. So memory is bounded, and the union is exact if no piece arrives later than that. If
+//! one does, its part that begins before the end of the work that was already counted is lost.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use super::kernel_name;
 use crate::events::idle::IdleSpans;
 use crate::events::spans::Span;
 
-/// Maximum number of pairs of an iteration and a kind of work with a time of their own.
+/// Maximum number of (iteration, kernel or kind of copy) pairs for which a device's time is kept.
 const MAX_STEP_TIMES: usize = 1 << 20;
 
 /// Minimum number of pieces of work of a device to hold back for sorting.
@@ -38,16 +38,17 @@ pub struct IterationActivity {
 pub struct DeviceActivity {
     /// Number of the device.
     pub device: u8,
-    /// Its work by iteration, in the order of the iterations.
+    /// The device's work in each iteration, in the order of the iterations.
     pub parts: Vec<IterationActivity>,
-    /// Time in which any work ran, by iteration and by work, as far as there was room. If pieces of work overlap, the
-    /// time counts for the one that began first.
+    /// Time in nanoseconds in which any work ran, by index of the iteration and by kernel or kind of copy (see
+    /// [`COPIES`]). There are at most `MAX_STEP_TIMES` entries. If pieces of work overlap, the time counts for the
+    /// one that began first.
     pub by: HashMap<(u32, u32), u64>,
-    /// Spans in which nothing ran.
+    /// Spans in which no work ran.
     pub idle: Vec<Span>,
 }
 
-/// The GPUs, and the iterations in nanoseconds, which do not overlap.
+/// Adds up the busy time of each GPU, in total and by iteration. The iterations are in nanoseconds and do not overlap.
 #[derive(Debug)]
 pub struct Busy {
     iterations: Vec<Span>,
@@ -58,10 +59,10 @@ pub struct Busy {
 struct Device {
     waiting: Vec<(Span, u32)>,
     all: WorkUnion,
-    /// The union of only kernels.
+    /// The union of kernels, without copies and memory sets.
     kernels: WorkUnion,
     did: DeviceActivity,
-    /// The last iteration that has times by kernel.
+    /// The last iteration that has entries in `did.by`.
     last_kept: usize,
     idle: IdleSpans,
 }
@@ -69,7 +70,7 @@ struct Device {
 /// The union of pieces of work that arrive in the order of their starts.
 #[derive(Debug, Default)]
 struct WorkUnion {
-    /// End of what was counted.
+    /// End of the latest work that was counted, in nanoseconds.
     until: u64,
     /// Index of the first iteration that may not have ended yet.
     place: usize,
@@ -84,7 +85,7 @@ impl Busy {
         }
     }
 
-    /// Adds work of a device. `what` identifies the kernel or the kind of copy.
+    /// Adds work of a device. `what` identifies the kernel or the kind of copy (see [`COPIES`]).
     pub fn add(&mut self, device: u8, work: Span, what: u32) {
         let device = &mut self.devices[usize::from(device) % MAX_DEVICES];
         device.waiting.push((work, what));
@@ -122,8 +123,8 @@ impl Device {
         self.waiting.drain(..settled);
     }
 
-    /// Counts the part of a piece in which nothing counted before ran. The piece must not start earlier than those
-    /// before it.
+    /// Counts the part of a piece of work during which no earlier piece ran. Pieces must come in the order of their
+    /// starts.
     fn count(&mut self, iterations: &[Span], work: Span, what: u32) {
         let before = self.all.until;
         if let Some(new) = self.all.new_part(work) {
@@ -179,7 +180,7 @@ impl WorkUnion {
         is_new.then_some(new)
     }
 
-    /// Calls `each` with the index of each iteration that such a part lies in, and with the time in it.
+    /// Calls `each` with the index of each iteration that `new` overlaps, and with the length of the overlap.
     fn each(&mut self, iterations: &[Span], new: Span, mut each: impl FnMut(usize, u64)) {
         while let Some(around) = iterations.get(self.place) {
             if around.start >= new.end {

@@ -16,7 +16,7 @@ pub enum Cause {
     GilWait,
     /// The GIL was held by another thread, given by its ID.
     GilHold(u32),
-    /// A call that waits for the device, by its row.
+    /// A call that waits for the device, by its row in the table of calls.
     Wait(u8),
     /// A run of a marked Python function.
     Function(StringId),
@@ -31,7 +31,8 @@ pub struct Overlap {
     pub ticks: u64,
 }
 
-/// The iterations to watch closely, by index in the record's timeline.
+/// The slowest iterations, which are watched: every activity that overlaps one is recorded.
+/// `places` has their indexes in the record's timeline.
 #[derive(Debug, Default)]
 pub struct Watched {
     places: Vec<usize>,
@@ -57,7 +58,8 @@ impl Watched {
         self.places.get(index).copied()
     }
 
-    /// Records an overlap if the iteration is watched.
+    /// Records an overlap of an activity with the iteration at index `place`, if that iteration is
+    /// watched.
     pub fn note(&mut self, place: usize, cause: Cause, ticks: u64) {
         let Ok(index) = self.places.binary_search(&place) else {
             return;

@@ -68,7 +68,7 @@ pub struct Facts {
     /// The names of threads.
     #[serde(skip)]
     pub threads: BTreeMap<u32, String>,
-    /// The identifier of the boot of its machine. Clocks of records of one boot are the same.
+    /// The boot ID of the process's machine. Records with the same boot ID share one clock.
     #[serde(skip)]
     pub boot: String,
     /// Names of MoE layers, by their numbers.
@@ -256,7 +256,8 @@ impl RawFacts {
             .iter()
             .map(|(tid, (_, id))| (*tid, name(self.strings.get(*id))))
             .collect();
-        // The kernel knows the names of Python's threads only since Python 3.14, which sets them.
+        // Names that Python gave its threads replace those from the kernel: only since Python 3.14 does Python also set
+        // the kernel's name of a thread.
         facts.threads.extend(pythons);
         facts.in_groups = facts.name_groups();
         (facts, self.strings)
@@ -264,7 +265,8 @@ impl RawFacts {
 }
 
 impl Facts {
-    /// Returns the rank, or `None` if it is not known. Records of older versions name no source of the rank.
+    /// Returns the rank, or `None` if it is not known. Records of older versions have no source of the rank, so a rank
+    /// other than 0 counts as known without one.
     #[must_use]
     pub fn known_rank(&self) -> Option<u64> {
         (self.rank > 0 || !self.rank_source.is_empty()).then_some(self.rank)
@@ -301,7 +303,7 @@ impl Facts {
         if self.groups.len() < MAX_GROUPS {
             self.groups.push(group);
         }
-        // This is the order in which groups are shown.
+        // Reports show the groups in the order of `GROUPS`.
         let place = |group: &GroupRank| GROUPS.iter().position(|name| *name == group.name);
         self.groups
             .sort_by_key(|group| place(group).unwrap_or(GROUPS.len()));
@@ -336,7 +338,8 @@ impl Facts {
 /// Maximum length of a name in a report, in characters.
 const MAX_NAME_LENGTH: usize = 256;
 
-/// Returns a name from a record, cut to the maximum length: a damaged record may contain one huge text as many names.
+/// Returns a name from a record, cut to the maximum length. The cut limits memory: a damaged record may use one huge
+/// text as the name of many things.
 pub fn name(text: &str) -> String {
     let end = text.char_indices().nth(MAX_NAME_LENGTH);
     end.map_or(text, |(end, _)| &text[..end]).to_owned()

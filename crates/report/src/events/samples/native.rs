@@ -1,7 +1,7 @@
-//! The names of native functions. A record contains them as `MODULE+0xOFFSET`.
+//! The names of native functions. A record contains each as `MODULE+0xOFFSET`.
 //!
-//! They are looked up in the module's file only if the record was made on this machine since its last boot: on another
-//! machine a file of the same name may be different.
+//! The function is looked up in the module's file only if the record was made on this machine since its last boot: on
+//! another machine a file of the same name may be different.
 
 use std::collections::HashMap;
 use std::fs;
@@ -81,7 +81,7 @@ impl Modules {
     }
 }
 
-/// Returns the origin of a module's functions.
+/// Returns the origin of a module's functions, by the module's file name.
 fn origin(module: &str) -> Origin {
     const ROWS: [(Origin, &[&str]); 4] = [
         (
@@ -140,7 +140,7 @@ fn is_of_language(name: &str) -> bool {
     let mut plain = String::new();
     for character in name.chars() {
         match character {
-            // In `<std::…::Mutex>::lock` the text before a part in angle brackets is not its type.
+            // A leading `<`, as in `<std::…::Mutex>::lock`, encloses the type itself, not template arguments.
             '<' if plain.is_empty() => {}
             '<' => depth += 1,
             '>' => depth = depth.saturating_sub(1),

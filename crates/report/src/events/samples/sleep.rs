@@ -23,7 +23,8 @@ pub enum SleepKind {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Sleep {
     pub kind: SleepKind,
-    /// The kind in words, with the sleeping function and the function that it called: the cause in the ledger.
+    /// The kind in words, with the sleeping function and the function that it called. The ledger shows this text as a
+    /// cause.
     pub cause: String,
     /// The program's innermost function that sleeps; `None` if it is not known.
     pub location: Option<Location>,
