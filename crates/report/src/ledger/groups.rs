@@ -253,7 +253,8 @@ impl Groups {
         groups
     }
 
-    /// Divides groups by class of work. Returns for each class all its groups with recorded kernels, and the given groups.
+    /// Divides groups by class of work. Returns for each class all its groups with recorded kernels, and the given
+    /// groups.
     fn by_work(&self, groups: &[usize]) -> Vec<(Vec<usize>, Vec<usize>)> {
         let mut by_work: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
         for group in groups {
