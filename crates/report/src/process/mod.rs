@@ -111,11 +111,17 @@ impl Process {
     }
 
     /// Reads a tllmprof record, or the recording of another profiler.
+    ///
+    /// # Errors
+    /// Returns an error if the source cannot be read.
     pub fn read(file: PathBuf, recording: &impl Recording) -> io::Result<Self> {
         Self::read_among(file, recording, 1)
     }
 
     /// Reads one of several `records`, which share a limit on the memory for collectives.
+    ///
+    /// # Errors
+    /// Returns an error if the source cannot be read.
     pub fn read_among(
         file: PathBuf,
         recording: &impl Recording,

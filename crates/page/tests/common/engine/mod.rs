@@ -77,8 +77,8 @@ pub struct Engine {
     pub stacks: u64,
     /// True if the rank waits for requests before the work of every tenth iteration.
     pub pauses: bool,
-    /// GPU times are recorded in one of this number of blocks of eight iterations. Blocks are counted from each
-    /// window's first iteration.
+    /// A window consists of blocks of eight iterations. Of this number of consecutive blocks, only the first one has
+    /// recorded GPU times.
     pub timed: u64,
     /// True if the scopes of kernels are known, except for one kernel of the graph.
     pub scopes: bool,
