@@ -128,7 +128,7 @@ pub struct Iteration {
 pub enum Method {
     /// The rule that the user typed.
     Asked,
-    /// Ranges whose names are known.
+    /// Known ranges: those of [`is_step_range`].
     Known,
     /// The learner found them from launches and waits.
     Learned,

@@ -183,7 +183,7 @@ struct SecondPass<'a> {
     texts: Texts<'a>,
     room: u64,
     labels: HashMap<(Name, StringId), u32>,
-    /// For each scope, the number of its name plus 1.
+    /// The number of each scope's name plus 1, by the scope's ID. 0 stands for no scope.
     scopes: HashMap<u32, u32>,
     timeline: Timeline,
 }

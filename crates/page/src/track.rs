@@ -64,7 +64,7 @@ pub struct TrackEvent {
     /// The value, whose meaning is in the table of kinds. For a call or kernel of a launch, it is the number of the
     /// launch plus 1, or 0 if the launch is not known.
     value: u64,
-    /// For a kernel whose scope is known, the number of the scope's name plus 1; otherwise 0.
+    /// For a kernel whose scope is known, the number of the scope's name plus 1. Otherwise 0.
     scope: u32,
 }
 

@@ -2,7 +2,7 @@
 
 use tllmprof_report::{Process, Span, Spans};
 
-/// The iterations of a process on its clock.
+/// The iterations of a process, as spans on its clock, with their numbers.
 #[derive(Debug)]
 pub struct Iterations {
     spans: Spans,

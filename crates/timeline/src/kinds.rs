@@ -189,7 +189,7 @@ pub struct Item {
     pub capturing: bool,
     /// True if the call returned an error or the function raised an exception.
     pub failed: bool,
-    /// True if something other than its regular end ended it.
+    /// True if the item ended early because of something other than its regular end, such as the end of the process.
     pub cut: bool,
     /// The scope in which a kernel was launched; 0 if no scope was open, `None` if it is not known.
     pub scope: Option<u32>,

@@ -10,7 +10,7 @@ pub enum Track {
     Windows,
     KernelWindows,
     Iterations,
-    /// The work of a thread: calls, functions and ranges, nested.
+    /// The work of a thread: calls, functions and ranges, which nest.
     Thread(u32),
     /// A thread's waits for the GIL and the times it held the GIL. They do not nest with the items
     /// of [`Self::Thread`].

@@ -88,7 +88,7 @@ export function icicle(tree: Block[], label: string, more: HTMLElement | null = 
         graph.append(made);
     };
 
-    /** Draws a part and all inside it, below its parents; `null` draws everything. */
+    /** Draws a part with everything inside it, below its parents. `null` draws the whole tree. */
     function draw(root: number | null) {
         const had_focus = graph.contains(document.activeElement) || document.activeElement === all;
         zoomed = root;

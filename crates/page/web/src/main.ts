@@ -162,7 +162,7 @@ function times(place: number) {
         way("cause", "Colour iterations by what they take the time for", false));
 }
 
-/** The legend of phases. */
+/** The legend of the chart of iterations by phase, or of the chart of time against tokens (`of_points`). */
 const legend = (place: number, of_points: boolean): HTMLElement => phaseLegend(all[place], of_points, (name, list) => again(place, list.closest("section"), name));
 
 /** Draws the charts again after a click in a legend. The clicked button keeps the focus. */
@@ -173,7 +173,7 @@ function again(place: number, card: Element | null, name: string) {
     [...buttons].find((one) => one.textContent?.startsWith(name))?.focus();
 }
 
-/** The legend of causes. */
+/** The legend of the chart of iterations by cause. */
 function causes(process: Process, iterations: Iterations): HTMLElement {
     const { inside } = process;
     const gpu = `GPU time${iterations.n.some((_, i) => !isTimed(iterations, i)) ? "; no line: not taken" : ""}`;

@@ -27,9 +27,9 @@ pub struct IterationActivity {
     /// Index of the iteration.
     pub place: usize,
     pub busy: u64,
-    /// Time in which a kernel ran.
+    /// Time in which at least one kernel ran.
     pub kernels: u64,
-    /// Idle time between its first and its last work in the iteration.
+    /// Idle time between the device's first work and its last work in the iteration.
     pub gaps: u64,
 }
 
@@ -72,7 +72,7 @@ struct Device {
 struct WorkUnion {
     /// End of the latest work that was counted, in nanoseconds.
     until: u64,
-    /// Index of the first iteration that may not have ended yet.
+    /// Index of the first iteration that may not have ended before the next piece of work.
     place: usize,
 }
 
@@ -94,7 +94,7 @@ impl Busy {
         }
     }
 
-    /// Returns the work of each device that did anything in an iteration.
+    /// Returns the work of each device that worked in any iteration.
     pub fn finish(mut self) -> Vec<DeviceActivity> {
         for device in &mut self.devices {
             device.settle(&self.iterations, 0);
@@ -111,7 +111,7 @@ impl Busy {
 }
 
 impl Device {
-    /// Counts all but the latest `keep` pieces.
+    /// Counts the pieces of work that are held back, except for the latest `keep`.
     fn settle(&mut self, iterations: &[Span], keep: usize) {
         // The sort is cheap because most pieces are already in order.
         self.waiting.sort_by_key(|(work, _)| work.start);
@@ -167,7 +167,7 @@ impl Device {
 }
 
 impl WorkUnion {
-    /// Returns the part of a piece that was not counted before.
+    /// Returns the part of a piece of work that lies after all work counted so far; `None` if there is no such part.
     fn new_part(&mut self, work: Span) -> Option<Span> {
         let new = Span {
             start: work.start.max(self.until),
@@ -198,7 +198,7 @@ impl WorkUnion {
     }
 }
 
-/// Returns true if work is a kernel.
+/// Returns true if `what` identifies a kernel.
 const fn is_kernel(what: u32) -> bool {
     what < COPIES
 }
@@ -210,7 +210,7 @@ pub const SET: usize = KINDS;
 /// First number that stands for a copy or a memory set. Lower numbers are names of kernels.
 pub const COPIES: u32 = u32::MAX - KINDS as u32;
 
-/// Returns the name of a device's work, as identified in [`DeviceActivity`].
+/// Returns the name of a kernel or a kind of copy, which `what` identifies as in `DeviceActivity::by`.
 pub fn work_name(what: u32, strings: &Strings) -> String {
     match what.checked_sub(COPIES) {
         Some(kind) => format!("copy {}", copy_name(kind as usize)),
@@ -318,7 +318,7 @@ mod tests {
             block.reverse();
         }
         let found = found(&iterations, &work);
-        // There are 900 pieces of work and 899 gaps.
+        // Each iteration has 900 pieces of work, with 899 gaps between them.
         let expected: Vec<_> = (0..400).map(|n| part(n, 900 * 7, 899 * 3)).collect();
         assert_eq!(found, [expected]);
     }

@@ -14,7 +14,7 @@ pub enum Cause {
     /// A garbage collection of Python, by generation.
     Gc(u16),
     GilWait,
-    /// The GIL was held by another thread, given by its ID.
+    /// Another thread held the GIL. The value is that thread's ID.
     GilHold(u32),
     /// A call that waits for the device, by its row in the table of calls.
     Wait(u8),
@@ -24,7 +24,7 @@ pub enum Cause {
     Range(StringId, StringId),
 }
 
-/// Number and time of overlaps of one kind, in ticks.
+/// Number of overlaps of one kind of activity with an iteration, and their total time in ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Overlap {
     pub count: u64,
@@ -46,7 +46,8 @@ impl Watched {
         Self { places, found }
     }
 
-    /// Returns the watched iterations from `first` to `last`, as indexes in this list.
+    /// Finds the watched iterations whose index in the timeline is from `first` to `last`. Returns
+    /// their range in this list.
     pub fn between(&self, first: usize, last: usize) -> Range<usize> {
         let from = self.places.partition_point(|place| *place < first);
         let to = self.places.partition_point(|place| *place <= last);

@@ -151,8 +151,8 @@ impl CallRow {
         (self.kind == CallKind::Wait).then(|| known().unwrap_or(Wait::Context))
     }
 
-    /// Returns true if the call allocates or frees memory. Calls that do so in the order of a stream do not count,
-    /// because they do not wait.
+    /// Returns true if the call allocates or frees memory. Asynchronous calls that do so in the order of a stream do
+    /// not count, because they do not wait.
     pub fn allocates(&self) -> bool {
         kind_of(&self.name) == Some(Kind::Memory)
     }
@@ -202,7 +202,7 @@ impl RawFacts {
         Some((*kind, self.strings.get(*id)))
     }
 
-    /// Returns the facts. If a record repeats a key of which there is one value, the latest one counts.
+    /// Resolves the facts. If a record repeats a key that can have only one value, the latest value counts.
     pub fn facts(mut self, header: &Header) -> (Facts, Strings) {
         self.info.sort_by_key(|(at, ..)| *at);
         let mut facts = Facts::default();
@@ -272,13 +272,13 @@ impl Facts {
         (self.rank > 0 || !self.rank_source.is_empty()).then_some(self.rank)
     }
 
-    /// Returns the name of a row of the table of calls.
+    /// Returns the name of the call in a row of the table of calls, or a name made from the row's number.
     pub fn call(&self, row: u8) -> String {
         let known = self.calls.iter().find(|known| known.row == row);
         known.map_or_else(|| format!("call {row}"), |known| known.name.clone())
     }
 
-    /// Returns the name of a thread.
+    /// Returns the name of a thread, or a name made from its ID.
     pub fn thread(&self, tid: u32) -> String {
         let known = self.threads.get(&tid);
         known.map_or_else(|| format!("thread {tid}"), Clone::clone)
@@ -328,7 +328,7 @@ impl Facts {
         }
     }
 
-    /// Returns the process's rank in the group with a name.
+    /// Returns the process's rank in the group called `name`; `None` if the process is in no such group.
     #[must_use]
     pub fn group(&self, name: &str) -> Option<&GroupRank> {
         self.groups.iter().find(|group| group.name == name)

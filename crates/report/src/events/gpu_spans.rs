@@ -8,7 +8,7 @@ use crate::events::spans::Span;
 /// Maximum number of spans to keep. Further spans are only counted, in `left_out`.
 const MAX_SPANS: usize = 1 << 21;
 
-/// Work of a stream in an iteration.
+/// The time for which a stream worked in an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct GpuSpan {
     pub iteration: u64,

@@ -231,7 +231,7 @@ impl Iteration {
     }
 }
 
-/// Returns the same fraction of `time` as `part` is of `whole`.
+/// Returns `time` × `part` / `whole`, or 0 if `whole` is 0.
 pub const fn part(time: u64, part: u64, whole: u64) -> u64 {
     match whole {
         0 => 0,

@@ -269,7 +269,8 @@ impl<'a> LaunchTally<'a> {
 
 type Pair<'a> = (&'a LaunchCall, &'a Work);
 
-/// Matches calls to work, both in order, between moments at which the GPUs were idle.
+/// Matches calls to work separately for each time between two moments at which the GPUs were idle. Within it, calls and
+/// work are matched in their order, if there are equally many.
 fn between_idle<'a>(
     calls: &'a [LaunchCall],
     works: &'a [Work],
@@ -398,8 +399,8 @@ mod tests {
         }
     }
 
-    /// Matches calls to kernels, given by number, start and stream; each thread has its own streams. Returns the number
-    /// of each call's work.
+    /// Matches calls to kernels, which are given by correlation number, start and stream. Each thread launches on its
+    /// own stream. Returns the correlation number of each call's kernel, if it was found.
     fn found(calls: &[LaunchCall], kernels: &[(u32, u64, u16)]) -> Vec<Option<u32>> {
         found_where(calls, kernels, false)
     }
@@ -495,7 +496,7 @@ mod tests {
 
     #[test]
     fn calls_of_two_threads_at_once_are_distinguished_by_their_streams() {
-        // The second thread's call reached the driver first, at 20.
+        // At 20, the second thread's call reached the driver before the first thread's.
         let calls = [
             call(1, 10),
             call(2, 15),

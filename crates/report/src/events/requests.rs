@@ -10,7 +10,7 @@ use tllmprof_record::{CallKind, Clock, Event, StringId, What};
 use crate::events::facts::{CallRow, RawFacts};
 use crate::events::spans::Span;
 
-/// Minimum length of waits in functions and in calls, in nanoseconds.
+/// Minimum length of waits for requests: in functions, and in calls that wait for the GPU. In nanoseconds.
 const MIN_FUNCTION_WAIT_NS: u64 = 1_000_000;
 const MIN_CALL_WAIT_NS: u64 = 100_000;
 /// Minimum length of a sleep of a thread between two calls that may be a wait for requests, in nanoseconds, and a lower

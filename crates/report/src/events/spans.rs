@@ -1,6 +1,6 @@
 //! Look-up of the iterations that contain a moment or overlap a span of time.
 
-/// A span of time, in ticks.
+/// A span of time, in ticks or in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
     pub start: u64,
@@ -8,7 +8,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Returns the length of the part of this span that lies in `other`, in ticks.
+    /// Returns the length of the part of this span that lies in `other`, in the unit of the spans.
     pub const fn overlap(&self, other: &Self) -> u64 {
         let start = if self.start > other.start {
             self.start

@@ -97,7 +97,7 @@ pub struct Tallied {
     pub inside: Vec<InIteration>,
     pub totals: Totals,
     pub watched: Watched,
-    /// Times are in ticks.
+    /// Times between waits and the next launch, in ticks.
     pub turnaround: Turnaround,
 }
 
@@ -331,7 +331,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Records the effect of a thread that holds the GIL on watched iterations of other threads.
+    /// Records the time for which a thread held the GIL. Watched iterations of other threads get it as an overlap.
     fn hold(&mut self, thread: u32, event: &Event) {
         self.totals.gil_hold.add(event.duration);
         if self.totals.holds.len() < MAX_NAMES || self.totals.holds.contains_key(&thread) {
@@ -360,7 +360,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Returns the results.
+    /// Completes the sums of iterations, and returns the results.
     pub fn finish(mut self) -> Tallied {
         let mut collections = 0_i64;
         for (place, iteration) in self.iterations.iter_mut().enumerate() {
@@ -389,7 +389,7 @@ const fn span(event: &Event) -> Span {
     }
 }
 
-/// Adds to the total of a name.
+/// Adds a time to the total of a name. Without room for a new name, only counts the event in `left_out`.
 fn named<K: Hash + Eq>(totals: &mut HashMap<K, Total>, left_out: &mut u64, key: K, ticks: u64) {
     if totals.len() < MAX_NAMES || totals.contains_key(&key) {
         totals.entry(key).or_default().add(ticks);

@@ -16,13 +16,13 @@ const MAX_THREADS: usize = 256;
 /// Minimum share of launches on one stream by one thread. Above it, other launches are too few to matter.
 const MIN_ONE_STREAM_SHARE: f64 = 0.95;
 
-/// The effect of a row of the table of calls on its stream.
+/// The effect of a call on the stream that it uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Drains {
     #[default]
     Nothing,
     Launch,
-    /// A wait until the stream is empty.
+    /// A wait until the stream has no work left.
     Wait,
     /// A copy that returns when it has completed.
     Copy,
@@ -61,7 +61,7 @@ pub struct Turnaround {
 struct Empty {
     by: Drains,
     since: u64,
-    /// Index of the iteration.
+    /// Index of the iteration in which the call was made.
     place: usize,
     /// Time that the thread has since spent on activities that the wait did not cause, in ticks.
     held: u64,

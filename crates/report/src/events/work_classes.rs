@@ -27,7 +27,7 @@ pub struct WorkClasses {
     classes: Vec<WorkClass>,
 }
 
-/// Sums of a class.
+/// Sums over the iterations of a class. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct WorkClass {
     /// Number of iterations with recorded kernels, and the GPU's busy time in them.

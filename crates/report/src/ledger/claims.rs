@@ -132,7 +132,7 @@ impl Claims {
         ns as f64 / (self.gpu + self.waited.ns).max(1) as f64
     }
 
-    /// Returns a time as a share of all time, as a part of 1.
+    /// Returns a time as a share of `gpu`, the time of iterations without waits for work, as a part of 1.
     pub fn share_of(&self, ns: u64) -> f64 {
         ns as f64 / self.gpu.max(1) as f64
     }

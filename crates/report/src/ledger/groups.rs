@@ -215,7 +215,8 @@ impl Groups {
         groups.iter().map(|group| Some(known[(*group)?])).collect()
     }
 
-    /// Returns the groups that the host's ledger is based on.
+    /// Returns the groups that the host's ledger is based on: those without recorded kernels, or all groups if kernels
+    /// were recorded in all iterations.
     pub fn hosts(&self, window: Option<usize>) -> Vec<usize> {
         let stretched = self.is_stretched(window);
         self.chosen(window, |group| stretched || !group.taken)
@@ -633,7 +634,7 @@ mod tests {
         let all = off(0, 9999);
         assert_eq!(all.len(), 3);
         assert_eq!(all.iter().map(|(_, times)| times.all).sum::<u64>(), 1000);
-        // Code that was seen running did not sleep.
+        // The samples show that the thread ran in `after`, so all of the sleep is in the other code.
         let ran = |spent| u64::from(spent == after) * 50;
         let by_samples = off_processor(rows(), [0, 400], named, Some(&ran));
         let asleep = (HostCause::Blocked(Code::Edge(wait, wait)), times(400, 200));
@@ -642,7 +643,7 @@ mod tests {
 
     #[test]
     fn what_a_thread_ran_is_divided_by_samples() {
-        // Of 1000, 400 were running: 300 in the first row and 100 in the second.
+        // The thread ran for 400 of 1000 ns: 300 ns in the first row and 100 ns in the second.
         let rows = [(500, 30), (400, 10), (100, 0)];
         assert_eq!(asleep_by_samples(&rows, 600), [200, 300, 100]);
         // In the first row more samples ran than its time allows for, so all of the sleep is in the second row.

@@ -60,7 +60,7 @@ struct GroupTimes {
     frames: HashMap<(HostCause, u32, bool), u64>,
 }
 
-/// A thread with iterations.
+/// The state of a thread that has iterations.
 #[derive(Debug, Default)]
 struct Thread {
     iterations: Vec<GroupedIteration>,
@@ -309,7 +309,7 @@ impl Sums {
         }
     }
 
-    /// Returns the samples of some groups.
+    /// Returns the samples in the iterations of some groups.
     pub fn seen(&self, groups: &[usize]) -> SampleSums {
         let mut all = SampleSums::default();
         let groups = groups.iter().filter_map(|group| self.groups.get(*group));
@@ -385,7 +385,7 @@ impl Thread {
         }
     }
 
-    /// Returns the samples in a span.
+    /// Returns the thread's samples in a span.
     fn within(&self, span: Span) -> &[Sample] {
         let first = self
             .samples

@@ -17,7 +17,7 @@ pub const ASLEEP: &str = cause::BLOCKED;
 pub const PYTHON: &str = "Python: ";
 pub const NATIVE: &str = "native: ";
 
-/// The name of waiting for requests.
+/// The name of the cause that stands for waits for requests.
 pub const REQUESTS_CAUSE: &str = "waiting for requests";
 
 /// An activity that is recorded by events.
@@ -28,7 +28,7 @@ pub enum Key {
     Gc,
     Gil,
     Function(StringId),
-    /// Waiting for requests.
+    /// The thread waits for requests.
     Requests,
 }
 
@@ -250,7 +250,7 @@ impl Named<'_> {
         matches!(self.cause(spent).0, Code | Function | Other | Unknown)
     }
 
-    /// Returns the kind of a sleep in a sample.
+    /// Returns the kind of a sleep, given by its index in [`Frames::sleeps`].
     fn sleep_kind(&self, sleep: u32) -> Option<SleepKind> {
         Some(self.frames.sleeps.get(sleep as usize)?.kind)
     }

@@ -19,7 +19,7 @@ use crate::numbers::quantiles::Quantiles;
 /// Maximum number of slow iterations to analyze.
 const MAX_SLOWEST: usize = 10;
 
-/// Maximum number of overlaps to keep for a slow iteration.
+/// Maximum number of overlapping activities to keep for a slow iteration.
 const MAX_OVERLAPS: usize = 8;
 
 /// A slow iteration, with the activities that overlapped it.
@@ -156,7 +156,7 @@ pub fn slowest(
 /// A batch is large if it has more than this multiple of the mean batch's tokens.
 pub const LARGE_BATCH_RATIO: u64 = 2;
 
-/// The iterations of a record.
+/// The iterations of a record, in the order of their starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Steps<'a> {
     pub iterations: &'a [RawIteration],

@@ -24,7 +24,7 @@ pub struct Count {
 /// Samples that were taken in the time of some iterations.
 #[derive(Clone, Default, Debug)]
 pub struct SampleSums {
-    /// All samples.
+    /// All samples, by the state of the thread.
     total: HashMap<SampledState, Count>,
     /// Samples by the cause of the time that they were taken in, if this cause is known.
     by: HashMap<(HostCause, SampledState), Count>,

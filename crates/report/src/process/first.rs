@@ -26,7 +26,7 @@ pub struct FirstPass {
     pub found: RawFacts,
     pub iterations: Vec<RawIteration>,
     pub batches: Vec<RawBatch>,
-    /// Edges of windows, and of the windows in which kernels are recorded.
+    /// Edges of windows, and edges of the windows in which kernels are recorded.
     pub edges: Vec<WindowEdge>,
     pub kernel_edges: Vec<WindowEdge>,
     /// Numbers of the first iterations of windows whose iterations the flight recorder had kept.

@@ -63,7 +63,7 @@ pub enum Busy {
 }
 
 impl Busy {
-    /// Returns the upper bound of the share.
+    /// Returns the share, or its upper bound if only bounds are known.
     pub const fn most(self) -> f64 {
         match self {
             Self::ByKernels(share) | Self::Between(_, share) | Self::Sampled(share) => share,

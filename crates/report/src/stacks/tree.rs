@@ -90,7 +90,7 @@ impl TreeBuilder {
         self.nodes.len() - 1
     }
 
-    /// Returns the nodes with the most samples.
+    /// Builds the tree from the nodes with the most samples.
     pub fn finish(self, frames: &Frames) -> Tree {
         let Some(all) = self.nodes.first().map(|all| all.samples) else {
             return Tree::new();

@@ -22,7 +22,7 @@ const LONG: u64 = 100 * MS;
 const WAITS: u64 = 20 * MS;
 const LAUNCHES: u64 = MS;
 
-/// The contents of a sample.
+/// The contents of a sample, without its time and thread.
 #[derive(Clone, Copy)]
 struct SampleContents {
     taken: Taken,

@@ -16,7 +16,7 @@ const MAX_FRAMES: usize = 1 << 22;
 /// Maximum depth of a stack. In a damaged record frames may form a cycle, which this limit ends.
 const MAX_DEPTH: usize = 512;
 
-/// A node of the call tree.
+/// A node of the call tree: a function, as called by its caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
     /// ID of the caller; 0 if there is none.
@@ -89,7 +89,8 @@ impl Frames {
         self.by_id.get(&id).copied()
     }
 
-    /// Returns the functions of a stack, the outermost first.
+    /// Returns the functions of a stack, the outermost first. `innermost` is the ID of its
+    /// innermost frame.
     #[must_use]
     pub fn stack(&self, innermost: u32) -> Vec<u32> {
         let mut stack = Vec::new();

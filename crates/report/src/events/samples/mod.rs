@@ -214,7 +214,7 @@ impl SampleCounts {
         }
     }
 
-    /// Returns true if there are enough samples to distinguish functions.
+    /// Returns true if there are enough samples to compare functions.
     pub fn enough(self) -> bool {
         self.samples.max(self.native) >= ENOUGH
     }
@@ -230,7 +230,7 @@ impl SampleCounts {
 #[derive(Clone, Copy, Debug)]
 pub struct SamplePlace {
     pub window: usize,
-    /// True if the figures of its window include it, and true if the figures of all windows do.
+    /// `in_window` is true if the figures of the sample's window include it, `in_all` if the figures of all windows do.
     pub in_window: bool,
     pub in_all: bool,
 }

@@ -42,7 +42,7 @@ impl Modules {
         }
     }
 
-    /// Returns the native function at a place in a module.
+    /// Returns the native function at an offset in a module, from `MODULE+0xOFFSET`.
     pub fn function(&mut self, text: &str) -> Function {
         let found = text.rsplit_once("+0x").and_then(|(module, offset)| {
             let offset = u64::from_str_radix(offset, 16).ok()?;
@@ -125,7 +125,7 @@ fn origin(module: &str) -> Origin {
     row.map_or(Origin::Program, |(origin, _)| *origin)
 }
 
-/// Returns true if a function belongs to a language's own library, parts of which are compiled into programs.
+/// Returns true if a function belongs to the library of a language. Parts of such libraries are compiled into programs.
 fn is_of_language(name: &str) -> bool {
     const PREFIXES: [&str; 7] = [
         "absl::",

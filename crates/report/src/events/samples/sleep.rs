@@ -15,7 +15,7 @@ pub enum SleepKind {
     File,
     /// The thread waits for the GPU, in its driver.
     Gpu,
-    /// Another wait, or one that may be ended by an event or by its time limit.
+    /// Another wait, or a wait that ends by an event or by its time limit.
     Other,
 }
 
@@ -26,6 +26,6 @@ pub struct Sleep {
     /// The kind in words, with the sleeping function and the function that it called. The ledger shows this text as a
     /// cause.
     pub cause: String,
-    /// The program's innermost function that sleeps; `None` if it is not known.
+    /// The innermost function of the program that is asleep; `None` if it is not known.
     pub location: Option<Location>,
 }

@@ -13,7 +13,7 @@ use super::sleep::{Sleep, SleepKind};
 pub struct Asleep {
     pub call: Option<SystemCall>,
     pub has_timeout: bool,
-    /// IDs of the innermost frames of its native stack and of its Python stack; 0 if there is none.
+    /// IDs of the innermost frames of the thread's native stack and of its Python stack; 0 for a stack that is missing.
     pub native: u32,
     pub python: u32,
 }
@@ -112,7 +112,7 @@ impl<'a> Stacks<'a> {
         }
     }
 
-    /// Returns the label of the sleeping function of the program.
+    /// Returns the label of the program's function that sleeps.
     fn place(&self) -> String {
         match (self.native, self.python()) {
             (Some(native), Some(python)) => format!("{}, called by {}", native.label, python.label),

@@ -97,7 +97,7 @@ impl Fit {
         self.lines.first().map_or(0.0, |line| line.drift * 1e6)
     }
 
-    /// Returns the smallest offset of all lines, in nanoseconds.
+    /// Returns the smallest absolute offset among the lines, in nanoseconds.
     pub fn least(&self) -> u64 {
         let offsets = self.lines.iter().map(|line| line.offset.abs() as u64);
         offsets.min().unwrap_or(0)

@@ -80,7 +80,7 @@ impl<'a> KnownIterations<'a> {
         Some(all[at].1)
     }
 
-    /// Returns true if one of a process's windows begins after iteration `after` and not after iteration `to`.
+    /// Returns true if a window of the process begins after iteration `after`, but not after iteration `to`.
     pub fn opens(&self, place: usize, after: u32, to: u32) -> bool {
         let first = &self.first[place];
         let next = first.partition_point(|first| *first <= after);

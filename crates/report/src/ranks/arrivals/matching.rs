@@ -125,7 +125,7 @@ impl Group<'_> {
         self.events.chunks_exact(self.lanes.len().max(1))
     }
 
-    /// Returns at most about `most` events, evenly spaced.
+    /// Returns about `most` of the events, evenly spaced, or all if there are fewer.
     pub fn some(&self, most: usize) -> impl Iterator<Item = &[u32]> {
         let each = self.events().len().div_ceil(most.max(1)).max(1);
         self.events().step_by(each)

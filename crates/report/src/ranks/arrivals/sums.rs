@@ -29,7 +29,7 @@ pub struct Sum {
     pub unsure: u64,
 }
 
-/// Sums of a rank. Times are in nanoseconds.
+/// Sums of a rank's collectives. Times are in nanoseconds.
 #[derive(Clone, Default, Debug)]
 pub struct RankSum {
     pub sum: Sum,

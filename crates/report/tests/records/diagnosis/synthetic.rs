@@ -18,7 +18,7 @@ const LENGTH: u64 = 10 * MS;
 const MAIN: u32 = 7;
 const OTHER: u32 = 8;
 
-/// Rows of the table of calls.
+/// Rows of the loop's table of calls.
 pub const LAUNCH: u8 = 0;
 pub const WAIT: u8 = 1;
 pub const COPY: u8 = 2;
@@ -210,7 +210,7 @@ impl SyntheticLoop {
         let prompt = prompt.iter().filter(|_| (self.prompts)(n));
         let mut functions = self.functions.iter().peekable();
         for (place, (row, from, to)) in self.calls.iter().chain(prompt).enumerate() {
-            // Events are written in the order of their ends.
+            // In a record, events are in the order of their ends.
             while let Some((name, from, to)) = functions.next_if(|(_, _, end)| end <= to) {
                 let name = writer.string(name);
                 writer.put(MAIN, start + from, to - from, What::Function { name });
