@@ -130,7 +130,8 @@ impl Finder {
 
     /// Finds the iterations. `kernel_name` returns the name of a kernel by the number in [`Work::Kernel`].
     ///
-    /// # Errors The rule that the user typed finds nothing.
+    /// # Errors
+    /// The rule that the user typed finds nothing.
     pub fn finish(
         mut self,
         trace: &Trace,

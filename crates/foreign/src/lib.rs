@@ -193,7 +193,8 @@ pub fn rank_of_file(path: &Path) -> Option<u64> {
 
 /// Checks that a rule can be used with traces.
 ///
-/// # Errors The rule names native functions, whose calls traces do not contain.
+/// # Errors
+/// The rule names native functions, whose calls traces do not contain.
 pub fn check(step: &Step) -> Result<(), &'static str> {
     match step {
         Step::Symbol { .. } => Err(

@@ -31,7 +31,8 @@ pub struct Timeline {
 impl Timeline {
     /// Reads the events of a process from its record. At most `room` events are kept.
     ///
-    /// # Errors Returns an error if the record cannot be read.
+    /// # Errors
+    /// Returns an error if the record cannot be read.
     pub fn read(process: &Process, recording: &impl Recording, room: u64) -> io::Result<Self> {
         let mut buckets = Buckets::new(process);
         let interpreter = Interpreter::read(process, recording, |known, thread, event| {

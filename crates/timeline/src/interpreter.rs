@@ -27,7 +27,8 @@ impl Interpreter {
     /// Reads the record of a process. `each` gets every event, with an interpreter that has only the tables read so
     /// far: it lacks later texts, and all launches.
     ///
-    /// # Errors Returns an error if the record cannot be read.
+    /// # Errors
+    /// Returns an error if the record cannot be read.
     pub fn read(
         process: &Process,
         recording: &impl Recording,
@@ -70,7 +71,8 @@ impl Interpreter {
     /// except for kernels. If layers were followed, a kernel comes with the next event of its thread, because that
     /// event may have the kernel's scope.
     ///
-    /// # Errors Returns an error if the record cannot be read.
+    /// # Errors
+    /// Returns an error if the record cannot be read.
     pub fn items(
         &self,
         process: &Process,

@@ -3,8 +3,8 @@
 /// Maximum number of threads to distinguish.
 const MAX_THREADS: usize = 256;
 
-/// Minimum share of all launches that a thread must make to count as the launcher for the other threads, as a part of
-/// 1.
+/// Minimum share of all launches, as a part of 1, that a thread must make to count as the launcher for the other
+/// threads.
 const MIN_LAUNCH_SHARE: f64 = 0.9;
 
 /// Number of launches by each thread.

@@ -2,7 +2,7 @@
 
 use super::location::Location;
 
-/// A function.
+/// A function that occurs in sampled stacks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Function {
     /// The name as recorded, which may be unprintable. For a native function it is the symbol, if

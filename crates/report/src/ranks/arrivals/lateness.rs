@@ -11,7 +11,7 @@ use crate::ledger::difference::{Difference, cause};
 use crate::numbers::units::Rate;
 use crate::ranks::Rank;
 
-/// Number of the causes on the host for which each iteration has a time.
+/// Number of causes on the host whose time is known for each iteration.
 const HOST_CAUSES: usize = 5;
 const HOST_CAUSE_NAMES: [&str; HOST_CAUSES] = [
     cause::GC,
