@@ -80,7 +80,7 @@ pub struct Process {
     pub python: Python,
     #[serde(flatten)]
     pub kernels: Kernels,
-    /// The scopes that kernels were launched in; `None` if scopes were not followed.
+    /// `None` if scopes were not followed.
     #[serde(flatten, serialize_with = "layers::write_any")]
     #[schemars(with = "Layers")]
     pub layers: Option<Layers>,
