@@ -236,7 +236,8 @@ function lanes(track: Track): Lane[] {
     const lane_of = new Uint8Array(start.length);
     for (let i = 0; i < start.length; i++) {
         let lane = 0;
-        // Waits for the GIL and holds of it alternate, so they stay in one lane, even if inexact ends overlap.
+        // Waits for the GIL and holds of the GIL follow each other. They stay in one lane even if their recorded ends
+        // overlap.
         if (track.place !== Place.Gil) while (lane < LANES - 1 && ends[lane] > start[i]) lane++;
         lane_of[i] = lane;
         ends[lane] = Math.max(ends[lane] ?? -Infinity, start[i] + dur[i]);

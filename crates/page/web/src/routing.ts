@@ -11,7 +11,8 @@ const REPLACED = "output is intentionally wrong";
 const LEFT = 34;
 const TOP = 5;
 const BOTTOM = 20;
-/** The multiple of the mean at which the colour of a high load is full. Its inverse is that of a low load. */
+/** The multiple of the mean load from which a cell has the darkest colour for high loads. From its inverse on, a cell has the
+ * darkest colour for low loads. */
 const FAR = 4;
 
 /** A warning with the record's line on intentionally wrong output; `null` if there is none. */

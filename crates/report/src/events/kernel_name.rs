@@ -17,8 +17,8 @@ pub fn full(name: &str) -> String {
 /// kernels differ only in these.
 pub fn short(name: &str) -> String {
     let mut depth = 0_usize;
-    // A name without parameters is not a function's name, so its spaces are part of the name. `whole` is the start for
-    // that case.
+    // A name without parameters is not a function's name, so its spaces are part of the name. `whole` is where such a
+    // name begins; `start` is where the last word begins.
     let (mut start, mut end, mut whole) = (0, name.len(), 0);
     for (at, byte) in name.bytes().enumerate() {
         match byte {

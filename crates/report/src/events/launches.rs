@@ -334,8 +334,8 @@ fn idle_moments(calls: &[LaunchCall], works: &[Work], busy: &[(u64, u64)]) -> Ve
 }
 
 /// Returns the pairs without those that may be mixed up because calls of several threads overlapped. A pair in such an
-/// overlap is kept if its kernel ran on the stream on which its thread's kernels usually run, and no other thread used
-/// that stream.
+/// overlap is kept only if its kernel ran on the stream where kernels of that thread and stream handle usually run, and
+/// no kernel of another thread in the overlap ran there.
 fn unmistaken<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
     let mut streams: HashMap<(u32, u64), HashMap<(u8, u16), u32>> = HashMap::new();
     for (call, work) in pairs {

@@ -55,8 +55,8 @@ struct GroupTimes {
     times: HashMap<HostCause, Times>,
     total: Times,
     seen: SampleSums,
-    /// Numbers of samples in which the thread was running, by cause, by innermost frame, and by true if the stack is
-    /// native.
+    /// Numbers of samples in which the thread was running, by cause, by ID of the innermost frame, and by kind of stack
+    /// (true for native stacks).
     frames: HashMap<(HostCause, u32, bool), u64>,
 }
 

@@ -7,7 +7,7 @@ use super::location::Location;
 pub enum SleepKind {
     /// The thread waits for a lock that another thread holds.
     Lock,
-    /// The thread waits for an event, such as new work, without a time limit. This is no fault by itself.
+    /// The thread waits for an event, such as new work, without a time limit. Such a wait is not a fault by itself.
     Work,
     /// The thread sleeps for a given time.
     Sleep,

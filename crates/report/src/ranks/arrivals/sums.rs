@@ -241,7 +241,8 @@ impl CollectiveEvents<'_> {
         let others = || begins.clone().filter(|one| one.0 != lane).map(|one| one.1);
         let second = others().max().unwrap_or(last);
         let middle = median(&mut others().collect::<Vec<_>>());
-        // Count only waits that no other work overlaps: an overlapped wait costs nothing.
+        // The time of each wait during which the rank's GPU did no other work. A wait costs nothing while other work
+        // overlaps it.
         let mut exposed = Vec::with_capacity(event.len());
         let mut lost = 0;
         let row = step * cells.ranks;

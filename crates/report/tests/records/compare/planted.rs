@@ -391,7 +391,7 @@ fn is_named(comparison: &Comparison, plant: Plant) -> bool {
         is_one_sided || bound(0) > Some(0.0) || bound(1).is_some_and(|high| high < 0.0)
     };
     let first = match list {
-        // The times in this list change together, so only the named row is checked.
+        // A change affects several times in this list, so only the row with the cause's name is checked.
         "measures" => rows
             .iter()
             .find(|row| row["name"] == name)

@@ -38,8 +38,8 @@ fn launches_that_take_the_time() {
         ..SyntheticLoop::default()
     };
     says(full.clone(), "launch-bound", Verdict::Unknown);
-    // At the end of the iteration the GPU has nothing left to do, so the queue was not full. The
-    // launches themselves are slow.
+    // If the GPU has nothing left to do at the end of the iteration, the queue was not full. The
+    // launches themselves are slow, for example because the machine is busy.
     let mut busy = full;
     busy.calls.push((WAIT, 9800 * US, 9801 * US));
     finds(busy, &["launch-bound"]);
