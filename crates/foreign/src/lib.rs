@@ -151,7 +151,7 @@ pub struct Found {
     pub left_out: u64,
 }
 
-/// The error that the rule which the user typed finds nothing.
+/// The error that is returned if the rule that the user typed finds nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotFound {
     /// The rule that the user typed.

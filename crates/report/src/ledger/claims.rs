@@ -70,7 +70,7 @@ impl Claims {
         Claimed::sum(claims.iter().filter_map(|claim| self.idle.get(claim)))
     }
 
-    /// Returns the host's time of a claim, with the greatest row first.
+    /// Returns the host's time that belongs to a claim, with the greatest row first.
     pub fn ran_in(&self, claim: Claim) -> Claimed {
         Claimed::sum(self.ran.get(&claim).into_iter())
     }

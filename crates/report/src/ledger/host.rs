@@ -64,7 +64,7 @@ struct GroupTimes {
 #[derive(Debug, Default)]
 struct Thread {
     iterations: Vec<GroupedIteration>,
-    /// Total time of the iterations before each iteration, and total time of all iterations.
+    /// For each iteration, the total time of the earlier ones; and the total time of all iterations.
     before: Vec<u64>,
     all: u64,
     /// Pieces of time that have a cause, in order.
