@@ -1,4 +1,5 @@
-//! Iterations by the learner: a trace's calls, in their order, as the preloaded library would see them.
+//! Finds iterations with the learner, which gets a trace's calls in the same order in which it would see them in the
+//! preloaded library.
 
 use std::collections::HashMap;
 
@@ -8,24 +9,24 @@ use tllmprof_record::CopyKind;
 use crate::calls::{Meaning, kernel_of};
 use crate::{Call, Iteration, Moment, Work};
 
-/// Calls that are kept, and pieces of work; more are counted.
+/// Maximum numbers of calls (and of pieces of work) to keep, and of names. Further calls are only counted.
 const MAX_CALLS: usize = 1 << 24;
 const MAX_NAMES: usize = u16::MAX as usize;
 
-/// Kinds of copies as numbers of work, above those of kernels.
+/// Lowest number that stands for a copy. Kernels have lower numbers.
 const COPIES: u32 = UNKNOWN - 0x100;
-/// The number of work that is not known.
+/// The number that stands for unknown work.
 const UNKNOWN: u32 = u32::MAX;
 
-/// A call that the learner has use for.
+/// A call that the learner uses.
 #[derive(Clone, Copy, Debug)]
 struct HeldCall {
     moment: Moment,
-    /// The correlation of its work, and once all work is there the number of the work.
+    /// The correlation number of the call's work. Once all work is read, the number that stands for the work instead.
     work: u32,
-    /// Place in the list of threads.
+    /// Index in the list of threads.
     thread: u16,
-    /// Place in the list of meanings.
+    /// Index in the list of meanings.
     meaning: u16,
 }
 
@@ -33,7 +34,7 @@ struct HeldCall {
 #[derive(Debug, Default)]
 pub struct Calls {
     held: Vec<HeldCall>,
-    /// Correlations, and numbers of work.
+    /// Work of the GPU: correlation number, and number that stands for the work.
     works: Vec<(u32, u32)>,
     threads: Vec<u64>,
     meanings: Vec<Meaning>,
@@ -42,16 +43,17 @@ pub struct Calls {
     pub left_out: u64,
 }
 
-/// The result of the learner.
+/// The iterations that the learner found.
 #[derive(Debug)]
 pub struct Learned {
     pub iterations: Vec<Iteration>,
-    /// The description of an iteration, in words.
+    /// The description of an iteration's beginning, in words.
     pub words: String,
 }
 
 impl Calls {
-    /// Returns the meaning of a function, or `None` if nothing counts it.
+    /// Returns the meaning of a function and its index, or `None` if the function neither counts nor concerns the
+    /// learner.
     pub fn meaning(&mut self, name: &str) -> Option<(u16, Meaning)> {
         let place = match self.by_name.get(name) {
             Some(place) => *place,
@@ -69,7 +71,7 @@ impl Calls {
         Some((place, self.meanings[usize::from(place)]))
     }
 
-    /// Takes a call with its meaning.
+    /// Adds a call with its meaning.
     pub fn add(&mut self, call: &Call<'_>, (place, meaning): (u16, Meaning)) {
         if self.held.len() >= MAX_CALLS {
             self.left_out += 1;
@@ -88,16 +90,17 @@ impl Calls {
         });
     }
 
-    /// Takes work that a call launched.
+    /// Adds work that a call launched.
     pub fn add_work(&mut self, correlation: u32, work: Work) {
-        // All that one graph launched has the same number.
+        // All work that a graph launched has the same correlation number, so keep only the first piece.
         let is_known = self.works.last().is_some_and(|last| last.0 == correlation);
         if self.works.len() < MAX_CALLS && !is_known {
             self.works.push((correlation, number_of(work)));
         }
     }
 
-    /// Learns what an iteration is, and finds the iterations; `None`: nothing recurs that can be relied on.
+    /// Learns what an iteration is, and finds the iterations. Returns `None` if no call recurs in a pattern that can be
+    /// relied on.
     pub fn learn(mut self, inner: bool, kernel_name: &dyn Fn(u32) -> String) -> Option<Learned> {
         self.find_work();
         self.held.sort_by_key(|held| held.moment);
@@ -108,7 +111,8 @@ impl Calls {
         if !learner.understands() {
             return None;
         }
-        // What it knows now finds the iterations in which it was still learning.
+        // The learner has now seen the whole trace. A second replay also finds the early iterations, during which it
+        // was still learning.
         learner.rely();
         let first = self.held.first()?.moment;
         let again = self.held.last()?.moment.abs_diff(first).saturating_add(1);
@@ -118,7 +122,7 @@ impl Calls {
         });
         let rule = learner.rule()?;
         let mut words = String::new();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = rule.describe(&mut words, |out, handle| match kernel_of(handle) {
             Some(number) => out.write_str(&kernel_name(number)),
             None => out.write_str("?"),
@@ -140,7 +144,8 @@ impl Calls {
         (!iterations.is_empty()).then_some(Learned { iterations, words })
     }
 
-    /// Shows the learner all calls, `later` nanoseconds after the trace's first, and gives the boundaries to `each`.
+    /// Passes all calls to the learner, with `later` nanoseconds added to their times, and the boundaries of iterations
+    /// to `each`.
     fn replay(
         &self,
         trails: &Trails,
@@ -162,11 +167,11 @@ impl Calls {
         }
     }
 
-    /// Finds the work of each call.
+    /// Replaces the correlation number in each call by the number that stands for its work.
     fn find_work(&mut self) {
         let mut works = std::mem::take(&mut self.works);
         works.sort_by_key(|(correlation, _)| *correlation);
-        // The next call mostly launched the next work.
+        // The next call usually launched the next piece of work, so try that piece before searching.
         let mut next = 0;
         for held in &mut self.held {
             let correlation = held.work;
@@ -182,7 +187,7 @@ impl Calls {
     }
 }
 
-/// Work as a number.
+/// Returns the number that stands for work.
 const fn number_of(work: Work) -> u32 {
     match work {
         Work::Kernel(number) if number < COPIES => number,
@@ -191,7 +196,7 @@ const fn number_of(work: Work) -> u32 {
     }
 }
 
-/// The work that a number stands for.
+/// Returns the work that a number stands for; `None` if it is not known.
 fn work_of(number: u32) -> Option<Work> {
     match number.checked_sub(COPIES) {
         None => Some(Work::Kernel(number)),

@@ -2,7 +2,7 @@
 
 use tllmprof_record::Batch;
 
-/// A family of ranges, one of which is a step.
+/// A family of ranges. A range of a family is one step of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Family {
     /// The ranges of the PyTorch profiler's schedule: `ProfilerStep#12`.
@@ -14,10 +14,10 @@ pub enum Family {
 }
 
 impl Family {
-    /// All of them; of two that have as many ranges, the first counts.
+    /// All families. If two have equally many ranges in a trace, the earlier one in this list is used.
     pub const ALL: [Self; 3] = [Self::Profiler, Self::Execute, Self::Sglang];
 
-    /// The family of a range.
+    /// Returns the family of a range, or `None` if it belongs to none.
     pub fn from_name(name: &str) -> Option<Self> {
         let numbered = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
         if name.strip_prefix("ProfilerStep#").is_some_and(numbered) {
@@ -31,7 +31,7 @@ impl Family {
         (name.starts_with("step[") && name.ends_with(']')).then_some(Self::Sglang)
     }
 
-    /// The rule that counts these ranges.
+    /// Returns the rule (`--step`) that counts these ranges.
     pub const fn rule(self) -> &'static str {
         match self {
             Self::Profiler => "nvtx:^ProfilerStep#",
@@ -40,7 +40,7 @@ impl Family {
         }
     }
 
-    /// Returns their description, in words.
+    /// Returns a description of these ranges, in words.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Profiler => "the PyTorch profiler's ranges ProfilerStep#N",
@@ -56,13 +56,13 @@ pub fn is_step_range(name: &str) -> bool {
     Family::from_name(name).is_some()
 }
 
-/// The number of a step that is in the range's name.
+/// Returns the number of the step, if the range's name contains it.
 pub fn number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("ProfilerStep#")?;
     digits.parse().ok()
 }
 
-/// Returns the batch of a step, if the range's name has its facts.
+/// Returns the batch of a step, if the range's name describes it.
 pub fn batch(name: &str) -> Option<Batch> {
     match Family::from_name(name)? {
         Family::Profiler => None,
@@ -71,8 +71,9 @@ pub fn batch(name: &str) -> Option<Batch> {
     }
 }
 
-/// `context_1(7)_generation_4(4)`, maybe behind a number and `_`. The numbers are requests, those in parentheses tokens,
-/// or tokens behind `sq`: `context_0(sq0sk0…)`.
+/// Returns the batch from a name such as `context_1(7)_generation_4(4)`, which may begin with a number and `_`. The
+/// numbers are requests, and those in parentheses are tokens. In the other form, `context_0(sq0sk0…)`, the number of
+/// tokens follows `sq`.
 fn execute(name: &str) -> Option<Batch> {
     let start = name.find("context_")?;
     let (context, generation) = name.get(start..)?.split_once(")_generation_")?;
@@ -85,7 +86,7 @@ fn execute(name: &str) -> Option<Batch> {
     )
 }
 
-/// `4(16`, or `4(sq16sk900…`.
+/// Returns requests and tokens from a text such as `4(16` or `4(sq16sk900…`.
 fn pair(text: &str) -> Option<(i64, i64)> {
     let (requests, tokens) = text.split_once('(')?;
     let tokens = tokens.strip_prefix("sq").unwrap_or(tokens);
@@ -94,7 +95,8 @@ fn pair(text: &str) -> Option<(i64, i64)> {
     Some((requests.parse().ok()?, tokens.parse().ok()?))
 }
 
-/// `DECODE bs=32`, or `EXTEND bs=4 toks=900`. A decode without tokens has one for each request.
+/// Returns the batch from a text such as `DECODE bs=32` or `EXTEND bs=4 toks=900`. If a decode step has no number of
+/// tokens, each request has one token.
 fn sglang(text: &str) -> Option<Batch> {
     let mut words = text.split_ascii_whitespace();
     let mode = words.next()?;
@@ -112,7 +114,7 @@ fn sglang(text: &str) -> Option<Batch> {
         "DECODE" => Batch::new(requests, tokens.unwrap_or(requests), 0),
         "EXTEND" => Batch::new(requests, tokens?, tokens?),
         "IDLE" => Batch::new(0, 0, 0),
-        // How many of a mixed step's tokens are of prompts is not in its name.
+        // The name of a mixed step does not say how many of its tokens belong to prompts.
         _ => None,
     }
 }

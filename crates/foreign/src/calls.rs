@@ -1,4 +1,4 @@
-//! The meaning of a trace's calls to the learner, and to a rule that names a call.
+//! The meaning of a trace's calls: for the learner, and for a rule that names a call.
 
 use tllmprof_calls::{Call as Known, Direction, Kind, Wait, cuda_name, kind_of};
 use tllmprof_learn::Call as Learned;
@@ -6,32 +6,32 @@ use tllmprof_record::CopyKind;
 
 use crate::{Moment, Work};
 
-/// Number of a kernel that the learner sees: real handles are pointers, and never small.
+/// Lowest number that stands for a kernel in place of its handle. Real handles are pointers, which are never small.
 const KERNELS: u64 = 1 << 32;
-/// A launch whose kernel is not in the trace.
+/// The number for a launch whose kernel is not in the trace.
 const UNKNOWN: u64 = KERNELS + u32::MAX as u64;
 
-/// A function's name without the version of its interface: `cudaLaunchKernel` for `cudaLaunchKernel_v7000`.
+/// Returns a function's name without the version of its interface: `cudaLaunchKernel` for `cudaLaunchKernel_v7000`.
 pub fn plain_name(name: &str) -> &str {
     let Some((stem, version)) = name.rsplit_once("_v") else {
         return name;
     };
-    // The driver's own suffixes have one digit.
+    // Version suffixes of the driver's own functions, such as `_v2`, have one digit and are part of the name.
     let is_version = version.len() >= 4 && version.bytes().all(|byte| byte.is_ascii_digit());
     if is_version { stem } else { name }
 }
 
-/// The meaning of a function.
+/// The meaning of a call of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Meaning {
     pub kind: Kind,
     pub call: Option<Known>,
-    /// The function's name says which way it copies; else only its GPU work does.
+    /// True if the function's name contains the direction of its copy. If false, only the GPU work shows the direction.
     pub names_direction: bool,
 }
 
 impl Meaning {
-    /// Returns the meaning of a function that counts or that the learner uses.
+    /// Returns the meaning of a function, or `None` if the function neither counts nor concerns the learner.
     pub fn from_name(name: &str) -> Option<Self> {
         let name = plain_name(name);
         let kind = kind_of(name).filter(|kind| kind.counts() || kind.captures())?;
@@ -42,12 +42,12 @@ impl Meaning {
         })
     }
 
-    /// Returns the moment of a boundary at such a call: a wait ends an iteration when it returns.
+    /// Returns the moment at which an iteration ends if such a call is its boundary. For a wait this is its return.
     pub const fn moment(&self, start: Moment, end: Moment) -> Moment {
         if self.kind.waits() { end } else { start }
     }
 
-    /// Returns the event for the learner. `work` is the work that the call launched, if it is known.
+    /// Returns the call in the form that the learner takes. `work` is the work that the call launched, if it is known.
     pub fn learned(&self, work: Option<Work>) -> Option<Learned> {
         match self.kind {
             Kind::GraphLaunch => Some(Learned::GraphLaunch),
@@ -70,7 +70,7 @@ impl Meaning {
         }
     }
 
-    /// Returns the direction of the copy, between the host and a device.
+    /// Returns the direction of a copy between the host and a device; `None` if it is not known or the copy has none.
     fn direction(&self, work: Option<Work>) -> Option<Direction> {
         match (work, self.kind) {
             (Some(Work::Copy(CopyKind::DeviceToHost)), _) => Some(Direction::ToHost),
@@ -83,7 +83,7 @@ impl Meaning {
     }
 }
 
-/// The number of a kernel's name by the handle that the learner has of it.
+/// Returns the number of a kernel's name from the number that the learner has as its handle.
 pub const fn kernel_of(handle: u64) -> Option<u32> {
     match handle.checked_sub(KERNELS) {
         Some(number) if handle != UNKNOWN && number <= u32::MAX as u64 => Some(number as u32),

@@ -1,4 +1,4 @@
-//! Takes what a trace holds, and finds its iterations.
+//! Collects the data of a trace, and finds its iterations.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -14,13 +14,14 @@ use crate::{
     range_name,
 };
 
-/// Calls that a rule counts; more are left out.
+/// Maximum number of calls that a rule counts. Further calls are left out.
 const MAX_COUNTED: usize = 1 << 20;
-/// Names of ranges that are counted for the message that none matches, and that it shows.
+/// Maximum number of names of ranges to count, and number of names to show, in the message that says that no range
+/// matches the rule.
 const MAX_NAMES: usize = 1 << 12;
 const SHOWN: usize = 3;
 
-/// The rule of a trace in which no iterations were found.
+/// The rule that is reported if no iterations were found.
 const WHOLE: &str = "whole trace";
 
 /// Finds the iterations of one process of a trace.
@@ -29,17 +30,17 @@ pub struct Finder {
     asked: Option<Step>,
     candidates: Candidates,
     calls: Calls,
-    /// Calls that the rule names: start, end, thread.
+    /// Calls that the rule names: start, end and thread of each.
     counted: Vec<(Moment, Moment, u64)>,
-    /// Names of ranges, without what distinguishes one call of an operator from the next.
+    /// Number of ranges by name. The names are without the details by which calls of one operator differ.
     names: HashMap<String, u64>,
-    /// Launches by thread.
+    /// Number of launches by thread.
     launches: HashMap<u64, u64>,
     left_out: u64,
 }
 
 impl Finder {
-    /// Returns a finder without a trace. `asked` is the rule that the user typed.
+    /// Creates a finder without data. `asked` is the rule that the user typed, if there is one.
     #[must_use]
     pub fn new(asked: Option<Step>) -> Self {
         Self {
@@ -48,7 +49,8 @@ impl Finder {
         }
     }
 
-    /// Returns true if a range may matter here. Readers need not pass others on, and may keep the answer by name.
+    /// Returns true if a range may be a step. Readers need not pass other ranges to this finder, and may cache the
+    /// answer for a name.
     #[must_use]
     pub fn is_candidate(&self, source: Source, name: &str, domain: Option<&str>) -> bool {
         self.is_asked(source, name, domain) || Family::from_name(name).is_some()
@@ -71,7 +73,7 @@ impl Finder {
         }
     }
 
-    /// Takes a range, in any order.
+    /// Adds a range. Ranges may come in any order.
     pub fn range(&mut self, range: &Range<'_>) {
         let is_asked = self.is_asked(range.source, range.name, range.domain);
         self.candidates.add(range, is_asked);
@@ -80,7 +82,8 @@ impl Finder {
         }
     }
 
-    /// Counts ranges of a name that is no candidate, for the message that says what the trace has instead.
+    /// Counts ranges with a name that is not a candidate. If no range matches the user's rule, the message lists such
+    /// names.
     pub fn other_ranges(&mut self, name: &str, count: u64) {
         let is_by_name = matches!(self.asked, Some(Step::Nvtx { .. } | Step::Python { .. }));
         let name = range_name(name);
@@ -89,7 +92,7 @@ impl Finder {
         }
     }
 
-    /// Returns true if calls and their work are needed, after all ranges were taken.
+    /// Returns true if calls and GPU work are needed to find iterations. All ranges must have been added before.
     #[must_use]
     pub fn needs_calls(&self) -> bool {
         match &self.asked {
@@ -99,7 +102,7 @@ impl Finder {
         }
     }
 
-    /// Takes a call, in any order.
+    /// Adds a call. Calls may come in any order.
     pub fn call(&mut self, call: &Call<'_>) {
         let Some(known) = self.calls.meaning(call.name) else {
             return;
@@ -118,14 +121,14 @@ impl Finder {
         }
     }
 
-    /// Takes work of a GPU, in any order; of a graph's work one piece is enough.
+    /// Adds work of a GPU. Pieces may come in any order, and one piece of a graph's work is enough.
     pub fn work(&mut self, correlation: u32, work: Work) {
         if !matches!(self.asked, Some(Step::Call { .. })) {
             self.calls.add_work(correlation, work);
         }
     }
 
-    /// Finds the iterations. `kernel_name` gives the name of a kernel by the number that [`Work::Kernel`] has.
+    /// Finds the iterations. `kernel_name` returns the name of a kernel by the number in [`Work::Kernel`].
     ///
     /// # Errors
     /// The rule that the user typed finds nothing.
@@ -172,7 +175,7 @@ impl Finder {
         })
     }
 
-    /// Returns the ranges that the trace has instead, in words.
+    /// Returns the most frequent ranges of the trace in words, for the message that no range matches the rule.
     fn names(&self) -> String {
         let mut names: Vec<_> = self.names.iter().collect();
         names.sort_by_key(|(name, count)| (Reverse(**count), *name));
@@ -189,7 +192,7 @@ impl Finder {
     fn by_calls(&mut self, step: &Step, kind: Kind, every: u64) -> Result<Found, NotFound> {
         let counted = &mut self.counted;
         counted.sort_unstable_by_key(|(start, end, _)| (*start, Reverse(*end)));
-        // The driver's function is called by the runtime's.
+        // Keep only outermost calls: a runtime function calls the driver function of the same purpose.
         let mut until: HashMap<u64, Moment> = HashMap::new();
         counted.retain(|(_, end, thread)| {
             let until = until.entry(*thread).or_insert(Moment::MIN);
@@ -246,7 +249,7 @@ impl Finder {
         })
     }
 
-    /// Returns the iterations of the learner, or else the whole trace as one.
+    /// Returns the iterations that the learner finds. If it finds none, the whole trace is one iteration.
     fn learned(
         &mut self,
         inner: bool,
@@ -304,7 +307,7 @@ fn not_found(step: &Step, why: String) -> NotFound {
     }
 }
 
-/// Ranges of other threads that do not count, in words.
+/// Returns a note on the ranges of other threads that overlap the chosen ranges and do not count, in words.
 fn overlapping(chosen: &Chosen) -> Option<String> {
     let Chosen { others, .. } = chosen;
     (*others > 0)

@@ -1,17 +1,17 @@
 //! Decides what an iteration is in a trace that another profiler made: nsys, or the PyTorch profiler.
 //!
-//! A reader of such a trace gives a [`Finder`] what the trace holds, in any order: named ranges, and, if the ranges are not
-//! enough ([`Finder::needs_calls`]), calls and GPU work. [`Finder::finish`] gives the iterations and says how they were
-//! found:
+//! A reader of such a trace passes the trace's data to a [`Finder`], in any order: named ranges, and, if the ranges are
+//! not enough ([`Finder::needs_calls`]), calls and GPU work. [`Finder::finish`] returns the iterations and the way in
+//! which they were found. The first of these ways that applies is used:
 //!
 //! 1. by the rule that the user typed (`--step`);
-//! 2. by known ranges: `ProfilerStep#N`, and the steps of vLLM and SGLang, whose names have batch facts in them;
-//! 3. by the learner that the preloaded library runs, on launches and waits;
-//! 4. else the whole trace is one iteration.
+//! 2. by known ranges: `ProfilerStep#N`, and the steps of vLLM and SGLang, whose names describe the batch;
+//! 3. by the learner that the preloaded library also runs, from launches and waits;
+//! 4. otherwise, the whole trace is one iteration.
 //!
-//! Iterations that tllmprof itself counted come before all of these; a reader that finds them needs no [`Finder`].
+//! If tllmprof itself counted iterations in the trace, a reader uses these and needs no [`Finder`].
 //!
-//! An iteration lasts until the next one begins, as in a record. This crate holds data and reads no format.
+//! An iteration lasts until the next one begins, as in a record. This crate holds data and reads no file format.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -34,56 +34,56 @@ pub use batch::is_step_range;
 pub use finder::Finder;
 pub use rows::{CallRow, CallRows};
 
-/// Nanoseconds on the trace's clock.
+/// A moment: nanoseconds on the trace's clock.
 pub type Moment = i64;
 
-/// The recorder of a range.
+/// The source of a range in a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// The program, through NVTX.
+    /// The program opened the range, through NVTX.
     Nvtx,
-    /// The program, through `torch.profiler.record_function` or the profiler's schedule.
+    /// The program opened the range, through `torch.profiler.record_function` or the profiler's schedule.
     Annotation,
-    /// A profiler that follows Python's calls.
+    /// A profiler that follows Python's calls made the range from a call.
     Python,
 }
 
 /// A named range of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Range<'a> {
-    /// The thread that opened it. Any number that identifies the thread in the trace.
+    /// The thread that opened the range: any number that identifies the thread in the trace.
     pub thread: u64,
-    /// The recorder.
+    /// The source of the range.
     pub source: Source,
-    /// Its name.
+    /// The range's name.
     pub name: &'a str,
-    /// Its NVTX domain; `None`: the default one.
+    /// The range's NVTX domain; `None` for the default domain.
     pub domain: Option<&'a str>,
-    /// The moment of its begin.
+    /// The moment at which the range begins.
     pub start: Moment,
-    /// The moment of its end.
+    /// The moment at which the range ends.
     pub end: Moment,
 }
 
 /// A call of a function of CUDA's runtime or driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Call<'a> {
-    /// The thread that made it.
+    /// The thread that made the call.
     pub thread: u64,
     /// The function's name. A suffix for its version, such as `_v2`, may be missing.
     pub name: &'a str,
-    /// The number that the call shares with the GPU work that it launched; 0: none.
+    /// The number that the call shares with the GPU work that it launched; 0 if it has none.
     pub correlation: u32,
-    /// The moment of its begin.
+    /// The moment at which the call begins.
     pub start: Moment,
-    /// The moment of its return.
+    /// The moment at which the call returns.
     pub end: Moment,
 }
 
 /// GPU work that calls launched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// A kernel, by a number of its name.
+    /// A kernel, given by a number that identifies its name.
     Kernel(u32),
     /// A copy.
     Copy(CopyKind),
@@ -92,70 +92,71 @@ pub enum Work {
 /// A span of time.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Span {
-    /// The moment of its begin.
+    /// The moment at which the span begins.
     pub start: Moment,
-    /// The moment of its end.
+    /// The moment at which the span ends.
     pub end: Moment,
 }
 
-/// Facts about the trace of a process besides its events.
+/// Facts about a process's trace that are not events.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Trace {
-    /// From its first CUDA call or GPU work to the end of the last.
+    /// The span from the first CUDA call or GPU work to the end of the last.
     pub span: Span,
-    /// The thread that the report shows if no thread launches anything.
+    /// The thread that the report shows if no thread launches anything; `None` if it is not known.
     pub main_thread: Option<u64>,
 }
 
 /// An iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Iteration {
-    /// Its number: the one in its name if all names have increasing numbers, else its place.
+    /// The iteration's number. If all names contain a number and the numbers increase, it is the number in the name,
+    /// otherwise the iteration's index.
     pub number: u64,
-    /// The thread that made it.
+    /// The thread that made the iteration.
     pub thread: u64,
-    /// The moment of its begin.
+    /// The moment at which the iteration begins.
     pub start: Moment,
-    /// The begin of the next one; of the last one, its end.
+    /// The moment at which the next iteration begins. For the last iteration, the moment at which it ends.
     pub end: Moment,
-    /// Its batch, if a range's name has the facts.
+    /// The iteration's batch, if the name of a range describes it.
     pub batch: Option<Batch>,
 }
 
-/// The method that found iterations.
+/// The method by which iterations were found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
     /// The rule that the user typed.
     Asked,
-    /// Ranges whose names are known.
+    /// Known ranges: those of [`is_step_range`].
     Known,
-    /// The learner, from launches and waits.
+    /// The learner found them from launches and waits.
     Learned,
-    /// They were not: the whole trace is one.
+    /// None were found: the whole trace is one iteration.
     Whole,
 }
 
 /// The iterations of a process.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Found {
-    /// The method that found them.
+    /// The method that found the iterations.
     pub method: Method,
     /// The rule, as `--step` names it; `whole trace` if there is none.
     pub rule: String,
     /// The reason for the rule, in words for the report; empty if the user typed it.
     pub why: String,
-    /// In the order of their starts; they do not overlap.
+    /// The iterations in the order of their starts. They do not overlap.
     pub iterations: Vec<Iteration>,
-    /// Ranges and calls that there was no room for.
+    /// Number of ranges and calls that were left out because there was no room.
     pub left_out: u64,
 }
 
-/// The rule that the user typed finds nothing.
+/// The error that is returned if the rule that the user typed finds nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotFound {
-    /// The rule.
+    /// The rule that the user typed.
     pub rule: String,
-    /// The reason why it finds nothing.
+    /// The reason why the rule finds nothing.
     pub why: String,
 }
 
@@ -167,7 +168,7 @@ impl fmt::Display for NotFound {
 
 impl std::error::Error for NotFound {}
 
-/// A range's name without what distinguishes one call of a PyTorch operator from the next: `aten::add` for
+/// Returns a range's name without the details by which calls of one PyTorch operator differ: `aten::add` for
 /// `aten::add, seq = 7, op_id = 9`.
 #[must_use]
 pub fn range_name(name: &str) -> &str {
@@ -176,7 +177,7 @@ pub fn range_name(name: &str) -> &str {
     &name[..end.unwrap_or(name.len())]
 }
 
-/// The rank that a file's name says: `rank_3`, `rank-3`, `rank3`.
+/// Returns the rank that the name of a file contains, as `rank_3`, `rank-3` or `rank3`.
 #[must_use]
 pub fn rank_of_file(path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?.to_ascii_lowercase();
@@ -193,7 +194,7 @@ pub fn rank_of_file(path: &Path) -> Option<u64> {
 /// Checks that a rule can be used with traces.
 ///
 /// # Errors
-/// The rule names native functions, which traces do not hold.
+/// The rule names native functions, whose calls traces do not contain.
 pub fn check(step: &Step) -> Result<(), &'static str> {
     match step {
         Step::Symbol { .. } => Err(

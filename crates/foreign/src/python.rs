@@ -1,4 +1,4 @@
-//! Python functions in traces.
+//! Calls of Python functions in traces.
 
 use tllmprof_config::PyFunction;
 
@@ -6,7 +6,7 @@ use crate::Source;
 
 /// Returns true if a range is a call of the function.
 ///
-/// The PyTorch profiler names a call `PATH(LINE): NAME`, without the class; NVTX ranges of Python functions have the
+/// The PyTorch profiler names a call `PATH(LINE): NAME`, without the class. NVTX ranges of Python functions have the
 /// qualified name, with or without the module.
 pub fn is_call_of(function: &PyFunction, source: Source, name: &str) -> bool {
     let PyFunction { module, qualname } = function;
@@ -23,7 +23,7 @@ pub fn is_call_of(function: &PyFunction, source: Source, name: &str) -> bool {
     }
 }
 
-/// The file and the function of `PATH(LINE): NAME`.
+/// Returns the file and the function from `PATH(LINE): NAME`.
 fn named_by_file(name: &str) -> Option<(&str, &str)> {
     let (place, function) = name.split_once("): ")?;
     let (path, line) = place.rsplit_once('(')?;
@@ -32,7 +32,7 @@ fn named_by_file(name: &str) -> Option<(&str, &str)> {
         .then_some((path, function))
 }
 
-/// Returns true if a file is that of a module: its last parts are the module's.
+/// Returns true if a file is the file of a module: the end of its path matches the module's name.
 fn is_module(path: &str, module: &str) -> bool {
     let Some(path) = path.strip_suffix(".py") else {
         return false;

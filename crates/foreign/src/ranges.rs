@@ -1,4 +1,4 @@
-//! Iterations by named ranges.
+//! Finds iterations from named ranges.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -8,10 +8,11 @@ use tllmprof_record::Batch;
 use crate::batch::{self, Family};
 use crate::{Iteration, Moment, Range, Trace};
 
-/// Ranges that are kept; more are counted.
+/// Maximum number of ranges to keep. Further ranges are only counted.
 const MAX_RANGES: usize = 1 << 20;
 
-/// Maximum length of the last iteration, as a multiple of the others, if it lasts to the end of the trace.
+/// Maximum length of the last iteration for it to last to the end of the trace, as a multiple of the median of the
+/// others.
 const LONGEST_LAST: i64 = 2;
 
 /// A range that may be a step.
@@ -27,22 +28,22 @@ pub struct Candidate {
 /// Ranges that may be steps.
 #[derive(Debug, Default)]
 pub struct Candidates {
-    /// The ranges of the rule that the user typed.
+    /// The ranges that match the rule that the user typed.
     pub asked: Vec<Candidate>,
     known: [Vec<Candidate>; Family::ALL.len()],
     pub left_out: u64,
 }
 
-/// Ranges that do not overlap.
+/// Ranges that were chosen as steps. They do not overlap.
 #[derive(Debug)]
 pub struct Chosen {
     pub ranges: Vec<Candidate>,
-    /// Ranges of other threads that overlapped these.
+    /// Number of ranges of other threads that overlap the chosen ones.
     pub others: usize,
 }
 
 impl Candidates {
-    /// Takes a range. `is_asked`: the rule that the user typed names it.
+    /// Adds a range. `is_asked` is true if the rule that the user typed matches the range.
     pub fn add(&mut self, range: &Range<'_>, is_asked: bool) {
         let family = Family::from_name(range.name);
         if range.end < range.start || (family.is_none() && !is_asked) {
@@ -66,7 +67,8 @@ impl Candidates {
         }
     }
 
-    /// The family of known ranges that has most, and its ranges; `None`: there are no known ranges.
+    /// Returns the family of known ranges that has the most ranges, and these ranges; `None` if there are no known
+    /// ranges.
     pub fn take_known(&mut self) -> Option<(Family, Vec<Candidate>)> {
         let count = |family: &Family| self.known[*family as usize].len();
         let most = Family::ALL
@@ -75,12 +77,13 @@ impl Candidates {
         (count(&most) > 0).then(|| (most, self.known[most as usize].clone()))
     }
 
-    /// Returns true if there are known ranges.
+    /// Returns true if there are ranges of a known family.
     pub fn has_known(&self) -> bool {
         self.known.iter().any(|ranges| !ranges.is_empty())
     }
 
-    /// Gives iterations the batch of the one range with batch facts that began in them.
+    /// Sets the batch of each iteration in which ranges that describe a batch began, if all these ranges describe the
+    /// same batch.
     pub fn add_batches(&self, iterations: &mut [Iteration]) {
         let mut found: HashMap<usize, Option<Batch>> = HashMap::new();
         for range in self.known.iter().flatten() {
@@ -105,8 +108,8 @@ impl Candidates {
     }
 }
 
-/// Chooses ranges that do not overlap: of nested ones the outermost; of threads that overlap each other the one that has
-/// most of them.
+/// Chooses ranges that do not overlap. Of nested ranges the outermost is chosen. If ranges of several threads overlap,
+/// those of the thread with the most ranges are chosen.
 pub fn choose(mut ranges: Vec<Candidate>) -> Chosen {
     ranges.sort_unstable_by_key(|range| (range.start, Reverse(range.end)));
     let mut open: HashMap<u64, Moment> = HashMap::new();
@@ -139,7 +142,7 @@ pub fn choose(mut ranges: Vec<Candidate>) -> Chosen {
     }
 }
 
-/// The iterations that begin with every `every`-th range.
+/// Returns iterations that begin with every `every`-th range.
 pub fn iterations(ranges: &[Candidate], every: u64, trace: &Trace) -> Vec<Iteration> {
     let every = usize::try_from(every).unwrap_or(usize::MAX).max(1);
     let begins: Vec<_> = ranges.iter().step_by(every).collect();
@@ -165,8 +168,8 @@ pub fn iterations(ranges: &[Candidate], every: u64, trace: &Trace) -> Vec<Iterat
     all
 }
 
-/// Ends the last iteration: with the trace, as what its range launched may end there, unless that makes it far longer than
-/// the others.
+/// Sets the end of the last iteration. It is the end of the trace, because work that the last range launched may end
+/// there. If that would make the iteration far longer than the others, it is the end of its range.
 fn end_last(all: &mut [Iteration], range_end: Moment, trace: &Trace) {
     let Some((last, others)) = all.split_last_mut() else {
         return;
@@ -240,7 +243,7 @@ mod tests {
             to_end,
             [(7, 0, 100), (8, 100, 200), (9, 200, 300), (10, 300, 450)]
         );
-        // An idle end of the trace is not of the last step.
+        // Idle time at the end of the trace does not belong to the last step.
         assert_eq!(spans(9000)[3], (10, 300, 360));
         let every = iterations(&chosen.ranges, 2, &trace(400));
         assert_eq!(every.len(), 2);

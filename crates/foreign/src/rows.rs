@@ -1,4 +1,4 @@
-//! The table of calls of a recording.
+//! The table of calls of a recording by another profiler.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use tllmprof_record::CallKind;
 
 use crate::calls::plain_name;
 
-/// Rows by name. Names beyond the last row share it.
+/// Rows of the table by name. Names for which there is no row left share the last row.
 #[derive(Debug, Default)]
 pub struct CallRows {
     by_name: HashMap<String, u8>,
@@ -18,13 +18,13 @@ pub struct CallRows {
 pub struct CallRow<'a> {
     /// The number of the row.
     pub number: u8,
-    /// The name of its calls, without the version of the interface.
+    /// The name of the row's calls, without the version of the interface.
     pub name: &'a str,
-    /// The purpose of its calls.
+    /// The kind of the row's calls.
     pub kind: CallKind,
 }
 
-/// The row of names that there is no room for.
+/// The row for names for which there is no row left.
 const OTHER: CallRow<'_> = CallRow {
     number: u8::MAX,
     name: "other calls",
@@ -32,7 +32,7 @@ const OTHER: CallRow<'_> = CallRow {
 };
 
 impl CallRows {
-    /// Returns the row of a call.
+    /// Returns the row for calls of a function, and adds it if it is new.
     pub fn row<'a>(&mut self, name: &'a str) -> CallRow<'a> {
         let name = plain_name(name);
         let number = match self.by_name.get(name) {

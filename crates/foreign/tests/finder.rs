@@ -1,4 +1,4 @@
-//! Iterations of made-up traces.
+//! Tests that find iterations in made-up traces.
 
 use tllmprof_config::Step;
 use tllmprof_foreign::{
@@ -34,7 +34,8 @@ fn finish(finder: Finder) -> Result<Found, NotFound> {
     finder.finish(&trace, &|kernel| format!("k{kernel}"))
 }
 
-/// A serving loop: nine kernels, a copy to the host, a wait for it. The rows are those of a trace that is not in order.
+/// A serving loop: each step has nine kernels, a copy to the host and a wait for it. The calls are added in reverse
+/// order, because a trace need not be in order.
 fn decode(finder: &mut Finder, steps: i64) {
     for step in (0..steps).rev() {
         let start = step * LENGTH;
@@ -94,7 +95,7 @@ fn a_call_that_the_user_names_begins_or_ends_iterations() {
     assert_eq!(found.iterations[0].start, 800_000);
     let mut launches = finder("cuLaunchKernel/9");
     decode(&mut launches, STEPS);
-    // The driver's function within the runtime's is no call of its own.
+    // A driver call within a runtime call does not count as a separate call.
     launches.call(&call("cuLaunchKernel", 0, 1000, 4000));
     let found = finish(launches).unwrap();
     assert_eq!(found.iterations[1].start, LENGTH);

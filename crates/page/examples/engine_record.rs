@@ -1,10 +1,13 @@
-//! Writes the record of a rank of a simulated inference engine, to look at its page; with `metrics` for RANK, the
-//! record of a GPU's metrics.
+//! Writes the record of a rank of a simulated inference engine, whose page can then be looked at. If RANK is `metrics`,
+//! it writes a record of a GPU's metrics instead.
 //!
-//! KERNELS: number of iterations with recorded kernels. EXPERTS: number of experts in each layer, with routers that
-//! were replaced in the window. BATCHES: 0 if batches are not known. STACKS: rate of sampled stacks, in Hz. PAUSES: 1
-//! if the engine sometimes waits for requests. TIMED: GPU times are recorded in one of this number of blocks of eight
-//! iterations. SCOPES: 1 if the layers of kernels are known.
+//! - KERNELS: number of iterations with recorded kernels.
+//! - EXPERTS: number of experts in each layer, whose routers are replaced in the window.
+//! - BATCHES: 0 if batches are not known.
+//! - STACKS: rate of sampled stacks, in Hz.
+//! - PAUSES: 1 if the engine sometimes waits for requests.
+//! - TIMED: GPU times are recorded in one of this number of blocks of eight iterations.
+//! - SCOPES: 1 if the layers of kernels are known.
 //!
 //! ```text
 //! cargo run --release -p tllmprof-page --example engine_record -- OUT [RANK [ITERATIONS [LAYERS [KERNELS [EXPERTS [BATCHES [STACKS [PAUSES [TIMED [SCOPES]]]]]]]]]]

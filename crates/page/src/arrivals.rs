@@ -4,10 +4,14 @@ use tllmprof_report::{Arrivals, Change};
 
 use crate::columns::Columns;
 
-/// Returns the columns: the number of iterations and of processes; the numbers of the iterations; for each iteration
-/// the index of the process that the others waited for, or the number of processes if there was none; the cause in
-/// words; and for each iteration and each process the delay after the median rank in microseconds plus 1, or 0 if it is
-/// not known.
+/// Returns the columns, in this order:
+///
+/// - the number of iterations, and the number of processes;
+/// - the numbers of the iterations;
+/// - for each iteration, the index of the process that the others waited for, or the number of processes if there was
+///   none;
+/// - for each iteration, the cause in words;
+/// - for each iteration and process, the delay after the median rank in microseconds plus 1, or 0 if it is not known.
 pub fn columns(arrivals: &Arrivals) -> Columns {
     let (steps, ranks) = (&arrivals.steps, arrivals.ranks.len());
     let mut columns = Columns::default();

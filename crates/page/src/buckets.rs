@@ -13,11 +13,11 @@ pub fn base(process: &Process) -> u64 {
         .unwrap_or(0)
 }
 
-/// The iterations of a process and their numbers of events: a bucket for events before the first iteration, and one
-/// from the start of each iteration to that of the next.
+/// The number of events in each iteration of a process. The first bucket is for events before the first iteration. Each
+/// other bucket lasts from the start of an iteration to the start of the next one.
 #[derive(Debug)]
 pub struct Buckets {
-    /// Starts in nanoseconds, in order.
+    /// Starts of the iterations in nanoseconds, in order.
     starts: Vec<u64>,
     counts: Vec<u64>,
 }
@@ -45,9 +45,9 @@ impl Buckets {
         self.counts.iter().sum()
     }
 
-    /// Returns, for each bucket, whether to show it. Together they have at most `room` events, but the first one is
-    /// always shown. The slowest iterations and their neighbours have priority, followed by the iterations of all
-    /// windows in turn, each from its start.
+    /// Returns for each bucket true if the page shows its events. The chosen buckets have at most `room` events
+    /// together, but the first bucket is always chosen. The slowest iterations and their neighbours have priority. Then
+    /// windows take turns: each adds its next iteration, beginning with its first.
     pub fn choose(&self, process: &Process, room: u64) -> Vec<bool> {
         let mut shown = vec![false; self.counts.len()];
         shown[0] = true;

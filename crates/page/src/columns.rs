@@ -1,8 +1,8 @@
 //! Columns of numbers in a compact form for a page.
 //!
-//! A number is a sequence of groups of 7 bits, the lowest first, in bytes whose bit 7 is set if more follow. A growing
-//! column is written as differences. A text is its length in bytes, followed by UTF-8. Numbers are limited to 53 bits,
-//! the integers of the page's script.
+//! A number is a sequence of groups of 7 bits, the lowest first. Each group is a byte, whose bit 7 is set if another
+//! group follows. A growing column is written as differences. A text is its length in bytes, followed by UTF-8. Numbers
+//! are limited to 53 bits, because the page's script has no larger exact integers.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use base64::prelude::{BASE64_STANDARD, Engine};
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 
-/// The largest integer that a script distinguishes from its neighbours.
+/// The largest integer up to which a script can represent all integers exactly.
 const LARGEST: u64 = (1 << 53) - 1;
 
 /// Columns as bytes.
@@ -36,15 +36,15 @@ impl Columns {
         numbers.into_iter().for_each(|number| self.number(number));
     }
 
-    /// Adds numbers as differences from the previous one, with the sign in bit 0.
+    /// Adds numbers, each as the difference from the previous one. Bit 0 of a difference is its sign.
     pub fn differences(&mut self, numbers: impl IntoIterator<Item = u64>) {
         let signed = |number: u64| number.min(LARGEST) as i64;
         self.signed_differences(numbers.into_iter().map(signed));
     }
 
-    /// Adds numbers that may be negative, like [`Self::differences`].
+    /// Adds numbers that may be negative, in the form of [`Self::differences`].
     pub fn signed_differences(&mut self, numbers: impl IntoIterator<Item = i64>) {
-        // The limit is low enough for each difference to be an integer of a script, too.
+        // The limit is low enough that a script can represent each difference exactly, too.
         let limit = (LARGEST >> 2) as i64;
         let mut before = 0;
         for number in numbers {
@@ -55,7 +55,7 @@ impl Columns {
         }
     }
 
-    /// Writes the columns compressed (raw deflate), in base64.
+    /// Writes the columns, compressed as raw deflate and encoded in base64.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let mut deflated = DeflateEncoder::new(Vec::new(), Compression::new(4));
         deflated.write_all(&self.0)?;

@@ -110,7 +110,7 @@ struct SkewFigures {
     most_often: Option<usize>,
 }
 
-/// The JSON schema of a page's data.
+/// Returns the JSON schema of a page's data.
 #[must_use]
 pub fn schema() -> serde_json::Value {
     schema_of::<Data<'_>>()
@@ -132,7 +132,7 @@ impl<'a> Data<'a> {
     }
 }
 
-/// Returns the index of the process of the first finding that is about a single process.
+/// Returns the index of the process of the first finding that holds and is about a single process; 0 if there is none.
 fn first_shown(report: &Report) -> usize {
     let yes = report.findings.iter();
     let mut yes = yes.filter(|finding| finding.verdict == Verdict::Yes);

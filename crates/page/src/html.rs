@@ -1,4 +1,4 @@
-//! The text of the page: template, bundle and data.
+//! Writes the page: template, bundle and data.
 
 use std::io::{self, Write};
 
@@ -24,7 +24,7 @@ pub fn write(
         .processes
         .first()
         .map_or("", |process| &process.facts.command);
-    // The page may not load anything, because it shows texts from records, which may come from anyone.
+    // The policy forbids the page to load anything. The page shows texts from records, which may come from an attacker.
     write!(
         to,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -59,7 +59,7 @@ pub fn write(
         iterations::columns(process, timeline).write(to)?;
         to.write_all(b"</script>\n")?;
     }
-    // The first view does not need the timelines, so they follow the script.
+    // The first view does not need the timelines, so they come after the script.
     writeln!(to, "<script>{SCRIPT}</script>")?;
     for (place, process) in report.processes.iter().enumerate() {
         if let Some(timeline) = timelines.get(place).and_then(Option::as_ref) {
@@ -75,7 +75,7 @@ fn data(to: &mut impl Write, what: &str, place: usize) -> io::Result<()> {
     write!(to, "<script type=\"text/plain\" id=\"{what}-{place}\">")
 }
 
-/// Makes all texts printable.
+/// Makes all texts in a JSON value printable.
 fn show(value: &mut Value) {
     match value {
         Value::String(text) => *text = printable(&text),
@@ -102,7 +102,8 @@ fn text(text: &str) -> String {
     escaped
 }
 
-/// Writes JSON that does not end the element around it. In JSON, `<` occurs only inside strings.
+/// Writes JSON so that no text in it can end the script element around it. In JSON, `<` occurs only inside strings,
+/// where it can be escaped.
 fn in_script(json: &[u8], to: &mut impl Write) -> io::Result<()> {
     for part in json.split_inclusive(|byte| *byte == b'<') {
         match part.strip_suffix(b"<") {

@@ -7,8 +7,8 @@ use crate::buckets::base;
 use crate::columns::Columns;
 use crate::timeline::Timeline;
 
-/// Returns the columns: the number of windows and of the iterations in each, then the columns of all iterations. Values
-/// that may be missing are written as 0 if missing, else plus 1.
+/// Returns the columns: the number of windows, the number of iterations in each window, and the columns of all
+/// iterations. Values that may be missing are written plus 1, and missing ones as 0.
 pub fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns {
     let base = base(process);
     let all = || process.windows.iter().flat_map(|window| &window.iterations);
@@ -37,7 +37,7 @@ pub fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns {
         columns.column(code.iter().map(|samples| samples[language]));
     }
     columns.column(all().map(|iteration| u64::from(iteration.kernels)));
-    // The driver may not have reported when kernels ran.
+    // If the driver did not report when kernels ran, busy times are 0 and must not be shown.
     let has_times = process.kernels.has_times();
     let busy = all().map(|iteration| iteration.gpu_busy.filter(|_| has_times));
     columns.column(busy.map(|busy| busy.map_or(0, |busy| busy.saturating_add(1))));

@@ -1,8 +1,8 @@
-//! A report as a single page of HTML, which does not use the network.
+//! A report as a single HTML page, which does not use the network.
 //!
-//! The page consists of a template, a bundle of script and style (`web/dist`, built by `scripts/build-page`), and data:
-//! the report and further figures as JSON ([`data`]), and, for each process, its iterations, the events of its timeline
-//! and the table of their kinds as columns ([`columns`]), compressed and in base64. The script only draws: every figure
+//! The page consists of a template, a bundle of script and style (`web/dist`, built by `scripts/build-page`), and data.
+//! The report and further figures are JSON ([`data`]). For each process, its iterations, the events of its timeline and
+//! the table of their kinds are columns ([`columns`]), compressed and in base64. The script only draws: every figure
 //! that it prints is in the data.
 
 #![forbid(unsafe_code)]
@@ -29,8 +29,8 @@ pub use timeline::Timeline;
 /// Maximum number of events in the timelines of a page, over all processes.
 pub const EVENTS: u64 = 500_000;
 
-/// Writes the page of a report. `timelines` has those of its processes, in their order; `None` for a process whose
-/// source has no events.
+/// Writes the page of a report. `timelines` has the timelines of the report's processes, in their order, and `None` for
+/// a process whose source has no events.
 ///
 /// # Errors
 /// Returns an error if writing fails.

@@ -1,4 +1,4 @@
-//! Numbers names, so that the page has each text once.
+//! Numbers the names on the page, so that the page contains each text only once.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,12 @@ use crate::columns::Columns;
 #[derive(Default, Debug)]
 pub struct NameTable {
     numbers: HashMap<String, u32>,
-    /// NameTable, each with its short form; empty if the name is its own short form.
+    /// Each name with its short form, which is empty if the name has no shorter form.
     texts: Vec<(String, String)>,
 }
 
 impl NameTable {
-    /// Returns the number of a name.
+    /// Returns the number of a name, and adds the name if it is new.
     pub fn number(&mut self, name: String, short: String) -> u32 {
         if let Some(number) = self.numbers.get(&name) {
             return *number;

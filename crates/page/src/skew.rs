@@ -4,8 +4,8 @@ use tllmprof_report::Skew;
 
 use crate::columns::Columns;
 
-/// Returns the columns: the number of iterations, their numbers, and the index of the slowest process in each, or the
-/// number of processes if there was none.
+/// Returns the columns: the number of iterations, the numbers of the iterations, and the index of the slowest process
+/// in each iteration, or the number of processes if none was the slowest.
 pub fn columns(skew: &Skew) -> Columns {
     let mut columns = Columns::default();
     columns.number(skew.iterations.len() as u64);

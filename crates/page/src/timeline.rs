@@ -1,4 +1,4 @@
-//! The timeline of a process: the events of its record, up to a maximum number.
+//! The timeline of a process: the events of its record that the page contains.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -20,7 +20,7 @@ const MAX_TRACKS: usize = 4096;
 #[derive(Debug)]
 pub struct Timeline {
     tracks: BTreeMap<TrackKey, Track>,
-    /// Samples by device and metric.
+    /// Samples of metrics, by device and metric.
     metrics: BTreeMap<(u8, Metric), Vec<MetricSample>>,
     names: NameTable,
     buckets: Buckets,
@@ -29,7 +29,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Reads the events of a process from its record, at most `room` of them.
+    /// Reads the events of a process from its record. At most `room` events are kept.
     ///
     /// # Errors
     /// Returns an error if the record cannot be read.
@@ -69,7 +69,7 @@ impl Timeline {
         (self.kept, self.buckets.events())
     }
 
-    /// Returns true if the timeline has the events of the iteration that begins at a moment.
+    /// Returns true if the timeline has the events of the iteration that begins at `moment`.
     pub fn shows(&self, moment: u64) -> bool {
         self.shown
             .get(self.buckets.index(moment))
@@ -77,7 +77,7 @@ impl Timeline {
             .unwrap_or(false)
     }
 
-    /// Adds samples of GPU metrics from any record of the same machine, as far as they overlap the windows.
+    /// Adds samples of GPU metrics, which may come from any record of the same machine, if they overlap the windows.
     pub fn measured<'a>(
         &mut self,
         process: &Process,
@@ -103,8 +103,8 @@ impl Timeline {
         }
     }
 
-    /// Returns the columns: the number of events here and in the record, the table of kinds, names, tracks, and
-    /// metrics.
+    /// Returns the columns: the numbers of events in this timeline and in the record, the table of kinds, names,
+    /// tracks, and metrics.
     pub fn columns(&self, process: &Process) -> Columns {
         let mut columns = Columns::default();
         columns.column([self.kept, self.buckets.events()]);
@@ -136,15 +136,15 @@ impl Timeline {
     }
 }
 
-/// Returns true if the page's timeline shows an item. A string may follow the range that refers to it. Then one of our
-/// own ranges may be counted here, although it is not drawn.
+/// Returns true if the page's timeline shows an item. The library's own NVTX ranges are not shown. In the first pass
+/// such a range may be counted nevertheless, because the name of its domain may come later in the record.
 fn is_shown(item: &Item, texts: Texts<'_>) -> bool {
     let is_own = || item.domain != NO_STRING && texts.strings.get(item.domain) == OWN_DOMAIN;
     item.kind.row().page.is_some() && !is_own()
 }
 
 /// Adds the columns of the table of kinds: the name for readers, the category, the colour, the meaning of the value,
-/// and the end of a launch. Each text is empty if there is none.
+/// and the end of a launch that the item is. A text is empty if the kind has none.
 fn kinds(columns: &mut Columns) {
     columns.number(Kind::ALL.len() as u64);
     for kind in Kind::ALL {
@@ -162,15 +162,15 @@ fn kinds(columns: &mut Columns) {
     }
 }
 
-/// Returns the meaning of a kind's value on the page. Ends of a launch have the number of the launch as their value,
-/// and the handle of a stream is not shown.
+/// Returns the meaning of a kind's value on the page; `None` if the value is not shown. Calls and kernels that belong
+/// to a launch have the number of the launch in place of their value. The handle of a stream is not shown.
 fn shown_value(kind: Kind) -> Option<Key> {
     let row = kind.row();
     let is_shown = |key: &Key| row.end.is_none() && *key != Key::Stream;
     row.value.filter(is_shown)
 }
 
-/// Returns true if a metric shows the utilization of a GPU.
+/// Returns true if the page draws a metric. These are the metrics that show how busy a GPU is.
 const fn is_drawn_metric(metric: Metric) -> bool {
     !matches!(
         metric,
@@ -184,7 +184,7 @@ struct SecondPass<'a> {
     texts: Texts<'a>,
     room: u64,
     labels: HashMap<(Name, StringId), u32>,
-    /// For each scope, the number of its name plus 1.
+    /// The number of each scope's name plus 1, by the scope's ID. 0 stands for no scope.
     scopes: HashMap<u32, u32>,
     timeline: Timeline,
 }
@@ -199,7 +199,7 @@ impl SecondPass<'_> {
         };
         let duration = self.interpreter.duration(item).unwrap_or(0);
         let timeline = &mut self.timeline;
-        // An event is shown if it overlaps an iteration that is shown.
+        // Show an event if its first or its last moment lies in an iteration that is shown.
         let first = timeline.buckets.index(item.start);
         let last = timeline.buckets.index(item.start.saturating_add(duration));
         let ends = [first, last];
@@ -216,7 +216,7 @@ impl SecondPass<'_> {
         let name = self.number(item);
         let value = match shown_value(item.kind) {
             Some(_) => item.value,
-            // The number of the launch plus 1; 0 if it is not known.
+            // The value is the number of the launch plus 1, or 0 if the launch is not known.
             None => self
                 .interpreter
                 .launch(item)
@@ -231,7 +231,7 @@ impl SecondPass<'_> {
         }
     }
 
-    /// Returns the number of a scope's name plus 1.
+    /// Returns the number of a scope's name plus 1, which is cached.
     fn scope(&mut self, scope: u32) -> u32 {
         if let Some(number) = self.scopes.get(&scope) {
             return *number;
@@ -242,9 +242,10 @@ impl SecondPass<'_> {
         number
     }
 
-    /// Returns the number of an item's name. NameTable are cached because many items share them.
+    /// Returns the number of an item's name. The numbers are cached, because many items share a name.
     fn number(&mut self, item: &Item) -> u32 {
-        // All streams of a device are on one track, in which the iterations are visible anyway.
+        // Spans of all streams of a device are on one track, and the iterations are visible anyway. So the name says
+        // the stream.
         let name = match item.track {
             On::Spans { stream, .. } => Name::Stream(stream),
             _ => item.name,

@@ -1,14 +1,14 @@
-//! Tracks of a timeline: the rows of events.
+//! Tracks of the page's timeline: the rows in which events are drawn.
 
 use tllmprof_config::printable;
 use tllmprof_timeline::{Item, Kind, Texts, Track as On};
 
 use crate::columns::Columns;
 
-/// Identifies a track. The order is that of tracks on the page, within a thread or a device.
+/// Identifies a track. The order of these values is the order of tracks on the page, within a thread or a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum TrackKey {
-    /// Spans of a device's streams in iterations.
+    /// The time for which a device's streams were busy in each iteration.
     Steps { device: u8 },
     /// Kernels, copies and memory sets of a stream.
     Stream { device: u8, stream: u16 },
@@ -16,12 +16,12 @@ pub enum TrackKey {
     Thread { tid: u32 },
     /// Times in which a thread held the GIL or waited for it.
     Gil { tid: u32 },
-    /// NVTX ranges that may end on a different thread than they began on.
+    /// NVTX ranges that may begin on one thread and end on another.
     Ranges,
 }
 
 impl TrackKey {
-    /// Returns the page's track for a track of the timeline; `None` if the page draws it elsewhere.
+    /// Returns the page's track for items of a timeline's track; `None` if the page's timeline does not draw them.
     pub const fn find(track: On) -> Option<Self> {
         Some(match track {
             On::Thread(tid) => Self::Thread { tid },
@@ -38,7 +38,7 @@ impl TrackKey {
         })
     }
 
-    /// Returns the name of its thread or device.
+    /// Returns the name of the thread or the device that the track belongs to.
     pub fn whose(self, texts: Texts<'_>) -> String {
         let facts = &texts.process.facts;
         match self {
@@ -61,9 +61,10 @@ pub struct TrackEvent {
     kind: Kind,
     flags: u8,
     name: u32,
-    /// The value by the table of kinds. For ends of a launch, the number of the launch plus 1, or 0 if it is not known.
+    /// The value, whose meaning is in the table of kinds. For a call or kernel of a launch, it is the number of the
+    /// launch plus 1, or 0 if the launch is not known.
     value: u64,
-    /// For a kernel whose scope is known, the number of the scope's name plus 1; otherwise 0.
+    /// For a kernel whose scope is known, the number of the scope's name plus 1. Otherwise 0.
     scope: u32,
 }
 
@@ -72,7 +73,7 @@ const FAILED: u8 = 2;
 const CAPTURING: u8 = 4;
 
 impl TrackEvent {
-    /// Creates an event from an item. `name` is the number of its name.
+    /// Creates an event from an item. `name` is the number of the item's name.
     pub fn new(item: &Item, duration: u64, name: u32, value: u64, scope: u32) -> Self {
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         Self {
@@ -92,7 +93,7 @@ impl TrackEvent {
 /// A track with its events.
 #[derive(Debug)]
 pub struct Track {
-    /// The number of the name of its thread or device.
+    /// The number of the name of the track's thread or device.
     name: u32,
     pub items: Vec<TrackEvent>,
 }
@@ -103,15 +104,15 @@ impl Track {
         Self { name, items }
     }
 
-    /// Sorts the events by their starts. Of those that begin at the same moment, the longest comes first, because it
+    /// Sorts the events by their starts. Of events that begin at the same moment, the longest comes first, because it
     /// contains the others.
     pub fn sort(&mut self) {
         self.items
             .sort_by_key(|item| (item.start, std::cmp::Reverse(item.duration)));
     }
 
-    /// Adds the columns: the track's type, the number of its name, its device or thread, its stream, and the number of
-    /// its events; then the events.
+    /// Adds the columns of the track: its type, the number of its name, its device or thread, its stream, the number of
+    /// its events, and the events.
     pub fn put(&self, key: TrackKey, base: u64, columns: &mut Columns) {
         let (kind, id, stream) = match key {
             TrackKey::Steps { device } => (0, u64::from(device), 0),
@@ -128,7 +129,7 @@ impl Track {
             stream,
             self.items.len() as u64,
         ]);
-        // Events that began before the first iteration have negative starts.
+        // Starts may be negative, because events may begin before the first iteration.
         columns.signed_differences(items().map(|item| item.start.wrapping_sub(base) as i64));
         columns.column(items().map(|item| item.duration));
         columns.column(items().map(|item| item.kind as u64));

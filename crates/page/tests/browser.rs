@@ -1,4 +1,5 @@
-//! Tests of the page in a browser (`web/test/page.mjs`), and of its bundle against the sources.
+//! Tests of the page in a browser (`web/test/page.mjs`), and a test that the page's bundle is built from the current
+//! sources.
 
 mod common;
 #[path = "common/engine/mod.rs"]
@@ -23,7 +24,8 @@ use tllmprof_report::{Bytes, Quantity, Rate, Share, Time};
 
 const CHILD_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Returns the output of a script, or `None` if it needs something that is not installed. Then the test is skipped.
+/// Returns the output of a script. Returns `None` and skips the test if the script needs something that is not
+/// installed.
 fn run_script(script: &str, argument: Option<&str>) -> Option<String> {
     let mut command = Command::new(repo().join("scripts").join(script));
     let ended = finish(command.args(argument), CHILD_TIMEOUT);
@@ -35,7 +37,7 @@ fn run_script(script: &str, argument: Option<&str>) -> Option<String> {
     Some(ended.stdout.trim().to_owned())
 }
 
-/// Returns numbers, each with the script's function that formats it and the expected text.
+/// Returns numbers, each with the name of the script's function that formats it and the expected text.
 fn numbers() -> Vec<Value> {
     let mut random = 1_u64;
     let mut next = |below: u64| {
@@ -44,7 +46,7 @@ fn numbers() -> Vec<Value> {
             .wrapping_add(1);
         (random >> 11) % below
     };
-    // Numbers exactly between two shown ones, and numbers at which the number of digits changes.
+    // Numbers exactly in the middle between two shown ones, and numbers at which the number of digits changes.
     let ties = [
         1_125_000,
         1_375_000,

@@ -1,4 +1,4 @@
-// Bundles the page's script and style, with the licences of bundled libraries: node build.mjs FOLDER.
+// Bundles the page's script and style, with the licences of bundled libraries. Usage: node build.mjs FOLDER.
 import { readFileSync } from "node:fs";
 import { build } from "esbuild";
 

@@ -1,4 +1,4 @@
-//! Interprets the events of a record as items.
+//! Converts the events of a record to items of the timeline.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +12,7 @@ use crate::stretch::{Edges, Stretch};
 use crate::track::Track;
 use tllmprof_report::{Launch, Launches};
 
-/// The small tables of a record that are needed to interpret its events.
+/// The small tables of a record that are needed to convert its events to items.
 #[derive(Debug)]
 pub struct Interpreter {
     clock: Clock,
@@ -24,8 +24,8 @@ pub struct Interpreter {
 }
 
 impl Interpreter {
-    /// Reads the record that a process was read from. `each` gets every event, with the tables known by then:
-    /// without later texts, and without launches.
+    /// Reads the record of a process. `each` gets every event, with an interpreter that has only the tables read so
+    /// far: it lacks later texts, and all launches.
     ///
     /// # Errors
     /// Returns an error if the record cannot be read.
@@ -67,9 +67,9 @@ impl Interpreter {
         Ok(new)
     }
 
-    /// Passes the items of the record to `each`, kernels with their scopes. They are in the order of the
-    /// record, except for kernels: if layers were followed, a kernel comes with the next event of its thread,
-    /// which may have its scope.
+    /// Passes the items of the record to `each`, kernels with their scopes. Items come in the order of the record,
+    /// except for kernels. If layers were followed, a kernel comes with the next event of its thread, because that
+    /// event may have the kernel's scope.
     ///
     /// # Errors
     /// Returns an error if the record cannot be read.
@@ -93,7 +93,7 @@ impl Interpreter {
             scope: scopes.of_kernel(kernel.value as u32, kernel.start),
             ..kernel
         };
-        // The latest kernel by thread, with its start in ticks.
+        // The latest kernel of each thread, with its start in ticks.
         let mut latest: BTreeMap<u32, (u64, Item)> = BTreeMap::new();
         let damage = recording.read(|entry| {
             let Entry::Event { thread, event } = entry else {
@@ -134,14 +134,14 @@ impl Interpreter {
         Ok(damage)
     }
 
-    /// Returns the item that an event of a thread is, if it is one.
+    /// Converts an event of a thread to an item; `None` if the event is not an item.
     #[inline(always)]
     #[must_use]
     pub fn item(&self, thread: u32, event: &Event) -> Option<Item> {
         kinds::item(thread, event, &self.clock, &self.calls)
     }
 
-    /// Returns the duration of an item in nanoseconds; `None` for a moment.
+    /// Returns the duration of an item in nanoseconds; `None` if the item is a moment.
     #[inline]
     #[must_use]
     pub fn duration(&self, item: &Item) -> Option<u64> {
@@ -155,7 +155,7 @@ impl Interpreter {
         }
     }
 
-    /// Returns the launch that an item is an end of, if it is known.
+    /// Returns the launch that an item is a part of, as its call or one of its kernels, if it is known.
     #[inline]
     #[must_use]
     pub fn launch(&self, item: &Item) -> Option<&Launch> {

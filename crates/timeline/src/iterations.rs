@@ -1,8 +1,8 @@
-//! Finds the iteration that a moment is in.
+//! Look-up of the iteration that contains a moment.
 
 use tllmprof_report::{Process, Span, Spans};
 
-/// The iterations of a process on its clock.
+/// The iterations of a process, as spans on its clock, with their numbers.
 #[derive(Debug)]
 pub struct Iterations {
     spans: Spans,
@@ -29,7 +29,7 @@ impl Iterations {
         }
     }
 
-    /// Returns the number of the iteration that `moment` is in, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Returns the number of the iteration that contains `moment`, in nanoseconds of `CLOCK_MONOTONIC`.
     pub fn at(&mut self, moment: u64) -> Option<u64> {
         let index = self.spans.at(moment)?;
         self.numbers.get(index).copied()

@@ -1,5 +1,5 @@
-//! The tables of kinds: the presentation and export of each kind of item, and the item that each kind of
-//! event of a record is.
+//! The tables of kinds. One table has the presentation and the export of each kind of item. The other one converts each
+//! kind of event to an item.
 
 use tllmprof_record::{CallKind, Clock, Event, NO_STRING, RangeKind, StringId, What};
 
@@ -17,10 +17,10 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All of them, in the order of their numbers.
+            /// All values, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$word),*];
 
-            /// Returns its word.
+            /// Returns the word for this value.
             #[must_use]
             pub const fn text(self) -> &'static str {
                 match self {
@@ -32,7 +32,7 @@ macro_rules! words {
 }
 
 words! {
-    /// The category of a kind in trace formats: a word that queries use.
+    /// The category of a kind of item in trace formats: a word that queries use.
     Category:
     Window = "window",
     Iteration = "iteration",
@@ -50,48 +50,48 @@ words! {
 }
 
 words! {
-    /// The key of an argument.
+    /// The key of an argument of an item in trace formats.
     Key:
-    /// The iteration that an item is in, or is.
+    /// The number of the iteration that contains the item, or that the item is.
     Iteration = "iteration",
-    /// The `CUstream` of a call.
+    /// The stream of a call, as a `CUstream` handle.
     Stream = "stream",
     Bytes = "bytes",
-    /// The number of the launch.
+    /// The correlation number, which a call and the kernels that it launched share.
     Correlation = "correlation",
-    /// Number of objects that a collection freed.
+    /// The number of objects that a garbage collection freed.
     Collected = "collected",
-    /// Number of events that are missing.
+    /// The number of events that are missing.
     Events = "events",
-    /// An NVTX domain.
+    /// The NVTX domain of a range.
     Domain = "domain",
     Failed = "failed",
     Cut = "cut",
     /// Set if the call was made while its thread captured a stream.
     Capturing = "capturing",
-    /// The scope that was open when a kernel was launched.
+    /// The scope that was open when the kernel was launched.
     Scope = "scope",
 }
 
-/// The end of a launch that an item is: the call or a kernel.
+/// The end of a launch that an item stands for: the call, or a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     Call,
     Kernel,
 }
 
-/// A row of the table of kinds.
+/// A row of the table of kinds of items.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// The kind's category in trace formats. `None` if they have no span or moment for it.
+    /// The kind's category in trace formats; `None` if these have no span or moment for such items.
     pub category: Option<Category>,
-    /// The Parquet table of these items, and the word in its column `kind`. If the word is empty, it is the
-    /// name's.
+    /// The Parquet table of such items, and the word in its column `kind`. If the word is empty, [`Name::word`] gives
+    /// it.
     pub table: Option<(&'static str, &'static str)>,
-    /// The kind's name on the page, and its colour there: a variable of `page.css`. `None` if the page's timeline
-    /// does not show it.
+    /// The kind's name on the page, and its colour there, which is a variable of `page.css`. `None` if the page's
+    /// timeline does not show such items.
     pub page: Option<(&'static str, &'static str)>,
-    /// The key of [`Item::value`].
+    /// The key of [`Item::value`] in trace formats; `None` if the value is not exported there.
     pub value: Option<Key>,
     pub end: Option<End>,
 }
@@ -122,10 +122,10 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// All of them, in the order of their numbers.
+            /// All kinds, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Returns its row.
+            /// Returns the kind's row in the table of kinds.
             #[inline]
             #[must_use]
             pub const fn row(self) -> &'static Row {
@@ -174,24 +174,24 @@ kinds! {
 pub struct Item {
     pub kind: Kind,
     pub track: Track,
-    /// The thread that recorded it.
+    /// The thread that recorded the item.
     pub thread: u32,
-    /// The start in nanoseconds of the machine's `CLOCK_MONOTONIC`.
+    /// The start of the item in nanoseconds of `CLOCK_MONOTONIC`.
     pub start: u64,
     pub length: Length,
     pub name: Name,
-    /// The value, whose meaning the kind's row has. For a metric, it is thousandths of its unit; for an
-    /// expert's load, tokens.
+    /// A number whose meaning is given by [`Row::value`]. For a metric, it is in thousandths of the metric's unit; for
+    /// an expert's load, in tokens.
     pub value: u64,
-    /// The domain of NVTX. `NO_STRING` is the default domain, and stands for none in other items.
+    /// The NVTX domain of a range. `NO_STRING` stands for the default domain; items that are not ranges have it, too.
     pub domain: StringId,
     /// True if the call was made while its thread captured a stream.
     pub capturing: bool,
     /// True if the call returned an error or the function raised an exception.
     pub failed: bool,
-    /// True if something other than its own end ended it.
+    /// True if the item ended early because of something other than its regular end, such as the end of the process.
     pub cut: bool,
-    /// The scope in which a kernel was launched; 0 for none, `None` if it is not known.
+    /// The scope in which a kernel was launched; 0 if no scope was open, `None` if it is not known.
     pub scope: Option<u32>,
 }
 
@@ -199,10 +199,10 @@ pub struct Item {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Length {
     Moment,
-    /// Nanoseconds.
+    /// Length in nanoseconds.
     Ns(u64),
-    /// Ticks of the record's clock. [`Interpreter::duration`](crate::Interpreter::duration) converts them to
-    /// nanoseconds.
+    /// Start and length in ticks of the record's clock. [`Interpreter::duration`](crate::Interpreter::duration)
+    /// converts the length to nanoseconds.
     Ticks {
         start: u64,
         count: u64,
@@ -222,11 +222,11 @@ impl From<CallKind> for Kind {
     }
 }
 
-/// Returns the item that an event of a thread is, if it is one. `calls` has the kind of each row of the table
-/// of calls.
+/// Converts an event of a thread to an item; `None` if the event is not an item. `calls` has the kind of each row of
+/// the table of calls.
 ///
-/// This is also a table of the kinds of events: a kind without a row here does not compile.
-// Always inlined, so that a reader that needs a part of the item does not make the rest.
+/// This function is also a table of the kinds of events: if a kind has no row here, the code does not compile.
+// Always inlined: the compiler can then drop the parts of the item that a caller does not use.
 #[inline(always)]
 pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) -> Option<Item> {
     let on_host = Length::Ticks {
@@ -270,29 +270,29 @@ pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) 
         });
     }
     let item = match event.what {
-        // Facts about the record, its threads and its calls.
+        // These are facts about the record, its threads and its calls.
         What::Thread { .. }
         | What::ThreadName { .. }
         | What::String { .. }
         | What::Info { .. }
         | What::CallName { .. } => return None,
-        // An item is made from both edges: `Stretch`.
+        // `Stretch` makes an item from the two edges of a window.
         What::Window { .. } | What::KernelWindow { .. } => return None,
-        // The report's layers are made from them.
+        // The report's layers are made from these events.
         What::Scope { .. }
         | What::GraphNodes { .. }
         | What::GraphExec { .. }
         | What::KernelNode { .. }
         | What::InScope { .. } => return None,
-        // These are in the report's iterations.
+        // The report's iterations include these events.
         What::Batch { .. } | What::Used { .. } | What::KernelSample { .. } | What::Past { .. } => {
             return None;
         }
-        // It concerns the whole process.
+        // This event concerns the whole process.
         What::OutsideBefore { .. } => return None,
-        // Samples get their names from it.
+        // Samples get the names of their functions from these events.
         What::Frame { .. } => return None,
-        // The sample of the same moment is shown.
+        // The sample that was taken at the same moment is shown instead.
         What::Asleep { .. } => return None,
         What::Sample {
             taken,
@@ -394,7 +394,7 @@ pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) 
                 Name::Iteration(iteration),
             )
         },
-        // The work of GPUs is handled above.
+        // GPU work was converted above.
         What::GpuKernel { .. } | What::GpuCopy { .. } | What::GpuSet { .. } => return None,
         What::GpuMetric {
             device,

@@ -1,4 +1,4 @@
-//! The names of items, in each kind of output.
+//! The names of items, for each kind of output.
 
 use std::fmt::{self, Write};
 
@@ -10,18 +10,18 @@ use tllmprof_report::{Process, kernel_name, name, range_name, short_kernel_name}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Name {
     Text(StringId),
-    /// A kernel's name, as the linker has it.
+    /// A kernel's mangled name.
     Kernel(StringId),
-    /// A row of the table of calls.
+    /// The name of a CUDA call, by its row in the table of calls.
     Call(u8),
     Iteration(u64),
-    /// A window's first iteration, and its last if that is known.
+    /// A window, by its first iteration, and its last one if that is known.
     Window(u64, Option<u64>),
-    /// A collection of Python's garbage, by its generation.
+    /// A garbage collection of Python, by its generation.
     Collection(u16),
     Copy(CopyKind),
     Stream(u16),
-    /// The innermost function of a sample.
+    /// A sample of a stack, by its innermost function.
     Sample {
         frame: u32,
         taken: Taken,
@@ -30,7 +30,7 @@ pub enum Name {
     Fixed(&'static str),
 }
 
-/// The texts from which names are made.
+/// The data from which names are made.
 #[derive(Clone, Copy, Debug)]
 pub struct Texts<'a> {
     pub process: &'a Process,
@@ -38,7 +38,7 @@ pub struct Texts<'a> {
 }
 
 impl Name {
-    /// Appends it to `to` as trace formats have it: names as they were recorded.
+    /// Appends the name to `to` in the form for trace formats: texts as they were recorded.
     pub fn write(self, texts: Texts<'_>, to: &mut String) {
         let _: fmt::Result = match self {
             Self::Text(id) | Self::Kernel(id) => to.write_str(texts.strings.get(id)),
@@ -72,9 +72,8 @@ impl Name {
         };
     }
 
-    /// Returns the name as the page has it, with the domain of a range: printable, shortened if it is long,
-    /// and demangled. The second text is the part of it that people know it by; it is empty if that is the
-    /// whole name.
+    /// Returns the name in the form for the page: printable, demangled, cut if it is long, and with the domain of a
+    /// range. The second text is the short form by which people know it; it is empty if there is no shorter form.
     #[must_use]
     pub fn shown(self, domain: StringId, texts: Texts<'_>) -> (String, String) {
         let whole = match self {
@@ -96,7 +95,7 @@ impl Name {
         (whole, String::new())
     }
 
-    /// Returns the name as tables have it, if it is one of a few words. `None` if the item's kind says
+    /// Returns the name in the form for tables, if it is one of a few fixed words. `None` if the item's kind says
     /// everything.
     #[must_use]
     pub const fn word(self) -> Option<&'static str> {

@@ -1,4 +1,4 @@
-//! Windows, assembled from their edges.
+//! Windows, assembled from the events at their edges.
 
 use tllmprof_record::{Clock, Edge, Event, NO_STRING, What};
 
@@ -6,26 +6,25 @@ use crate::kinds::{Item, Kind, Length};
 use crate::name::Name;
 use crate::track::Track;
 
-/// Maximum number of edges of windows that are kept.
+/// Maximum number of edges of windows to keep. Further edges are ignored.
 const MAX_EDGES: usize = 1 << 16;
 
-/// A window, or the part of one in which kernels were recorded. Times are in nanoseconds of
-/// `CLOCK_MONOTONIC`.
+/// A window, or a part of a window in which kernels were recorded. Times are in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stretch {
     pub kernels: bool,
-    /// The first iteration, and the last one, which is not known if the window was not closed.
+    /// The numbers of the first and the last iteration. The last one is `None` if the window was not closed.
     pub first: u64,
     pub last: Option<u64>,
     pub start: u64,
-    /// The time at which the window closed. If it was not closed, the end of the last iteration.
+    /// The time at which the window closed. If it was not closed, the end of the record's last iteration.
     pub end: u64,
     /// True if something other than the end of its last iteration closed the window.
     pub cut: bool,
 }
 
 impl Stretch {
-    /// Returns it as an item.
+    /// Converts the window to an item.
     #[must_use]
     pub const fn item(&self) -> Item {
         Item {
@@ -49,16 +48,16 @@ impl Stretch {
     }
 }
 
-/// An edge: true if it is one of a window of kernels, its time in ticks, the edge and its iteration, and true
-/// if something other than an iteration caused it.
+/// An edge: true if it belongs to a window of kernels, its time in ticks, the edge, its iteration, and true if
+/// something other than an iteration caused it.
 type WindowEdge = (bool, u64, Edge, u64, bool);
 
-/// The edges of a record.
+/// The edges of the windows of a record.
 #[derive(Default, Debug)]
 pub struct Edges(Vec<WindowEdge>);
 
 impl Edges {
-    /// Adds an event, if it is an edge.
+    /// Adds an event, if it is an edge of a window.
     pub fn add(&mut self, event: &Event) {
         let (kernels, edge, iteration) = match event.what {
             What::Window { edge, iteration } => (false, edge, iteration),
@@ -71,8 +70,8 @@ impl Edges {
         }
     }
 
-    /// Assembles windows from edges, kind by kind, in the order of their times. `end` is the end of the last
-    /// iteration.
+    /// Assembles windows from edges, in the order of their times: first windows, then windows of kernels. `end` is the
+    /// end of the record's last iteration.
     pub fn stretches(mut self, clock: &Clock, end: u64) -> Vec<Stretch> {
         self.0
             .sort_by_key(|(kernels, ticks, ..)| (*kernels, *ticks));

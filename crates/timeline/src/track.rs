@@ -1,4 +1,4 @@
-//! The tracks on which items are drawn.
+//! The tracks of the timeline, on which items are drawn.
 
 use tllmprof_record::Metric;
 
@@ -10,11 +10,12 @@ pub enum Track {
     Windows,
     KernelWindows,
     Iterations,
-    /// The work of a thread: calls, functions and ranges, nested.
+    /// The work of a thread: calls, functions and ranges, which nest.
     Thread(u32),
-    /// A thread's waits for and holds of the GIL, which do not nest with its work.
+    /// A thread's waits for the GIL and the times it held the GIL. They do not nest with the items
+    /// of [`Self::Thread`].
     Gil(u32),
-    /// NVTX ranges that may begin and end on different threads, by the thread that ended them.
+    /// NVTX ranges that may begin on one thread and end on another, by the thread that ended them.
     Ranges(u32),
     /// Samples of a thread's stack.
     Samples(u32),
@@ -33,7 +34,8 @@ pub enum Track {
         device: u8,
         metric: Metric,
     },
-    /// The total number of tokens of an expert. It has no place in time and is not drawn.
+    /// The number of tokens of an expert. It is a total without a moment in time, so it is not
+    /// drawn.
     Expert {
         layer: u16,
         expert: u16,
@@ -41,7 +43,7 @@ pub enum Track {
 }
 
 impl Track {
-    /// Returns true if it is a track of a GPU.
+    /// Returns true if the track belongs to a GPU.
     #[must_use]
     pub const fn is_of_gpu(self) -> bool {
         matches!(
@@ -50,7 +52,7 @@ impl Track {
         )
     }
 
-    /// Returns the thread that it belongs to.
+    /// Returns the thread that the track belongs to; `None` if it belongs to none.
     #[must_use]
     pub const fn thread(self) -> Option<u32> {
         match self {
@@ -61,7 +63,7 @@ impl Track {
         }
     }
 
-    /// Returns its label.
+    /// Returns the label of the track.
     #[must_use]
     pub fn name(self, texts: Texts<'_>) -> String {
         let thread = |tid| texts.process.facts.thread(tid);

@@ -1,4 +1,4 @@
-//! Checks that `docs/format.md` has, for each kind of event, the way in which it is exported.
+//! Checks that `docs/format.md` states for each kind of event how it is exported.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use tllmprof_timeline::Interpreter;
 
 const DOCS: &str = include_str!("../../../docs/format.md");
 
-/// Returns events of a kind, with any content.
+/// Returns events of a kind with any content.
 fn events(kind: EventKind) -> Vec<Event> {
     let event = |code: u8| {
         let mut bytes = [0; 24];

@@ -1,6 +1,6 @@
-//! Pages of a simulated engine, and child processes with a time limit.
+//! Helpers for tests: pages of a simulated engine, and child processes with a time limit.
 
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code)] // each test file uses only a part of this module
 
 #[path = "../../../../tests/common/signals.rs"]
 mod signals;
@@ -36,7 +36,7 @@ pub const fn engine(rank: u64) -> Engine {
     }
 }
 
-/// The report on engines and on a GPU that was measured at the same time, with their timelines.
+/// A report on simulated engines and on the metrics of a GPU at the same time, with the timelines of the processes.
 pub struct TestPage {
     pub report: Report,
     pub timelines: Vec<Option<Timeline>>,
@@ -49,7 +49,7 @@ impl TestPage {
         Self::from_records(&records, room)
     }
 
-    /// Reads the records of ranks, given in the order of their ranks.
+    /// Reads records of a job, which must be in the order of their ranks.
     pub fn from_records(records: &[Vec<u8>], room: u64) -> Self {
         let read = |bytes: &[u8], name: &str| {
             let reader = Reader::new(bytes).unwrap();
@@ -97,7 +97,7 @@ impl TestPage {
         html
     }
 
-    /// Writes the page, and the report as JSON and as text in the same folder.
+    /// Writes the page to a folder, together with the report as JSON and as text.
     pub fn write(&self, folder: &Path, name: &str) {
         fs::write(folder.join(format!("{name}.html")), self.html()).unwrap();
         fs::write(
@@ -110,14 +110,14 @@ impl TestPage {
     }
 }
 
-/// Returns an engine's record with damaged events, which differ for each `seed`. The header stays intact, because
+/// Returns an engine's record with damaged events. The damage depends on `seed`. The header stays intact, because
 /// otherwise nothing could be read.
 pub fn damaged(seed: u64) -> Vec<u8> {
     let mut engine = engine(0);
     (engine.windows, engine.scopes) = (vec![(100, 130)], true);
     let mut bytes = engine.record().0.bytes();
     let first = tllmprof_record::HEADER_BYTES + tllmprof_record::CHUNK_HEADER_BYTES;
-    // Knuth's generator, so that the damage is reproducible.
+    // Knuth's generator (MMIX) makes the damage reproducible.
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = |below: usize| {
         random = random
@@ -154,7 +154,7 @@ pub struct Ended {
     pub stderr: String,
 }
 
-/// Runs a command until it exits. After `limit`, kills it and all processes that it started.
+/// Runs a command until it exits. After `limit`, kills the command and all processes that it started.
 pub fn finish(command: &mut Command, limit: Duration) -> Ended {
     let mut child = signals::end_with_test(command)
         .stdin(Stdio::null())
@@ -183,7 +183,8 @@ fn reader(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     })
 }
 
-/// Returns the exit status, or `None` after the limit.
+/// Waits for a child. Returns its exit code, which is itself `None` if a signal ended the child. After the limit, kills
+/// the child and all processes in its group, and returns `None`.
 fn wait(child: &mut Child, limit: Duration) -> Option<Option<i32>> {
     let started = Instant::now();
     while started.elapsed() < limit {

@@ -5,10 +5,10 @@ use tllmprof_report::{Rate, Share, Style, Time};
 
 use crate::common::{TestPage, element};
 
-/// Maximum difference of a sum of shares from 1.
+/// Maximum difference between 1 and a sum of shares that must be 1.
 const EXACT: f64 = 1e-3;
 
-/// A screen that has room for all tables.
+/// A style whose screen has room for all tables.
 const TALL: Style = Style {
     is_whole: false,
     is_brief: false,
@@ -18,19 +18,19 @@ const TALL: Style = Style {
     top: None,
 };
 
-/// Returns the rows of one side of a ledger.
+/// Returns the rows of the host's or of the GPU's ledger.
 pub fn rows<'a>(of: &'a Value, side: &str) -> &'a [Value] {
     of["ledger"][side].as_array().unwrap()
 }
 
-/// Returns the total share of the rows for which `is` is true.
+/// Returns the total share of the rows for which `is` returns true.
 pub fn sum(rows: &[Value], is: impl Fn(&Value) -> bool) -> f64 {
     let rows = rows.iter().filter(|row| is(row));
     rows.map(|row| row["share"].as_f64().unwrap()).sum()
 }
 
-/// Checks that page, text and JSON have the same shares for a process with iterations, and that all lists of shares add
-/// up. Returns the JSON.
+/// Checks that page, text and JSON have the same shares for a process with iterations, and that each list of shares
+/// adds up to 1. Returns the JSON.
 pub fn are_the_same(shown: &TestPage) -> Value {
     let json = shown.json();
     let process = &json["processes"][0];
@@ -39,7 +39,7 @@ pub fn are_the_same(shown: &TestPage) -> Value {
     let in_page = &there["report"]["processes"][0];
     assert_eq!(in_page["ledger"], process["ledger"]);
     assert_eq!(there["report"]["findings"], json["findings"]);
-    // The page has no shares besides those of the report.
+    // The page has no shares that the report does not have.
     assert!(there["processes"][0].get("breakdown").is_none());
     let windows = process["windows"].as_array().unwrap();
     for of in windows.iter().chain([process]) {
@@ -64,11 +64,12 @@ pub fn are_the_same(shown: &TestPage) -> Value {
         let is_row = |line: &&&str| line.starts_with(' ') && line.trim_start().starts_with(row);
         let line = lines.iter().find(is_row);
         if line.is_none() && of.as_f64() == Some(0.0) {
-            continue; // nothing to show
+            continue; // a share of 0 has no line
         }
         let line = line.unwrap_or_else(|| panic!("{row}\n{text}"));
         assert!(line.ends_with(&share(of)), "{line}: {of}");
-        // It is the ledger's figure, by events or by kernels. In the ledger, waits for requests are part of the time.
+        // The line has the share of the ledger if both are measured in the same way, by events or by kernels. If there
+        // are waits for requests, the shares differ: only the ledger counts these waits as part of the time.
         let is_by_events = process["ledger"]["gpu_from"] == "events";
         let is_of_ledger = side == "host" || (kind == "span") == is_by_events;
         if !is_of_ledger || inside["idle"]["max_ns"] != 0 {
@@ -76,7 +77,7 @@ pub fn are_the_same(shown: &TestPage) -> Value {
         }
         let by_ledger = sum(rows(process, side), |row| row["kind"] == kind);
         let of = of.as_f64().unwrap();
-        // Waits that are too small for a row are in the row of other causes.
+        // Waits that are too small for their own row of the ledger are part of the row of other causes.
         let small = sum(rows(process, side), |row| {
             kind == "wait" && row["kind"] == "other"
         });
@@ -95,7 +96,7 @@ fn ledgers_are_the_same(process: &Value, lines: &[&str]) {
         if rows.is_empty() {
             continue;
         }
-        // The number of iterations is named unless it is that of all.
+        // The number of iterations is shown only if it is not the number of all iterations.
         let ledger = &process["ledger"];
         let of = &ledger[format!("{side}_iterations")];
         let counted = match of == &ledger["iterations"] {
@@ -125,8 +126,8 @@ fn ledgers_are_the_same(process: &Value, lines: &[&str]) {
     }
 }
 
-/// Checks that known layers, kernels outside layers and unknown layers add up to all of the time, and that page and
-/// text have the rows of the JSON.
+/// Checks that known layers, kernels outside layers and unknown layers add up to all of the time. Also checks that page
+/// and text have the rows of the JSON.
 fn layers_are_the_same(process: &Value, in_page: &Value, lines: &[&str]) {
     let lists = ["layers", "layer_patterns", "layer_tree", "layers_unknown"];
     for list in lists {
@@ -140,7 +141,7 @@ fn layers_are_the_same(process: &Value, in_page: &Value, lines: &[&str]) {
     assert!((all - 1.0).abs() < EXACT, "{all}");
     let outside = sum(layers, |row| row["name"] == "");
     for rows in [patterns, tree] {
-        // The layers that are not inside others.
+        // Add up only the layers that are not inside other layers.
         let outermost = sum(rows, |row| row["depth"] == 0);
         let known = 1.0 - outside - sum(unknown, |_| true);
         assert!((outermost - known).abs() < EXACT, "{outermost} {known}");
@@ -154,7 +155,7 @@ fn layers_are_the_same(process: &Value, in_page: &Value, lines: &[&str]) {
         around.retain(|(deep, _)| *deep < indent);
         let outer = around.last().map_or("", |(_, name)| name);
         let name = format!("{outer}{}", words[0]);
-        // A long name is cut.
+        // A long name is cut and ends with `…`, so compare only its beginning.
         let start = name.trim_end_matches('…').to_owned();
         let is_it = |row: &&Value| row["name"].as_str().unwrap().starts_with(&start);
         let figures = |row: &Value| {
@@ -172,7 +173,7 @@ fn layers_are_the_same(process: &Value, in_page: &Value, lines: &[&str]) {
     assert!(!around.is_empty(), "{lines:#?}");
 }
 
-/// Checks that text, page and JSON have the same numbers of samples of stacks and of rejected ones, for one process or
+/// Checks that text, page and JSON have the same numbers of stack samples and of rejected samples, for one process or
 /// for several.
 pub fn samples_are_the_same(shown: &TestPage) {
     let json = shown.json();

@@ -12,7 +12,7 @@ pub fn markdown(all: &[Definition]) -> String {
             description,
             body,
         } = definition;
-        // The first definition describes the whole document, so it has no heading.
+        // The first definition describes the whole document and needs no heading.
         if at > 0 {
             writeln!(text, "\n## {name}\n").unwrap();
         }

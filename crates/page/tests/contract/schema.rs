@@ -1,10 +1,10 @@
-//! Reads a JSON schema in the form that schemars generates from our types: definitions with their fields in order.
+//! Reads a JSON schema in the form that schemars generates from our types: definitions, and their fields in order.
 
 use std::collections::VecDeque;
 
 use serde_json::{Map, Value};
 
-/// A type of the contract.
+/// The type of a field in the schema.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Type {
     Text,
@@ -25,19 +25,20 @@ pub struct Definition {
 
 pub enum Body {
     Object(Vec<Field>),
-    /// One of several words, each with its meaning.
+    /// An enumeration: the allowed words, each with its meaning.
     Words(Vec<(String, String)>),
 }
 
 pub struct Field {
     pub key: String,
     pub kind: Type,
-    /// The unit; empty if there is none.
+    /// The unit of the field's value; empty if it has none.
     pub unit: String,
     pub description: String,
 }
 
-/// Returns the definitions of a schema: its root, then the others in the order in which they are first named.
+/// Returns the definitions of a schema. The root comes first, and the other definitions are in the order in which types
+/// refer to them.
 pub fn definitions(schema: &Value) -> Vec<Definition> {
     let root = text(schema, "title");
     let mut names = VecDeque::from([root.clone()]);
@@ -119,7 +120,7 @@ fn kind(schema: &Value) -> Type {
     }
 }
 
-/// Returns the name of the definition that a type refers to.
+/// Returns the name of the definition that a type refers to; `None` if it refers to none.
 fn named(kind: &Type) -> Option<String> {
     match kind {
         Type::List(of) | Type::Maybe(of) => named(of),
@@ -134,7 +135,7 @@ fn text(schema: &Value, key: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the errors in a value by its type, each with its path.
+/// Checks a JSON value against a type. Returns the errors, each with the path of the wrong part.
 pub fn wrong(all: &[Definition], kind: &Type, value: &Value, place: &str) -> Vec<String> {
     let is = |fits: bool| match fits {
         true => Vec::new(),

@@ -1,4 +1,4 @@
-// The charts of iterations, with uPlot.
+// The charts of iterations, drawn with uPlot.
 
 import uPlot from "uplot";
 import { Data, Process } from "./contract";
@@ -18,9 +18,9 @@ const CAUSES: readonly { label: string; colour: string; of: (iterations: Iterati
     { label: "asleep or blocked", colour: "gil-hold", of: ({ blocked }, i) => blocked[i] },
 ];
 
-/** The parts of iterations' bars, from the bottom to the top, with the end of each. Overlapping parts are cut to the whole.
- * Time without a cause is code. In iterations with sampled stacks it is divided into Python code and other code by the
- * numbers of samples. */
+/** The parts of iterations' bars, from the bottom to the top. `upTo` returns where a part ends, in ns. Parts that would exceed
+ * the iteration's duration are cut. Time without a cause is code. In iterations with sampled stacks, code is divided into
+ * Python code and other code by the numbers of samples. */
 export function heaped(iterations: Iterations): { label: string; colour: string; upTo: (i: number) => number }[] {
     const { worked, python, native } = iterations;
     const there = CAUSES.filter(({ of }) => worked.some((_, i) => of(iterations, i) > 0));
@@ -49,7 +49,7 @@ export function iterationChart(
     const length = iterations.n.length;
     const time_of = process.inside?.time;
     if (!length || !time_of) return null;
-    // -1 marks a gap: between two windows, or where iterations are missing.
+    // Indexes of iterations, in the order of the x axis. -1 marks a gap: between two windows, or where iterations are missing.
     const places: number[] = [];
     iterations.windows.forEach(([from, to], window) => {
         if (window > 0 && to > from) places.push(-1);
@@ -62,10 +62,10 @@ export function iterationChart(
     const columns = places.length <= COLUMNS;
     const column = (of: (i: number) => number | null) => places.map((i) => (i < 0 ? null : of(i)));
     const { dur, idle, worked, qualifies } = iterations;
-    // A left-out value is a gap between columns, and 0 in areas.
+    // How a value that is left out is drawn: as a gap between columns, and as 0 in areas.
     const none = columns ? null : 0;
     const counted = (of: (i: number) => number) => column((i) => (qualifies[i] ? of(i) : none));
-    // By CUDA events around the work; without them, by kernels.
+    // GPU time as measured by CUDA events or, without them, from kernels.
     const gpu = iterations.gpu.map((ns, i) => (Number.isNaN(ns) ? iterations.busy[i] : ns));
     const parts: { label: string; colour: string; values: (number | null)[] }[] = by_phase ? [] : [
         { label: "waits for requests", colour: "idle", values: column((i) => (idle[i] > 0 ? dur[i] : none)) },
@@ -74,7 +74,7 @@ export function iterationChart(
     ];
     const has_gpu = !by_phase && gpu.some((value) => !Number.isNaN(value));
     const line = column((i) => (Number.isNaN(gpu[i]) ? null : gpu[i]));
-    // A line needs two ends, so a measured iteration between two others is drawn as a point.
+    // A line needs two ends. A measured iteration without measured neighbours is drawn as a point instead.
     const is_none = (at: number) => (line[at] ?? null) === null;
     const alone = x.filter((at) => !is_none(at) && is_none(at - 1) && is_none(at + 1));
     const top = by_phase ? topOf(process) : time_of.max_ns > BEYOND * most(time_of) ? most(time_of) * (BEYOND * 0.6) : time_of.max_ns * 1.12;
@@ -141,7 +141,7 @@ export function iterationChart(
     return chart;
 }
 
-/** Ticks at whole numbers. */
+/** Positions of an axis's ticks, at whole numbers. */
 function whole(chart: uPlot, length: number): number[] {
     const min = Math.max(0, Math.ceil(chart.scales.x.min ?? 0));
     const max = Math.min(length - 1, Math.floor(chart.scales.x.max ?? 0));
@@ -181,7 +181,8 @@ function levels(chart: uPlot, values: [string, number | null][]) {
     context.restore();
 }
 
-/** Labels the slowest iterations with their largest causes, as far as there is room. Returns the numbers of the labelled ones. */
+/** Labels the slowest iterations with their largest causes, as far as there is room. Returns the numbers of the labelled
+ * iterations. */
 function outliers(
     chart: uPlot, process: Process, iterations: Iterations, by_phase: boolean, places: number[], top: number,
 ): number[] {
@@ -213,7 +214,7 @@ function outliers(
         } else context.arc(x, y, 3 * ratio, 0, 7);
         context.fill();
     }
-    // The longest iteration always has a label, if necessary only a short one.
+    // The longest iteration always gets a label, if necessary a short one.
     const longest = marks.reduce((longest, one) => (one.slow.dur_ns - one.slow.idle_ns > longest ? one.slow.dur_ns - one.slow.idle_ns : longest), 0);
     const named: number[] = [];
     for (const { slow, cause, over, x, y } of marks) {
@@ -252,7 +253,7 @@ export function histogram(place: HTMLElement, process: Process, iterations: Iter
     let min = Infinity;
     for (const value of times) min = Math.min(min, value);
     const far = time_of.max_ns > BEYOND * most(time_of);
-    // Times that differ by less than a hundredth are in one bar or in a few.
+    // The axis covers at least a hundredth of the shortest time, so that nearly equal times are not spread over all bars.
     const max = Math.max(far ? most(time_of) * 2 : time_of.max_ns, min * 1.01, min + 1);
     const bins = Math.max(8, Math.min(48, Math.round(Math.sqrt(times.length) * 2)));
     const width = (max - min) / bins;
@@ -301,7 +302,7 @@ export function histogram(place: HTMLElement, process: Process, iterations: Iter
 
 const short = (value: number) => (value >= 10_000 ? `${value / 1000}k` : count(value));
 
-/** The colour of a rank's line. */
+/** The name of the colour of a rank's line. */
 export const rankColour = (place: number) => `rank-${place % 8}`;
 
 /** The chart of ranks: iterations by number, a line for each process, and a strip that shows the slowest process. */
@@ -315,7 +316,7 @@ export function rankChart(
     const index = new Map(x.map((n, at) => [n, at]));
     const lines = all.map((iterations) => {
         const line = new Array<number | null>(x.length).fill(null);
-        // An iteration that was cut does not show the rank's speed.
+        // An iteration that was cut off says nothing about the rank's speed.
         iterations.n.forEach((n, i) => { if (!iterations.cut[i] && iterations.qualifies[i]) line[index.get(n) ?? 0] = iterations.worked[i]; });
         return line;
     });
@@ -348,7 +349,7 @@ export function rankChart(
         }))],
         hooks: {
             draw: [(chart) => {
-                // The strip under the lines: the slowest rank of each iteration.
+                // Draw the strip under the lines, which shows the slowest rank of each iteration.
                 const { ctx: context, bbox } = chart;
                 const ratio = devicePixelRatio;
                 const wide = bbox.width / ((chart.scales.x.max ?? 1) - (chart.scales.x.min ?? 0));

@@ -1,4 +1,4 @@
-// Reads the page's columns, which `crates/page/src/columns.rs` and its users write.
+// Reads the page's columns, which are written by `crates/page/src/columns.rs` and the modules that use it.
 
 import { Kind, Place } from "./kinds";
 
@@ -67,34 +67,35 @@ async function columns(id: string): Promise<Columns | null> {
     return new Columns(new Uint8Array(await new Response(inflated).arrayBuffer()));
 }
 
-/** Returns false if other iterations have a GPU time but this one, which launched work, has none. */
+/** Returns false if an iteration that launched work has no GPU time although other iterations have one. */
 export function isTimed(iterations: Iterations, i: number): boolean {
     const { gpu, busy, launches } = iterations;
     return !Number.isNaN(gpu[i]) || !Number.isNaN(busy[i]) || launches[i] === 0 || !iterations.has_gpu;
 }
 
-/** The iterations of a process, in the order of their windows. Times in ns; `gpu` is NaN where not measured. */
+/** The iterations of a process, in the order of their windows. Times are in ns. `gpu` is NaN if it was not measured. */
 export interface Iterations {
-    /** For each window, the index of its first iteration and of the one after its last. */
+    /** For each window, the index of its first iteration and the index after its last one. */
     windows: [number, number][];
     n: Float64Array; start: Float64Array; dur: Float64Array; gpu: Float64Array;
-    /** Time that its thread waited for requests, and its duration without that. */
+    /** Time that the iteration's thread waited for requests, and the iteration's duration without that time. */
     idle: Float64Array; worked: Float64Array;
     thread: Float64Array; cut: Uint8Array;
-    /** 1 if figures include it. */
+    /** 1 if figures include the iteration. */
     qualifies: Uint8Array; launches: Float64Array; calls: Float64Array;
     wait: Float64Array; gil: Float64Array; gc: Float64Array; kernels: Float64Array;
-    /** Times in which its thread launched work, had no processor, and was asleep or blocked. */
+    /** Times in which the iteration's thread launched work, had no processor, and was asleep or blocked. */
     launching: Float64Array; delayed: Float64Array; blocked: Float64Array;
-    /** The number of samples in which its thread ran Python code, and other code. */
+    /** The numbers of samples in which the iteration's thread ran Python code, and other code. */
     python: Float64Array; native: Float64Array;
-    /** GPU busy time by kernels, if they were recorded, which makes an iteration longer. */
+    /** GPU busy time from kernels; NaN if kernels were not recorded. Recording them makes an iteration longer. */
     busy: Float64Array;
-    /** True if any iteration has one of these two times. */
+    /** True if any iteration has a value in `gpu` or in `busy`. */
     has_gpu: boolean;
-    /** Its batch: the phase, as an index in `PHASES`, and the numbers of requests, tokens, and tokens of prompts. */
+    /** The iteration's batch: the phase, as an index in `PHASES`, and the numbers of requests, tokens, and tokens of
+     * prompts. */
     phase: Uint8Array; requests: Float64Array; tokens: Float64Array; prefill: Float64Array;
-    /** 1 if the timeline has its events. */
+    /** 1 if the timeline has the iteration's events. */
     shown: Uint8Array;
 }
 
@@ -124,7 +125,7 @@ export async function readIterations(place: number): Promise<Iterations> {
 /** The iterations that several processes have in common, in the order of their numbers. */
 export interface SkewSteps {
     n: Float64Array;
-    /** The index of the slowest process. */
+    /** For each iteration, the index of the slowest process, or the number of processes if none was the slowest. */
     slowest: Uint32Array;
 }
 
@@ -137,7 +138,8 @@ export async function readSkew(): Promise<SkewSteps> {
 /** The iterations whose collectives were matched, in the order of their numbers. */
 export interface Arrivals {
     n: Float64Array; ranks: number;
-    /** The index of the process that the others waited for, or `ranks` if there was none, and the cause. */
+    /** For each iteration, the index of the process that the others waited for, or `ranks` if there was none, and the
+     * cause. */
     last: Uint32Array; why: string[];
     /** For each iteration and each process: its delay after the median rank in µs, plus 1; 0 if it is not known. */
     late: Uint32Array;
@@ -154,21 +156,22 @@ export async function readArrivals(): Promise<Arrivals | null> {
     return { n, ranks, last, why, late: from.words(length * ranks) };
 }
 
-/** Events of a track that do not overlap: indexes in the track's columns, in the order of their starts. */
+/** Events of a track that do not overlap. Each is an index in the track's columns. They are in the order of their
+ * starts. */
 export interface Lane {
     events: Uint32Array;
-    /** The total time of all events before each event, in ns. It has one more entry than there are events. */
+    /** For each event, the total time of all earlier events, in ns. The last entry is the total of all events. */
     sums: Float64Array;
-    /** The starts of the events, for fast searches. */
+    /** The starts of the events in ns, for fast searches. */
     starts: Float64Array;
 }
 
 export interface Track {
     place: Place; name: string; id: number; stream: number;
     start: Float64Array; dur: Float64Array; kind: Uint8Array; flags: Uint8Array; names: Uint32Array; value: Float64Array;
-    /** For events of a stream, the number of the scope's name plus 1; 0 if it is not known, or there is none. */
+    /** For events of a stream, the number of the scope's name plus 1; 0 if no scope is known. */
     scopes: Uint32Array;
-    /** The table that `kind` refers to. */
+    /** The table of kinds, in which `kind` has indexes. */
     kinds: readonly Kind[];
     lanes: Lane[];
 }
@@ -180,10 +183,10 @@ export interface Metric {
 }
 
 export interface Timeline {
-    /** Number of events on the page, and in the record. */
+    /** Number of events on the page, and number of events in the record. */
     kept: number; total: number;
     names: string[];
-    /** The names as drawn: those of kernels without parameters. */
+    /** The names as drawn: kernels without their parameters. */
     labels: string[];
     tracks: Track[];
     metrics: Metric[];
@@ -233,7 +236,8 @@ function lanes(track: Track): Lane[] {
     const lane_of = new Uint8Array(start.length);
     for (let i = 0; i < start.length; i++) {
         let lane = 0;
-        // Waits and holds of the GIL stay in one lane, whatever their ends.
+        // Waits for the GIL and holds of the GIL follow each other. They stay in one lane even if their recorded ends
+        // overlap.
         if (track.place !== Place.Gil) while (lane < LANES - 1 && ends[lane] > start[i]) lane++;
         lane_of[i] = lane;
         ends[lane] = Math.max(ends[lane] ?? -Infinity, start[i] + dur[i]);
@@ -253,7 +257,7 @@ function lanes(track: Track): Lane[] {
     return found;
 }
 
-/** The first index in a sorted column, from `from` on, whose value is above `value`. */
+/** Returns the first index in a sorted column, from `from` onward, whose value is above `value`. */
 export function above(column: Float64Array, value: number, from = 0): number {
     let to = column.length;
     while (from < to) {

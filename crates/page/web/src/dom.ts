@@ -1,4 +1,4 @@
-// Elements, and the colours of the theme.
+// Helpers to create elements, and the colours of the page's theme.
 
 type Child = Node | string | null | undefined | false;
 
@@ -26,7 +26,7 @@ export function card(title: string, caption: string, ...children: Child[]): HTML
 let probe: HTMLElement | undefined;
 let cache = new Map<string, string>();
 
-/** The current value of a colour of the style. */
+/** The current value of a colour, given by the name of its CSS variable. */
 export function colour(name: string): string {
     let found = cache.get(name);
     if (!found) {
@@ -53,7 +53,7 @@ function changed() {
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** The button that switches the theme. At first the theme is that of the system. */
+/** The button that switches the theme. Until it is used, the theme is that of the system. */
 export function themeSwitch(): HTMLElement {
     const root = document.documentElement;
     const isDark = () => (root.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";

@@ -1,29 +1,29 @@
-// A tree as an icicle: stacks of functions, or layers.
+// Draws a tree as an icicle: parts lie below the part that contains them. Used for stacks of functions and for layers.
 
 import { button, el } from "./dom";
 import { share } from "./format";
 
-/** Minimum width of a drawn part, as a part of the graph. */
+/** Minimum width of a part that is drawn, as a share of the graph's width. */
 const NARROW = 0.0012;
 const ROW = 20;
-/** Minimum number of outer callers to fold into one row, and minimum share of the graph that each must have. */
+/** Minimum number of outer callers that are folded into one row, and minimum share of the graph that each of them must have. */
 const FOLDED = 3;
 const ALL = 0.98;
 
-/** A part of a tree. */
+/** A part of a tree, such as a function with its caller as the parent. */
 export interface Block {
     name: string;
     parent: number | null;
     weight: number;
-    /** Text for the status line. */
+    /** Text that the status line shows for this part. */
     said: string;
-    /** True to draw it pale. */
+    /** True if the part is drawn pale. */
     pale?: boolean;
 }
 
-/** A tree in which each part lies below its parent and is as wide as its weight. `more` is placed beside the status line;
- * `zooms` is called with the part that is zoomed to. If `folds` is true, outer callers with nearly all of the weight are
- * folded into one row. */
+/** A tree in which each part lies below its parent and is as wide as its weight. `more` is an element to show next to the
+ * status line. `zooms` is called with the part that is zoomed to, or `null`. If `folds` is true, outer callers with nearly all
+ * of the weight are folded into one row. */
 export function icicle(tree: Block[], label: string, more: HTMLElement | null = null, zooms: (at: number | null) => void = () => {}, folds = false): HTMLElement {
     const below = new Map<number | null, number[]>();
     tree.forEach(({ parent }, at) => below.set(parent, [...(below.get(parent) ?? []), at]));
@@ -34,7 +34,7 @@ export function icicle(tree: Block[], label: string, more: HTMLElement | null = 
     let zoomed: number | null = null;
     const callers = callersOfAll(tree, below);
     let is_folded = folds && callers.length >= FOLDED;
-    /** The row of folded callers. */
+    /** Creates the row that stands for the folded callers. */
     const folded = () => {
         const names = callers.map((at) => tree[at].name);
         const roots = below.get(null) ?? [];
@@ -48,7 +48,7 @@ export function icicle(tree: Block[], label: string, more: HTMLElement | null = 
         return made;
     };
 
-    /** Returns the part whose button gets the focus by a key. */
+    /** Returns the part whose button gets the focus when `key` is pressed on the part `at`. */
     const beside = (at: number, key: string): number | undefined => {
         const { parent } = tree[at];
         const among = (below.get(parent) ?? []).filter((other) => drawn.has(other));
@@ -65,7 +65,7 @@ export function icicle(tree: Block[], label: string, more: HTMLElement | null = 
         const made = button(node.name, node.said, () => draw(at));
         made.setAttribute("aria-label", node.said);
         made.classList.toggle("pale", !!node.pale);
-        // Parts of one name have the same colour everywhere, whatever the numbers in it.
+        // Parts with the same name have the same colour everywhere. Numbers in names are ignored.
         let hash = 0;
         for (const char of node.name.replace(/\d+/g, "*")) hash = (hash * 31 + char.charCodeAt(0)) % 9973;
         made.style.cssText = `left:${left * 100}%;width:${wide * 100}%;top:${depth * ROW}px;--part:${20 + (hash % 8) * 10}%`;
@@ -88,7 +88,7 @@ export function icicle(tree: Block[], label: string, more: HTMLElement | null = 
         graph.append(made);
     };
 
-    /** Draws a part and all inside it, below its parents; `null` draws everything. */
+    /** Draws a part with everything inside it, below its parents. `null` draws the whole tree. */
     function draw(root: number | null) {
         const had_focus = graph.contains(document.activeElement) || document.activeElement === all;
         zoomed = root;
@@ -144,12 +144,12 @@ export function icicle(tree: Block[], label: string, more: HTMLElement | null = 
     return el("div", {}, graph, el("div", { class: "flames-said" }, status, more, all));
 }
 
-/** Returns the outer callers, from the outermost on, that have nearly all of a tree below them without dividing it. */
+/** Returns the outer callers that contain nearly all of a tree's weight, the outermost first. */
 function callersOfAll(tree: Block[], below: Map<number | null, number[]>): number[] {
     const largest = (of: number | null) => (below.get(of) ?? []).reduce<number | null>((most, at) => (most === null || tree[at].weight > tree[most].weight ? at : most), null);
     const all = (below.get(null) ?? []).reduce((sum, at) => sum + tree[at].weight, 0);
     const found: number[] = [];
     for (let at = largest(null); at !== null && tree[at].weight >= ALL * all; at = largest(at)) found.push(at);
-    // The innermost of them divides the rest, so it is not folded.
+    // The innermost one divides the weight among its callees, so it is not folded.
     return found.slice(0, -1);
 }

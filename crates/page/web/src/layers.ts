@@ -1,4 +1,4 @@
-// GPU time by layer, as a tree and as an icicle: each layer by itself, or those that differ only by a number together.
+// GPU time by layer, as a table and as an icicle. Layers that differ only by a number are shown together or separately.
 
 import { GpuLayerPattern, Process } from "./contract";
 import { button, card, el } from "./dom";
@@ -6,17 +6,18 @@ import { count, rate, share, time } from "./format";
 import { Block, icicle } from "./icicle";
 import { Cell, longRows } from "./panels";
 
-/** The search text with which the timeline finds a layer's kernels. */
+/** The search text with which the timeline finds the kernels of the layer `name`. */
 export const wanted = (name: string) => `layer:${name}`;
 
-/** The rest of a name inside another one, with its separator; `null` if it is not inside. */
+/** Returns the rest of a name after the name `around` that contains it, with the separator; `null` if `around` does
+ * not contain it. */
 function within(name: string, around: string): string | null {
     return name.startsWith(around) && /^[./]/.test(name.slice(around.length)) ? name.slice(around.length) : null;
 }
 
 const known = (ns: number | null, has_times: boolean): string => (ns === null || !has_times ? "–" : time(ns));
 
-/** The card of a process whose layers are known. `find` searches events of the timeline. */
+/** The card with the layers of a process; `null` if no layer is known. `find` searches events of the timeline. */
 export function layers(process: Process, find: (text: string) => void): HTMLElement | null {
     const { layer_patterns: together, layer_tree: each, layers_unknown: unknown, layers: rows, kernel_window: taken } = process;
     if (!rows.length && !unknown.length) return null;
@@ -81,7 +82,8 @@ function blocks(tree: GpuLayerPattern[], { layers: rows, layers_unknown: unknown
     return graph;
 }
 
-/** The tree. A row is left out if a single row inside it has all of it, as in the text report. */
+/** The rows of the tree. A row is left out if a single row inside it has the same kernels and time, as in the text
+ * report. */
 function table(tree: GpuLayerPattern[], is_together: boolean, has_times: boolean, find: (text: string) => void): HTMLElement[] {
     const is_more = (row: GpuLayerPattern, at: number) => {
         const next = tree[at + 1];

@@ -1,4 +1,4 @@
-// The page of `tllmprof report --html`: which iterations are fast or slow, when and why, and other contents of the record.
+// The page of `tllmprof report --html`. It shows which iterations are fast or slow, when and why, and other data of the record.
 
 import "uplot/dist/uPlot.min.css";
 import "./page.css";
@@ -24,7 +24,7 @@ let current = 0;
 let all: Iterations[] = [];
 let steps: SkewSteps;
 
-/** The parts of the page that belong to one process. */
+/** The elements of the page whose contents belong to one process. */
 const parts = {
     choice: el("div", { class: "choice", role: "group", "aria-label": "Colours of iterations" }), key: el("div"), verdict: el("div"), ledger: el("div"), times: el("div", { class: "chart" }), distribution: el("div", { class: "chart" }),
     batches: el("div"), stacks: el("div"), ranks: el("div"), arrivals: el("div", { hidden: "" }), layers: el("div"), routing: el("div"), tables: el("div", { class: "tables" }), facts: el("div"),
@@ -59,11 +59,12 @@ function layout() {
     document.body.append(head(), main);
 }
 
-/** The durations of iterations and of their parts, each row with its number of iterations. */
+/** The table of durations of iterations and of their parts. Each row has the number of iterations that it is based on. */
 function quantiles(process: Process, figures: ProcessFigures): HTMLElement {
     const { inside } = process;
     if (!inside) return el("div");
-    // Recording kernels makes iterations longer, so the rows below each kind are based on iterations of that kind.
+    // Recording kernels makes iterations longer. So iterations with and without kernels have separate rows, each followed by its
+    // parts.
     const { with_kernels, without_kernels, iterations, host_iterations: host } = inside;
     const gpu = [figures.gpu_name ?? "GPU time", inside.gpu] as const;
     const waits = [["waits for the GPU", inside.wait.max_ns > 0 && inside.wait], ["waits for requests", inside.idle.max_ns > 0 && inside.idle]] as const;
@@ -89,7 +90,7 @@ function pick(place: number) {
     view.root.scrollIntoView({ block: "nearest" });
 }
 
-/** Shows a process. */
+/** Shows the process at index `place`. */
 async function show(place: number) {
     current = place;
     const process = report.processes[place];
@@ -130,7 +131,7 @@ async function show(place: number) {
     document.documentElement.dataset.ready = String(place);
 }
 
-/** True to colour the chart of iterations by phase, if phases are known. */
+/** True if the chart of iterations is coloured by phase. It is coloured by cause if phases are not known. */
 let by_phase = true;
 
 /** Draws the chart of iterations with its legend, and the chart of time against tokens. */
@@ -161,10 +162,10 @@ function times(place: number) {
         way("cause", "Colour iterations by what they take the time for", false));
 }
 
-/** The legend of phases. */
+/** The legend of the chart of iterations by phase, or of the chart of time against tokens (`of_points`). */
 const legend = (place: number, of_points: boolean): HTMLElement => phaseLegend(all[place], of_points, (name, list) => again(place, list.closest("section"), name));
 
-/** Draws the charts again. The button that caused it keeps the focus. */
+/** Draws the charts again after a click in a legend. The clicked button keeps the focus. */
 function again(place: number, card: Element | null, name: string) {
     const id = card?.closest("section")?.getAttribute("aria-labelledby");
     times(place);
@@ -172,7 +173,7 @@ function again(place: number, card: Element | null, name: string) {
     [...buttons].find((one) => one.textContent?.startsWith(name))?.focus();
 }
 
-/** The legend of causes. */
+/** The legend of the chart of iterations by cause. */
 function causes(process: Process, iterations: Iterations): HTMLElement {
     const { inside } = process;
     const gpu = `GPU time${iterations.n.some((_, i) => !isTimed(iterations, i)) ? "; no line: not taken" : ""}`;
@@ -185,7 +186,7 @@ function causes(process: Process, iterations: Iterations): HTMLElement {
         is ? [el("li", {}, el("i", { style: `background: var(--${colour})` }), name)] : []));
 }
 
-/** A sentence on the part of the record that the timeline shows. */
+/** A sentence that says which events of the record the timeline shows. */
 function extent(timeline: Timeline | null, iterations: Iterations): string {
     if (!timeline) return "The events of this process are not on the page: iterations alone.";
     const { kept, total } = timeline;
@@ -225,7 +226,7 @@ async function start() {
     });
     parts.arrivals.hidden = !waits;
     if (waits) parts.arrivals.append(waits);
-    // The timeline's events follow this script in the page.
+    // The timeline's events come after this script in the page, so wait until the page is complete.
     if (document.readyState === "loading") await new Promise((done) => document.addEventListener("DOMContentLoaded", done));
     await show(first);
 }

@@ -1,11 +1,11 @@
-// The parts of the page that are text: the verdict, the findings, tables and facts.
+// The parts of the page that are text: the main figures, the findings, tables and facts.
 
 import { rankColour } from "./charts";
 import { Data, Difference, MeanFigures, Finding, Ledger, LedgerKind, LedgerRow, Named, PhaseSum, Process, ProcessFigures, Report, SizeSum, Slow, Verdict } from "./contract";
 import { button, card, el } from "./dom";
 import { bytes, change, count, percentile, quantity, rate, share, time } from "./format";
 
-/** The first figures: the rate of iterations, and how evenly they run. */
+/** The main figures of a process: the rate of iterations, and how evenly they run. */
 export function verdict(process: Process, figures: ProcessFigures): HTMLElement {
     const { inside } = process;
     const left_out = figures.uncounted && el("p", { class: "caption", id: "uncounted" }, figures.uncounted);
@@ -38,17 +38,17 @@ function windowsLine(process: Process): string {
     return `${many} ${names}: ${count(inside.iterations)}${of} iterations in ${time(inside.wall_ns)}${missing}${open}`;
 }
 
-/** The colours of kinds of causes. */
+/** The colour of each kind of cause. */
 const COLOURS: Record<LedgerKind, string> = {
     wait: "wait", launch: "launch", copy: "copy", capture: "set", allocation: "set", call: "call", gc: "gc", gil_wait: "gil-wait",
     function: "python", requests: "idle", code: "host", python: "python", native: "call", blocked: "gil-hold",
     delayed: "metric", span: "gpu-line", busy: "kernel", idle: "idle", other: "gap", unknown: "missing",
 };
 
-/** Maximum number of causes that are named beside a bar. The table has the others. */
+/** Maximum number of causes that are named next to a bar. The table lists all causes. */
 const NAMED = 6;
 
-/** The time of iterations by cause, as in the text report and `--json`: of all windows, and of each. */
+/** The time of iterations by cause, with the figures of the text report and of `--json`: for all windows, and for each window. */
 export function ledger(process: Process): HTMLElement {
     const { windows } = process;
     if (!process.inside || !process.ledger.host.length) return el("div");
@@ -60,7 +60,7 @@ export function ledger(process: Process): HTMLElement {
         ])));
 }
 
-/** The bars of a ledger, each with its number of iterations. */
+/** The bars of a ledger. Each states the number of iterations that it is based on. */
 function bars({ inside }: Process, ledger: Ledger): HTMLElement[] {
     const of = (some: number) => (some < ledger.iterations ? `${count(some)} of ${count(ledger.iterations)} iterations` : "");
     const longer = "recording kernels made them longer";
@@ -76,7 +76,7 @@ function bars({ inside }: Process, ledger: Ledger): HTMLElement[] {
     ];
 }
 
-/** The patterns that distinguish the named causes of one colour. */
+/** The patterns that distinguish the named causes that share a colour. */
 const SHADES: readonly ((of: string, dark: string, pale: string) => string)[] = [
     (of) => of, (_, dark) => dark, (_, __, pale) => pale,
     (of, dark) => `repeating-linear-gradient(45deg, ${of} 0 3px, ${dark} 3px 6px)`,
@@ -84,11 +84,11 @@ const SHADES: readonly ((of: string, dark: string, pale: string) => string)[] = 
     (_, dark, pale) => `repeating-linear-gradient(90deg, ${dark} 0 2px, ${pale} 2px 4px)`,
 ];
 
-/** The background of each row of a bar. No two named rows look alike; the other rows are pale. */
+/** Returns the background of each row of a bar. No two named rows have the same background; the other rows are pale. */
 function looks(rows: LedgerRow[]): string[] {
     const used = new Map<string, number>();
     return rows.map(({ kind }, place) => {
-        // Shades of grey would be too similar to the page's own grey.
+        // The grey kinds are mixed with another colour: their shades would be too similar to the page's own grey.
         const is_grey = ["idle", "code", "requests"].includes(kind);
         const of = is_grey ? `color-mix(in oklab, var(--${COLOURS[kind]}) 55%, var(--muted))` : `var(--${COLOURS[kind]})`;
         const pale = `color-mix(in oklab, ${of} 45%, var(--surface))`;
@@ -106,7 +106,7 @@ function bar(title: string, of: string, rows: LedgerRow[], which: string): HTMLE
     const parts = rows.map((row, at) =>
         el("i", { style: `flex-grow: ${Math.round(row.share * 1e4)}; background: ${look[at]}`, title: `${row.cause} ${share(row.share)}` }));
     const stack = el("div", { class: "stack", "aria-hidden": "true" }, ...parts);
-    /** A row in words. Its part of the bar is highlighted while the pointer is over it. */
+    /** Creates the list item of a row. While the pointer is over it, its part of the bar is highlighted. */
     const item = (row: LedgerRow, at: number) => {
         const made = el("li", {}, el("i", { style: `background: ${look[at]}` }), el("span", {}, `${row.cause} `, el("b", {}, share(row.share))));
         const mark = (is: boolean) => {
@@ -127,10 +127,10 @@ function bar(title: string, of: string, rows: LedgerRow[], which: string): HTMLE
 
 const ruleName = (rule: string) => rule.replace(/[-_]/g, " ").replace(/\b(gc|gil|gpu)\b/g, (word) => word.toUpperCase());
 
-/** Keeps a number and its unit on one line. */
+/** Joins numbers and their units with unbreakable spaces, so that they stay on one line. */
 const unbroken = (text: string) => text.replace(/(\d) (%|[mµun]?s\b)/g, "$1\u00a0$2").replace(/< (\d)/g, "<\u00a0$1");
 
-/** The findings that hold, followed by the others in a folded list. */
+/** The findings that hold, followed by a folded list of the other findings. */
 export function findings(report: Report): HTMLElement {
     const which = (verdict: Verdict) => report.findings.filter((finding) => finding.verdict === verdict);
     const [yes, no, unknown] = [which("yes"), which("no"), which("unknown")];
@@ -163,7 +163,7 @@ export function table(heads: string[], rows: Cell[][], words = 1): HTMLElement {
 
 const ROWS = 12;
 
-/** A table with at most `ROWS` rows, and a button that shows the others. */
+/** A table with at most `ROWS` rows, and a button that shows the remaining rows. */
 export function longRows(heads: string[], rows: Cell[][], words = 1): HTMLElement[] {
     const first = table(heads, rows.slice(0, ROWS), words);
     if (rows.length <= ROWS) return [first];
@@ -180,10 +180,11 @@ const longTable = (title: string, caption: string, heads: string[], rows: Cell[]
 
 export const mono = (text: string, whole = text) => el("span", { class: "name", title: whole }, text);
 
-/** Maximum number of causes of a slow iteration with rows of their own. */
+/** Maximum number of causes of a slow iteration that have their own rows. */
 const CAUSES = 3;
 
-/** The causes of a slow iteration with their additional times, which add up to its excess. Causes without rows are added up. */
+/** The causes of a slow iteration with their extra times, which add up to the iteration's extra time. Further causes are added
+ * up in one row. */
 function causes({ causes: all, more_ns }: Slow): [string, string, string][] {
     if (!all.length) return [["–", "there is no iteration to compare it with", ""]];
     const said = ({ cause, held_by, detail }: Difference) =>
@@ -216,10 +217,10 @@ export function slowest(process: Process, show: (n: number, dur: number) => void
             el("tbody", {}, ...groups.flat()))));
 }
 
-/** A figure, or a dash if it is not known. */
+/** Formats a figure; a dash if it is not known. */
 const known = (say: (value: number) => string, value: number | null) => (value === null ? "–" : say(value));
 
-/** The blocks of equal kernels, if the record does not name layers. */
+/** A description of the blocks of equal kernels; empty if the record names layers. */
 function equalBlocks({ blocks, layer_patterns: layers }: Process): string {
     if (blocks === null || layers.length) return "";
     const figures = blocks.mean_ns > 0 ? `, ${time(blocks.mean_ns)} each, ${share(blocks.share)} of all` : "";
@@ -242,7 +243,7 @@ function kernels(process: Process, figures: ProcessFigures): HTMLElement | null 
     ]));
 }
 
-/** The mean number in an iteration; the total number if the mean would be rounded to 0. */
+/** Formats the mean number per iteration, or the total number if the mean would be rounded to 0. */
 const aStep = (one: Named, { a_step: each }: MeanFigures): string => each < 0.005 ? `${count(one.count)} in all` : rate(each);
 
 function named(title: string, caption: string, head: string, list: Named[], figures: MeanFigures[]): HTMLElement | null {
@@ -255,7 +256,7 @@ function named(title: string, caption: string, head: string, list: Named[], figu
 const sizeName = ({ min_tokens: least, max_tokens: most }: SizeSum) =>
     most === null ? `${count(least)}+` : most === least ? count(most) : `${count(least)}–${count(most)}`;
 
-/** The table of iteration times by batch: a row for each phase, followed by one for each of its size classes. */
+/** The table of iteration times by batch: a row for each phase, followed by a row for each of the phase's size classes. */
 export function batches({ phases, inside }: Process): HTMLElement | null {
     if (!inside || !phases.length) return null;
     const all = inside.time.mean_ns * inside.iterations;
@@ -291,7 +292,7 @@ export function tables(process: Process, figures: ProcessFigures): HTMLElement[]
     ].filter((made) => made !== null);
 }
 
-/** A share, or a dash if it was not measured. */
+/** Formats a share; a dash if it was not measured. */
 const measured = (part: number | null) => (part === null ? "–" : share(part));
 
 /** The table of processes. */
@@ -322,7 +323,7 @@ export function rankCaption({ report, processes, skew: figures }: Data): string 
     return `${who}; slowest less fastest: ${time(skew.spread.p50_ns)} (p50), ${time(skew.spread.max_ns)} at most`;
 }
 
-/** Facts on the record that a reader of the figures must know. */
+/** Facts about the record that a reader needs to interpret the figures. */
 export function facts(process: Process, figures: ProcessFigures): HTMLElement {
     const driver = process.cuda_driver;
     const lines: [string, string | string[] | null][] = [

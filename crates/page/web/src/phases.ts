@@ -1,4 +1,4 @@
-// Batches of iterations: phases and their colours, and time against tokens.
+// Phases of batches and their colours, and the chart of time against tokens.
 
 import uPlot from "uplot";
 import { Process } from "./contract";
@@ -7,15 +7,15 @@ import { button, colour, el } from "./dom";
 import { count, time } from "./format";
 import { axis, BEYOND, durations, most, mount, tipAt } from "./plot";
 
-/** The names of phases. Columns contain their indexes. */
+/** The names of phases. Columns contain indexes in this list. */
 export const PHASES = ["unknown", "prefill", "decode", "mixed", "idle", "draft"] as const;
 
-/** Opacity of iterations that figures leave out. */
+/** Opacity with which iterations that figures leave out are drawn. */
 const PALE = 0.35;
 
 export const phaseColour = (phase: number) => `phase-${PHASES[phase]}`;
 
-/** The batch of an iteration in words; empty if it is not known. */
+/** Describes the batch of an iteration in words; empty if the batch is not known. */
 export function batchText({ phase, requests, tokens, prefill }: Iterations, i: number): string {
     const name = PHASES[phase[i]];
     if (name === "unknown") return "";
@@ -25,17 +25,18 @@ export function batchText({ phase, requests, tokens, prefill }: Iterations, i: n
     return `${name}: ${count(requests[i])} ${requests[i] === 1 ? "request" : "requests"}, ${of}`;
 }
 
-/** The number of iterations in each phase. */
+/** Returns the number of iterations in each phase. */
 export function phaseCounts({ phase }: Iterations): number[] {
     const counts = PHASES.map(() => 0);
     for (const one of phase) counts[one]++;
     return counts;
 }
 
-/** The phases that the reader has switched off. */
+/** The phases that the reader has hidden. */
 export const hidden = new Set<number>();
 
-/** The legend: for each phase in the chart, a button that shows or hides it. With `of_points`, only phases with tokens. */
+/** The legend: for each phase in the chart, a button that shows or hides it. With `of_points`, only phases whose batches have
+ * tokens. */
 export function phaseLegend(iterations: Iterations, of_points: boolean, changed: (name: string, list: Element) => void): HTMLElement {
     const counts = phaseCounts(iterations);
     const entry = (phase: number) => {
@@ -54,7 +55,7 @@ export function phaseLegend(iterations: Iterations, of_points: boolean, changed:
         has_pale && el("li", {}, el("i", { class: "pale" }), "pale: left out of the figures"));
 }
 
-/** The mark of a phase in the legend, the same as that of its points. */
+/** Creates the mark of a phase for the legend. It looks like the phase's points in the chart. */
 function shape(phase: number): SVGSVGElement {
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     svg.setAttribute("viewBox", "-6 -6 12 12");
@@ -66,7 +67,7 @@ function shape(phase: number): SVGSVGElement {
     return svg;
 }
 
-/** The end of the time axis: the longest iteration of the shown phases, unless it is far beyond the rest. */
+/** Returns the end of the time axis: the longest iteration of the shown phases, unless that is far beyond the others. */
 export function topOf({ inside, phases }: Process): number {
     const shown = phases.filter((of) => !hidden.has(PHASES.indexOf(of.phase))).map((of) => of.time);
     const times = shown.length ? shown : inside ? [inside.time] : [];
@@ -93,9 +94,9 @@ function mark(context: CanvasRenderingContext2D, phase: number, x: number, y: nu
     }
 }
 
-/** The iterations in a chart, each in the colour of its phase. Iterations narrower than a pixel share one, which shows the
- * longest iteration of each phase, the longest ones at the back. Waits for requests are behind all of them. `places` has the
- * iteration at each position of the x axis. */
+/** Draws the iterations of a chart as bars, each in the colour of its phase. Iterations narrower than a pixel share a pixel,
+ * which shows the longest iteration of each phase, the longest ones at the back. Waits for requests are drawn at the very
+ * back. `places` has the iteration at each position of the x axis. */
 export function phaseBars(chart: uPlot, { dur, idle, worked, phase, qualifies }: Iterations, places: number[]) {
     const { ctx: context, bbox } = chart;
     const [min, max] = [chart.scales.x.min ?? 0, chart.scales.x.max ?? 1];
@@ -103,7 +104,8 @@ export function phaseBars(chart: uPlot, { dur, idle, worked, phase, qualifies }:
     const ratio = devicePixelRatio;
     const bar = Math.max(1, Math.min(60 * ratio, wide > 3 * ratio ? wide * 0.86 : wide));
     const bottom = bbox.top + bbox.height;
-    // Times by phase. Iterations that figures leave out are separate and lie at the back.
+    // The longest time in the current pixel, for each phase twice: first of iterations that figures include, then of the others.
+    // The others are drawn at the back.
     const longest = new Float64Array(PHASES.length * 2);
     const styles = PHASES.map((_, phase) => colour(phaseColour(phase)));
     let waited = 0;
@@ -159,7 +161,7 @@ export function scatter(place: HTMLElement, process: Process, iterations: Iterat
     const top = topOf(process);
     const tip = el("div", { class: "tip", hidden: "" });
     const size = points.length > 3000 ? 2.5 : points.length > 400 ? 3 : 4;
-    // Positions of the drawn points, as x and y from the corner of the drawing area.
+    // Positions of the drawn points in CSS pixels, as x and y from the corner of the drawing area.
     const at = new Float32Array(2 * points.length);
     const x_of = (chart: uPlot, i: number) => chart.valToPos(tokens[i], "x", true);
     const y_of = (chart: uPlot, i: number) => chart.valToPos(Math.min(worked[i], top), "y", true);
@@ -170,7 +172,7 @@ export function scatter(place: HTMLElement, process: Process, iterations: Iterat
         context.beginPath();
         context.rect(bbox.left - 4 * ratio, bbox.top - 4 * ratio, bbox.width + 8 * ratio, bbox.height + 8 * ratio);
         context.clip();
-        // Points in the same position are drawn only a few times, which makes them darker.
+        // Each point makes its position darker, so only a few points are drawn in the same position.
         const taken = new Map<number, number>();
         at.fill(NaN);
         for (const [place, i] of points.entries()) {
@@ -189,7 +191,7 @@ export function scatter(place: HTMLElement, process: Process, iterations: Iterat
         }
         context.restore();
     };
-    /** The iteration nearest to the pointer, if it is near. */
+    /** Returns the index of the iteration nearest to the pointer, or -1 if none is near. */
     const nearest = (chart: uPlot): number => {
         const [left, above] = [chart.cursor.left ?? -1, chart.cursor.top ?? -1];
         let [found, near] = [-1, 14 ** 2];

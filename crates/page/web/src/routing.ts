@@ -1,4 +1,4 @@
-// The balance of learned routers: a table of layers, and a map of their experts.
+// The load balance of learned routers: a table of layers, and a map of their experts.
 
 import { Data, Layer, LayerFigures, Report } from "./contract";
 import { card, colour, el, offTheme, onTheme } from "./dom";
@@ -6,15 +6,16 @@ import { count, rate } from "./format";
 import { longRows, mono } from "./panels";
 import { size } from "./plot";
 
-/** The beginning of the library's message that it replaced routers. */
+/** The beginning of the message that says that the library replaced the routers of the model. */
 const REPLACED = "output is intentionally wrong";
 const LEFT = 34;
 const TOP = 5;
 const BOTTOM = 20;
-/** The multiple of the mean, and its inverse, at which a colour is full. */
+/** The multiple of the mean load from which a cell has the darkest colour for high loads. From its inverse on, a cell has the
+ * darkest colour for low loads. */
 const FAR = 4;
 
-/** The record's line on intentionally wrong output, if there is one. */
+/** A warning with the record's line on intentionally wrong output; `null` if there is none. */
 export function replaced(report: Report): HTMLElement | null {
     const lines = report.processes.flatMap((process) => process.refused.filter((line) => line.startsWith(REPLACED)));
     return lines.length ? el("p", { class: "card wrong", role: "note" }, el("b", {}, lines[0])) : null;
@@ -31,7 +32,7 @@ export function routing({ report, processes }: Data, place: number): HTMLElement
     const { layers } = found;
     const { gpus } = figures;
     const on_gpus = (on: number | null) => (gpus ? [on === null ? "–" : times(on)] : []);
-    // The most uneven layer is first. The map shows layers in their own order.
+    // In the table, the layer with the worst balance comes first. The map shows layers in the order of their numbers.
     const rows = layers.map((layer, at) => ({ layer, on: figures.layers[at].on_gpus }))
         .sort((a, b) => b.layer.max_of_mean - a.layer.max_of_mean)
         .map(({ layer, on }) => [mono(nameOf(layer)), times(layer.max_of_mean), ...on_gpus(on), count(layer.idle), count(layer.tokens)]);
@@ -42,7 +43,8 @@ export function routing({ report, processes }: Data, place: number): HTMLElement
         el("div", { class: "routing" }, el("div", { class: "layers" }, ...table), heat(layers, figures.layers, gpus)));
 }
 
-/** Layers from top to bottom, their experts from left to right, each coloured by its share of the layer's mean. */
+/** The map of experts: layers from top to bottom, experts from left to right. An expert's colour shows its load relative to the
+ * layer's mean. */
 function heat(layers: Layer[], figures: LayerFigures[], gpus: number | null): HTMLElement {
     const experts = layers.reduce((most, layer) => Math.max(most, layer.experts.length), 1);
     const each = Math.min(22, Math.max(5, Math.floor(330 / layers.length)));
@@ -65,7 +67,7 @@ function heat(layers: Layer[], figures: LayerFigures[], gpus: number | null): HT
         layers.forEach((layer, at) => {
             const { of_mean } = figures[at];
             const y = TOP + at * each;
-            // If several experts share a pixel, the busiest is drawn.
+            // If several experts share a pixel, draw the one with the highest load.
             for (let x = 0, expert = 0; expert < layer.experts.length; ) {
                 let most = of_mean[expert++];
                 while (wide < 1 && expert < layer.experts.length && expert * wide < x + 1) most = Math.max(most, of_mean[expert++]);
@@ -116,7 +118,8 @@ function heat(layers: Layer[], figures: LayerFigures[], gpus: number | null): HT
     return root;
 }
 
-/** Returns the function from a part of the mean to its colour. The distance from the mean's colour follows the logarithm. */
+/** Returns a function from a load, as a multiple of the mean, to its colour. The mean has a neutral colour, and the distance
+ * from it is logarithmic. */
 function colours(): (part: number) => string {
     const parse = (name: string) => (colour(name).match(/[\d.]+/g) ?? []).slice(0, 3).map(Number);
     const [idle, cold, even, hot] = [colour("expert-idle"), parse("expert-cold"), parse("expert-even"), parse("expert-hot")];

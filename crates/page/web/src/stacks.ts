@@ -6,7 +6,7 @@ import { count, share } from "./format";
 import { icicle } from "./icicle";
 import { longRows, mono } from "./panels";
 
-/** A sentence on the number of samples, their rate, the rate that was asked for, and rejected samples. */
+/** A sentence with the number of samples, their rate, the requested rate, and the share of rejected samples. */
 function caption({ rate, achieved, achieved_native, counts, rejected_share }: Stacks): string {
     const at = (hz: number | null): string => (hz === null ? "" : ` at ${count(hz)} Hz`);
     const native = counts.native > 0 ? ` and ${count(counts.native)} native${at(achieved_native)}` : "";

@@ -1,8 +1,8 @@
-//! Busy time of each GPU, in total and by iteration: the union of all work on it.
+//! Busy time of each GPU, in total and by iteration: the union of all work on the GPU.
 //!
-//! Work arrives nearly in the order of its starts. A device's work is held back until [`MIN_HELD_BACK`] more pieces have
-//! arrived, and then sorted. So memory is bounded, and the union is exact as long as no piece is further out of order
-//! than that. Of a piece that is, the part before work that was already counted is lost.
+//! Work arrives nearly in the order of its starts. A device's work is held back until [`MIN_HELD_BACK`] more pieces
+//! have arrived, and then sorted. So memory is bounded, and the union is exact if no piece arrives later than that. If
+//! one does, its part that begins before the end of the work that was already counted is lost.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use super::kernel_name;
 use crate::events::idle::IdleSpans;
 use crate::events::spans::Span;
 
-/// Maximum number of pairs of an iteration and a kind of work with a time of their own.
+/// Maximum number of (iteration, kernel or kind of copy) pairs for which a device's time is kept.
 const MAX_STEP_TIMES: usize = 1 << 20;
 
 /// Minimum number of pieces of work of a device to hold back for sorting.
@@ -27,9 +27,9 @@ pub struct IterationActivity {
     /// Index of the iteration.
     pub place: usize,
     pub busy: u64,
-    /// Time in which a kernel ran.
+    /// Time in which at least one kernel ran.
     pub kernels: u64,
-    /// Idle time between its first and its last work in the iteration.
+    /// Idle time between the device's first work and its last work in the iteration.
     pub gaps: u64,
 }
 
@@ -38,16 +38,17 @@ pub struct IterationActivity {
 pub struct DeviceActivity {
     /// Number of the device.
     pub device: u8,
-    /// Its work by iteration, in the order of the iterations.
+    /// The device's work in each iteration, in the order of the iterations.
     pub parts: Vec<IterationActivity>,
-    /// Time in which any work ran, by iteration and by work, as far as there was room. If pieces of work overlap, the
-    /// time counts for the one that began first.
+    /// Time in nanoseconds in which any work ran, by index of the iteration and by kernel or kind of copy (see
+    /// [`COPIES`]). There are at most `MAX_STEP_TIMES` entries. If pieces of work overlap, the time counts for the
+    /// one that began first.
     pub by: HashMap<(u32, u32), u64>,
-    /// Spans in which nothing ran.
+    /// Spans in which no work ran.
     pub idle: Vec<Span>,
 }
 
-/// The GPUs, and the iterations in nanoseconds, which do not overlap.
+/// Adds up the busy time of each GPU, in total and by iteration. The iterations are in nanoseconds and do not overlap.
 #[derive(Debug)]
 pub struct Busy {
     iterations: Vec<Span>,
@@ -58,10 +59,10 @@ pub struct Busy {
 struct Device {
     waiting: Vec<(Span, u32)>,
     all: WorkUnion,
-    /// The union of only kernels.
+    /// The union of kernels, without copies and memory sets.
     kernels: WorkUnion,
     did: DeviceActivity,
-    /// The last iteration that has times by kernel.
+    /// The last iteration that has entries in `did.by`.
     last_kept: usize,
     idle: IdleSpans,
 }
@@ -69,9 +70,9 @@ struct Device {
 /// The union of pieces of work that arrive in the order of their starts.
 #[derive(Debug, Default)]
 struct WorkUnion {
-    /// End of what was counted.
+    /// End of the latest work that was counted, in nanoseconds.
     until: u64,
-    /// Index of the first iteration that may not have ended yet.
+    /// Index of the first iteration that may not have ended before the next piece of work.
     place: usize,
 }
 
@@ -84,7 +85,7 @@ impl Busy {
         }
     }
 
-    /// Adds work of a device. `what` identifies the kernel or the kind of copy.
+    /// Adds work of a device. `what` identifies the kernel or the kind of copy (see [`COPIES`]).
     pub fn add(&mut self, device: u8, work: Span, what: u32) {
         let device = &mut self.devices[usize::from(device) % MAX_DEVICES];
         device.waiting.push((work, what));
@@ -93,7 +94,7 @@ impl Busy {
         }
     }
 
-    /// Returns the work of each device that did anything in an iteration.
+    /// Returns the work of each device that worked in any iteration.
     pub fn finish(mut self) -> Vec<DeviceActivity> {
         for device in &mut self.devices {
             device.settle(&self.iterations, 0);
@@ -110,7 +111,7 @@ impl Busy {
 }
 
 impl Device {
-    /// Counts all but the latest `keep` pieces.
+    /// Counts the pieces of work that are held back, except for the latest `keep`.
     fn settle(&mut self, iterations: &[Span], keep: usize) {
         // The sort is cheap because most pieces are already in order.
         self.waiting.sort_by_key(|(work, _)| work.start);
@@ -122,8 +123,8 @@ impl Device {
         self.waiting.drain(..settled);
     }
 
-    /// Counts the part of a piece in which nothing counted before ran. The piece must not start earlier than those
-    /// before it.
+    /// Counts the part of a piece of work during which no earlier piece ran. Pieces must come in the order of their
+    /// starts.
     fn count(&mut self, iterations: &[Span], work: Span, what: u32) {
         let before = self.all.until;
         if let Some(new) = self.all.new_part(work) {
@@ -166,7 +167,7 @@ impl Device {
 }
 
 impl WorkUnion {
-    /// Returns the part of a piece that was not counted before.
+    /// Returns the part of a piece of work that lies after all work counted so far; `None` if there is no such part.
     fn new_part(&mut self, work: Span) -> Option<Span> {
         let new = Span {
             start: work.start.max(self.until),
@@ -179,7 +180,7 @@ impl WorkUnion {
         is_new.then_some(new)
     }
 
-    /// Calls `each` with the index of each iteration that such a part lies in, and with the time in it.
+    /// Calls `each` with the index of each iteration that `new` overlaps, and with the length of the overlap.
     fn each(&mut self, iterations: &[Span], new: Span, mut each: impl FnMut(usize, u64)) {
         while let Some(around) = iterations.get(self.place) {
             if around.start >= new.end {
@@ -197,7 +198,7 @@ impl WorkUnion {
     }
 }
 
-/// Returns true if work is a kernel.
+/// Returns true if `what` identifies a kernel.
 const fn is_kernel(what: u32) -> bool {
     what < COPIES
 }
@@ -209,7 +210,7 @@ pub const SET: usize = KINDS;
 /// First number that stands for a copy or a memory set. Lower numbers are names of kernels.
 pub const COPIES: u32 = u32::MAX - KINDS as u32;
 
-/// Returns the name of a device's work, as identified in [`DeviceActivity`].
+/// Returns the name of a kernel or a kind of copy, which `what` identifies as in `DeviceActivity::by`.
 pub fn work_name(what: u32, strings: &Strings) -> String {
     match what.checked_sub(COPIES) {
         Some(kind) => format!("copy {}", copy_name(kind as usize)),
@@ -317,7 +318,7 @@ mod tests {
             block.reverse();
         }
         let found = found(&iterations, &work);
-        // There are 900 pieces of work and 899 gaps.
+        // Each iteration has 900 pieces of work, with 899 gaps between them.
         let expected: Vec<_> = (0..400).map(|n| part(n, 900 * 7, 899 * 3)).collect();
         assert_eq!(found, [expected]);
     }

@@ -14,9 +14,9 @@ pub enum Cause {
     /// A garbage collection of Python, by generation.
     Gc(u16),
     GilWait,
-    /// The GIL was held by another thread, given by its ID.
+    /// Another thread held the GIL. The value is that thread's ID.
     GilHold(u32),
-    /// A call that waits for the device, by its row.
+    /// A call that waits for the device, by its row in the table of calls.
     Wait(u8),
     /// A run of a marked Python function.
     Function(StringId),
@@ -24,14 +24,15 @@ pub enum Cause {
     Range(StringId, StringId),
 }
 
-/// Number and time of overlaps of one kind, in ticks.
+/// Number of overlaps of one kind of activity with an iteration, and their total time in ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Overlap {
     pub count: u64,
     pub ticks: u64,
 }
 
-/// The iterations to watch closely, by index in the record's timeline.
+/// The slowest iterations, which are watched: every activity that overlaps one is recorded.
+/// `places` has their indexes in the record's timeline.
 #[derive(Debug, Default)]
 pub struct Watched {
     places: Vec<usize>,
@@ -45,7 +46,8 @@ impl Watched {
         Self { places, found }
     }
 
-    /// Returns the watched iterations from `first` to `last`, as indexes in this list.
+    /// Finds the watched iterations whose index in the timeline is from `first` to `last`. Returns
+    /// their range in this list.
     pub fn between(&self, first: usize, last: usize) -> Range<usize> {
         let from = self.places.partition_point(|place| *place < first);
         let to = self.places.partition_point(|place| *place <= last);
@@ -57,7 +59,8 @@ impl Watched {
         self.places.get(index).copied()
     }
 
-    /// Records an overlap if the iteration is watched.
+    /// Records an overlap of an activity with the iteration at index `place`, if that iteration is
+    /// watched.
     pub fn note(&mut self, place: usize, cause: Cause, ticks: u64) {
         let Ok(index) = self.places.binary_search(&place) else {
             return;

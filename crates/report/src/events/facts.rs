@@ -68,7 +68,7 @@ pub struct Facts {
     /// The names of threads.
     #[serde(skip)]
     pub threads: BTreeMap<u32, String>,
-    /// The identifier of the boot of its machine. Clocks of records of one boot are the same.
+    /// The boot ID of the process's machine. Records with the same boot ID share one clock.
     #[serde(skip)]
     pub boot: String,
     /// Names of MoE layers, by their numbers.
@@ -151,8 +151,8 @@ impl CallRow {
         (self.kind == CallKind::Wait).then(|| known().unwrap_or(Wait::Context))
     }
 
-    /// Returns true if the call allocates or frees memory. Calls that do so in the order of a stream do not count,
-    /// because they do not wait.
+    /// Returns true if the call allocates or frees memory. Asynchronous calls that do so in the order of a stream do
+    /// not count, because they do not wait.
     pub fn allocates(&self) -> bool {
         kind_of(&self.name) == Some(Kind::Memory)
     }
@@ -202,7 +202,7 @@ impl RawFacts {
         Some((*kind, self.strings.get(*id)))
     }
 
-    /// Returns the facts. If a record repeats a key of which there is one value, the latest one counts.
+    /// Resolves the facts. If a record repeats a key that can have only one value, the latest value counts.
     pub fn facts(mut self, header: &Header) -> (Facts, Strings) {
         self.info.sort_by_key(|(at, ..)| *at);
         let mut facts = Facts::default();
@@ -256,7 +256,8 @@ impl RawFacts {
             .iter()
             .map(|(tid, (_, id))| (*tid, name(self.strings.get(*id))))
             .collect();
-        // The kernel knows the names of Python's threads only since Python 3.14, which sets them.
+        // Names that Python gave its threads replace those from the kernel: only since Python 3.14 does Python also set
+        // the kernel's name of a thread.
         facts.threads.extend(pythons);
         facts.in_groups = facts.name_groups();
         (facts, self.strings)
@@ -264,19 +265,20 @@ impl RawFacts {
 }
 
 impl Facts {
-    /// Returns the rank, or `None` if it is not known. Records of older versions name no source of the rank.
+    /// Returns the rank, or `None` if it is not known. Records of older versions have no source of the rank, so a rank
+    /// other than 0 counts as known without one.
     #[must_use]
     pub fn known_rank(&self) -> Option<u64> {
         (self.rank > 0 || !self.rank_source.is_empty()).then_some(self.rank)
     }
 
-    /// Returns the name of a row of the table of calls.
+    /// Returns the name of the call in a row of the table of calls, or a name made from the row's number.
     pub fn call(&self, row: u8) -> String {
         let known = self.calls.iter().find(|known| known.row == row);
         known.map_or_else(|| format!("call {row}"), |known| known.name.clone())
     }
 
-    /// Returns the name of a thread.
+    /// Returns the name of a thread, or a name made from its ID.
     pub fn thread(&self, tid: u32) -> String {
         let known = self.threads.get(&tid);
         known.map_or_else(|| format!("thread {tid}"), Clone::clone)
@@ -301,7 +303,7 @@ impl Facts {
         if self.groups.len() < MAX_GROUPS {
             self.groups.push(group);
         }
-        // This is the order in which groups are shown.
+        // Reports show the groups in the order of `GROUPS`.
         let place = |group: &GroupRank| GROUPS.iter().position(|name| *name == group.name);
         self.groups
             .sort_by_key(|group| place(group).unwrap_or(GROUPS.len()));
@@ -326,7 +328,7 @@ impl Facts {
         }
     }
 
-    /// Returns the process's rank in the group with a name.
+    /// Returns the process's rank in the group called `name`; `None` if the process is in no such group.
     #[must_use]
     pub fn group(&self, name: &str) -> Option<&GroupRank> {
         self.groups.iter().find(|group| group.name == name)
@@ -336,7 +338,8 @@ impl Facts {
 /// Maximum length of a name in a report, in characters.
 const MAX_NAME_LENGTH: usize = 256;
 
-/// Returns a name from a record, cut to the maximum length: a damaged record may contain one huge text as many names.
+/// Returns a name from a record, cut to the maximum length. The cut limits memory: a damaged record may use one huge
+/// text as the name of many things.
 pub fn name(text: &str) -> String {
     let end = text.char_indices().nth(MAX_NAME_LENGTH);
     end.map_or(text, |(end, _)| &text[..end]).to_owned()

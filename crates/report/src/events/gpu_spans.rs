@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use crate::events::idle::IdleSpans;
 use crate::events::spans::Span;
 
-/// Maximum number of spans to keep. More are only counted.
+/// Maximum number of spans to keep. Further spans are only counted, in `left_out`.
 const MAX_SPANS: usize = 1 << 21;
 
-/// Work of a stream in an iteration.
+/// The time for which a stream worked in an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct GpuSpan {
     pub iteration: u64,
@@ -77,7 +77,7 @@ impl GpuSpans {
     }
 }
 
-/// Returns the time that at least one of the spans covers. They must be in the order of their starts.
+/// Returns the time that at least one of the spans covers. `spans` must be in the order of their starts.
 fn covered(spans: &[GpuSpan]) -> u64 {
     let (mut total, mut until) = (0_u64, 0);
     for span in spans {

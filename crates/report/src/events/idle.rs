@@ -1,13 +1,14 @@
-//! Idle times of a GPU, also in the time of a thread's iterations.
+//! Idle times of a GPU: on the record's clock ([`IdleSpans`]), and on a clock that runs only during a thread's
+//! iterations ([`Idle`]).
 
 use std::cell::Cell;
 
 use crate::events::spans::Span;
 
-/// Maximum number of idle spans to keep. For later ones the host's activity is not known.
+/// Maximum number of idle spans to keep. For later idle time the report cannot say what the host did meanwhile.
 const MAX_SPANS: usize = 1 << 22;
 
-/// Spans in which a device was idle, in order. They are derived from its work.
+/// Spans in which a device was idle, in order: the gaps between its pieces of work.
 #[derive(Debug, Default)]
 pub struct IdleSpans {
     spans: Vec<Span>,
@@ -15,7 +16,7 @@ pub struct IdleSpans {
 }
 
 impl IdleSpans {
-    /// Adds work. It must not begin earlier than work added before.
+    /// Adds a piece of work. It must not begin earlier than pieces that were added before.
     pub fn work(&mut self, work: Span) {
         if work.start > self.until && self.spans.len() < MAX_SPANS {
             self.spans.push(Span {
@@ -26,7 +27,7 @@ impl IdleSpans {
         self.until = self.until.max(work.end);
     }
 
-    /// Returns the spans, including the one after the last work.
+    /// Returns the idle spans, including the one from the end of the last work onward.
     pub fn finish(mut self) -> Vec<Span> {
         if self.spans.len() < MAX_SPANS {
             let (start, end) = (self.until, u64::MAX);
@@ -36,11 +37,12 @@ impl IdleSpans {
     }
 }
 
-/// The same spans in the time of a thread's iterations.
+/// Idle spans on a clock that runs only during a thread's iterations: a moment on it is the total time of iterations
+/// before that moment.
 #[derive(Debug, Default)]
 pub struct Idle {
     spans: Vec<Span>,
-    /// Idle time before each span.
+    /// Total idle time before each span.
     before: Vec<u64>,
     all: u64,
     /// Index at which the last search ended.
@@ -48,7 +50,7 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// Converts spans, which must be in order. `place` returns the time of iterations before a moment.
+    /// Converts spans, which must be in order. `place` converts a moment to the total time of iterations before it.
     pub fn new(spans: &[Span], place: impl Fn(u64) -> u64) -> Self {
         let mut idle = Self::default();
         for span in spans {
@@ -79,7 +81,7 @@ impl Idle {
     fn until(&self, moment: u64) -> u64 {
         let is_after = |at: usize| self.spans.get(at).is_none_or(|span| moment < span.start);
         let last = self.last.get();
-        // Moments arrive nearly in order.
+        // Callers ask for moments nearly in order, so the result is usually the last one or the next.
         let near = [last, last + 1]
             .into_iter()
             .find(|at| is_after(*at) && at.checked_sub(1).is_none_or(|before| !is_after(before)));

@@ -8,26 +8,27 @@ use super::batch::{InBatch, write_batch};
 
 use crate::events::qualify::Unqualified;
 
-/// Use of the machine by the iteration's thread. Times are in nanoseconds.
+/// Use of the processor and of memory by an iteration's thread. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Used {
-    /// Time on a processor, and the part of it in the kernel.
+    /// Time that the thread was on a processor, and the part of that time in the operating system's kernel.
     pub ran: u64,
     pub in_kernel: u64,
-    /// Time in which it was ready to run but had no processor.
+    /// Time in which the thread was ready to run but had no processor.
     pub delayed: u64,
-    /// Number of times that its processor was given to another thread.
+    /// Number of times that the thread's processor was given to another thread.
     pub preempted: u32,
-    /// Number of page faults, and number of those that read a disk.
+    /// Number of page faults, and number of page faults that read a disk.
     pub faults: u32,
     pub disk_faults: u32,
-    /// Time on a processor in some of its waits for the GPU, and total time of these waits.
+    /// Time that the thread was on a processor during measured waits for the GPU, and total time of these waits. Only
+    /// some waits are measured.
     pub ran_in_waits: u64,
     pub waits: u64,
 }
 
 impl Used {
-    /// Adds the value of an event.
+    /// Stores a measured value from an event: a time, and a count or, for waits, a time in microseconds.
     pub fn add(&mut self, what: tllmprof_record::Used, ns: u64, count: u32) {
         use tllmprof_record::Used as What;
         match what {
@@ -47,10 +48,10 @@ impl Used {
         }
     }
 
-    /// Returns how much of a wait for the GPU the thread may have been off the processor.
+    /// Returns how much of a wait of length `wait` for the GPU the thread may have been off the processor.
     fn asleep_in(&self, wait: u64) -> u64 {
         match self.waits {
-            // No wait was measured.
+            // No wait was measured, so the thread may have been off the processor all the time.
             0 => wait,
             waits => {
                 let spins = self.ran_in_waits.min(waits);
@@ -73,7 +74,7 @@ pub struct Iteration {
     #[serde(rename = "dur_ns")]
     pub duration: u64,
     /// The time that the GPU was busy with its work; `null` if it was not measured.
-    // If no event measured it in any iteration, this is the busy time by kernels.
+    // If CUDA events measured no iteration of the record, this is the busy time from recorded kernels.
     #[serde(rename = "gpu_ns")]
     pub gpu: Option<u64>,
     /// The ID of the thread that ended it.
@@ -113,19 +114,20 @@ pub struct Iteration {
     #[schemars(with = "Option<InBatch>")]
     pub batch: Option<Batch>,
     /// True if figures of windows include it. `unqualified` lists the iterations that they do not include.
-    // The reason why figures do not include it.
+    // `None` if figures include the iteration, else the reason why they do not. The JSON says only whether.
     #[serde(rename = "qualifies", serialize_with = "write_qualifies")]
     #[schemars(with = "bool")]
     pub unqualified: Option<Unqualified>,
     /// True if something other than its own end ended it.
     pub cut: bool,
-    /// Time of launches.
+    /// Time in calls that launch kernels or graphs, in nanoseconds.
     #[serde(skip)]
     pub launching: u64,
-    /// Number of those calls that begin or end a capture, or that a capture takes up.
+    /// Number of the calls in `calls` that begin or end a stream capture, or that are captured instead of executed.
     #[serde(skip)]
     pub captures: u32,
-    /// Row of the call that waited for the GPU and after which its thread launched more work.
+    /// Row in the table of calls of the wait for the GPU after which the thread launched more work; `None` if there is
+    /// none.
     #[serde(skip)]
     pub launched_after: Option<u8>,
 }
@@ -161,13 +163,13 @@ fn write_qualifies<S: Serializer>(
 }
 
 impl Iteration {
-    /// Returns the time that it took without waiting for requests, in nanoseconds.
+    /// Returns the iteration's duration without waits for requests, in nanoseconds.
     pub const fn busy(&self) -> u64 {
         self.duration.saturating_sub(self.idle)
     }
 
-    /// Returns the time that its thread was certainly asleep or blocked, without waits for the GPU, the GIL or
-    /// requests.
+    /// Returns the time that the iteration's thread was certainly asleep or blocked, in nanoseconds. Waits for the GPU,
+    /// the GIL and requests do not count.
     pub fn blocked(&self) -> u64 {
         let waits = self.gil_wait.saturating_add(self.idle);
         self.used.map_or(0, |used| {
@@ -177,7 +179,8 @@ impl Iteration {
         })
     }
 
-    /// Returns the longest time that its thread may have been asleep or blocked outside such waits.
+    /// Returns the longest time that the iteration's thread may have been asleep or blocked outside waits for the GPU,
+    /// the GIL and requests, in nanoseconds.
     pub fn blocked_at_most(&self) -> u64 {
         let waits = self.gil_wait.saturating_add(self.idle);
         let code = self
@@ -192,13 +195,14 @@ impl Iteration {
         })
     }
 
-    /// Returns the time that its thread was ready to run but had no processor.
+    /// Returns the time that the iteration's thread was ready to run but had no processor, in nanoseconds.
     pub fn delayed(&self) -> u64 {
         self.used.map_or(0, |used| used.delayed.min(self.duration))
     }
 
-    /// Returns the part of that time outside waits for the GPU, the GIL and requests: the time that its code did not
-    /// run, if the time that it ran in waits is known; otherwise at least the proportional part.
+    /// Returns the part of [`Self::delayed`] outside waits for the GPU, the GIL and requests. If it is known how long
+    /// the thread ran in waits for the GPU, this is the time that its code did not run. Otherwise it is at least the
+    /// part of the delay that is proportional to the code's part of the duration.
     pub fn delayed_in_code(&self) -> u64 {
         let waits = self.wait.saturating_add(self.gil_wait);
         let waits = waits.saturating_add(self.idle).min(self.duration);
@@ -220,14 +224,14 @@ impl Iteration {
         self.start.saturating_add(self.duration)
     }
 
-    /// Returns true if it counts in figures of windows.
+    /// Returns true if the iteration counts in figures of windows.
     #[must_use]
     pub const fn qualifies(&self) -> bool {
         self.unqualified.is_none()
     }
 }
 
-/// Returns the same fraction of `time` as `part` is of `whole`.
+/// Returns `time` × `part` / `whole`, or 0 if `whole` is 0.
 pub const fn part(time: u64, part: u64, whole: u64) -> u64 {
     match whole {
         0 => 0,
@@ -250,7 +254,7 @@ pub enum GpuFrom {
 }
 
 impl GpuFrom {
-    /// Returns the source of the GPU time of some iterations.
+    /// Returns the method by which the GPU time of these iterations is known.
     pub fn choose<'a, I: Iterator<Item = &'a Iteration>>(all: impl Fn() -> I) -> Self {
         let measured = || all().filter(|iteration| iteration.gpu.is_some());
         if measured().any(|iteration| iteration.gpu_busy.is_none()) {
@@ -262,13 +266,14 @@ impl GpuFrom {
         }
     }
 
-    /// Returns true if GPU time was measured at all. If kernels are missing, the GPU seems to be idle.
+    /// Returns true if GPU time was measured at all. If kernels are missing from the record, every busy time from
+    /// kernels is 0, so one of them must be above 0.
     pub fn is_measured<'a>(self, mut all: impl Iterator<Item = &'a Iteration>) -> bool {
         self != Self::Kernels
             || all.any(|iteration| iteration.gpu_busy.is_some_and(|busy| busy > 0))
     }
 
-    /// Returns the GPU time of an iteration if it was measured in this way.
+    /// Returns the GPU time of an iteration if this method measured it.
     pub const fn time(self, iteration: &Iteration) -> Option<u64> {
         match (self, iteration.gpu_busy) {
             (Self::Plain, Some(_)) => None,
@@ -278,7 +283,7 @@ impl GpuFrom {
     }
 }
 
-/// Number of kernels that began in an iteration, and GPU busy time if kernels were recorded.
+/// Number of kernels that began in an iteration, and the GPU's busy time in nanoseconds if kernels were recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct InKernels {
     pub kernels: u32,
@@ -308,7 +313,7 @@ mod tests {
             };
             iteration.blocked_at_most()
         };
-        // The waits sleep, spin, or were not measured.
+        // In the first case the waits sleep, in the second they spin, and in the other two they were not measured.
         assert_eq!(at_most(4_000, 0, 1_000), 6_000);
         assert_eq!(at_most(9_000, 1_000, 1_000), 9_000);
         assert_eq!(at_most(4_000, 0, 0), 10_000);
@@ -323,7 +328,7 @@ mod tests {
 
     #[test]
     fn waiting_for_a_processor_is_divided_by_what_the_code_ran() {
-        // 10 ms are code, and 10 ms are waiting for the GPU.
+        // The iteration has 10 ms of code and a wait of 10 ms for the GPU.
         let in_code = |ran, delayed, ran_in_waits, waits| {
             let used = Used {
                 ran,
@@ -341,17 +346,17 @@ mod tests {
             assert!(iteration.blocked() <= iteration.blocked_at_most());
             (iteration.delayed_in_code(), iteration.blocked())
         };
-        // The wait sleeps. The code waited for a processor for the time that it did not run. The rest of the delay came
-        // at the end of the sleep.
+        // The thread sleeps in the wait. The code waited for a processor for the time that it did not run. The rest of
+        // the delay came when the sleep ended.
         assert_eq!(in_code(4_000, 6_000, 0, 1_000), (6_000, 0));
         assert_eq!(in_code(4_000, 9_000, 0, 1_000), (6_000, 0));
-        // The wait spins, and it was without a processor for as long as the code was.
+        // The thread spins in the wait, and had no processor for as long in the wait as in the code.
         assert_eq!(in_code(10_000, 10_000, 500, 1_000), (5_000, 0));
         assert_eq!(in_code(20_000, 0, 1_000, 1_000), (0, 0));
         // A sleep in the code is not a wait for a processor.
         assert_eq!(in_code(4_000, 1_000, 0, 1_000), (1_000, 5_000));
-        // It is not known whether the wait sleeps. The delay is divided in proportion, and is at least the time that
-        // the code did not run.
+        // It is not known whether the thread sleeps in the wait. The delay is divided in proportion, and the code's
+        // part is at least the time that the code did not run.
         assert_eq!(in_code(10_000, 10_000, 0, 0), (5_000, 0));
         assert_eq!(in_code(2_000, 8_000, 0, 0), (8_000, 0));
     }

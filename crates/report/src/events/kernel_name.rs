@@ -1,6 +1,6 @@
 //! The names of kernels. Records contain them as mangled by compilers.
 
-/// Maximum length of a name in characters. A mangled name can expand to a far longer one.
+/// Maximum length of a name in characters. A short mangled name can expand to an enormous one.
 const MAX_NAME_LENGTH: usize = 4096;
 
 /// Returns a kernel's full name, demangled if it is mangled.
@@ -13,11 +13,12 @@ pub fn full(name: &str) -> String {
     text[..end].to_owned()
 }
 
-/// Returns a full name without parameters, return type and namespaces. Template arguments stay, because only they
-/// distinguish many kernels.
+/// Returns the full name without parameters, return type and namespaces. Template arguments are kept, because many
+/// kernels differ only in these.
 pub fn short(name: &str) -> String {
     let mut depth = 0_usize;
-    // Without parameters it is no function's name, and spaces are a part of it.
+    // A name without parameters is not a function's name, so its spaces are part of the name. `whole` is where such a
+    // name begins; `start` is where the last word begins.
     let (mut start, mut end, mut whole) = (0, name.len(), 0);
     for (at, byte) in name.bytes().enumerate() {
         match byte {
@@ -42,8 +43,7 @@ pub fn short(name: &str) -> String {
     }
 }
 
-/// Returns a full name without parameters, return type and template arguments: the namespaces and the kernel's own
-/// name.
+/// Returns the full name without parameters, return type and template arguments: the namespaces and the kernel's name.
 pub fn path(name: &str) -> String {
     let (mut depth, mut start) = (0_usize, 0);
     let mut path = String::new();
@@ -64,8 +64,8 @@ pub fn path(name: &str) -> String {
     path
 }
 
-/// Returns what a full name has in common with the same kernel's name by another demangler: those of profilers write
-/// constants, lambdas, anonymous namespaces, parameters and return types in different ways.
+/// Returns a form of a full name by which names of the same kernel from different profilers can be compared. Their
+/// demanglers write constants, lambdas, anonymous namespaces, parameters and return types in different ways.
 pub fn comparable(name: &str) -> String {
     let name = name.replace("(anonymous namespace)", "@");
     let name = name.replace("<unnamed>", "@").replace("[lambda", "{lambda");
@@ -74,9 +74,9 @@ pub fn comparable(name: &str) -> String {
     while let Some(word) = words.next() {
         match word {
             "void" | "const" | ")" => (),
-            // The address of a function.
+            // This bracket belongs to the address of a function.
             "(" if found.ends_with('&') => (),
-            // The type of a constant, or parameters.
+            // This bracket opens parameters, or the type of a constant.
             "(" => {
                 let inside = group(&mut words);
                 let instance = inside.strip_prefix("instance");
@@ -91,7 +91,7 @@ pub fn comparable(name: &str) -> String {
                 }
             }
             "]" => found.push('}'),
-            // An empty pack of template arguments.
+            // An empty pack of template arguments leaves a comma before the `>`.
             ">" => found = format!("{}>", found.trim_end_matches(',')),
             number if is_number(number) => found += number.trim_end_matches(['u', 'l']),
             word => found += word,
@@ -118,7 +118,7 @@ fn words(name: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Takes the words up to the bracket that closes a group, and returns them without it.
+/// Takes the words up to the bracket that closes a group, and returns them without that bracket.
 fn group<'a>(words: &mut impl Iterator<Item = &'a str>) -> String {
     let mut depth = 1;
     let mut inside = String::new();

@@ -3,14 +3,15 @@
 /// Maximum number of threads to distinguish.
 const MAX_THREADS: usize = 256;
 
-/// Minimum share of all launches for a thread that launches for the others.
+/// Minimum share of all launches, as a part of 1, that a thread must make to count as the launcher for the other
+/// threads.
 const MIN_LAUNCH_SHARE: f64 = 0.9;
 
 /// Number of launches by each thread.
 #[derive(Debug, Default)]
 pub struct Launchers {
     threads: Vec<(u32, u64)>,
-    /// Index of the thread that launched last.
+    /// Index in `threads` of the thread that launched last.
     latest: usize,
 }
 
@@ -37,8 +38,8 @@ impl Launchers {
         }
     }
 
-    /// Returns the thread that launches the work of other threads' iterations, if there is one. It makes nearly all
-    /// launches, and `is_own` returns false for it, because it has no iterations of its own.
+    /// Returns the thread that launches the work of other threads' iterations, if there is one. That thread makes
+    /// nearly all launches and has no iterations itself: `is_own` returns true for a thread that has iterations.
     pub fn of_others(&self, is_own: impl Fn(u32) -> bool) -> Option<u32> {
         let all: u64 = self.threads.iter().map(|(_, launches)| launches).sum();
         let (thread, launches) = self.threads.iter().max_by_key(|(_, launches)| launches)?;
@@ -61,7 +62,8 @@ mod tests {
             launchers.of_others(|thread| thread == own)
         };
         assert_eq!(of(&[(7, 95), (8, 5)], 8), Some(7));
-        // The cases are: own iterations, launches of two threads, and no launches.
+        // No thread is found if the launching thread has iterations, if two threads launch, or if there are no
+        // launches.
         assert_eq!(of(&[(7, 95), (8, 5)], 7), None);
         assert_eq!(of(&[(7, 60), (8, 40)], 9), None);
         assert_eq!(of(&[], 9), None);

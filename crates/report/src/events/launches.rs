@@ -23,7 +23,7 @@ const MIN_IDLE_NS: u64 = 10_000;
 /// Maximum time by which a kernel may seem to begin before its call, in nanoseconds, because two clocks are compared.
 const MAX_CLOCK_ERROR_NS: u64 = 10_000;
 
-/// A launching call, from the record.
+/// A launching call from the record.
 #[derive(Clone, Copy, Debug)]
 struct LaunchCall {
     thread: u32,
@@ -38,13 +38,13 @@ struct LaunchCall {
 /// A launch whose call and kernels are known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Launch {
-    /// Its number among the launches of the process, counted from 0.
+    /// Number among the launches of the process, counted from 0.
     pub number: u32,
     /// The thread that made the call.
     pub thread: u32,
-    /// Number of its kernels.
+    /// Number of kernels that the call launched.
     pub kernels: u32,
-    /// Start of the call, and start of the last of its kernels, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Start of the call, and start of its last kernel, in nanoseconds of `CLOCK_MONOTONIC`.
     pub start: u64,
     pub last: u64,
 }
@@ -54,13 +54,14 @@ pub struct Launch {
 pub struct Launches {
     launches: Vec<Launch>,
     calls: HashMap<(u32, u64), u32>,
-    /// Indexes of launches by window of kernels and correlation number. Each window may count from 1 again.
+    /// Indexes of launches by window of kernels and correlation number. The window is part of the key because
+    /// correlation numbers may start again at 1 in each window.
     kernels: HashMap<(usize, u32), u32>,
     starts: Vec<u64>,
 }
 
 impl Launches {
-    /// Returns the launch of a thread's call that began at `start`.
+    /// Returns the launch whose call began at `start` on a thread.
     #[must_use]
     pub fn of_call(&self, thread: u32, start: u64) -> Option<&Launch> {
         self.launch(self.calls.get(&(thread, start)))
@@ -101,20 +102,20 @@ pub struct LaunchTally<'a> {
     clock: &'a Clock,
     /// Rows of launching calls in the table of calls.
     rows: HashMap<u8, CallKind>,
-    /// The windows of kernels, from the start of the first iteration to the end of the last one.
+    /// The windows in which kernels were recorded, from the start of the first iteration to the end of the last one.
     windows: Vec<(u64, u64)>,
     calls: Vec<LaunchCall>,
     works: HashMap<(usize, u32), Work>,
     /// Start and end of each piece of GPU work.
     busy: Vec<(u64, u64)>,
     is_too_much: bool,
-    /// True if events are missing. Then equal numbers of calls and kernels may be chance.
+    /// True if events are missing from the record. Then the numbers of calls and kernels may be equal by chance.
     lacks_some: bool,
 }
 
 impl<'a> LaunchTally<'a> {
-    /// Creates an empty tally. `windows` are those of kernels, in nanoseconds. `lacks_some` is true if events are
-    /// missing.
+    /// Creates an empty tally. `windows` are the windows in which kernels were recorded, in nanoseconds. `lacks_some`
+    /// is true if events are missing from the record.
     pub fn new(
         clock: &'a Clock,
         calls: &[CallRow],
@@ -156,7 +157,7 @@ impl<'a> LaunchTally<'a> {
             return;
         }
         match event.what {
-            // A failed call launched nothing, and neither did a call that a stream capture took up.
+            // Neither a failed call nor a call that was captured by a stream capture launched anything.
             What::Call {
                 row,
                 capturing: false,
@@ -268,7 +269,8 @@ impl<'a> LaunchTally<'a> {
 
 type Pair<'a> = (&'a LaunchCall, &'a Work);
 
-/// Matches calls to work, both in order, between moments at which the GPUs were idle.
+/// Matches calls to work separately for each time between two moments at which the GPUs were idle. Within it, calls and
+/// work are matched in their order, if there are equally many.
 fn between_idle<'a>(
     calls: &'a [LaunchCall],
     works: &'a [Work],
@@ -298,7 +300,7 @@ fn fit<'a>(calls: &'a [LaunchCall], works: &'a [Work]) -> Option<Vec<Pair<'a>>> 
 }
 
 /// Returns the calls before which the GPUs were idle, each with the first work after that moment. A call is left out if
-/// another thread was still in a call, which may launch its work later.
+/// another thread was still in a launching call, which may launch its work later.
 fn idle_moments(calls: &[LaunchCall], works: &[Work], busy: &[(u64, u64)]) -> Vec<(usize, usize)> {
     // Latest start of any work before each index, and earliest start from that index on.
     let mut before = vec![0; works.len() + 1];
@@ -331,8 +333,9 @@ fn idle_moments(calls: &[LaunchCall], works: &[Work], busy: &[(u64, u64)]) -> Ve
     found
 }
 
-/// Returns the pairs without those that simultaneous calls of several threads may have mixed up, judging by their
-/// streams.
+/// Returns the pairs without those that may be mixed up because calls of several threads overlapped. A pair in such an
+/// overlap is kept only if its kernel ran on the stream where kernels of that thread and stream handle usually run, and
+/// no kernel of another thread in the overlap ran there.
 fn unmistaken<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
     let mut streams: HashMap<(u32, u64), HashMap<(u8, u16), u32>> = HashMap::new();
     for (call, work) in pairs {
@@ -396,8 +399,8 @@ mod tests {
         }
     }
 
-    /// Matches calls to kernels, given by number, start and stream; each thread has its own streams. Returns the number
-    /// of each call's work.
+    /// Matches calls to kernels, which are given by correlation number, start and stream. Each thread launches on its
+    /// own stream. Returns the correlation number of each call's kernel, if it was found.
     fn found(calls: &[LaunchCall], kernels: &[(u32, u64, u16)]) -> Vec<Option<u32>> {
         found_where(calls, kernels, false)
     }
@@ -454,7 +457,7 @@ mod tests {
         ];
         let expected = [Some(1), None, Some(7), Some(8)];
         assert_eq!(found(&calls, &kernels), expected);
-        // While work is queued, its order proves nothing by itself.
+        // While the GPU always has work queued, the order of kernels does not show which call launched which kernel.
         let behind =
             kernels.map(|(number, _, stream)| (number, 200 + u64::from(number) * 4, stream));
         assert_eq!(found(&calls, &behind), [None; 4]);
@@ -462,8 +465,8 @@ mod tests {
 
     #[test]
     fn the_gpu_is_not_done_with_a_call_that_is_on_its_way() {
-        // Each call begins while the GPU is idle, but the previous call has not reached the driver yet. The kernel
-        // without a call prevents a match over the whole window.
+        // Each call begins while the GPU is idle, but the previous call has not reached the driver yet. The first
+        // kernel has no call, which prevents a match over the whole window.
         let calls = [(1, 100), (2, 116), (1, 132)].map(|(thread, start)| LaunchCall {
             end: (start + 24) * US,
             ..call(thread, start)
@@ -493,7 +496,7 @@ mod tests {
 
     #[test]
     fn calls_of_two_threads_at_once_are_distinguished_by_their_streams() {
-        // The second thread's call reached the driver first, at 20.
+        // At 20, the second thread's call reached the driver before the first thread's.
         let calls = [
             call(1, 10),
             call(2, 15),
@@ -512,7 +515,7 @@ mod tests {
         ];
         let expected = [Some(1), Some(2), None, None, Some(5), Some(6)];
         assert_eq!(found(&calls, &kernels), expected);
-        // On one stream nothing distinguishes the calls.
+        // If all kernels ran on one stream, nothing distinguishes overlapping calls of two threads.
         let one = kernels.map(|(number, start, _)| (number, start, 1));
         let expected = [Some(1), Some(2), None, None, None, None];
         assert_eq!(found(&calls, &one), expected);

@@ -34,13 +34,13 @@ impl Named {
     }
 }
 
-/// Converts ticks to nanoseconds, at the mean rate over the whole record.
+/// Conversion of ticks to nanoseconds, at the mean rate over the whole record.
 pub struct Ns {
     pub rate: f64,
 }
 
 impl Ns {
-    /// Returns ticks in nanoseconds.
+    /// Converts ticks to nanoseconds.
     pub fn convert(&self, ticks: u64) -> u64 {
         if self.rate == 1.0 {
             ticks

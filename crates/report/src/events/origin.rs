@@ -59,13 +59,15 @@ impl Origin {
         self.tool.is_empty()
     }
 
-    /// Returns this origin, or `known` if tllmprof recorded the process: its record says itself what it lacks.
+    /// Returns this origin, or `known` if tllmprof recorded the process. In that case `known`, which comes from the
+    /// record, says which data are missing.
     #[must_use]
     pub fn or(self, known: &Self) -> Self {
         if self.is_own() { known.clone() } else { self }
     }
 
-    /// Returns an estimate of the share of recording in the time of windows, as a part of 1; `None` if there is none.
+    /// Returns the estimated share of the windows' time that recording took, as a part of 1; `None` if there is no
+    /// estimate.
     #[must_use]
     pub fn cost_share(&self, windows: &[Window]) -> Option<f64> {
         let wall = windows.iter().map(Window::wall);

@@ -1,10 +1,10 @@
 //! Selection of the iterations that count in the figures of windows.
 //!
-//! With a condition (`TLLMPROF_WHERE`), only iterations that satisfy it count. The length of a window is the number of
-//! these; other iterations in between are recorded, too, and marked. Without a condition, all iterations count except
-//! idle ones, such as the dummy batches of data parallelism, which say nothing about the speed of batches. If all
-//! iterations are idle, they count. An iteration that did not reach its own end does not count if there are others: the
-//! end of the process, which may take seconds, is not a step.
+//! With a condition (`TLLMPROF_WHERE`), only iterations that satisfy it count. A window's length counts only these
+//! iterations; the iterations between them are also recorded, and marked. Without a condition, all iterations count
+//! except idle ones, such as the dummy batches of data parallelism, which say nothing about the speed of batches. If
+//! all iterations are idle, they count. An iteration that did not reach its regular end does not count, unless no other
+//! iteration exists: the end of the process, which may take seconds, is not a step.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -27,8 +27,8 @@ pub enum Unqualified {
     Cut,
 }
 
-/// The properties of an iteration that decide whether it counts: whether it is marked as one that does not satisfy the
-/// condition, its batch, and whether something other than its own end ended it.
+/// The properties of an iteration that decide whether it counts. `marked` is true if the record marks it as not
+/// satisfying the condition, and `cut` is true if something other than its regular end ended it.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
     pub marked: bool,
@@ -50,14 +50,14 @@ impl Unqualified {
 /// The iterations of a record that count.
 #[derive(Debug, Default)]
 pub struct Qualified {
-    /// The reason for each iteration; empty if all iterations count.
+    /// The reason why each iteration does not count, `None` if it does; empty if all iterations count.
     why: Vec<Option<Unqualified>>,
-    /// Number of iterations that count before each index, followed by their total.
+    /// Number of counting iterations before each index, followed by their total.
     before: Vec<usize>,
 }
 
 impl Qualified {
-    /// Decides for each iteration. `condition` may be empty.
+    /// Decides for each iteration whether it counts. `condition` is empty if there is none.
     pub fn new(condition: &str, known: impl Iterator<Item = Candidate>) -> Self {
         let known: Vec<_> = known.collect();
         let has_condition = !condition.is_empty() || known.iter().any(|one| one.marked);
@@ -175,7 +175,8 @@ mod tests {
             None,
         ];
         assert_eq!(why("phase=idle", &all), expected);
-        // A window may have a condition of its own.
+        // Iterations can be marked without a condition of the process, because a single window may have its own
+        // condition.
         assert_eq!(why("", &all), expected);
         assert_eq!(
             why("tokens>9", &[(true, idle())]),

@@ -15,17 +15,18 @@ pub struct RawIteration {
     pub n: u64,
     pub thread: u32,
     pub cut: bool,
-    /// Time that its thread waited for requests, and the part of it in calls that wait for the GPU.
+    /// Time that the iteration's thread waited for requests, and the part of that time in calls
+    /// that wait for the GPU.
     pub idle: u64,
     pub idle_calls: u64,
-    /// True if it does not satisfy the condition.
+    /// True if the iteration does not satisfy the condition (`TLLMPROF_WHERE`).
     pub excluded: bool,
-    /// Use of the machine by its thread.
+    /// Use of the machine by the iteration's thread; `None` if it was not recorded.
     pub used: Option<Used>,
 }
 
 impl RawIteration {
-    /// Returns the time that it took without waiting for requests, in ticks.
+    /// Returns the iteration's duration without waits for requests, in ticks.
     pub const fn busy(&self) -> u64 {
         self.duration.saturating_sub(self.idle)
     }
@@ -43,12 +44,13 @@ impl RawIteration {
 pub struct RawBatch {
     /// Time of the event, in ticks.
     pub start: u64,
-    /// Number of its iteration modulo 2^16.
+    /// Number of the batch's iteration, modulo 2^16.
     pub iteration: u16,
     pub batch: Batch,
 }
 
-/// Returns the batch of each iteration. `iterations` must be in the order of their starts.
+/// Returns the batch of each iteration, `None` if it is not known. `iterations` must be in the
+/// order of their starts.
 pub fn batches(iterations: &[RawIteration], batches: &[RawBatch]) -> Vec<Option<Batch>> {
     let mut places: HashMap<u16, Vec<usize>> = HashMap::new();
     for (place, iteration) in iterations.iter().enumerate() {
@@ -95,7 +97,8 @@ mod tests {
 
     #[test]
     fn a_batch_is_of_the_latest_iteration_of_its_number() {
-        // Another thread began 3 before the batch of 2 was written. 5 + 2^16 looks like a second 5.
+        // Another thread began iteration 3 before the batch of iteration 2 was written. Iterations
+        // 5 and 5 + 2^16 have the same number modulo 2^16.
         let iterations = [
             iteration(2, 100),
             iteration(3, 110),

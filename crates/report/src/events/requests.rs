@@ -1,5 +1,5 @@
-//! Waits for requests: in a function in which a known engine waits for them, or in a call that waits for a GPU without
-//! work.
+//! Waits for requests: time in a function in which a known engine waits for them, or in a call that waits for a GPU
+//! although the GPU has no work.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,12 +10,12 @@ use tllmprof_record::{CallKind, Clock, Event, StringId, What};
 use crate::events::facts::{CallRow, RawFacts};
 use crate::events::spans::Span;
 
-/// Minimum length of waits in functions and in calls, in nanoseconds.
+/// Minimum length of waits for requests: in functions, and in calls that wait for the GPU. In nanoseconds.
 const MIN_FUNCTION_WAIT_NS: u64 = 1_000_000;
 const MIN_CALL_WAIT_NS: u64 = 100_000;
-/// Minimum length of a thread's sleep between two calls, in nanoseconds, and a lower bound of it in ticks of any clock.
-/// The sleep must be at least [`MIN_SLEEP_TO_RUN_RATIO`] times as long as the thread is on a processor in the whole
-/// iteration.
+/// Minimum length of a sleep of a thread between two calls that may be a wait for requests, in nanoseconds, and a lower
+/// bound of this length in ticks of any clock. The sleep must also be at least [`MIN_SLEEP_TO_RUN_RATIO`] times as long
+/// as the thread is on a processor in the whole iteration.
 const MIN_SLEEP_NS: u64 = 5_000_000;
 const MIN_SLEEP_TICKS: u64 = 1_000_000;
 const MIN_SLEEP_TO_RUN_RATIO: u64 = 10;
@@ -30,7 +30,7 @@ enum WorkEffect {
     Nothing,
     /// The call gives the GPU work.
     Work,
-    /// The call waits for work and gives the GPU some.
+    /// The call waits for the GPU's work, and also gives the GPU work.
     Both,
     Waits(Wait),
 }
@@ -43,15 +43,15 @@ pub struct Candidates {
     names: HashMap<StringId, bool>,
     /// True if the record does not have the streams of calls.
     pub lacks_streams: bool,
-    /// The last wait of each thread that has given the GPU no work since.
+    /// For each thread that gave the GPU no work since its last wait: the kind of the wait, and its stream.
     drained: HashMap<u32, (Wait, u64)>,
     /// Threads that gave the GPU work.
     workers: HashSet<u32>,
     functions: Vec<(u32, Span)>,
-    /// Calls that wait for the GPU: the thread, the time, and true if all work that the thread had launched had ended
-    /// before the call.
+    /// Calls that wait for the GPU, each with its thread, its span, and true if all work that the thread had launched
+    /// had ended before the call.
     calls: Vec<(u32, Span, bool)>,
-    /// End of each thread's last call, and long times between two calls.
+    /// End of each thread's last call, and long spans between two calls of a thread.
     ended: HashMap<u32, u64>,
     between: Vec<(u32, Span)>,
 }
@@ -65,7 +65,8 @@ pub struct Requests {
     asleep: HashMap<u32, Vec<Span>>,
 }
 
-/// Returns the end of a thread's iteration at a moment, and the time that the thread was on a processor in it.
+/// Returns the end of the iteration that a thread is in at a moment, and the time that the thread was on a processor in
+/// that iteration.
 pub type TimeOnProcessor<'a> = dyn Fn(u32, u64) -> Option<(u64, u64)> + 'a;
 
 impl Candidates {
@@ -135,16 +136,16 @@ impl Candidates {
             self.calls.push((thread, span(event), is_drained));
         }
         if self.drained.len() < MAX_THREADS || before.is_some() {
-            // A previous wait for the whole context remains valid.
+            // An earlier wait for the whole context still holds: it says more than a wait for one stream.
             let drained = before.filter(|(wait, _)| *wait == Wait::Context);
             self.drained
                 .insert(thread, drained.unwrap_or((wait, stream)));
         }
     }
 
-    /// Returns the waits. `idle` has the idle times of the GPU in nanoseconds, if events measured them. `ran` is given
-    /// if a sleep between calls is a wait for requests. It returns the end of a thread's iteration at a moment, and the
-    /// time that the thread was on a processor in it, in nanoseconds.
+    /// Returns the waits for requests. `idle` has the idle times of the GPU in nanoseconds, if events measured them.
+    /// `ran` is given if sleeps between calls count as waits for requests. It returns the end of the iteration that a
+    /// thread is in at a moment, and the time that the thread was on a processor in that iteration, in nanoseconds.
     pub fn finish(
         self,
         idle: Option<&[Span]>,
@@ -188,7 +189,7 @@ impl Candidates {
 }
 
 impl Requests {
-    /// Returns how much of a span a thread waits, and how much of that in calls, in ticks.
+    /// Returns how long a thread waits for requests in a span, and how much of that time it is in calls, in ticks.
     pub fn within(&self, thread: u32, span: Span) -> (u64, u64) {
         let of = |spans: &HashMap<u32, Vec<Span>>| {
             let spans = spans.get(&thread).map_or(&[][..], Vec::as_slice);
@@ -206,13 +207,13 @@ impl Requests {
         self.asleep.get(&thread).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns true if a thread waits at a moment, in ticks.
+    /// Returns true if a thread waits for requests at a moment, in ticks.
     pub fn has(&self, thread: u32, moment: u64) -> bool {
         let (start, end) = (moment, moment.saturating_add(1));
         self.within(thread, Span { start, end }).0 > 0
     }
 
-    /// Returns true if an event is such a wait.
+    /// Returns true if an event is a wait for requests.
     pub fn is_one(&self, thread: u32, event: &Event) -> bool {
         let Some(spans) = self.all.get(&thread) else {
             return false;
@@ -251,7 +252,7 @@ pub fn gives_work(call: &CallRow) -> bool {
     )
 }
 
-/// Returns the spans of each thread in order. Overlapping spans are joined.
+/// Returns the spans of each thread in order, with overlapping spans joined.
 fn by_thread(spans: impl Iterator<Item = (u32, Span)>) -> HashMap<u32, Vec<Span>> {
     let mut threads: HashMap<u32, Vec<Span>> = HashMap::new();
     for (thread, span) in spans {

@@ -1,6 +1,6 @@
 //! Look-up of the iterations that contain a moment or overlap a span of time.
 
-/// A span of time, in ticks.
+/// A span of time, in ticks or in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
     pub start: u64,
@@ -8,7 +8,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Returns the length of the part that lies in `other`, in ticks.
+    /// Returns the length of the part of this span that lies in `other`, in the unit of the spans.
     pub const fn overlap(&self, other: &Self) -> u64 {
         let start = if self.start > other.start {
             self.start
@@ -24,12 +24,12 @@ impl Span {
     }
 }
 
-/// The iterations of a record on its clock. They do not overlap: an iteration that would is cut where the next one
-/// begins.
+/// The iterations of a record on its clock. They do not overlap: an iteration that extends beyond the start of the next
+/// one is cut there.
 #[derive(Debug)]
 pub struct Spans {
     spans: Vec<Span>,
-    /// Index at which the last search ended. Events arrive nearly in order, so the next one is close to it.
+    /// Index at which the last search ended. Events arrive nearly in order, so the next search ends close to it.
     last: usize,
 }
 
@@ -51,7 +51,7 @@ impl Spans {
         self.spans.get(index)
     }
 
-    /// Returns the index of the iteration that contains a moment.
+    /// Returns the index of the iteration that contains a moment, or `None` if there is none.
     pub fn at(&mut self, moment: u64) -> Option<usize> {
         let index = self.first_ending_after(moment);
         self.spans
@@ -60,14 +60,14 @@ impl Spans {
             .map(|_| index)
     }
 
-    /// Returns the indexes of the first and the last iteration that a span overlaps.
+    /// Returns the indexes of the first and the last iteration that a span overlaps, or `None` if it overlaps none.
     pub fn reach(&mut self, span: &Span) -> Option<(usize, usize)> {
         let first = self.first_ending_after(span.start);
         if self.spans.get(first)?.start >= span.end {
             return None;
         }
         let rest = self.spans.get(first..)?;
-        // Few spans extend beyond the next iteration.
+        // Few spans extend beyond the next iteration, so search further only then.
         let more = match rest.get(1) {
             Some(next) if next.start < span.end => {
                 rest.partition_point(|other| other.start < span.end) - 1

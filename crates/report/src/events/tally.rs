@@ -11,7 +11,7 @@ use crate::events::requests::Requests;
 use crate::events::spans::{Span, Spans};
 use crate::events::turnaround::{Turnaround, Turnarounds};
 
-/// Maximum number of names of functions and of ranges with a total of their own, and of threads.
+/// Maximum number of functions, of ranges, and of threads that have their own totals.
 const MAX_NAMES: usize = 1 << 14;
 
 /// Number of generations of Python's garbage collector to distinguish.
@@ -23,7 +23,8 @@ pub struct Total {
     pub count: u64,
     pub ticks: u64,
     pub longest: u64,
-    /// The part of the time that delayed iterations: on their thread, or, for collections, on any thread.
+    /// The part of `ticks` that delayed iterations: events on the iteration's thread, or, for collections, on any
+    /// thread.
     pub inside: u64,
 }
 
@@ -41,23 +42,23 @@ pub struct InIteration {
     pub launches: u32,
     pub launching: u64,
     pub calls: u32,
-    /// Number of calls that begin or end a capture, or that a capture takes up.
+    /// Number of calls that begin or end a stream capture, or that are captured instead of executed.
     pub captures: u32,
     pub wait: u64,
     pub gil_wait: u64,
     pub gc: u64,
-    /// Row of the wait for the GPU after which its thread launched work; the first if there are several.
+    /// Row in the table of calls of the first wait for the GPU after which the iteration's thread launched work.
     pub launched_after: Option<u8>,
-    /// Row of the last wait that its thread has made since it launched work.
+    /// Row of the last wait for the GPU that the iteration's thread made since it launched work.
     waited: Option<u8>,
-    /// Number of collections that cover this iteration entirely, as a difference from the previous iteration.
+    /// Number of collections that cover this iteration entirely, minus that number for the previous iteration.
     collections: i64,
 }
 
 /// Totals by kind of event.
 #[derive(Debug)]
 pub struct Totals {
-    /// By row of the table of calls.
+    /// Totals of calls, by row of the table of calls.
     pub calls: Box<[Total; 256]>,
     pub gc: [Total; GENERATIONS],
     pub collected: u64,
@@ -68,9 +69,9 @@ pub struct Totals {
     pub gil_forced: u64,
     pub functions: HashMap<StringId, Total>,
     pub ranges: HashMap<(StringId, StringId), Total>,
-    /// Number of events whose name has no total because there was no room.
+    /// Number of events that have no total for their name because there was no room.
     pub left_out: u64,
-    /// Number of missing events, as reported by other events.
+    /// Number of events missing from the record, as other events report it.
     pub dropped: u64,
     pub events: u64,
 }
@@ -96,7 +97,7 @@ pub struct Tallied {
     pub inside: Vec<InIteration>,
     pub totals: Totals,
     pub watched: Watched,
-    /// Times are in ticks.
+    /// Times between waits and the next launch, in ticks.
     pub turnaround: Turnaround,
 }
 
@@ -104,7 +105,7 @@ pub struct Tallied {
 #[derive(Clone, Copy, Debug)]
 pub struct TallyInputs<'a> {
     pub qualified: &'a Qualified,
-    /// Kind of each row of the table of calls, and whether it allocates.
+    /// For each row of the table of calls, its kind, and true if it allocates or frees memory.
     pub kinds: &'a [CallKind; 256],
     pub allocates: &'a [bool; 256],
     pub requests: &'a Requests,
@@ -117,7 +118,8 @@ pub struct Tally<'a> {
     timeline: Spans,
     /// The thread of each iteration.
     threads: Vec<u32>,
-    /// Totals include only events in iterations that count, and outside iterations.
+    /// Facts from the first pass. Totals include only events in iterations that count (see `qualified`), and events
+    /// outside iterations.
     known: TallyInputs<'a>,
     pub iterations: Vec<InIteration>,
     pub totals: Totals,
@@ -126,7 +128,7 @@ pub struct Tally<'a> {
 }
 
 impl<'a> Tally<'a> {
-    /// Creates an empty tally. Iterations must be in the order of their starts; `threads` has the thread of each.
+    /// Creates an empty tally. Iterations must be in the order of their starts; `threads` has the thread of each one.
     pub fn new(
         timeline: Spans,
         threads: Vec<u32>,
@@ -208,7 +210,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Returns true if an event delays its thread by something that has a finding of its own.
+    /// Returns true if an event delays its thread for a reason that has its own finding, such as a garbage collection.
     fn holds(&self, thread: u32, event: &Event) -> bool {
         match event.what {
             What::Gc { .. } | What::GilWait => true,
@@ -218,7 +220,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Returns true if totals include an event. Those that lie only in iterations that do not count are left out.
+    /// Returns true if totals include an event. They leave out an event that lies only in iterations that do not count.
     fn counts(&mut self, event: &Event) -> bool {
         self.known.qualified.has_all()
             || self
@@ -227,7 +229,7 @@ impl<'a> Tally<'a> {
                 .is_none_or(|(first, last)| self.known.qualified.has_any(first, last))
     }
 
-    /// Adds a call for a stream. `stream` is `None` if a stream capture takes the call up.
+    /// Adds a call for a stream. `stream` is `None` if the call is captured by a stream capture.
     #[inline]
     fn call(&mut self, thread: u32, event: &Event, row: u8, stream: Option<u64>, counts: bool) {
         if counts {
@@ -262,9 +264,9 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Adds an activity of an iteration's own thread. An activity that covers a whole iteration is not one of the thread
-    /// that ended the iteration, or does not explain its time. So only the first and the last iteration that an event
-    /// overlaps count.
+    /// Adds an activity of an iteration's thread, only for the first and the last iteration that it overlaps. Any
+    /// iteration between these is covered entirely, so either another thread ended it, or the activity does not explain
+    /// its time.
     fn own(&mut self, thread: u32, event: &Event, cause: Cause) {
         let span = span(event);
         let Some((first, last)) = self.timeline.reach(&span) else {
@@ -318,7 +320,8 @@ impl<'a> Tally<'a> {
         if last != first {
             part(last);
         }
-        // The collection covers the iterations between entirely. There may be any number of them.
+        // The collection covers all iterations between the first and the last. There may be very many, so only the
+        // difference to the previous iteration is stored.
         if last > first + 1 {
             self.iterations[first + 1].collections += 1;
             self.iterations[last].collections -= 1;
@@ -328,7 +331,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Records the effect of a thread that holds the GIL on watched iterations of other threads.
+    /// Records the time for which a thread held the GIL. Watched iterations of other threads get it as an overlap.
     fn hold(&mut self, thread: u32, event: &Event) {
         self.totals.gil_hold.add(event.duration);
         if self.totals.holds.len() < MAX_NAMES || self.totals.holds.contains_key(&thread) {
@@ -357,7 +360,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Returns the results.
+    /// Completes the sums of iterations, and returns the results.
     pub fn finish(mut self) -> Tallied {
         let mut collections = 0_i64;
         for (place, iteration) in self.iterations.iter_mut().enumerate() {
@@ -386,7 +389,7 @@ const fn span(event: &Event) -> Span {
     }
 }
 
-/// Adds to the total of a name.
+/// Adds a time to the total of a name. Without room for a new name, only counts the event in `left_out`.
 fn named<K: Hash + Eq>(totals: &mut HashMap<K, Total>, left_out: &mut u64, key: K, ticks: u64) {
     if totals.len() < MAX_NAMES || totals.contains_key(&key) {
         totals.entry(key).or_default().add(ticks);

@@ -13,24 +13,24 @@ use crate::events::facts::CallRow;
 /// Maximum number of threads, and of streams, to distinguish.
 const MAX_THREADS: usize = 256;
 
-/// Minimum share of launches on one stream of one thread, for the others not to matter.
+/// Minimum share of launches on one stream by one thread. Above it, other launches are too few to matter.
 const MIN_ONE_STREAM_SHARE: f64 = 0.95;
 
-/// The effect of a row of the table of calls on its stream.
+/// The effect of a call on the stream that it uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Drains {
     #[default]
     Nothing,
     Launch,
-    /// A wait until the stream is empty.
+    /// A wait until the stream has no work left.
     Wait,
     /// A copy that returns when it has completed.
     Copy,
 }
 
 impl Drains {
-    /// Returns the effect of each row. A wait for an event has none, because the event may have been recorded long
-    /// before the end of its stream.
+    /// Returns the effect of each row. A wait for an event has no effect, because the event may have been recorded long
+    /// before the last work of its stream.
     pub fn by_row(rows: &[CallRow]) -> [Self; 256] {
         let mut all = [Self::Nothing; 256];
         for row in rows {
@@ -51,19 +51,19 @@ impl Drains {
 pub struct Turnaround {
     pub after_waits: u64,
     pub after_copies: u64,
-    /// True if all or nearly all launches came from one thread and went to one stream. Then the GPU was idle for that
-    /// time.
+    /// True if nearly all launches came from one thread and went to one stream. Only then was the GPU idle for the
+    /// turnaround time.
     pub one_stream: bool,
 }
 
-/// The call that left a thread's stream empty.
+/// The call after which a thread's stream is empty.
 #[derive(Clone, Copy, Debug)]
 struct Empty {
     by: Drains,
     since: u64,
-    /// Index of the iteration.
+    /// Index of the iteration in which the call was made.
     place: usize,
-    /// Time that the thread has since spent on activities that are not a consequence of the wait.
+    /// Time that the thread has since spent on activities that the wait did not cause, in ticks.
     held: u64,
 }
 
@@ -73,7 +73,8 @@ pub struct Turnarounds {
     rows: [Drains; 256],
     empty: HashMap<u32, Empty>,
     launches: HashMap<(u32, u64), u64>,
-    /// The latest launches, which are not yet in `launches`: their thread and stream, and their number.
+    /// The latest launches, which are not yet in `launches`: their thread and stream, and their number. Consecutive
+    /// launches usually have the same thread and stream.
     latest: ((u32, u64), u64),
     found: Turnaround,
 }
@@ -108,8 +109,8 @@ impl Turnarounds {
         }
     }
 
-    /// Adds an event that delayed the thread for another reason: a collection, a wait for the GIL, an allocation. These
-    /// have findings of their own.
+    /// Adds an event that delayed the thread for another reason: a collection, a wait for the GIL, or an allocation.
+    /// Each of these reasons has its own finding.
     pub fn held(&mut self, thread: u32, event: &Event) {
         if let Some(empty) = self.empty.get_mut(&thread)
             && event.start >= empty.since
@@ -128,7 +129,8 @@ impl Turnarounds {
         if self.empty.is_empty() {
             return;
         }
-        // Ignore time between two iterations: the host prepares the next one then, which is not caused by the wait.
+        // Ignore time between two iterations: the host prepares the next iteration then, which is not caused by the
+        // wait.
         if let Some(empty) = self.empty.remove(&thread)
             && empty.place == place
         {
@@ -203,13 +205,13 @@ mod tests {
         let both = found(&[
             (1, 1, 7, 0, 0, 1),
             (1, 2, 7, 0, 5, 10),
-            (1, 1, 7, 0, 14, 15), // 4 after a wait
+            (1, 1, 7, 0, 14, 15), // 4 ticks after a wait
             (1, 3, 0, 0, 20, 30),
-            (1, 1, 7, 0, 31, 32), // 1 after a copy
-            (1, 4, 0, 0, 33, 40), // an event does not show the end of the stream
+            (1, 1, 7, 0, 31, 32), // 1 tick after a copy
+            (1, 4, 0, 0, 33, 40), // a wait for an event does not empty the stream
             (1, 1, 7, 0, 60, 61),
             (1, 2, 7, 0, 62, 63),
-            (1, 1, 7, 1, 99, 100), // in the next iteration
+            (1, 1, 7, 1, 99, 100), // the launch is in the next iteration
         ]);
         assert_eq!((both.after_waits, both.after_copies), (4, 1));
         assert!(both.one_stream);

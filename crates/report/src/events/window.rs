@@ -14,7 +14,7 @@ pub struct Window {
     /// The number of its first iteration.
     pub first: u64,
     /// The number of its last iteration.
-    // For a window that was never closed, the last one in the record.
+    // For a window that was never closed, this is the last iteration in the record, or before the next window.
     pub last: u64,
     /// True if it was closed.
     pub closed: bool,
@@ -35,7 +35,7 @@ impl Window {
             .filter(|iteration| iteration.qualifies())
     }
 
-    /// Returns the numbers of its first and its last iteration as text.
+    /// Returns the numbers of the window's first and last iteration as text.
     pub fn name(&self) -> String {
         match self.first == self.last {
             true => self.first.to_string(),
@@ -43,20 +43,20 @@ impl Window {
         }
     }
 
-    /// Returns the time from its first iteration's start to the last one's end, in nanoseconds.
+    /// Returns the time from the start of the window's first iteration to the end of its last one, in nanoseconds.
     pub fn wall(&self) -> u64 {
         let (start, end) = self.span();
         end.saturating_sub(start)
     }
 
-    /// Returns its first iteration's start and the last one's end, in nanoseconds.
+    /// Returns the start of the window's first iteration and the end of its last one, in nanoseconds.
     pub fn span(&self) -> (u64, u64) {
         let end = self.iterations.iter().map(Iteration::end).max();
         let start = self.iterations.first().map(|first| first.start);
         (start.unwrap_or(0), end.unwrap_or(0))
     }
 
-    /// Returns the parts of that time without iterations that do not count, and without gaps where iterations are
+    /// Returns the window's span in pieces. Left out are iterations that do not count, and gaps where iterations are
     /// missing.
     pub fn stretches(&self) -> impl Iterator<Item = (u64, u64)> {
         let (mut from, end) = self.span();
@@ -78,8 +78,8 @@ impl Window {
         })
     }
 
-    /// Returns the number of missing iterations between its first and its last one. They can be missing if several
-    /// threads make steps at once: the next iteration may have begun before one could be written.
+    /// Returns the number of iterations that are missing between the window's first and last one. They can be missing
+    /// if several threads make steps at once: the next iteration may begin before the previous one is written.
     pub fn gaps(&self) -> u64 {
         match self.iterations.len() as u64 {
             0 => 0,
@@ -99,8 +99,8 @@ pub struct WindowEdge {
     pub cut: bool,
 }
 
-/// Returns the windows between edges, in the order of their opening. The last iteration of a window that was not closed
-/// is `u64::MAX`.
+/// Returns the windows between edges, in the order of their opening. A window that was not closed gets `u64::MAX` as
+/// its last iteration.
 pub fn pairs(mut edges: Vec<WindowEdge>) -> Vec<Window> {
     edges.sort_by_key(|edge| edge.ticks);
     let mut windows: Vec<Window> = Vec::new();
@@ -125,8 +125,9 @@ pub fn pairs(mut edges: Vec<WindowEdge>) -> Vec<Window> {
     windows
 }
 
-/// Returns the windows between edges with their iterations, which must be in the order of their starts. Iterations of
-/// windows whose edges are lost form a window of their own. `pasts` has the first iterations of windows of the past.
+/// Returns the windows between edges with their iterations, which must be in the order of their starts. Iterations
+/// without the edges of their window, which were lost, form a separate window. `pasts` has the numbers of the first
+/// iterations of windows that the flight recorder kept.
 pub fn windows(
     edges: Vec<WindowEdge>,
     iterations: Vec<Iteration>,
@@ -277,7 +278,7 @@ mod tests {
             past: false,
             iterations: iterations.to_vec(),
         };
-        // 7 began before 6 could be written: no gap shows that time is missing.
+        // Iteration 7 began before 6 could be written, so no gap in time shows that 6 is missing.
         let stretches: Vec<_> = window.stretches().collect();
         assert_eq!(stretches, [(0, 20), (60, 90)]);
     }

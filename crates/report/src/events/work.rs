@@ -10,7 +10,7 @@ pub struct GpuWork {
     pub device: u8,
     pub stream: u16,
     pub what: GpuWorkKind,
-    /// Start in ticks, and in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Start in ticks (`ticks`), and in nanoseconds of `CLOCK_MONOTONIC` (`start`).
     pub ticks: u64,
     pub start: u64,
     /// Length in nanoseconds; 0 if the driver did not report it.
@@ -56,12 +56,12 @@ impl GpuWork {
             what,
             ticks: event.start,
             start: clock.ns(event.start),
-            // GPUs have their own clock, which counts nanoseconds.
+            // The duration needs no conversion: it comes from the GPU's clock, which counts nanoseconds.
             ns: event.duration,
         })
     }
 
-    /// Returns the span in which it ran.
+    /// Returns the span in which the work ran, in nanoseconds.
     #[must_use]
     pub const fn span(&self) -> Span {
         Span {

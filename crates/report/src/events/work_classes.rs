@@ -1,4 +1,5 @@
-//! Classes of iterations that do the same work. What kernels show of some iterations of a class holds for its others.
+//! Classes of iterations that do the same work. Kernels are recorded in some iterations of a class; what they show is
+//! assumed for the other iterations of that class, too.
 
 use std::collections::BTreeMap;
 
@@ -6,39 +7,41 @@ use tllmprof_record::Phase;
 
 use super::iteration::Iteration;
 
-/// Maximum difference between two neighbouring numbers of launches in a class: relative, and absolute.
+/// Maximum difference between neighbouring numbers of launches in a class: relative to the smaller one, and as a number
+/// of launches.
 const MAX_GAP: f64 = 0.25;
 const MAX_GAP_LAUNCHES: u32 = 2;
 
-/// Maximum relative difference between the launches of a class's iterations with kernels and of those without.
+/// Maximum relative difference between the mean launches of a class's iterations with recorded kernels and of its
+/// iterations without.
 const MAX_LAUNCH_DIFFERENCE: f64 = 0.1;
 
-/// One in this number of iterations is ignored at either end: those with the fewest and with the most launches.
+/// Of this number of iterations, the one with the fewest and the one with the most launches are ignored.
 const ODD_ONE_IN: usize = 20;
 
-/// Classes of iterations: of one phase, if it is known, and with similar numbers of launches.
+/// Classes of iterations. Those of one class have the same phase, if it is known, and similar numbers of launches.
 #[derive(Clone, Debug, Default)]
 pub struct WorkClasses {
-    /// The smallest number of launches of each class of a phase, in order, and the class.
+    /// For each phase, its classes in order: the smallest number of launches in the class, and the index in `classes`.
     by_phase: BTreeMap<Option<Phase>, Vec<(u32, usize)>>,
     classes: Vec<WorkClass>,
 }
 
-/// Sums of a class.
+/// Sums over the iterations of a class. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct WorkClass {
-    /// Iterations with kernels, and the time in which the GPU was busy in them.
+    /// Number of iterations with recorded kernels, and the GPU's busy time in them.
     measured: u64,
     busy: u64,
-    /// Iterations without kernels, and their time.
+    /// Number of iterations without recorded kernels, and their total time.
     others: u64,
     took: u64,
-    /// True if the iterations with kernels do the same work as those without.
+    /// True if the class's iterations with recorded kernels do the same work as those without.
     is_known: bool,
 }
 
 impl WorkClasses {
-    /// Finds the classes of some iterations.
+    /// Groups iterations into classes.
     pub fn new<'a>(iterations: impl Iterator<Item = &'a Iteration>) -> Self {
         let mut found = Self::default();
         let mut by_phase: BTreeMap<Option<Phase>, Vec<&Iteration>> = BTreeMap::new();
@@ -58,7 +61,7 @@ impl WorkClasses {
         found
     }
 
-    /// Returns the class of an iteration; `None` if it is of another phase than any that the classes were found from.
+    /// Returns the class of an iteration; `None` if no iteration of its phase was used to find the classes.
     pub fn class(&self, iteration: &Iteration) -> Option<usize> {
         let starts = self.by_phase.get(&phase(iteration))?;
         let after = starts.partition_point(|(launches, _)| *launches <= iteration.launches);
@@ -66,13 +69,13 @@ impl WorkClasses {
         Some(*class)
     }
 
-    /// Returns true if kernels show the work of a class.
+    /// Returns true if recorded kernels show the work of a class.
     pub fn is_known(&self, class: usize) -> bool {
         self.classes.get(class).is_some_and(|class| class.is_known)
     }
 
-    /// Returns the share of time without kernels that is in classes whose work kernels do not show, as a part of 1; 0 if
-    /// there is no such time.
+    /// Of the time of iterations without recorded kernels, returns the share in classes whose work is not known from
+    /// kernels, as a part of 1; 0 if there are no such iterations.
     pub fn unknown_share(&self) -> f64 {
         let took = |known: &dyn Fn(&WorkClass) -> bool| -> u64 {
             let some = self.classes.iter().filter(|class| known(class));
@@ -81,8 +84,8 @@ impl WorkClasses {
         took(&|class| !class.is_known) as f64 / took(&|_| true).max(1) as f64
     }
 
-    /// Returns the share of time without kernels in which the GPU is busy, as a part of 1, in classes whose work kernels
-    /// show; `None` if there are none.
+    /// Estimates the share of time in which the GPU is busy in iterations without recorded kernels, as a part of 1.
+    /// Only classes whose work is known from kernels count; `None` if there are none.
     pub fn busy_share(&self) -> Option<f64> {
         let known = self.classes.iter().filter(|class| class.is_known);
         let (busy, took) = known.fold((0.0, 0.0), |(busy, took), class| {
@@ -94,7 +97,7 @@ impl WorkClasses {
 }
 
 impl WorkClass {
-    /// Sums iterations that are in the order of their numbers of launches.
+    /// Adds up iterations, which must be in the order of their numbers of launches.
     fn new(all: &[&Iteration]) -> Self {
         let mut sum = Self::default();
         let mut launches = [Vec::new(), Vec::new()];
@@ -123,8 +126,8 @@ impl WorkClass {
     }
 }
 
-/// Returns the mean of sorted numbers without the odd ones at either end: a few iterations in which a graph is captured
-/// must not make two kinds differ.
+/// Returns the mean of sorted numbers, without the extreme ones at either end: a few iterations in which a graph is
+/// captured must not make two groups seem different.
 fn usual(sorted: &[u64]) -> Option<f64> {
     let odd = sorted.len() / ODD_ONE_IN;
     let some = &sorted[odd..sorted.len() - odd];
@@ -144,8 +147,8 @@ fn is_near(launches: u32, next: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// Returns iterations of a kind: how many, each one's launches, its time, and the busy time of the GPU if kernels
-    /// were recorded.
+    /// Returns `count` equal iterations with these numbers of launches and durations. `gpu_busy` is the GPU's busy time
+    /// if kernels were recorded.
     fn some(
         count: usize,
         launches: u32,
@@ -163,7 +166,8 @@ mod tests {
 
     #[test]
     fn a_kind_of_iteration_counts_as_often_as_it_occurs() {
-        // One in ten of those with kernels has a prompt, which recording makes very long, and one in thirty of the others.
+        // One in ten iterations with kernels has a prompt, and recording makes it very long. One in thirty iterations
+        // without kernels has a prompt.
         let all = some(18, 20, 1100, Some(950)).chain(some(2, 370, 9000, Some(2000)));
         let all = all.chain(some(290, 19, 1000, None));
         let all: Vec<_> = all.chain(some(10, 373, 4000, None)).collect();
@@ -184,7 +188,8 @@ mod tests {
         let classes = WorkClasses::new(all.iter());
         assert!((classes.unknown_share() - 0.2).abs() < 1e-9);
         assert!((classes.busy_share().unwrap() - 0.95).abs() < 1e-9);
-        // Numbers of launches that lead from one to the other in small steps, but differ on average.
+        // The numbers of launches form one class in small steps, but the iterations with and without kernels differ on
+        // average.
         let with = (100..150).flat_map(|launches| some(1, launches, 1000, Some(10)));
         let without = (150..250).flat_map(|launches| some(1, launches, 1000, None));
         let all: Vec<_> = with.chain(without).collect();

@@ -1,15 +1,15 @@
-//! The categories in which findings claim time.
+//! The categories of GPU idle time. A finding claims the time of one or more of them.
 
-/// A category of the GPU's idle time, by the activity of the host.
+/// A category of the GPU's idle time, by the activity of the host meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Claim {
-    /// The host launches, or runs short code between launches.
+    /// The host launches work, or runs short code between launches.
     Launch,
-    /// The host waits for the GPU, or runs short code after that.
+    /// The host waits for the GPU, or runs short code after such a wait.
     Wait,
-    /// The host copies data to itself and waits for the copy, or runs short code after that.
+    /// The host waits for a copy to the host's memory, or runs short code after such a copy.
     Read,
-    /// The host copies, or runs short code around that.
+    /// The host makes a copy without waiting for it, or runs short code around such a copy.
     Copy,
     Capture,
     Allocation,

@@ -1,5 +1,5 @@
 //! The time of the ledger that findings may claim. Each nanosecond has one cause, so no two findings claim the same
-//! one.
+//! nanosecond.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,22 @@ use super::{LedgerKind, Paths};
 use crate::events::iteration::part;
 use crate::numbers::units::Share;
 
-/// Maximum number of causes that a finding names.
+/// Maximum number of causes that a finding lists by name.
 pub const NAMED: usize = 2;
 
-/// Times in nanoseconds, of the iterations in the ledger, without waiting for requests.
+/// Times of the ledger's iterations, in nanoseconds, without waits for requests.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Claims {
-    /// All of the host's time.
+    /// The host's total time.
     pub host: u64,
-    /// Time in calls that copy without waiting.
+    /// The host's time in calls that copy without waiting.
     pub copies: u64,
-    /// All time of iterations for which the GPU's idle times are known.
+    /// Total time of the iterations for which the GPU's idle times are known.
     pub gpu: u64,
-    /// Additional time in which they waited for requests or other work, with the rows of the ledger that contain it.
+    /// Additional time in which these iterations waited for requests or other work, with the rows of the ledger that
+    /// contain it.
     pub waited: Claimed,
-    /// The part of `gpu` in which the host's thread waited for a processor, outside other waits.
+    /// The part of `gpu` in which the host's thread was ready but had no processor, outside other waits.
     pub delayed: u64,
     /// The part of `gpu` in which the GPU was idle, by claim.
     pub idle: BTreeMap<Claim, Claimed>,
@@ -38,49 +39,50 @@ pub struct Claims {
     pub code_in: Paths,
 }
 
-/// Idle time of the GPU.
+/// An amount of time that a finding may claim, mostly idle time of the GPU.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Claimed {
     pub ns: u64,
-    /// The rows of the ledger that contain it, with the part in each.
+    /// Causes of the ledger's rows that contain the time, with the nanoseconds in each.
     pub rows: Vec<(String, u64)>,
 }
 
 impl Claims {
-    /// Returns the share of time in which the GPU is idle while the host does this, as a part of 1; 0 if it is not
-    /// known.
+    /// Returns the share of time in which the GPU is idle during this claim's host activity, as a part of 1; 0 if it is
+    /// not known.
     pub fn share(&self, claim: Claim) -> f64 {
         self.share_of(self.ns(claim))
     }
 
-    /// Returns the time in which the GPU is idle while the host does this, in nanoseconds.
+    /// Returns the time in which the GPU is idle during this claim's host activity, in nanoseconds.
     pub fn ns(&self, claim: Claim) -> u64 {
         self.idle.get(&claim).map_or(0, |claimed| claimed.ns)
     }
 
-    /// Returns the rows of the ledger that contain the time of some claims, with the part in each, the greatest first.
+    /// Returns the rows of the ledger that contain the idle time of some claims, each with its part of that time, the
+    /// greatest first.
     pub fn rows(&self, claims: &[Claim]) -> Vec<(String, u64)> {
         self.idle_in(claims).rows
     }
 
-    /// Returns the idle time of some claims, the greatest row first.
+    /// Returns the idle time of some claims together, with the greatest row first.
     pub fn idle_in(&self, claims: &[Claim]) -> Claimed {
         Claimed::sum(claims.iter().filter_map(|claim| self.idle.get(claim)))
     }
 
-    /// Returns the host's time of a claim, the greatest row first.
+    /// Returns the host's time that belongs to a claim, with the greatest row first.
     pub fn ran_in(&self, claim: Claim) -> Claimed {
         Claimed::sum(self.ran.get(&claim).into_iter())
     }
 
-    /// Returns the idle time in which the host runs code, together with its short code around calls of some claims.
+    /// Returns the idle time in which the host runs code, including short code around the calls of some claims.
     pub fn code_and_short(&self, around: &[Claim]) -> Claimed {
         let short = around.iter().filter_map(|claim| self.short.get(claim));
         Claimed::sum(self.idle.get(&Claim::Code).into_iter().chain(short))
     }
 
-    /// Returns the function in which most of the time of some claims passes, in words, with its share of all time; empty if
-    /// samples do not show it.
+    /// Returns the function in which most of the idle time of some claims passes, in words, with its share of all time;
+    /// empty if samples do not show it.
     pub fn mostly_in(&self, claims: &[Claim]) -> String {
         let rows = self.rows(claims);
         let all: u64 = rows.iter().map(|(_, ns)| ns).sum();
@@ -101,7 +103,7 @@ impl Claims {
         self.copies as f64 / self.host.max(1) as f64
     }
 
-    /// Returns the claims that have idle time.
+    /// Returns the claims that have any idle time.
     pub fn claimed(&self) -> Vec<Claim> {
         self.idle.keys().copied().collect()
     }
@@ -130,14 +132,14 @@ impl Claims {
         ns as f64 / (self.gpu + self.waited.ns).max(1) as f64
     }
 
-    /// Returns a time as a share of all time, as a part of 1.
+    /// Returns a time as a share of `gpu`, the time of iterations without waits for work, as a part of 1.
     pub fn share_of(&self, ns: u64) -> f64 {
         ns as f64 / self.gpu.max(1) as f64
     }
 }
 
 impl Claimed {
-    /// Returns the sum, the greatest row first.
+    /// Returns the sum of some times, with the greatest row first.
     fn sum<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let mut sum = Self::default();
         for claimed in all {
@@ -162,8 +164,8 @@ impl Claimed {
     }
 }
 
-/// Returns the claim on the GPU's idle time during a part of a cause. Short code counts for the calls that surround it,
-/// whatever runs in it.
+/// Returns the claim on the GPU's idle time during a part of a cause. Short code around calls counts for the claim of
+/// these calls, even if samples show what ran in it.
 fn claim(part: Part, named: Named<'_>) -> Claim {
     match part.whole {
         whole @ HostCause::Short(..) => named.claim(whole),

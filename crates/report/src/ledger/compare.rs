@@ -1,4 +1,4 @@
-//! Comparison of functions by sampled stacks: which take longer.
+//! Comparison of the time of functions in two runs, by sampled stacks.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use crate::events::samples::SampleCounts;
 use crate::numbers::bootstrap::Change;
 use crate::numbers::parts::PartChange;
 
-/// Maximum number of functions to compare, those with the largest difference first.
+/// Maximum number of functions in a comparison. Those with the largest difference are kept.
 const MAX_FUNCTIONS: usize = 20;
 
-/// Minimum number of samples of a function that only one of the runs has.
+/// Minimum number of samples of a function that only one of the two runs has, for it to be reported.
 const MIN_NEW_SAMPLES: f64 = 10.0;
 
-/// Number of standard deviations on each side of a 95 % interval.
+/// Number of standard deviations on each side of the mean in a 95 % interval.
 const DEVIATIONS_OF_95_PERCENT: f64 = 1.96;
 
-/// The time of a function in an iteration, in nanoseconds, and the number of samples that it is based on.
+/// The mean time of a function per iteration, in nanoseconds, and the number of samples that it is based on.
 #[derive(Clone, Copy, Default)]
 struct Row {
     ns: f64,
@@ -53,8 +53,8 @@ pub fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
     all
 }
 
-/// Returns the causes of the host's time that no samples divide, the largest difference first. Changes have no
-/// interval, because a single run says nothing of the variation between runs.
+/// Returns the causes of the host's time that are measured by events and not divided by samples, the largest difference
+/// first. Changes have no interval, because two single runs do not show how much runs vary.
 pub fn causes(runs: [&Ledger; 2]) -> Vec<PartChange> {
     let mut by_name: BTreeMap<&str, [f64; 2]> = BTreeMap::new();
     for (side, ledger) in runs.into_iter().enumerate() {
@@ -83,7 +83,7 @@ pub fn causes(runs: [&Ledger; 2]) -> Vec<PartChange> {
     all
 }
 
-/// Returns the time of a cause in an iteration, in nanoseconds; `None` if the ledger has no row for it.
+/// Returns the mean time of a cause per iteration, in nanoseconds; `None` if the ledger has no row for the cause.
 pub fn time(ledger: &Ledger, cause: &str) -> Option<f64> {
     let row = ledger.host.iter().find(|row| row.cause == cause)?;
     Some(ns_of(row, ledger))
@@ -93,9 +93,9 @@ fn ns_of(row: &LedgerRow, ledger: &Ledger) -> f64 {
     row.ns as f64 / ledger.host_iterations.max(1) as f64
 }
 
-/// Returns the rows of the host's ledger that are based on samples.
+/// Returns the rows of the host's ledger that are based on samples, with estimated numbers of samples.
 fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, Row)> {
-    // No samples are taken during waits for requests.
+    // No samples are taken during waits for requests, so the samples divide only the remaining time.
     let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
     let rows = ledger.host.iter().filter_map(move |row| {
         let samples = match row.kind {
@@ -112,7 +112,8 @@ fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, Row)> {
     rows.collect()
 }
 
-/// Returns the change from one row to the other; `None` if it may be chance, `Some(None)` if a function is new or gone.
+/// Returns the change from one row to the other: `None` if it may be chance, `Some(None)` if only one run has the
+/// function.
 fn change(base: Row, other: Row) -> Option<Option<Change>> {
     if base.ns == 0.0 || other.ns == 0.0 {
         return (base.samples.max(other.samples) >= MIN_NEW_SAMPLES).then_some(None);
@@ -143,7 +144,7 @@ mod tests {
         let (low, high) = sure.interval.unwrap();
         assert!((sure.relative - 1.0).abs() < 1e-9);
         assert!(low > 0.8 && low < 1.0 && high > 1.0 && high < 1.2);
-        // The ratio is the same as before, but there are few samples.
+        // The ratio is the same as in the case before, but there are too few samples.
         assert!(change(row(100.0, 5.0), row(200.0, 10.0)).is_none());
         assert!(change(row(100.0, 1000.0), row(101.0, 1010.0)).is_none());
         // Only one of the runs has the function.

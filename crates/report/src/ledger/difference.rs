@@ -16,11 +16,11 @@ pub mod cause {
     pub const WORK: &str = "GPU work";
     /// The GPU was idle, and no other cause explains it.
     pub const LATE: &str = "late launch";
-    /// The rest.
+    /// The part of the extra time that no cause explains.
     pub const REST: &str = "unexplained";
 }
 
-/// The beginning of the names of causes that wait for the GPU.
+/// Prefix of the names of causes that wait for the GPU.
 pub const WAITING: &str = "waiting for the GPU";
 
 /// A cause on which an iteration spent more or less time.
@@ -47,13 +47,13 @@ impl Difference {
         }
     }
 
-    /// Returns true if it is the unexplained rest.
+    /// Returns true if the cause is the unexplained rest.
     #[must_use]
     pub fn is_rest(&self) -> bool {
         self.cause == REST
     }
 
-    /// Returns true if it is more GPU work, or a longer wait for the GPU.
+    /// Returns true if the difference is more GPU work, or a longer wait for the GPU.
     #[must_use]
     pub fn is_work(&self) -> bool {
         (self.cause == WORK || self.cause.starts_with(WAITING)) && self.more > 0

@@ -1,4 +1,5 @@
-//! Differences between a slow iteration and the others. They add up to its extra time.
+//! Differences between a slow iteration and the other iterations. The differences add up to the extra time of the slow
+//! one.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -10,18 +11,18 @@ use crate::ledger::difference::Difference;
 use crate::ledger::difference::cause::{REST, WORK};
 use crate::numbers::units::Rate;
 
-/// Minimum difference to report by name, as a part of the iteration's time, and as a part of all its extra time.
+/// Minimum difference to report by name: as a part of the iteration's time, and as a part of its extra time.
 const MIN_SHARE: f64 = 0.002;
 const MIN_SHARE_OF_EXTRA: f64 = 0.05;
 /// Maximum number of differences to report by name.
 const MAX_NAMED: usize = 6;
 
-/// Sums of some iterations.
+/// Sums of the iterations on one side of a comparison.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Side<'a> {
     pub iterations: u64,
     pub spent: &'a [(HostCause, Times)],
-    /// GPU busy time, if it is known for these iterations.
+    /// GPU busy time in nanoseconds; `None` if it is not known for these iterations.
     pub gpu: Option<u64>,
     pub launches: u64,
 }
@@ -31,7 +32,7 @@ impl Side<'_> {
         (time / self.iterations.max(1)) as i64
     }
 
-    /// Returns the time of the mean iteration by cause, without waiting for requests.
+    /// Returns the mean time per iteration by cause, without waits for requests.
     fn causes(&self, named: Named<'_>) -> BTreeMap<(LedgerKind, String), u64> {
         let mut causes = BTreeMap::new();
         for (spent, times) in self.spent {
@@ -69,7 +70,7 @@ pub fn differences(
         let of = side.iter().filter(|((other, _), _)| *other == kind);
         of.map(|(_, time)| *time).sum::<u64>()
     };
-    // A longer wait counts as GPU work, up to the amount by which that work has grown.
+    // Extra time in waits counts as GPU work, up to the amount by which the GPU's work has grown.
     let waits = found
         .iter()
         .filter(|((kind, _), _)| *kind == LedgerKind::Wait);
@@ -118,7 +119,7 @@ pub fn differences(
     (all, named)
 }
 
-/// Returns how an iteration's launches differ from those of the others, or `None` if they do not.
+/// Returns a description of how an iteration's launches differ from those of the others, or `None` if they do not.
 fn detail(one: Side<'_>, others: Side<'_>, captures: bool) -> Option<String> {
     let usual = others.launches as f64 / others.iterations.max(1) as f64;
     let own = one.launches as f64;
@@ -222,7 +223,7 @@ mod tests {
         // If the GPU's work is not known, the difference is reported as a wait.
         let blind = Side { gpu: None, ..one };
         assert_eq!(found(blind, others).1[0], (wait.to_owned(), 600));
-        // The wait is not GPU work either if the GPU did no more work than usual.
+        // Nor is the wait reported as GPU work if the GPU did no more work than usual.
         let same = Side {
             gpu: Some(188),
             ..one

@@ -1,5 +1,5 @@
-//! Groups of iterations whose times are added up separately: by window, by whether kernels were recorded, and by
-//! whether their GPU time is known.
+//! Groups of iterations whose times are added up separately. Iterations of a group have the same window, and the same
+//! answer to: do they count, were kernels recorded, and is their GPU time known?
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -25,15 +25,15 @@ use crate::events::work_classes::WorkClasses;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct IterationGroup {
     window: usize,
-    /// True if they count in figures.
+    /// True if the group's iterations count in figures.
     qualified: bool,
-    /// True if kernels were recorded in them.
+    /// True if kernels were recorded in the group's iterations.
     taken: bool,
-    /// True if their GPU time is known.
+    /// True if the GPU time of the group's iterations is known.
     counted: bool,
-    /// Their class of work, if they count in figures.
+    /// The class of work of the group's iterations, if they count in figures.
     work: Option<usize>,
-    /// The index of the slow iteration to explain, which then is the only one of the group.
+    /// The index of a slow iteration to explain, which is then the only iteration of this group.
     slow: Option<usize>,
 }
 
@@ -42,13 +42,13 @@ struct IterationGroup {
 struct GroupSum {
     iterations: u64,
     took: u64,
-    /// GPU time.
+    /// Time that the GPU worked.
     at_work: u64,
     launches: u64,
-    /// Time that their threads had no processor, and time that they were asleep or blocked, in code.
+    /// Time in code that the threads had no processor, and time in code that they were asleep or blocked.
     delayed: u64,
     blocked: u64,
-    /// Upper bound of the time that they were asleep or blocked.
+    /// Upper bound of the time that the threads were asleep or blocked.
     blocked_at_most: u64,
 }
 
@@ -59,13 +59,13 @@ struct GroupWork {
     by: HashMap<u32, u64>,
 }
 
-/// Groups of the iterations of all windows.
+/// All iterations of all windows, divided into groups.
 #[derive(Debug)]
 pub struct Groups {
     groups: Vec<IterationGroup>,
     /// Indexes of the groups of each window.
     by_window: Vec<Vec<usize>>,
-    /// Work of the device in each group, if GPU time is known from kernels.
+    /// Work of the device in each group; empty if GPU time is not known from kernels.
     ran: Vec<GroupWork>,
     basis: Basis,
     work: WorkClasses,
@@ -75,8 +75,9 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Groups the iterations of windows. `slow` has the number and the start of each slow iteration to explain. If
-    /// another thread launches their work, `launcher` is that thread, and the host's time is its time.
+    /// Groups the iterations of windows. `slow` has the number and the start of each slow iteration to explain.
+    /// `launcher` is the thread that launches the work of other threads' iterations, if there is one. The host's time
+    /// is then the time of that thread.
     pub fn new(
         windows: &[Window],
         gpu_from: GpuFrom,
@@ -126,7 +127,8 @@ impl Groups {
                 took: one.duration,
                 at_work: gpu.unwrap_or(0),
                 launches: u64::from(one.launches),
-                // The kernel's counters are those of the iteration's thread, not of the launcher.
+                // The kernel counts this time for the iteration's thread, not for the launcher, so it is left out if
+                // there is a launcher.
                 delayed: launcher.map_or(one.delayed_in_code(), |_| 0),
                 blocked: launcher.map_or(one.blocked(), |_| 0),
                 blocked_at_most: one.blocked_at_most(),
@@ -140,7 +142,7 @@ impl Groups {
         found
     }
 
-    /// Sets the work of the device that was busy longest. From then on GPU time is known from kernels.
+    /// Sets the work of the device that was busy longest. After this call GPU time is known from kernels.
     pub fn ran(&mut self, did: &DeviceActivity) {
         self.basis = Basis::Kernels;
         self.ran = vec![GroupWork::default(); self.groups.len()];
@@ -175,7 +177,7 @@ impl Groups {
         }
     }
 
-    /// Returns the groups of a window, or of all windows, that count and for which `is` is true.
+    /// Returns the groups of a window, or of all windows, that count in figures and for which `is` returns true.
     fn chosen(&self, window: Option<usize>, is: impl Fn(&IterationGroup) -> bool) -> Vec<usize> {
         let is = |at: &usize| self.groups[*at].qualified && is(&self.groups[*at]);
         match window {
@@ -187,13 +189,14 @@ impl Groups {
         }
     }
 
-    /// Returns true if kernels were recorded in all iterations, which makes them longer.
+    /// Returns true if kernels were recorded in all counting iterations. Recording kernels makes iterations longer.
     fn is_stretched(&self, window: Option<usize>) -> bool {
         let own = self.chosen(window, |_| true);
         !own.is_empty() && own.iter().all(|at| self.groups[*at].taken)
     }
 
-    /// Returns, for samples of stacks in iterations of these groups, the places in which they count.
+    /// Returns the figures that each sample counts in. `groups` has the group of each sample, or `None` if it is in no
+    /// group.
     pub fn places(&self, groups: &[Option<usize>]) -> Vec<Option<SamplePlace>> {
         let of_groups = self.groups.iter().map(|group| SamplePlace {
             window: group.window,
@@ -212,14 +215,15 @@ impl Groups {
         groups.iter().map(|group| Some(known[(*group)?])).collect()
     }
 
-    /// Returns the groups that the host's ledger is based on.
+    /// Returns the groups that the host's ledger is based on: those without recorded kernels, or all groups if kernels
+    /// were recorded in all iterations.
     pub fn hosts(&self, window: Option<usize>) -> Vec<usize> {
         let stretched = self.is_stretched(window);
         self.chosen(window, |group| stretched || !group.taken)
     }
 
-    /// Returns the groups that the GPU's ledger is based on. If kernels of some iterations were projected onto the
-    /// others, these are the groups that recording did not slow down.
+    /// Returns the groups that the GPU's ledger is based on. If GPU times from iterations with recorded kernels were
+    /// applied to other iterations ([`Basis::Projected`]), these are the groups without recorded kernels.
     pub fn of_gpu(&self, window: Option<usize>) -> Vec<usize> {
         match self.basis {
             Basis::Span => self.chosen(window, |group| group.counted),
@@ -228,8 +232,8 @@ impl Groups {
         }
     }
 
-    /// Applies GPU idle time from iterations with recorded kernels to the others that do the same work. The caller
-    /// ensures that these are most.
+    /// Applies GPU idle time from iterations with recorded kernels to other iterations that do the same work. The
+    /// caller ensures that most iterations have such a counterpart.
     pub fn project(&mut self, sums: &mut Sums) {
         let plain = self.known_by_kernels(self.chosen(None, |group| !group.taken));
         if plain.is_empty() || self.basis != Basis::Kernels {
@@ -241,7 +245,7 @@ impl Groups {
         }
     }
 
-    /// Returns those of some groups whose kind of work kernels show.
+    /// Returns those of some groups whose class of work is known from recorded kernels.
     fn known_by_kernels(&self, mut groups: Vec<usize>) -> Vec<usize> {
         groups.retain(|at| {
             let work = self.groups[*at].work;
@@ -250,7 +254,8 @@ impl Groups {
         groups
     }
 
-    /// Returns some groups by the kind of their work, each kind with the groups in which kernels show it.
+    /// Divides groups by class of work. Returns for each class all its groups with recorded kernels, and the given
+    /// groups.
     fn by_work(&self, groups: &[usize]) -> Vec<(Vec<usize>, Vec<usize>)> {
         let mut by_work: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
         for group in groups {
@@ -264,7 +269,8 @@ impl Groups {
             .collect()
     }
 
-    /// Returns the time in which the GPU worked in some groups, by kind of work.
+    /// Returns the time in which the GPU worked in some groups, by cause. The causes depend on the method by which GPU
+    /// time is known.
     fn worked(&self, groups: &[usize], named: Named<'_>) -> Vec<CauseTime> {
         let sum = self.sum(groups);
         match self.basis {
@@ -296,7 +302,7 @@ impl Groups {
         }
     }
 
-    /// Returns the GPU idle time of some groups, in nanoseconds, as in the GPU's ledger.
+    /// Returns the GPU idle time of some groups, in nanoseconds, as the GPU's ledger shows it.
     pub fn idle_of(&self, groups: &[usize], named: Named<'_>) -> u64 {
         let worked = self.worked(groups, named);
         let worked: u64 = worked.iter().map(|row| row.ns).sum();
@@ -321,7 +327,8 @@ impl Groups {
         rows(times)
     }
 
-    /// Returns the time by which a slow iteration exceeded others like it, in nanoseconds, and the causes.
+    /// Returns the time by which a slow iteration exceeded the mean of comparable iterations, in nanoseconds, and the
+    /// causes.
     pub fn differences(
         &self,
         slow: usize,
@@ -333,7 +340,8 @@ impl Groups {
             return (0, Vec::new());
         };
         let IterationGroup { taken, counted, .. } = self.groups[one];
-        // Recording kernels makes iterations longer, so iterations are compared with others of the same kind.
+        // Recording kernels makes iterations longer, so the slow iteration is compared only with iterations that agree
+        // in this.
         let is_like = |at: &usize| {
             let other = &self.groups[*at];
             *at != one && other.qualified && other.taken == taken && other.counted == counted
@@ -342,7 +350,7 @@ impl Groups {
         let usual = like.iter().copied();
         let usual: Vec<_> = usual.filter(|at| self.groups[*at].slow.is_none()).collect();
         let others = if usual.is_empty() { like } else { usual };
-        // Samples must distinguish functions on both sides or on neither.
+        // Divide code into functions by samples only if both sides have enough samples.
         let sides = [&[one][..], &others];
         let [own, usual] = match sides.iter().all(|side| sums.seen(side).enough()) {
             true => sides.map(|side| self.spent(side, sums, named)),
@@ -361,8 +369,9 @@ impl Groups {
         differences(side(self.sums[one], &own), others, holder, named)
     }
 
-    /// Returns the time of some groups by activity. If there are enough samples of stacks, they divide the activities
-    /// that events do not explain; otherwise only the time off the processor is separated, by the kernel's counters.
+    /// Returns the host's time in some groups, by cause. Events explain part of the time. If there are enough samples
+    /// of stacks, they divide the rest; otherwise only the time off the processor is separated, by the kernel's
+    /// counters.
     pub fn spent(
         &self,
         groups: &[usize],
@@ -372,7 +381,7 @@ impl Groups {
         Part::sum(self.parts(groups, sums, named))
     }
 
-    /// Returns the same with the activities that samples divided.
+    /// Returns the same times as [`Self::spent`], each with the cause that samples divided.
     pub fn parts(&self, groups: &[usize], sums: &Sums, named: Named<'_>) -> Vec<Part> {
         let seen = sums.seen(groups);
         if !seen.enough() {
@@ -420,7 +429,7 @@ impl Groups {
         sum
     }
 
-    /// Returns the time in which a device was busy, by kernel and kind of copy.
+    /// Returns the time in which a device was busy in some groups, by kernel and kind of copy.
     fn by_kernel(&self, counted: &[usize], strings: &Strings) -> Vec<CauseTime> {
         let mut busy = 0;
         let mut by: HashMap<u32, u64> = HashMap::new();
@@ -457,10 +466,10 @@ impl GroupSum {
     }
 }
 
-/// Separates the time off the processor from the time of some iterations. Time without a processor (`delayed`) is taken
-/// from all activities in proportion, and time asleep or blocked (`blocked`) from code. `ran` returns the number of
-/// samples in which an activity was running; they divide the running time. Without it, code slept only for the time
-/// that all other code cannot account for.
+/// Separates the time off the processor from the time of causes. The time without a processor (`delayed`) is taken from
+/// all causes in proportion, and the time asleep or blocked (`blocked`) from code. `ran` returns the number of samples
+/// in which the thread ran during a cause; these numbers divide the running time. Without `ran`, sleep is assigned to
+/// code only as far as all other code is too short to contain it.
 fn off_processor(
     mut spent: Vec<(HostCause, Times)>,
     [delayed, blocked]: [u64; 2],
@@ -497,16 +506,17 @@ fn off_processor(
     spent
 }
 
-/// Returns the minimum time that a thread slept during each of some times, if it slept for `asleep` in total: the part
-/// that the others cannot account for.
+/// Returns the minimum time that a thread slept during each of some times, if it slept for `asleep` in total. This is
+/// the part of the sleep for which the other times are too short.
 fn asleep_for_certain(times: &[u64], asleep: u64) -> Vec<u64> {
     let all: u64 = times.iter().sum();
     let certain = |time: &u64| asleep.saturating_sub(all - time).min(*time);
     times.iter().map(certain).collect()
 }
 
-/// Returns the time that a thread slept during each of some times, if it slept for `asleep` in total. Each row has a
-/// time and the number of samples in which the thread was running; these divide the running time.
+/// Estimates the time that a thread slept during each of some times, if it slept for `asleep` in total. Each row has a
+/// time, and the number of samples in which the thread was running; the running time is divided in proportion to these
+/// numbers.
 fn asleep_by_samples(rows: &[(u64, u64)], asleep: u64) -> Vec<u64> {
     let all: u64 = rows.iter().map(|(time, _)| time).sum();
     let seen: u64 = rows.iter().map(|(_, seen)| seen).sum();
@@ -519,7 +529,7 @@ fn asleep_by_samples(rows: &[(u64, u64)], asleep: u64) -> Vec<u64> {
 }
 
 impl Times {
-    /// Takes a part away and returns it. Idle time is taken in proportion.
+    /// Removes a part of length `all` and returns it. The idle time is divided in proportion.
     const fn split(&mut self, all: u64) -> Self {
         let idle = part(self.idle, all, self.all);
         self.all -= all;
@@ -528,8 +538,8 @@ impl Times {
     }
 }
 
-/// Scales idle times so that they add up to the known total. If CUDA events bound the GPU's work, its moments are less
-/// exact than its length.
+/// Scales idle times by cause so that they add up to the known total. If CUDA events measured the GPU's work, the total
+/// is exact, but the times of start and end are less so.
 fn fit(mut idle: Vec<(HostCause, Times)>, total: u64) -> Vec<(HostCause, u64)> {
     idle.sort_by_key(|(spent, times)| (std::cmp::Reverse(times.idle), *spent));
     let found: u64 = idle.iter().map(|(_, times)| times.idle).sum();
@@ -543,7 +553,7 @@ fn fit(mut idle: Vec<(HostCause, Times)>, total: u64) -> Vec<(HostCause, u64)> {
         .collect();
     let left = total - fitted.iter().map(|(_, time)| time).sum::<u64>();
     match fitted.first_mut() {
-        // Add the remainder of rounding.
+        // Add the remainder of rounding to the greatest time.
         Some((_, greatest)) if found > total => *greatest += left,
         _ => fitted.push((HostCause::Unknown, left)),
     }
@@ -604,7 +614,7 @@ mod tests {
         };
         let off = |delayed, blocked| off_processor(rows(), [delayed, blocked], named, None);
         assert_eq!(off(0, 0), rows());
-        // A tenth of the time outside waits is taken; the wait keeps its time.
+        // Code is 500 ns long. A delay of 50 takes a tenth of it, and the wait keeps its time.
         let delayed = [
             (HostCause::On(wait), times(500, 0)),
             (edge, times(360, 180)),
@@ -612,7 +622,7 @@ mod tests {
             (HostCause::Delayed, times(50, 30)),
         ];
         assert_eq!(off(50, 0), delayed);
-        // The shorter code alone may have slept that long, so nothing is certain.
+        // Both pieces of code are longer than this sleep, so it is not certain which one slept.
         assert_eq!(off(0, 90), rows());
         let blocked = [
             (HostCause::On(wait), times(500, 0)),
@@ -624,7 +634,7 @@ mod tests {
         let all = off(0, 9999);
         assert_eq!(all.len(), 3);
         assert_eq!(all.iter().map(|(_, times)| times.all).sum::<u64>(), 1000);
-        // Code that was seen running did not sleep.
+        // The samples show that the thread ran in `after`, so all of the sleep is in the other code.
         let ran = |spent| u64::from(spent == after) * 50;
         let by_samples = off_processor(rows(), [0, 400], named, Some(&ran));
         let asleep = (HostCause::Blocked(Code::Edge(wait, wait)), times(400, 200));
@@ -633,10 +643,10 @@ mod tests {
 
     #[test]
     fn what_a_thread_ran_is_divided_by_samples() {
-        // Of 1000, 400 were running: 300 in the first row and 100 in the second.
+        // The thread ran for 400 of 1000 ns: 300 ns in the first row and 100 ns in the second.
         let rows = [(500, 30), (400, 10), (100, 0)];
         assert_eq!(asleep_by_samples(&rows, 600), [200, 300, 100]);
-        // There are more running samples than time for them, so that all of the sleep is in the other row.
+        // In the first row more samples ran than its time allows for, so all of the sleep is in the second row.
         assert_eq!(asleep_by_samples(&[(100, 40), (900, 0)], 600), [0, 600]);
         assert_eq!(asleep_by_samples(&[(100, 0), (300, 0)], 40), [10, 30]);
         assert_eq!(asleep_by_samples(&[(100, 7)], 0), [0]);

@@ -1,6 +1,6 @@
-//! The host's time, divided by cause. Events of a thread arrive in the order of their ends, so events inside another
-//! one arrive before it: each event gets the time that no earlier one got. Moments are converted to the time within the
-//! thread's own iterations. Time outside iterations thus has no length, and all sums are exact.
+//! The host's time, divided by cause. Events of a thread arrive in the order of their ends, so an event arrives after
+//! the events inside it, and gets only the time that no earlier event got. Moments are converted to a clock that runs
+//! only during the thread's iterations. On that clock, time outside iterations has no length, and all sums are exact.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -17,10 +17,10 @@ use crate::events::requests::Requests;
 use crate::events::samples::{Sampled, SampledState};
 use crate::events::spans::Span;
 
-/// Minimum number of pieces of time of a thread to hold back for events that contain them.
+/// Minimum number of pieces of time to keep for a thread, because a later event may contain them.
 const MIN_HELD_BACK: usize = 1 << 16;
 
-/// Maximum number of pairs of a cause and a group of iterations to distinguish.
+/// Maximum number of (cause, group of iterations) pairs for which time is kept.
 const MAX_TIMES: usize = 1 << 18;
 
 /// An iteration with the group to which its time is added.
@@ -37,53 +37,54 @@ pub struct GroupedIteration {
 pub struct HostLedger {
     threads: HashMap<u32, Thread>,
     sums: Sums,
-    /// The parts of an event that no earlier event got.
+    /// A reused buffer: the parts of an event's span that no earlier event got.
     own: Vec<Span>,
 }
 
-/// The time of groups of iterations, by cause.
+/// The host's time in each group of iterations, by cause.
 #[derive(Debug, Default)]
 pub struct Sums {
     groups: Vec<GroupTimes>,
-    /// Number of entries in all groups.
+    /// Number of entries in the maps of all groups.
     count: usize,
 }
 
-/// The time of a group of iterations, by cause.
+/// The host's time in one group of iterations, by cause.
 #[derive(Clone, Debug, Default)]
 struct GroupTimes {
     times: HashMap<HostCause, Times>,
     total: Times,
     seen: SampleSums,
-    /// Number of samples of the running thread, by cause, by innermost frame, and by whether the stack is native.
+    /// Numbers of samples in which the thread was running, by cause, by ID of the innermost frame, and by kind of stack
+    /// (true for native stacks).
     frames: HashMap<(HostCause, u32, bool), u64>,
 }
 
-/// A thread with iterations.
+/// The state of a thread that has iterations.
 #[derive(Debug, Default)]
 struct Thread {
     iterations: Vec<GroupedIteration>,
-    /// The time of the iterations before each one, and the time of all.
+    /// For each iteration, the total time of the earlier ones; and the total time of all iterations.
     before: Vec<u64>,
     all: u64,
-    /// Pieces of time with causes, in order.
+    /// Pieces of time that have a cause, in order.
     pieces: Vec<Piece>,
     idle: Idle,
-    /// Samples of its stack in iterations, in order.
+    /// Samples of the thread's stack in its iterations, in order.
     samples: Vec<Sample>,
     /// Index at which the last search ended.
     last: Cell<usize>,
-    /// Number of sleeps for requests that are already among the pieces.
+    /// Number of sleeps for requests that were already added to the pieces.
     slept: usize,
-    /// Minimum length in nanoseconds of the time between two pieces for it to be code with a row of its own. Shorter
-    /// time belongs to the code around it.
+    /// Minimum length in nanoseconds of the time between two pieces to be reported in its own row. Shorter time is
+    /// added to short code around calls.
     long: u64,
 }
 
 /// A sample of a thread's stack in an iteration.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    /// Moment, in the time of the thread's iterations.
+    /// Time of the sample, on the clock that runs only during the thread's iterations.
     at: u64,
     seen: SampledState,
     count: Count,
@@ -91,7 +92,8 @@ struct Sample {
     frame: u32,
 }
 
-/// A piece of time in which every nanosecond has a cause.
+/// A piece of time in which every nanosecond has a cause. `first` and `last` are the activities at its start and its
+/// end.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     span: Span,
@@ -100,9 +102,9 @@ struct Piece {
 }
 
 impl HostLedger {
-    /// Creates the ledger. Iterations must be in the order of their starts and must not overlap; `idle` has the idle
-    /// times of the GPU, in order. Time of at least `long` nanoseconds between two activities is code with a row of its
-    /// own.
+    /// Creates the ledger. Iterations must be in the order of their starts and must not overlap. `idle` has the idle
+    /// times of the GPU, in order. `long` is the minimum length in nanoseconds of time between two activities that gets
+    /// its own row.
     pub fn new(
         iterations: impl IntoIterator<Item = GroupedIteration>,
         idle: &[Span],
@@ -140,8 +142,9 @@ impl HostLedger {
         }
     }
 
-    /// Adds samples, which must be done before any event. Returns the group of each sample that lies in an iteration of
-    /// its thread while the thread does not wait for requests.
+    /// Adds samples. All samples must be added before the first event. Returns for each sample the group of the
+    /// iteration that it lies in, or `None` if the sample lies in no iteration of its thread or the thread waits for
+    /// requests.
     pub fn sample(&mut self, sampled: &Sampled, requests: &Requests) -> Vec<Option<usize>> {
         let samples = sampled.samples.iter();
         let groups = samples.map(|sample| {
@@ -190,7 +193,7 @@ impl HostLedger {
         let Some(thread) = self.threads.get_mut(&thread) else {
             return;
         };
-        // Add the sleeps that ended before this event.
+        // First add the thread's sleeps for requests that ended before this event.
         while let Some(slept) = asleep.get(thread.slept)
             && slept.end <= event.start
         {
@@ -203,7 +206,7 @@ impl HostLedger {
         Self::take(&mut self.sums, &mut self.own, thread, span, key);
     }
 
-    /// Assigns a span of a thread to a cause.
+    /// Assigns a span of a thread's time to a cause, except for the parts that already have one.
     fn take(sums: &mut Sums, own: &mut Vec<Span>, thread: &mut Thread, span: Span, key: Key) {
         if span.start < span.end {
             thread.take(span, key, own);
@@ -218,7 +221,7 @@ impl HostLedger {
         }
     }
 
-    /// Returns the sums.
+    /// Adds the time between and around pieces, and returns the sums.
     pub fn finish(mut self) -> Sums {
         for thread in self.threads.values() {
             let ends = thread.ends().into_iter().flatten();
@@ -231,7 +234,7 @@ impl HostLedger {
 }
 
 impl Sums {
-    /// Returns the time of some groups by cause. All of it has a cause, which may be `Unknown`.
+    /// Returns the time of some groups by cause. Time without a known cause is listed as `Unknown`.
     pub fn times(&self, groups: &[usize]) -> Vec<(HostCause, Times)> {
         let mut found: HashMap<HostCause, Times> = HashMap::new();
         let mut unknown = Times::default();
@@ -251,8 +254,8 @@ impl Sums {
         found
     }
 
-    /// Estimates the GPU's idle time for groups in which it was not measured. For each cause the idle part is taken to
-    /// be the same as in the `measured` groups.
+    /// Estimates the GPU's idle time for `groups`, in which it was not measured. The idle part of each cause is assumed
+    /// to be the same as in the `measured` groups.
     pub fn project(&mut self, measured: &[usize], groups: &[usize]) {
         let (mut known, mut all) = (HashMap::<HostCause, Times>::new(), Times::default());
         for group in measured.iter().filter_map(|group| self.groups.get(*group)) {
@@ -306,7 +309,7 @@ impl Sums {
         }
     }
 
-    /// Returns the samples of some groups.
+    /// Returns the samples in the iterations of some groups.
     pub fn seen(&self, groups: &[usize]) -> SampleSums {
         let mut all = SampleSums::default();
         let groups = groups.iter().filter_map(|group| self.groups.get(*group));
@@ -314,7 +317,8 @@ impl Sums {
         all
     }
 
-    /// Returns the common functions of some groups' samples that fell into time for which `is_one` is true.
+    /// Returns the functions that the samples of some groups have in common. Only samples in time for which `is_one`
+    /// returns true count.
     pub fn paths(
         &self,
         groups: &[usize],
@@ -328,7 +332,7 @@ impl Sums {
         Paths::find(samples, is_one, named)
     }
 
-    /// Returns the time of the iterations of some groups without waiting for requests.
+    /// Returns the total time of the iterations of some groups, without waits for requests.
     pub fn worked(&self, groups: &[usize]) -> u64 {
         let groups = groups.iter().filter_map(|group| self.groups.get(*group));
         let waited = |group: &GroupTimes| group.times.get(&HostCause::On(Key::Requests)).copied();
@@ -339,7 +343,8 @@ impl Sums {
 }
 
 impl Thread {
-    /// Returns the index of the first iteration that ends after a moment. Events arrive nearly in order.
+    /// Returns the index of the first iteration that ends after a moment. Events arrive nearly in order, so the search
+    /// begins at the last result.
     fn ending_after(&self, moment: u64) -> usize {
         let ends_after = |at: usize| {
             let iteration = self.iterations.get(at);
@@ -363,7 +368,7 @@ impl Thread {
         index
     }
 
-    /// Converts a span of ticks to the time of the iterations.
+    /// Converts a span of ticks to the clock that runs only during the thread's iterations.
     fn places(&self, clock: &Clock, start: u64, end: u64) -> Span {
         Span {
             start: self.place(clock.ns(start)),
@@ -371,7 +376,7 @@ impl Thread {
         }
     }
 
-    /// Returns the time of iterations before a moment.
+    /// Returns the total time of iterations before a moment.
     fn place(&self, moment: u64) -> u64 {
         let index = self.ending_after(moment);
         match (self.iterations.get(index), self.before.get(index)) {
@@ -380,7 +385,7 @@ impl Thread {
         }
     }
 
-    /// Returns the samples in a span.
+    /// Returns the thread's samples in a span.
     fn within(&self, span: Span) -> &[Sample] {
         let first = self
             .samples
@@ -389,7 +394,8 @@ impl Thread {
         &rest[..rest.partition_point(|sample| sample.at < span.end)]
     }
 
-    /// Returns the parts of a span in each iteration: the group, the part, and its times.
+    /// Splits a span at the ends of iterations. Returns for each part the group of its iteration, the part, and its
+    /// times.
     fn parts(&self, span: Span) -> impl Iterator<Item = (usize, Span, Times)> {
         let last = self.last.get();
         let is_it = |at: usize| {
@@ -427,7 +433,8 @@ impl Thread {
         })
     }
 
-    /// Adds the span of an event as a piece. `own` receives the parts of it that no earlier event got.
+    /// Adds the span of an event as a piece, and merges it with the pieces that it contains. `own` receives the parts
+    /// of the span that no earlier event got.
     fn take(&mut self, span: Span, key: Key, own: &mut Vec<Span>) {
         let mut whole = span;
         let mut end = span.end;
@@ -451,7 +458,7 @@ impl Thread {
         });
     }
 
-    /// Returns the time before the first piece and after the last one.
+    /// Returns the time before the first piece and the time after the last one, with their causes.
     fn ends(&self) -> Option<[(HostCause, Span); 2]> {
         let (first, last) = (self.pieces.first()?, self.pieces.last()?);
         let before = Span {
@@ -468,7 +475,7 @@ impl Thread {
         ])
     }
 
-    /// Returns the time between pieces.
+    /// Returns the time between consecutive pieces, with its causes.
     fn gaps<'a>(&'a self, pieces: &'a [Piece]) -> impl Iterator<Item = (HostCause, Span)> + 'a {
         let iteration = |at: u64| self.before.partition_point(|before| *before <= at);
         pieces.windows(2).filter_map(move |pair| {
@@ -489,7 +496,7 @@ impl Thread {
         })
     }
 
-    /// Merges the older half of the pieces into one. Returns the time between them.
+    /// Merges the older half of the pieces into one piece. Returns the time between the merged pieces.
     fn settle(&mut self) -> Vec<(HostCause, Span)> {
         let old: Vec<_> = self.pieces.drain(..MIN_HELD_BACK).collect();
         if let [first, .., last] = old[..] {
@@ -564,9 +571,10 @@ mod tests {
             (MAIN, call(1100, 50, LAUNCH)),
             (MAIN, Event::new(1200, 100, What::GilWait)),
             (MAIN, Event::new(1050, 400, function)),
-            // Events of another thread do not belong to the iterations.
+            // Time of a thread without iterations is not added.
             (9, call(1000, 900, LAUNCH)),
-            // These events extend beyond the edge between iterations, and beyond the end of the last one.
+            // The first of these calls crosses the edge between two iterations, the second one the end of the last
+            // iteration.
             (MAIN, call(1800, 300, WAIT)),
             (MAIN, call(2900, 500, LAUNCH)),
         ];
@@ -608,7 +616,7 @@ mod tests {
         ];
         let found = sums(&iterations, &[], &events).times(&[0]);
         assert_eq!(all(&found), calls);
-        // An event that arrives late gets only time that no earlier event got.
+        // An event that arrives late gets only the time that no earlier event got.
         events.push((MAIN, Event::new(0, many * 10, What::GilWait)));
         let found = sums(&iterations, &[], &events).times(&[0]);
         let sum: u64 = found.iter().map(|(_, times)| times.all).sum();

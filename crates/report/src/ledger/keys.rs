@@ -10,14 +10,14 @@ use crate::events::samples::{Frames, Location, SampledState, SleepKind};
 use crate::ledger::difference::WAITING;
 use crate::ledger::difference::cause::{self, DELAYED};
 
-/// The beginning of the names of causes in which the thread was asleep or blocked.
+/// Prefix of the names of causes in which the thread was asleep or blocked.
 pub const ASLEEP: &str = cause::BLOCKED;
 
-/// The beginnings of the names of functions.
+/// Prefixes of the names of functions.
 pub const PYTHON: &str = "Python: ";
 pub const NATIVE: &str = "native: ";
 
-/// The name of waiting for requests.
+/// The name of the cause that stands for waits for requests.
 pub const REQUESTS_CAUSE: &str = "waiting for requests";
 
 /// An activity that is recorded by events.
@@ -28,7 +28,7 @@ pub enum Key {
     Gc,
     Gil,
     Function(StringId),
-    /// Waiting for requests.
+    /// The thread waits for requests.
     Requests,
 }
 
@@ -37,16 +37,16 @@ pub enum Key {
 pub enum HostCause {
     On(Key),
     Between(Key, Key),
-    /// The time between two activities, if it is so short that it belongs to the code around it.
+    /// The time between two activities, if it is too short for its own row.
     Short(Key, Key),
-    /// The time between two activities in which an iteration ends.
+    /// The time between two activities, if an iteration ends in it.
     Edge(Key, Key),
-    /// The time before the first activity, and the time after the last one.
+    /// The time before the thread's first activity, and the time after its last one.
     Before(Key),
     After(Key),
-    /// The state of the thread that samples show.
+    /// The state of the thread, as a sample shows it.
     SampledState(SampledState),
-    /// The thread was asleep or blocked in such code.
+    /// The thread was asleep or blocked in this code.
     Blocked(Code),
     /// The thread was ready to run but had no processor.
     Delayed,
@@ -54,7 +54,7 @@ pub enum HostCause {
     Unknown,
 }
 
-/// Code outside calls, as distinguished in [`HostCause`].
+/// Code outside calls, divided in the same way as [`HostCause`] divides it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Code {
     In(Key),
@@ -65,7 +65,7 @@ pub enum Code {
 }
 
 impl HostCause {
-    /// Returns the code if this is code outside calls.
+    /// Returns the code if the cause is code outside calls.
     pub const fn code(self) -> Option<Code> {
         match self {
             Self::On(key @ Key::Function(_)) => Some(Code::In(key)),
@@ -83,7 +83,7 @@ impl HostCause {
     }
 }
 
-/// The names in a record.
+/// The data of a record that the names of causes come from.
 #[derive(Clone, Copy, Debug)]
 pub struct Named<'a> {
     pub facts: &'a Facts,
@@ -93,8 +93,8 @@ pub struct Named<'a> {
 }
 
 impl Named<'_> {
-    /// Returns true before the first event of the host and after the last one in another profiler's trace, which may have begun
-    /// later and ended earlier on the host than on the GPU.
+    /// Returns true for the time before the first and after the last event of the host in another profiler's trace.
+    /// Such a trace may begin later and end earlier for the host than for the GPU.
     const fn is_not_recorded(&self, spent: HostCause) -> bool {
         matches!(spent, HostCause::Before(_) | HostCause::After(_)) && !self.facts.origin.is_own()
     }
@@ -132,7 +132,7 @@ impl Named<'_> {
         }
     }
 
-    /// Returns the time of a cause, with its name and location.
+    /// Returns a row with the kind, the name and the location of a cause, and this time.
     pub(super) fn time(&self, spent: HostCause, ns: u64) -> CauseTime {
         let (kind, cause) = self.cause(spent);
         CauseTime {
@@ -143,7 +143,7 @@ impl Named<'_> {
         }
     }
 
-    /// Returns the function of a cause, if one is known.
+    /// Returns the location of the function that a cause belongs to, if it is known.
     fn location(&self, spent: HostCause) -> Option<Location> {
         match spent {
             HostCause::On(Key::Function(id)) | HostCause::Blocked(Code::In(Key::Function(id))) => {
@@ -172,7 +172,7 @@ impl Named<'_> {
         }
     }
 
-    /// Returns the claim on the GPU's idle time during a cause.
+    /// Returns the claim on the GPU's idle time during a cause: the category under which a finding may count the time.
     pub fn claim(&self, spent: HostCause) -> Claim {
         match spent {
             HostCause::On(key) => self.claim_on(key),
@@ -187,7 +187,7 @@ impl Named<'_> {
             | HostCause::Edge(..)
             | HostCause::Before(_)
             | HostCause::After(_) => Claim::Code,
-            // Without a processor the thread ran no code.
+            // A thread that had no processor ran no code.
             HostCause::Delayed | HostCause::SampledState(SampledState::Waiting) => Claim::Delayed,
             HostCause::SampledState(SampledState::AsleepIn(sleep)) => {
                 match self.sleep_kind(sleep) {
@@ -220,7 +220,7 @@ impl Named<'_> {
         }
     }
 
-    /// Returns true if it is a copy to the host that returns when it has completed.
+    /// Returns true if the activity is a copy to the host that returns only when it has completed.
     fn reads(&self, key: Key) -> bool {
         let Key::Call(row) = key else {
             return false;
@@ -235,7 +235,7 @@ impl Named<'_> {
         matches!(self.claim(spent), Claim::Code | Claim::Blocked)
     }
 
-    /// Returns true if the thread waits during this cause. A delay during a wait may cost nothing.
+    /// Returns true if the thread waits during this cause. A delay of the thread during a wait may not cost time.
     pub fn waits(&self, spent: HostCause) -> bool {
         use LedgerKind::{GilWait, Requests, Wait};
         match spent {
@@ -244,13 +244,13 @@ impl Named<'_> {
         }
     }
 
-    /// Returns true if the time of this cause may be divided by samples, because events do not explain it.
+    /// Returns true if samples may divide the time of this cause further, because no event explains it.
     pub fn is_open(&self, spent: HostCause) -> bool {
         use LedgerKind::{Code, Function, Other, Unknown};
         matches!(self.cause(spent).0, Code | Function | Other | Unknown)
     }
 
-    /// Returns the kind of a sleep in a sample.
+    /// Returns the kind of a sleep, given by its index in [`Frames::sleeps`].
     fn sleep_kind(&self, sleep: u32) -> Option<SleepKind> {
         Some(self.frames.sleeps.get(sleep as usize)?.kind)
     }

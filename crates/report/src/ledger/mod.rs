@@ -28,7 +28,7 @@ pub use keys::{ASLEEP, Named, REQUESTS_CAUSE};
 use keys::{NATIVE, PYTHON};
 pub use paths::{Path, Paths};
 
-/// Maximum number of rows, and minimum share of a cause with a row of its own.
+/// Maximum number of rows, and minimum share of the time that a cause must have to get its own row, as a part of 1.
 const MAX_ROWS: usize = 40;
 const MIN_ROW_SHARE: f64 = 0.001;
 
@@ -61,13 +61,13 @@ pub struct Ledger {
     pub stretched: bool,
     #[serde(skip)]
     pub details: LedgerDetails,
-    /// The shares of the host's time by kind of cause, including causes that are too small for a row.
+    /// The share of the host's time by kind of cause, including causes that are too small for a row.
     #[serde(skip)]
     pub host_kinds: BTreeMap<LedgerKind, f64>,
 }
 
 impl Ledger {
-    /// Removes the activities of the host, because they were not recorded.
+    /// Removes the activities of the host. Used if the host's calls were not recorded.
     pub fn forget_host(&mut self) {
         self.host.clear();
         self.host_kinds.clear();
@@ -114,7 +114,7 @@ pub enum Basis {
 pub struct LedgerDetails {
     pub windows: Vec<Ledger>,
     pub claims: Claims,
-    /// True if kernels were recorded in all iterations but hardly made them longer.
+    /// True if kernels were recorded in all iterations and recording hardly made these longer.
     pub is_exact: bool,
 }
 
@@ -195,14 +195,15 @@ impl LedgerKind {
 }
 
 impl Ledger {
-    /// Returns the share of a kind of cause in the host's time.
+    /// Returns the share of a kind of cause in the host's time, as a part of 1.
     #[must_use]
     pub fn host_share(&self, kind: LedgerKind) -> f64 {
         self.host_kinds.get(&kind).copied().unwrap_or(0.0)
     }
 }
 
-/// Returns the share of time that the first list has for causes beyond their shares in the second list.
+/// Returns how far two lists differ: the sum of the shares by which causes in the first list exceed their shares in the
+/// second.
 #[must_use]
 pub fn difference(some: &[LedgerRow], others: &[LedgerRow]) -> f64 {
     let more = |row: &LedgerRow| {
@@ -220,7 +221,7 @@ struct CauseTime {
     ns: u64,
 }
 
-/// Returns the share of the time of each kind of cause.
+/// Returns the share of each kind of cause in the total time, as a part of 1.
 fn kinds(times: &[CauseTime]) -> BTreeMap<LedgerKind, f64> {
     let total: u64 = times.iter().map(|time| time.ns).sum();
     let mut kinds = BTreeMap::new();
@@ -230,7 +231,7 @@ fn kinds(times: &[CauseTime]) -> BTreeMap<LedgerKind, f64> {
     kinds
 }
 
-/// Returns a row for each large cause, the longest first, and rows for the sums of small ones.
+/// Returns a row for each large cause, the longest first, and rows that sum up the small causes.
 fn rows(times: Vec<CauseTime>) -> Vec<LedgerRow> {
     let mut sums: BTreeMap<(LedgerKind, String), (u64, Option<Location>)> = BTreeMap::new();
     for time in times {
@@ -276,7 +277,7 @@ fn rows(times: Vec<CauseTime>) -> Vec<LedgerRow> {
     rows
 }
 
-/// Returns the row to which a small cause of idle time is added.
+/// Returns the name of the row to which a small cause of idle time is added.
 pub fn other_idle(cause: &str) -> &'static str {
     let cause = cause.strip_prefix(IDLE).unwrap_or(cause);
     if cause.starts_with(PYTHON) {
@@ -288,7 +289,7 @@ pub fn other_idle(cause: &str) -> &'static str {
     }
 }
 
-/// Returns the row to which the small causes of a kind are added.
+/// Returns the kind and the name of the row to which the small causes of a kind are added.
 const fn folded(kind: LedgerKind) -> (LedgerKind, &'static str) {
     match kind {
         LedgerKind::Busy => (kind, "busy: other work"),

@@ -1,23 +1,23 @@
-//! The functions in which code spends its time, by sampled stacks: the innermost function that most samples have in
-//! common.
+//! The functions in which code spends its time, by sampled stacks. The result is the innermost function that most
+//! samples have in common.
 
 use std::collections::BTreeMap;
 
 use super::keys::{HostCause, Named};
 use crate::events::samples::{Frames, Function, Origin};
 
-/// Share of samples, as a part of 1, above which they are most of the samples.
+/// Share of samples, as a part of 1, above which they are the majority.
 const MAJORITY: f64 = 0.5;
-/// Minimum share of a function's samples in one callee, as a part of 1, for the function only to pass time on.
+/// Minimum share of a function's samples in one callee, as a part of 1, at which the search continues in that callee.
 const PASSED_ON: f64 = 0.9;
-/// Minimum share of samples for one of several functions to be named, as a part of 1.
+/// Minimum share of samples, as a part of 1, for a function to be named if several are.
 const MIN_NAMED_SHARE: f64 = 0.15;
-/// Minimum number of samples to draw a conclusion.
+/// Minimum number of samples for any result.
 const MIN_SAMPLES: u64 = 30;
 /// Maximum number of functions to name if no single one has most of the samples.
 const MAX_NAMED: usize = 2;
 
-/// Functions that only call the function that they are given.
+/// Functions that do nothing but call the function that was passed to them.
 const WRAPPERS: &[&str] = &[
     "Module._call_impl",
     "Module._wrapped_call_impl",
@@ -28,7 +28,7 @@ const WRAPPERS: &[&str] = &[
     "inner",
 ];
 
-/// Functions with a known purpose: a part of their name or file, and the purpose.
+/// Functions with a known purpose: a part of their name or file, and the purpose in words.
 const KNOWN_PURPOSES: &[(&str, &str)] = &[
     (
         "cudnn_frontend::ExecutionPlanBuilder",
@@ -44,7 +44,7 @@ const KNOWN_PURPOSES: &[(&str, &str)] = &[
     ("cuModuleLoad", "the driver loads code"),
 ];
 
-/// Common functions of the samples in some time, for Python stacks and for native ones.
+/// The functions that samples of a cause have in common, for Python stacks and for native stacks.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Paths {
     pub python: Option<Path>,
@@ -52,41 +52,43 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Returns true if samples show which function it is.
+    /// Returns true if samples show a common function.
     pub const fn are_known(&self) -> bool {
         self.python.is_some() || self.native.is_some()
     }
 }
 
-/// The common function of most samples.
+/// The function that most samples have in common.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Path {
-    /// The innermost function that most of them have in common, and their share of all samples, as a part of 1.
+    /// The innermost function that most samples have in common, and their share of all samples, as a part of 1.
     pub function: String,
     pub share: f64,
-    /// The innermost function around it that belongs to no library, unless it is such a function itself.
+    /// The innermost function around `function` that belongs to no library; `None` if there is none, or if `function`
+    /// itself belongs to none.
     pub caller: Option<String>,
-    /// The functions that it calls if there are several: those with the most samples, and their shares, as parts of 1.
+    /// The functions that `function` calls, if there are several: those with the most samples, and their shares, as
+    /// parts of 1.
     pub into: Vec<(String, f64)>,
-    /// The known purpose of most of them.
+    /// The known purpose of the code in most of the samples.
     pub does: Option<&'static str>,
 }
 
-/// Functions with their numbers of samples.
+/// Functions, each with its number of samples.
 type NodeCounts = Vec<(u32, u64)>;
 
-/// Samples of one kind, by stack.
+/// Samples of Python stacks, or of native stacks, by stack.
 #[derive(Debug, Default)]
 struct PathSamples<'a> {
-    /// The functions of each stack, the outermost first, and its number of samples. A stack is empty if a sample is in
-    /// no such function.
+    /// The functions of each stack, the outermost first, and its number of samples. A stack is empty if the sample has
+    /// no Python or no native function.
     all: Vec<(Vec<u32>, u64)>,
     frames: Option<&'a Frames>,
 }
 
 impl Paths {
-    /// Finds the common functions of the samples for which `is_one` is true. Each sample has the activity that it fell
-    /// into, the innermost frame, true if it is native, and a count.
+    /// Finds the common functions of the samples for which `is_one` is true. Each sample has the cause of the time that
+    /// it lies in, the ID of the innermost frame, true if the stack is native, and the number of equal samples.
     pub fn find(
         samples: impl Iterator<Item = (HostCause, u32, bool, u64)>,
         is_one: impl Fn(HostCause) -> bool,
@@ -108,7 +110,7 @@ impl Paths {
             PathSamples { all, frames }.path()
         };
         let (python, mut native) = (path(false), path(true));
-        // Native stacks explain only the time outside Python functions.
+        // Native stacks explain only the time outside Python functions, so scale their share to that time.
         let count = |is_one: fn(u32) -> bool| -> u64 {
             let some = by_frame
                 .iter()
@@ -143,12 +145,12 @@ impl PathSamples<'_> {
             .iter()
             .find(|(part, _)| self.mostly(frames, part, total));
         let does = does.map(|(_, text)| *text);
-        // Skip functions that only call others, and functions of the language's library.
+        // Skip functions that only call others, and functions of a language's library.
         let function = |place: u32| frames.functions.get(place as usize);
         let says = |place: u32| function(place).is_none_or(says);
         let at = way.iter().rposition(|(place, _)| says(*place));
         let at = at.or(way.len().checked_sub(1));
-        // Native stacks in the interpreter show that Python runs, not what.
+        // If the function found belongs to the interpreter, native stacks show only that Python runs, not what it runs.
         if at
             .and_then(|at| function(way[at].0))
             .is_some_and(is_interpreter)
@@ -163,7 +165,7 @@ impl PathSamples<'_> {
             .map(|(place, share)| (frames.label(place).to_owned(), share));
         let mut into: Vec<_> = into.collect();
         let Some(at) = at else {
-            // There is no common function: report those with the most samples.
+            // There is no common function, so report the functions with the most samples.
             let (function, share) = into.first().cloned()?;
             into.remove(0);
             return Some(Path {
@@ -185,9 +187,9 @@ impl PathSamples<'_> {
         })
     }
 
-    /// Returns the functions that most samples have in common, and the callees that these pass nearly all of them on to,
-    /// the outermost first, with their numbers of samples; and the functions that the last one calls, those with the
-    /// most samples first.
+    /// Follows the stacks from the outermost function inward, as long as most samples share the next function or nearly
+    /// all samples of a function are in one callee. Returns the functions on this way with their numbers of samples,
+    /// the outermost first, and the callees of the last one, those with the most samples first.
     fn way(&self, total: u64) -> (NodeCounts, NodeCounts) {
         let mut way = NodeCounts::new();
         let mut rest: Vec<_> = self.all.iter().collect();
@@ -214,7 +216,7 @@ impl PathSamples<'_> {
         }
     }
 
-    /// Returns true if most samples contain a function with this part in its name.
+    /// Returns true if most samples contain a function with `part` in its name.
     fn mostly(&self, frames: &Frames, part: &str, total: u64) -> bool {
         let has = |stack: &[u32]| {
             stack
@@ -227,8 +229,8 @@ impl PathSamples<'_> {
     }
 }
 
-/// Returns true if a function explains where time is spent: it belongs to the program and does more than call the
-/// function that it is given.
+/// Returns true if a function explains what time is spent on: it belongs to the program, and is no mere wrapper around
+/// another function.
 fn says(function: &Function) -> bool {
     let is_program = matches!(function.origin, Origin::Program | Origin::PythonLibrary);
     let name = &function.name;
@@ -259,7 +261,7 @@ mod tests {
     use crate::events::samples::RawStacks;
     use tllmprof_record::{Clock, ClockKind, Event, Strings, What};
 
-    /// Returns the frames of a tree that is given as `(id, parent, name)`.
+    /// Returns the frames of a tree whose nodes are given as `(id, parent, name)`.
     fn frames(tree: &[(u32, u32, &str)]) -> Frames {
         let mut strings = Strings::default();
         let mut raw = RawStacks::default();
@@ -311,11 +313,11 @@ mod tests {
             (found.share - 0.9).abs() < 1e-9 && found.into.is_empty(),
             "{found:?}"
         );
-        // Two callees have one caller: the caller is the common function.
+        // The samples are divided among two callees of one caller, so the caller is the common function.
         let found = path(TREE, &[(4, 45), (8, 45), (6, 10)]).unwrap();
         assert_eq!(found.function, "apply_penalties (serve.py:40)");
         assert_eq!((found.caller, found.into.len()), (None, 2));
-        // A function that does little more than call another one is passed over.
+        // A function that spends nearly all its time in one callee is skipped.
         let found = path(TREE, &[(4, 48), (3, 4), (6, 24), (7, 24)]).unwrap();
         assert_eq!(found.function, "dumps (__init__.py:183)");
         assert!((found.share - 0.48).abs() < 1e-9, "{found:?}");
@@ -324,7 +326,7 @@ mod tests {
         assert_eq!(found.function, "serve (serve.py:10)");
         assert_eq!(found.into.len(), 2);
         assert!(path(TREE, &[(4, MIN_SAMPLES - 1)]).is_none());
-        // Samples outside these functions count in the total.
+        // Samples outside Python functions (frame 0) count in the total.
         let found = path(TREE, &[(4, 50), (0, 40), (6, 10)]).unwrap();
         assert_eq!(
             (&*found.function, found.share),

@@ -19,7 +19,7 @@ use crate::numbers::quantiles::Quantiles;
 /// Maximum number of slow iterations to analyze.
 const MAX_SLOWEST: usize = 10;
 
-/// Maximum number of overlaps to keep for a slow iteration.
+/// Maximum number of overlapping activities to keep for a slow iteration.
 const MAX_OVERLAPS: usize = 8;
 
 /// A slow iteration, with the activities that overlapped it.
@@ -93,8 +93,8 @@ pub struct SlowCause {
 }
 
 impl Slow {
-    /// Stores the differences. If its batch is far larger than others, the batch is given as the reason for more GPU
-    /// work.
+    /// Stores the differences. If the iteration's batch is far larger than others, the batch is added as the reason for
+    /// more GPU work.
     pub fn explain(&mut self, (more, mut causes): (i64, Vec<Difference>)) {
         let batch = self.batch.filter(|_| self.is_large);
         let work = causes.iter_mut().find(|cause| cause.is_work());
@@ -106,13 +106,13 @@ impl Slow {
         (self.more, self.causes) = (more, causes);
     }
 
-    /// Returns the time that it took without waiting for requests, in nanoseconds.
+    /// Returns the iteration's duration without waits for requests, in nanoseconds.
     #[must_use]
     pub const fn busy(&self) -> u64 {
         self.duration.saturating_sub(self.idle)
     }
 
-    /// Returns the name of the thread that exceeded its usual time of holding the GIL the most.
+    /// Returns the name of the thread that held the GIL longest beyond its usual time; `None` if none exceeded it.
     pub fn holder(&self) -> Option<&str> {
         let mut overlaps = self.overlaps.iter();
         let holds = |cause: &&SlowCause| cause.kind == CauseKind::GilHold && cause.beyond() > 0;
@@ -121,14 +121,15 @@ impl Slow {
 }
 
 impl SlowCause {
-    /// Returns the time beyond that in the mean iteration, in nanoseconds.
+    /// Returns how much longer the activity overlapped this iteration than the mean iteration, in nanoseconds.
     pub const fn beyond(&self) -> u64 {
         self.time.saturating_sub(self.usual)
     }
 }
 
-/// Returns the indexes of the slowest iterations that count, by the time beyond the median of comparable iterations.
-/// `taken` returns true for iterations in which kernels were recorded, because recording makes them longer.
+/// Returns the indexes of the slowest iterations that count: those that exceed the median of comparable iterations the
+/// most. `taken` returns true for iterations in which kernels were recorded; these are longer, so they are compared
+/// only with each other.
 pub fn slowest(
     iterations: &[RawIteration],
     qualified: &Qualified,
@@ -155,11 +156,11 @@ pub fn slowest(
 /// A batch is large if it has more than this multiple of the mean batch's tokens.
 pub const LARGE_BATCH_RATIO: u64 = 2;
 
-/// The iterations of a record.
+/// The iterations of a record, in the order of their starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Steps<'a> {
     pub iterations: &'a [RawIteration],
-    /// The batch of each iteration.
+    /// The batch of each iteration; `None` if it is not known.
     pub batches: &'a [Option<Batch>],
     pub qualified: &'a Qualified,
 }

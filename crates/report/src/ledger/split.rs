@@ -1,4 +1,4 @@
-//! Division of time without events by the samples of stacks that fell into it.
+//! Division of time that no event explains, by the samples of stacks that were taken in it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -7,11 +7,11 @@ use super::keys::HostCause;
 use super::times::Times;
 use crate::events::samples::{SampleCounts, SampledState};
 
-/// Maximum weight of a sample of a sleep, whose inverse is the minimum, and number of steps of the search for the
-/// weight.
+/// Maximum weight of a sample of a sleep, and number of steps of the search for the weight. The minimum weight is the
+/// inverse of the maximum.
 const MAX_WEIGHT: f64 = 4.0;
 const SEARCH_STEPS: u32 = 32;
-/// The weight of one sample.
+/// The weight of one sample as an integer. It is large so that rounding does not matter.
 const SAMPLE_WEIGHT: f64 = 1024.0;
 
 /// Number of samples, and number of those during which the GPU was idle.
@@ -21,12 +21,12 @@ pub struct Count {
     pub idle: u64,
 }
 
-/// Samples in the time of some iterations.
+/// Samples that were taken in the time of some iterations.
 #[derive(Clone, Default, Debug)]
 pub struct SampleSums {
-    /// All samples.
+    /// All samples, by the state of the thread.
     total: HashMap<SampledState, Count>,
-    /// Samples by the cause that they fell into, if it is known.
+    /// Samples by the cause of the time that they were taken in, if this cause is known.
     by: HashMap<(HostCause, SampledState), Count>,
 }
 
@@ -43,7 +43,7 @@ impl SampleSums {
         self.total.entry(seen).or_default().add(count);
     }
 
-    /// Adds samples to the cause that they fell into.
+    /// Adds samples to the cause of the time that they were taken in.
     pub fn add(&mut self, spent: HostCause, seen: SampledState, count: Count) {
         self.by.entry((spent, seen)).or_default().add(count);
     }
@@ -56,7 +56,7 @@ impl SampleSums {
         by.for_each(|((spent, seen), count)| self.add(*spent, *seen, *count));
     }
 
-    /// Returns true if there are enough samples to distinguish functions.
+    /// Returns true if there are enough samples to compare functions.
     pub fn enough(&self) -> bool {
         let mut counts = SampleCounts::default();
         for (seen, count) in &self.total {
@@ -68,12 +68,13 @@ impl SampleSums {
         counts.enough()
     }
 
-    /// Returns true if all samples are of native stacks. These are never taken of a thread that sleeps.
+    /// Returns true if all samples are of native stacks. Native stacks are never sampled while the thread sleeps.
     pub fn are_native(&self) -> bool {
         self.total.keys().all(|seen| seen.is_native())
     }
 
-    /// Returns the samples by the cause that they fell into.
+    /// Returns the samples by the cause of the time that they were taken in. Samples without a known cause count for
+    /// `Unknown`.
     pub fn by_spent(self) -> SamplesByCause {
         let mut unknown: BTreeMap<_, _> = self.total.into_iter().collect();
         let mut found: BTreeMap<HostCause, BTreeMap<SampledState, Count>> = BTreeMap::new();
@@ -92,26 +93,26 @@ impl SampleSums {
     }
 }
 
-/// Samples by the cause that they fell into.
+/// Samples by the cause of the time that they were taken in.
 #[derive(Debug)]
 pub struct SamplesByCause(BTreeMap<HostCause, BTreeMap<SampledState, Count>>);
 
 impl SamplesByCause {
-    /// Returns the number of samples that fell into a cause and for which `is` is true.
+    /// Returns the number of samples in a cause's time for which `is` returns true.
     fn count(&self, spent: HostCause, is: impl Fn(SampledState) -> bool) -> u64 {
         let counts = self.0.get(&spent).into_iter().flatten();
         let counts = counts.filter(|(seen, _)| is(**seen));
         counts.map(|(_, count)| count.all).sum()
     }
 
-    /// Returns the number of samples of native stacks that fell into a cause.
+    /// Returns the number of samples of native stacks in a cause's time.
     pub fn native_in(&self, spent: HostCause) -> u64 {
         self.count(spent, SampledState::is_native)
     }
 
-    /// Returns the weight of a sample of a sleep relative to others, with which the divided time adds up to the
-    /// kernel's measurement of the sleep. Without it sleeps may count too much, because a sampler that has to wait
-    /// for a processor is late while the thread runs. `work` has all causes except waits, with their times.
+    /// Returns the weight of a sample of a sleep relative to other samples, chosen so that the sleep in the divided
+    /// time equals the kernel's measurement. With equal weights sleeps may count too much: a sampler that has to wait
+    /// for a processor comes late while the thread runs. `work` has all causes except waits, with their times.
     pub fn asleep_weight(
         &self,
         work: impl Iterator<Item = (HostCause, u64)>,
@@ -141,7 +142,7 @@ impl SamplesByCause {
         if sum(true, 1.0) == wanted || rows.is_empty() {
             return 1.0;
         }
-        // The sum grows with the weight.
+        // The sum grows with the weight, so a binary search finds the weight.
         for _ in 0..SEARCH_STEPS {
             let middle = f64::sqrt(low * high);
             match sum(true, middle) < wanted {
@@ -152,8 +153,8 @@ impl SamplesByCause {
         high
     }
 
-    /// Divides the time of each cause for which `is_open` is true by its samples. The sum stays the same. A sample of a
-    /// sleep counts `weight` times.
+    /// Divides the time of each cause for which `is_open` returns true, by its samples. The sum stays the same. A
+    /// sample of a sleep counts `weight` times.
     pub fn split(
         &self,
         spent: Vec<(HostCause, Times)>,
@@ -176,10 +177,10 @@ impl SamplesByCause {
     }
 }
 
-/// A part of the time of a cause, as samples divide it.
+/// A part of the time of a cause, as divided by samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Part {
-    /// The cause that was divided.
+    /// The cause whose time was divided.
     pub whole: HostCause,
     /// The cause of the part.
     pub cause: HostCause,
@@ -187,7 +188,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// Returns all of a cause's time.
+    /// Returns a part that contains all of a cause's time.
     pub const fn all((cause, times): (HostCause, Times)) -> Self {
         Self {
             whole: cause,
@@ -196,7 +197,7 @@ impl Part {
         }
     }
 
-    /// Returns the time of each cause.
+    /// Returns the total time of each cause of some parts.
     pub fn sum(parts: Vec<Self>) -> Vec<(HostCause, Times)> {
         let mut found: BTreeMap<HostCause, Times> = BTreeMap::new();
         for Self { cause, times, .. } in parts {
@@ -207,7 +208,7 @@ impl Part {
     }
 }
 
-/// Returns samples as weights. Samples of sleeps count `weight` times.
+/// Converts numbers of samples to integer weights. Samples of sleeps count `weight` times.
 fn weighted(seen: &BTreeMap<SampledState, Count>, weight: f64) -> BTreeMap<SampledState, Count> {
     let times = |seen: SampledState, count: u64| {
         let weight = if seen.is_asleep() { weight } else { 1.0 };
@@ -223,8 +224,8 @@ fn weighted(seen: &BTreeMap<SampledState, Count>, weight: f64) -> BTreeMap<Sampl
     seen.iter().map(one).collect()
 }
 
-/// Divides time by the samples in it. Native stacks are sampled separately: they divide only the time outside Python
-/// functions, or all time if there are no other samples.
+/// Divides the time of a cause by the samples in it. Native stacks are sampled separately: they divide only the time
+/// outside Python functions, or all time if there are no other samples.
 fn parts(
     spent: HostCause,
     seen: &BTreeMap<SampledState, Count>,
@@ -267,7 +268,7 @@ fn parts(
     let parts = seen.zip(whole.into_iter().zip(idle));
     let has_python = others.iter().any(|(seen, _)| seen.is_python());
     let shown = |seen| match (seen, spent.code()) {
-        // The samples show only that the thread ran, or slept, in this code.
+        // The samples add no function: they show only that the thread ran, or slept, in this code.
         (SampledState::Outside, _) if !has_python => spent,
         (SampledState::Asleep(None), Some(code)) => HostCause::Blocked(code),
         _ => HostCause::SampledState(seen),
@@ -276,7 +277,7 @@ fn parts(
     parts.collect()
 }
 
-/// Divides a sum in proportion to weights. The parts add up to it exactly.
+/// Divides a sum in proportion to weights. The parts add up exactly to the sum.
 fn divided(sum: u64, weights: &[u128]) -> Vec<u64> {
     let all: u128 = weights.iter().sum::<u128>().max(1);
     let (mut before, mut given) = (0_u128, 0_u64);
@@ -390,13 +391,13 @@ mod tests {
                 |(spent, _): &&(HostCause, Times)| *spent == HostCause::SampledState(asleep);
             parts.iter().find(is_it).unwrap().1.all
         };
-        // The time is divided as sampled: 600 in the code, and 50 in the call.
+        // The time is divided as sampled: 600 of sleep in the code, and 50 of sleep in the call.
         assert_eq!(slept(0, 1100), 600);
         assert_eq!(slept(600, 700), 600);
-        // The kernel's measurement includes the sleep in the call.
+        // The kernel's measurement includes 50 of sleep in the call.
         assert!(slept(0, 350).abs_diff(300) <= 1, "{}", slept(0, 350));
         assert!(slept(850, 900).abs_diff(800) <= 1, "{}", slept(850, 900));
-        // The weight is limited to four.
+        // The weight is at most four, so the rest of the difference stays.
         assert!(slept(0, 50).abs_diff(273) <= 1, "{}", slept(0, 50));
     }
 
@@ -423,7 +424,7 @@ mod tests {
                 (EDGE, 50)
             ]
         );
-        // Native samples belong to the time in which the thread ran.
+        // Native samples divide only the time in which the thread ran.
         let found = seen(&[
             (sleep, 30),
             (SampledState::Outside, 70),

@@ -1,4 +1,4 @@
-//! Text of the ledger and of slow iterations.
+//! Text lines for the ledger and for slow iterations.
 
 use std::cmp::Reverse;
 
@@ -12,15 +12,15 @@ use crate::print::lines::Lines;
 
 /// Maximum number of lines for the causes of a slow iteration.
 const MAX_CAUSE_LINES: usize = 3;
-/// Minimum difference of a window's ledger from that of all, as a part of 1, to show it; and maximum number of such
-/// lines.
+/// Minimum difference between a window's ledger and the ledger of all windows, as a part of 1, for the window's ledger
+/// to be shown; and maximum number of lines for such windows.
 const MIN_UNLIKE: f64 = 0.2;
 const MAX_UNLIKE_LINES: usize = 2;
-/// The heading of slow iterations.
+/// The heading above the slow iterations.
 pub const SLOWEST: &str = "slowest iterations, and what took longer in them than in the mean one";
 
 /// Returns the number of rows to show if at most `most` are wanted, and the number of rows left out. A single row is
-/// not left out, because a line on it would need the same room.
+/// never left out, because the line that says so would need the same room.
 fn shown(rows: &[LedgerRow], most: usize) -> (usize, usize) {
     match rows.len().saturating_sub(most) {
         0 | 1 => (rows.len(), 0),
@@ -91,7 +91,7 @@ pub fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mut Lines
     }
 }
 
-/// Adds the ledgers of windows that differ much from the ledger of all.
+/// Adds the ledgers of windows that differ much from the ledger of all windows.
 pub fn unlike<'a>(
     whole: &'a Ledger,
     windows: impl Iterator<Item = (&'a Window, &'a Ledger)>,
@@ -129,7 +129,7 @@ pub fn slow(all: &[Slow], room: usize, rest: usize, lines: &mut Lines) {
     if room == 0 {
         return;
     }
-    // If there are few iterations, some of the slowest take less time than the others.
+    // If there are few iterations, some of the `slowest` list take less time than comparable ones.
     let longer_ones = all.iter().filter(|slow| slow.more >= 0);
     let slowest = most_beyond(longer_ones.collect(), room, |slow| slow);
     if slowest.is_empty() {
@@ -151,7 +151,8 @@ pub fn slow(all: &[Slow], room: usize, rest: usize, lines: &mut Lines) {
     }
 }
 
-/// Returns the slow iterations for which there is room: those that exceed others like them the most, the longest first.
+/// Returns the slow iterations for which there is room. The iterations that exceed comparable ones the most are chosen,
+/// and sorted with the longest first.
 pub fn most_beyond<T>(mut all: Vec<T>, room: usize, slow: impl Fn(&T) -> &Slow) -> Vec<T> {
     all.sort_by_key(|one| Reverse(slow(one).more));
     all.truncate(room);
@@ -159,7 +160,7 @@ pub fn most_beyond<T>(mut all: Vec<T>, room: usize, slow: impl Fn(&T) -> &Slow) 
     all
 }
 
-/// Returns the excess of a slow iteration in words.
+/// Returns in words how much longer a slow iteration took; empty if it has no causes.
 pub fn longer(slow: &Slow) -> String {
     match slow.causes.len() {
         0 => String::new(),
@@ -167,12 +168,12 @@ pub fn longer(slow: &Slow) -> String {
     }
 }
 
-/// Returns the causes of a slow iteration in words.
+/// Returns each cause of a slow iteration in words.
 pub fn causes(slow: &Slow, lines: &Lines) -> Vec<String> {
     differences(&slow.causes, lines)
 }
 
-/// Returns differences in words.
+/// Returns each difference in words.
 pub fn differences(causes: &[Difference], lines: &Lines) -> Vec<String> {
     let said = causes.iter().map(|cause| {
         let name = lines.name(&cause.cause, 52);

@@ -17,7 +17,7 @@ use crate::events::window::{Window, WindowEdge, pairs};
 use crate::layers::RawLayers;
 use crate::process::last;
 
-/// Maximum numbers of iterations and of window edges to keep. More are only counted.
+/// Maximum numbers of iterations and of window edges to keep. Further ones are only counted.
 const MAX_ITERATIONS: usize = 1 << 20;
 const MAX_EDGES: usize = 1 << 16;
 
@@ -26,19 +26,19 @@ pub struct FirstPass {
     pub found: RawFacts,
     pub iterations: Vec<RawIteration>,
     pub batches: Vec<RawBatch>,
-    /// Edges of windows, and of the windows in which kernels are recorded.
+    /// Edges of windows, and edges of the windows in which kernels are recorded.
     pub edges: Vec<WindowEdge>,
     pub kernel_edges: Vec<WindowEdge>,
-    /// Numbers of the first iterations of windows of the past.
+    /// Numbers of the first iterations of windows whose iterations the flight recorder had kept.
     pub pasts: HashSet<u64>,
     pub gpu: GpuSpans,
     pub requests: Candidates,
     pub stacks: RawStacks,
     pub layers: RawLayers,
-    /// Each thread's use of the machine, by iteration number.
+    /// Use of the machine by the iteration's thread, by iteration number.
     pub used: HashMap<u32, Used>,
-    /// Histogram of the times of iterations outside windows, before the last window, by buckets of the header's
-    /// histogram.
+    /// Histogram of the times of iterations that lie outside windows and before the last window: index of the bucket,
+    /// and number of iterations. The buckets are those of the histogram in the header.
     pub outside: Vec<(u16, u64)>,
     pub left_out: u64,
 }
@@ -125,21 +125,21 @@ pub struct FirstResults {
     pub strings: Strings,
     /// The iterations, in the order of their starts.
     pub iterations: Vec<RawIteration>,
-    /// The batch of each iteration.
+    /// The batch of each iteration; `None` if it is not known.
     pub batches: Vec<Option<Batch>>,
     pub qualified: Qualified,
     pub requests: Requests,
     pub sampled: Sampled,
-    /// Times in which the GPU was idle, by events.
+    /// Times in which the GPU was idle, as CUDA events measured them.
     pub idle: Vec<Span>,
-    /// GPU times of iterations, by iteration number.
+    /// GPU times in nanoseconds, each with the number of its iteration, in the order of the numbers.
     pub gpu: Vec<(u64, u64)>,
-    /// Kind of each row of the table of calls, and whether it allocates.
+    /// For each row of the table of calls, its kind, and true if it allocates or frees memory.
     pub kinds: [CallKind; 256],
     pub allocates: [bool; 256],
     /// The windows in which kernels are recorded.
     pub stretches: Vec<Window>,
-    /// Iterations outside windows, before the last window, by histogram buckets.
+    /// Histogram of the times of iterations that lie outside windows and before the last window: bucket and number.
     pub outside: Vec<(u16, u64)>,
     pub left_out: u64,
 }
@@ -153,7 +153,7 @@ pub struct Edges {
 }
 
 impl FirstPass {
-    /// Ends the pass.
+    /// Ends the pass: sorts the iterations and resolves names.
     pub fn finish(self, header: &Header, clock: &Clock) -> (FirstResults, Edges, RawLayers) {
         let mut iterations = self.iterations;
         iterations.sort_by_key(|iteration| iteration.start);
@@ -211,7 +211,7 @@ impl FirstPass {
     }
 }
 
-/// Returns a property of each row of the table of calls.
+/// Returns a property of each row of the table of calls; `none` for rows that the record does not use.
 fn by_row<T: Copy>(facts: &Facts, none: T, of: impl Fn(&CallRow) -> T) -> [T; 256] {
     let mut all = [none; 256];
     for row in &facts.calls {

@@ -1,4 +1,4 @@
-//! Shares of the time in which GPUs work. Busy time is known only from kernels or the GPU's metrics.
+//! Shares of the time in which GPUs work. Busy time is known only from recorded kernels or from the GPU's metrics.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,11 +9,11 @@ use crate::iterations::sum::Sum;
 use crate::kernels::{KernelSum, Kernels};
 use crate::process::state::State;
 
-/// Maximum ratio of an iteration's time with recorded kernels to that without. It was measured with graphs of tiny
-/// kernels on an H200.
+/// Maximum ratio of an iteration's time with recording of kernels to its time without. It was measured with graphs of
+/// tiny kernels on an H200.
 const MAX_SLOWDOWN: f64 = 1.7;
 
-/// Maximum share of the time by which busy time may exceed the GPU span, because of inexact measurement.
+/// Maximum share of the time by which the GPU busy time may exceed the GPU span. Both are measured inexactly.
 const BUSY_TOLERANCE: f64 = 0.01;
 
 /// Shares of the time in which GPUs work.
@@ -53,24 +53,24 @@ pub struct GpuSum {
 /// The share of the time in which a GPU is busy.
 #[derive(Clone, Copy, Debug)]
 pub enum Busy {
-    /// By kernels, as a share of the time of iterations that recording them did not slow down.
+    /// Computed from kernels, as a share of the time of iterations that are not slowed down by recording kernels.
     ByKernels(f64),
-    /// Lower and upper bound, if recording slowed down all iterations, or if the others do different work. The lower
-    /// bound is the share in the time as recorded.
+    /// Lower and upper bound, computed from kernels. Used if recording slowed down all iterations, or if the iterations
+    /// without recording do different work. The lower bound is the share of the time as recorded.
     Between(f64, f64),
-    /// By the GPU's own metrics.
+    /// Measured by the GPU's own metrics.
     Sampled(f64),
 }
 
 impl Busy {
-    /// Returns the upper bound of the share.
+    /// Returns the share, or its upper bound if only bounds are known.
     pub const fn most(self) -> f64 {
         match self {
             Self::ByKernels(share) | Self::Between(_, share) | Self::Sampled(share) => share,
         }
     }
 
-    /// Returns the share to show.
+    /// Returns the share to show. If only bounds are known, this is the lower one.
     pub const fn share(self) -> f64 {
         match self {
             Self::ByKernels(share) | Self::Between(share, _) | Self::Sampled(share) => share,
@@ -79,8 +79,9 @@ impl Busy {
 }
 
 impl GpuTime {
-    /// Computes the GPU time of a process. `names` has the names of its GPUs; `cost` is an estimate of the share of
-    /// time that another profiler took. GPU spans that are shorter than the busy time are removed from `sum`.
+    /// Computes the GPU time of a process. `names` has the names of its GPUs. `cost` is an estimate of the share of
+    /// time that another profiler took. GPU spans that are shorter than the busy time are wrong and are removed from
+    /// `sum`.
     pub fn new(
         mut sum: Option<&mut Sum>,
         kernels: &Kernels,
@@ -102,7 +103,7 @@ impl GpuTime {
         }
     }
 
-    /// Returns the label of the busy time.
+    /// Returns the label of the busy time in reports.
     pub const fn busy_name(&self) -> &'static str {
         match self.busy {
             Some(Busy::Between(..)) => "GPU busy, stretched",
@@ -132,12 +133,12 @@ fn gpus(kernels: &Kernels, names: &[String]) -> Vec<GpuSum> {
     all.collect()
 }
 
-/// Returns the busy share by kernels, if the record of kernels is complete.
+/// Returns the share of busy time computed from kernels, or `None` if the recorded kernels are not complete.
 fn busy(sum: &Sum, kernels: &Kernels, state: State, cost: Option<f64>) -> Option<Busy> {
     let taken = kernels.window.as_ref()?;
-    // Kernels without known times do not show how long a GPU works.
+    // Kernels without known times do not show how long a GPU works, so ignore a busy time of 0.
     let busy = taken.busy.filter(|busy| *busy > 0)?;
-    // If kernels were missing, the GPU would look idle.
+    // With missing kernels, the GPU would seem idle while it was busy.
     if taken.wall == 0 || !is_whole(taken, state) {
         return None;
     }

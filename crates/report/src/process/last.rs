@@ -1,4 +1,4 @@
-//! The last iteration of a record, if the end of the process cut it off and the record does not say so.
+//! Detection of a last iteration that the end of the process cut off, in records that do not mark it.
 
 use tllmprof_config::Windows;
 use tllmprof_record::{Clock, Ended, Header};
@@ -6,12 +6,13 @@ use tllmprof_record::{Clock, Ended, Header};
 use crate::events::raw::RawIteration;
 use crate::events::window::{Window, WindowEdge, pairs};
 
-/// The time in nanoseconds within which the close of a window and the end of the process are one event.
+/// Maximum time in nanoseconds between the closing of a window and the end of the process, for the end to be the cause.
 const ONE_EVENT: u64 = 10_000_000;
 
-/// Marks the last iteration as cut off if the end of the process closed its window: the window was to contain more
-/// iterations, the record ends with it, and the iteration is the longest of the record. Older versions of the library
-/// recorded such an iteration, which may contain seconds of shutdown, as a whole one. A shorter one may be whole.
+/// Marks the last iteration as cut off if the end of the process closed its window. That is assumed if the window was
+/// to contain more iterations, the record ends with it, and the iteration is the longest of the record. Older versions
+/// of the library recorded such an iteration, which may contain seconds of shutdown, as a complete one. A shorter
+/// iteration may really be complete.
 pub fn mark_cut(
     iterations: &mut [RawIteration],
     edges: &[WindowEdge],
@@ -31,7 +32,7 @@ pub fn mark_cut(
     }
 }
 
-/// Returns the last window if the end of the process closed it before its last iteration.
+/// Returns the last window if the end of the process closed it early.
 fn closed_by_end(
     edges: &[WindowEdge],
     asked: &str,

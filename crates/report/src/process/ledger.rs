@@ -1,4 +1,4 @@
-//! The third pass over a record. It finds the activities of the host, also those while the GPU was idle.
+//! The third pass over a record. It divides the host's time by activity, in total and while the GPU was idle.
 
 use std::io;
 
@@ -14,7 +14,8 @@ use crate::ledger::{Groups, HostLedger, Ledger, LedgerDetails, Named};
 use crate::numbers::quantiles::Quantiles;
 use crate::stacks::Stacks;
 
-/// Minimum length of code between two calls, in launches and in nanoseconds, that does not count as launching.
+/// Minimum length of code between two calls for its own row in the ledger: as a multiple of the time of a launch, and
+/// in nanoseconds. Shorter code counts for the calls.
 const MIN_CODE_LAUNCHES: u64 = 20;
 const MIN_CODE_NS: u64 = 50_000;
 
@@ -26,7 +27,8 @@ pub struct ThirdResults {
     pub stacks: Stacks,
 }
 
-/// Reads the record again, if there are iterations that count. Adds their causes to slow iterations.
+/// Reads the record again if any iteration counts, and builds the ledgers. Also stores the causes of each slow
+/// iteration.
 pub fn read(
     recording: &impl Recording,
     clock: &Clock,
@@ -94,8 +96,8 @@ pub fn read(
     })
 }
 
-/// Returns the minimum length of code between two calls, in nanoseconds, that does not count for these calls. It
-/// depends on the time of a launch, which shows how fast the host is.
+/// Returns the minimum length of code between two calls, in nanoseconds, for its own row in the ledger. It depends on
+/// the time of a launch, which shows how fast the host is.
 fn long(counted: &SecondResults) -> u64 {
     let iterations = counted.windows.iter().flat_map(Window::qualified);
     let launches = iterations.filter(|iteration| iteration.launches > 0);

@@ -99,8 +99,8 @@ fn write_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Err
 }
 
 impl Process {
-    /// Returns the label of GPU time in an iteration, by its source, with the number of iterations if it was not
-    /// measured in all of their kind. Returns `None` if it was not measured.
+    /// Returns the label of GPU time in an iteration, which depends on how it was measured. The number of iterations is
+    /// added if only some of the iterations were measured. Returns `None` if GPU time was not measured.
     #[must_use]
     pub fn gpu_name(&self) -> Option<String> {
         let sum = self.sum.as_ref()?;
@@ -110,7 +110,7 @@ impl Process {
         Some(name.to_owned() + &of_some(sum.gpu_iterations, sum.gpu_among()))
     }
 
-    /// Reads a record, or the recording of another profiler.
+    /// Reads a tllmprof record, or the recording of another profiler.
     ///
     /// # Errors
     /// Returns an error if the source cannot be read.
@@ -118,7 +118,7 @@ impl Process {
         Self::read_among(file, recording, 1)
     }
 
-    /// Reads one of several `records`. They share the memory for collectives.
+    /// Reads one of several `records`, which share a limit on the memory for collectives.
     ///
     /// # Errors
     /// Returns an error if the source cannot be read.
@@ -130,8 +130,7 @@ impl Process {
         read::read(file, recording, records)
     }
 
-    /// Creates a tally that finds the launching call of each kernel. `clock` is that of the record that the process was
-    /// read from.
+    /// Creates a tally that finds the launching call of each kernel. `clock` is the clock of this process's record.
     #[must_use]
     pub fn launches<'a>(&self, clock: &'a Clock) -> LaunchTally<'a> {
         let mut windows = Vec::new();
@@ -145,7 +144,7 @@ impl Process {
         LaunchTally::new(clock, &self.facts.calls, windows, self.record.dropped > 0)
     }
 
-    /// Returns true if the record has metrics of a GPU but no iterations of a program.
+    /// Returns true if the record has metrics of a GPU but no iterations, because no program was profiled.
     pub fn is_metrics_alone(&self) -> bool {
         !self.metrics.samples.is_empty() && self.sum.is_none()
     }
@@ -160,15 +159,15 @@ impl Process {
         self.metrics.sums = metrics::inside(samples, &self.windows);
     }
 
-    /// Returns an estimate of the share of another profiler in the time of windows; `None` if there is none, or if
-    /// tllmprof recorded the process.
+    /// Returns the estimated share of the windows' time that another profiler took, as a part of 1; `None` if there is
+    /// no estimate, or if tllmprof recorded the process.
     #[must_use]
     pub fn profiler_share(&self) -> Option<f64> {
         self.facts.origin.cost_share(&self.windows)
     }
 
-    /// Returns the share of the recorder's own work, on the program's threads, in the time of windows; `None` if there
-    /// are no windows.
+    /// Returns the share of the windows' time that the recorder took on the program's threads, as a part of 1; `None`
+    /// if there are no windows.
     #[must_use]
     pub fn own_share(&self) -> Option<f64> {
         let walls = self.windows.iter().map(Window::wall);

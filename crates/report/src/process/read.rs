@@ -25,11 +25,11 @@ use crate::ledger::{Ledger, LedgerKind};
 use crate::metrics::{self, Metrics};
 use crate::python::Python;
 
-/// Minimum time, in nanoseconds, over which a processor's counter must be compared with the clock for durations to be
-/// exact to a few parts in 100,000. A single anchor has an error of some ten nanoseconds.
+/// Minimum time, in nanoseconds, over which a processor's counter must be compared with `CLOCK_MONOTONIC` for durations
+/// to be exact to a few parts in 100,000. A single comparison has an error of some ten nanoseconds.
 const MIN_TIED_NS: u64 = 500_000;
 
-/// Reads a record that is one of several `records`.
+/// Reads a record. `records` is the number of records that are read together.
 pub fn read(file: PathBuf, recording: &impl Recording, records: usize) -> io::Result<Process> {
     let header = recording.header();
     let clock = Clock::new(header.clock, &header.anchors);
@@ -61,7 +61,7 @@ pub fn read(file: PathBuf, recording: &impl Recording, records: usize) -> io::Re
         experts,
         ..
     } = counted;
-    // An iteration that exceeds neither others like it nor the median is not slow.
+    // An iteration is not slow if it exceeds neither comparable iterations nor the median.
     let median = sum.map_or(0, |sum| sum.time.p50);
     slowest.retain(|slow| slow.more > 0 || slow.busy() > median);
     slowest.sort_by_key(|slow| Reverse((slow.busy(), slow.more)));
@@ -118,7 +118,7 @@ fn count_calls(known: &mut FirstResults, counted: &SecondResults) {
     }
 }
 
-/// Removes figures that another profiler did not record, and notes whether recording changed times much.
+/// Removes figures for which another profiler did not record the data, and notes if recording changed times much.
 fn forget_missing(
     origin: &Origin,
     sum: Option<&mut Sum>,
@@ -130,7 +130,7 @@ fn forget_missing(
     if let Some(sum) = sum
         && origin.lacks(Data::Iterations)
     {
-        // A single span of a trace has no rate.
+        // If the whole trace is shown as a single iteration, iterations per second mean nothing.
         sum.per_second = None;
     }
     if origin.lacks(Data::Calls) {
@@ -150,7 +150,8 @@ fn record(
     counted: &SecondResults,
     damage: Damage,
 ) -> RecordState {
-    // When a window closes, the recorder counts its missing iterations itself.
+    // Add the missing iterations of windows that were not closed. For a closed window the recorder has counted them
+    // itself.
     let unclosed = counted.windows.iter().filter(|window| !window.closed);
     let gaps = match damage.is_none() {
         true => unclosed.map(Window::gaps).fold(0, u64::saturating_add),
@@ -159,7 +160,7 @@ fn record(
     let iterations = &known.iterations;
     let middle = iterations.get(iterations.len() / 2);
     let middle = middle.map_or(u64::MAX, |one| clock.ns(one.start));
-    // Missing kernels are reported with the kernels.
+    // Do not count missing kernels here: the section on kernels reports them.
     let kernels = counted.kernels.window.as_ref();
     let kernels_dropped = kernels.map_or(0, |sum| sum.dropped);
     let ns = Ns {

@@ -21,7 +21,7 @@ use crate::ledger::slow::{self, Slow, Steps};
 use crate::metrics::{MetricSample, Samples};
 use crate::routing::{LayerLoad, Loads};
 
-/// The analyses that this pass feeds.
+/// The analyses that receive the events of the second pass.
 #[derive(Debug)]
 pub struct SecondPass<'a> {
     clock: &'a Clock,
@@ -35,7 +35,7 @@ pub struct SecondPass<'a> {
     launchers: Launchers,
 }
 
-/// The results of the pass.
+/// The results of the second pass.
 #[derive(Debug)]
 pub struct SecondResults {
     pub totals: Totals,
@@ -49,7 +49,7 @@ pub struct SecondResults {
     pub collectives: Collectives,
     pub samples: Vec<MetricSample>,
     pub experts: Vec<LayerLoad>,
-    /// The thread that launches the work of other threads' iterations.
+    /// The thread that launches the work of other threads' iterations; `None` if there is no such thread.
     pub launcher: Option<u32>,
     pub left_out: u64,
 }
@@ -139,7 +139,7 @@ impl<'a> SecondPass<'a> {
         self.kernels.add_work(thread, work);
     }
 
-    /// Ends the pass.
+    /// Ends the pass and returns the results of each analysis.
     pub fn finish(self, known: &FirstResults, edges: Edges) -> SecondResults {
         let (clock, strings, iterations) = (self.clock, &known.strings, &known.iterations);
         let Tallied {
@@ -197,7 +197,7 @@ impl<'a> SecondPass<'a> {
     }
 }
 
-/// Returns true if a call launches work.
+/// Returns true if a call launches a kernel or a graph.
 const fn is_launch(kind: CallKind) -> bool {
     matches!(kind, CallKind::GraphLaunch | CallKind::KernelLaunch)
 }

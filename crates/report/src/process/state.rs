@@ -79,7 +79,8 @@ pub struct RecordState {
     /// already begun.
     #[schemars(extend("unit" = "events"))]
     pub dropped: u64,
-    /// Number of those events that are iterations of windows: later iterations had begun before these could be written.
+    /// Number of `dropped` events that are iterations of windows. They are missing because later iterations had begun
+    /// before these could be written.
     #[serde(skip)]
     pub passed: u64,
     /// The number of older windows that were overwritten by later ones (`--keep`).
@@ -111,7 +112,7 @@ fn write_damage<S: Serializer>(damage: &Damage, serializer: S) -> Result<S::Ok, 
 }
 
 impl State {
-    /// Returns the state of a record whose process ended in this way.
+    /// Returns the state of a record from its damage and from the way in which its process ended.
     pub fn judge(damage: &Damage, ended: End) -> Self {
         match ended {
             _ if !damage.is_none() => Self::Damaged,
@@ -122,7 +123,7 @@ impl State {
 }
 
 impl Process {
-    /// Returns the state of its record.
+    /// Returns the state of the process's record.
     #[must_use]
     pub const fn state(&self) -> State {
         self.record.state
@@ -140,7 +141,7 @@ impl Process {
         }
     }
 
-    /// Returns why there are no figures of iterations, in words, or `None` if there are some.
+    /// Returns in words why there are no figures of iterations, or `None` if there are figures.
     #[must_use]
     pub fn nothing(&self) -> Option<&'static str> {
         match (&self.sum, self.others.unqualified.is_empty(), self.state()) {

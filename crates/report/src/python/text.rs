@@ -1,4 +1,4 @@
-//! Text on garbage collections and the GIL: two lines.
+//! Text on garbage collections and the GIL: up to two lines.
 
 use super::Python;
 use crate::numbers::units::Time;
@@ -9,7 +9,7 @@ pub fn fixed(python: &Python) -> usize {
     usize::from(!python.gc.is_empty()) + usize::from(python.gil_wait.count > 0)
 }
 
-/// Adds garbage collections, and waits for the GIL.
+/// Adds the lines on garbage collections and on waits for the GIL.
 pub fn python(python: &Python, lines: &mut Lines) {
     if !python.gc.is_empty() {
         let longest = python.gc.iter().map(|gc| gc.longest).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The groups of processes: by name, and by the NCCL communicators that they share.
+//! The groups that processes belong to: named groups, and the NCCL communicators that they share.
 
 use std::collections::BTreeMap;
 
@@ -7,27 +7,27 @@ use tllmprof_record::{CommunicatorId, GroupRank, Member};
 use crate::collectives::{Operation, ROWS};
 use crate::ranks::Rank;
 
-/// Processes that are in one communicator, or in several with the same ranks.
+/// Processes that are in the same communicator, or in several communicators with the same ranks.
 #[derive(PartialEq, Eq, Debug)]
 struct Set {
-    /// Number of ranks. It exceeds the number of processes if records are missing.
+    /// Number of ranks in the communicator. It exceeds the number of processes if records of some ranks are missing.
     size: u32,
     places: Vec<usize>,
 }
 
-/// Communicators and groups of each process.
+/// The communicators and groups of each process.
 #[derive(Debug)]
 pub struct Members<'a> {
     processes: &'a [Rank<'a>],
     sets: Vec<Set>,
-    /// Indexes in `sets` of each process's communicators; `None` if they are not known.
+    /// For each process, the indexes of its communicators in `sets`; `None` if they are not known.
     of: Vec<Option<Vec<usize>>>,
 }
 
-/// A group of processes, with its name.
+/// The name and the size of a group of processes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GroupName {
-    /// The name, such as `TP`, `world`, or `communicator` for one without a name.
+    /// The name, such as `TP` or `world`; `communicator` for a communicator without a name.
     pub name: String,
     /// Number of ranks in the group.
     pub size: u64,
@@ -70,8 +70,8 @@ impl<'a> Members<'a> {
         members
     }
 
-    /// Returns true unless it is known that two processes share no group with collectives of this row of the table of
-    /// names. Otherwise their collectives may be the same events.
+    /// Returns false if two processes certainly share no group that can run these collectives, so their collectives
+    /// cannot be the same events. `row` is the operation's row in the table of kernel names.
     pub fn may_share(&self, row: u8, one: usize, other: usize) -> bool {
         if ROWS[usize::from(row)].is_of_communicator() {
             return match (&self.of[one], &self.of[other]) {
@@ -88,20 +88,20 @@ impl<'a> Members<'a> {
             .is_none_or(|(one, other)| one == other)
     }
 
-    /// Returns true if a process is in several communicators, so that the communicator of its NCCL collectives is not
-    /// known.
+    /// Returns true if a process is in several communicators. Then it is not known which communicator an NCCL
+    /// collective of the process belongs to.
     pub fn is_in_several(&self, place: usize) -> bool {
         self.of[place].as_ref().is_some_and(|sets| sets.len() > 1)
     }
 
-    /// Returns the group in which some processes have their common collectives of a row: their only communicator, or a
+    /// Returns the group that runs the collectives which some processes have in common: their only communicator, or a
     /// named group with exactly these ranks; `None` if it is not known.
     pub fn name(&self, row: u8, places: &[usize]) -> Option<GroupName> {
         let facts = |place: usize| &self.processes[place].facts;
         let first = facts(*places.first()?);
         let set = self.only_set(row, places);
         let size = set.map_or(places.len() as u64, |set| u64::from(set.size));
-        // Groups of this size that all processes are in.
+        // True for a group of this size that all these processes belong to.
         let is_all = |group: &&GroupRank| {
             group.first.is_some()
                 && group.size.map(u64::from) == Some(size)
@@ -130,7 +130,7 @@ impl<'a> Members<'a> {
         })
     }
 
-    /// Returns the set of the only communicator that all these processes are in.
+    /// Returns the set of the communicator that all these processes are in, if each is in no other one.
     fn only_set(&self, row: u8, places: &[usize]) -> Option<&Set> {
         if !ROWS[usize::from(row)].is_of_communicator() {
             return None;
@@ -145,7 +145,8 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Returns the name of the group in which engines run such collectives, if they do not belong to a communicator.
+/// Returns the name of the group in which engines run collectives of this row; `None` if a communicator determines the
+/// group.
 fn group_of(row: u8) -> Option<&'static str> {
     let row = &ROWS[usize::from(row)];
     match row.operation {

@@ -12,7 +12,7 @@ use crate::collectives::Collectives;
 use crate::events::facts::Facts;
 use crate::events::window::Window;
 
-/// The parts of a process that are compared with other processes.
+/// The data of a process that are compared with other processes.
 #[derive(Clone, Copy, Debug)]
 pub struct Rank<'a> {
     pub pid: u32,

@@ -55,7 +55,7 @@ pub struct SkewView<'a> {
 }
 
 impl<'a> SkewView<'a> {
-    /// Creates the view. Iterations are included only if `each` is true, because there may be a million.
+    /// Creates the JSON view. It includes the single iterations only if `each` is true, because there may be a million.
     pub fn new(skew: &'a Skew, each: bool) -> Self {
         let iterations = if each { &skew.iterations[..] } else { &[] };
         Self { skew, iterations }
@@ -64,7 +64,7 @@ impl<'a> SkewView<'a> {
 
 impl Skew {
     /// Returns the index of the process that was the slowest most often, and the number of times; `None` if no process
-    /// ever was.
+    /// was ever the slowest.
     #[must_use]
     pub fn most_often(&self) -> Option<(usize, u64)> {
         let often = self.slowest.iter().copied().enumerate();
@@ -72,8 +72,9 @@ impl Skew {
         often.max_by_key(|(_, often)| *often)
     }
 
-    /// Returns the time of all iterations that several processes have, each as long as in its slowest process, and the
-    /// time that would be saved if one process were as fast as the others; in nanoseconds.
+    /// Returns two times in nanoseconds. The first is the total time of the common iterations, each as long as in its
+    /// slowest process. The second is the part of it that would be saved if the process at `place` were as fast as the
+    /// others.
     #[must_use]
     pub fn saved(&self, place: usize) -> (u64, u64) {
         let steps = self.iterations.iter();
@@ -83,7 +84,7 @@ impl Skew {
         })
     }
 
-    /// Compares processes. Returns `None` if no two of them have an iteration in common that counts.
+    /// Compares the iterations of processes. Returns `None` if no two processes have a counting iteration in common.
     pub fn find(processes: &[Rank<'_>]) -> Option<Self> {
         let mut all: Vec<(u64, u64, usize)> = Vec::new();
         for (place, process) in processes.iter().enumerate() {
@@ -107,7 +108,7 @@ impl Skew {
             places.dedup();
             places.into_iter().for_each(|place| common[place] += 1);
             let others = same.iter().rev().find(|other| other.2 != long.2);
-            // If several took equally long, none of them is the slowest.
+            // If several processes took equally long, none of them counts as the slowest.
             let is_slowest = others.is_some_and(|other| other.1 < long.1);
             slowest[long.2] += u64::from(is_slowest);
             iterations.push(Step {

@@ -1,4 +1,4 @@
-//! Text on waits in collectives: a few lines.
+//! Text on the collectives of several ranks: the verdict, and a few lines on groups and ranks.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::ranks::groups::GroupName;
 const MAX_GROUPS: usize = 4;
 const MAX_RANKS: usize = 4;
 const MAX_NOTES: usize = 3;
-/// Minimum share of the others' time for a rank to have a line, as a part of 1.
+/// Minimum share of the iterations' time that a rank costs the others, as a part of 1, for the rank to have a line.
 const MIN_GAIN: f64 = 0.005;
 
 pub fn add(arrivals: &Arrivals, processes: &[Rank<'_>], names: &[String], lines: &mut Lines) {
@@ -83,7 +83,8 @@ pub fn add(arrivals: &Arrivals, processes: &[Rank<'_>], names: &[String], lines:
     }
 }
 
-/// Returns the ranks that have collectives in common, with the name of their group and the sums of these collectives.
+/// Returns the sets of ranks that have collectives in common, each with the name of its group and the sums of its
+/// collectives.
 fn groups(arrivals: &Arrivals) -> Vec<(&[usize], Option<&GroupName>, Sum)> {
     let mut found: BTreeMap<&[usize], (Option<&GroupName>, Sum)> = BTreeMap::new();
     for group in &arrivals.groups {
@@ -96,7 +97,7 @@ fn groups(arrivals: &Arrivals) -> Vec<(&[usize], Option<&GroupName>, Sum)> {
         .collect()
 }
 
-/// Returns a list of the ranks of some processes.
+/// Returns the rank numbers of some processes as text.
 fn ranks(processes: &[Rank<'_>], places: &[usize]) -> String {
     const MAX_LISTED: usize = 4;
     let mut ranks: Vec<_> = places

@@ -1,4 +1,4 @@
-//! The report's tables as rows of the same columns, and as one CSV of them. The figures are those of the JSON.
+//! The report's tables as CSV. All tables have the same columns. The figures are those of the JSON.
 
 use std::io::{self, Write};
 
@@ -59,7 +59,7 @@ impl Report {
         to.flush()
     }
 
-    /// Returns the rows of all tables: the findings, then those of each process.
+    /// Returns the rows of all tables: those of the findings, then those of each process.
     pub fn rows(&self) -> impl Iterator<Item = CsvRow<'_>> {
         let processes = self.processes.iter().enumerate();
         let findings = self.findings.iter().map(of_finding);
@@ -193,7 +193,7 @@ fn of_named<'a>(table: &'static str, row: &'a Named) -> CsvRow<'a> {
     }
 }
 
-/// Returns a time of the GPU, which is 0 if the driver did not report it.
+/// Returns a time of the GPU. A time of 0 is not known, because the driver did not report it.
 fn known(ns: u64) -> Option<u64> {
     Some(ns).filter(|ns| *ns > 0)
 }

@@ -25,7 +25,8 @@ impl Report {
         write(&ReportView::new(self, true), to)
     }
 
-    /// Returns the report as written to JSON, but with empty lists of iterations, because there may be a million.
+    /// Returns the report in the form that is written to JSON, but with empty lists of iterations: there may be a
+    /// million iterations.
     #[must_use]
     pub fn summary(&self) -> ReportView<'_> {
         ReportView::new(self, false)

@@ -1,4 +1,4 @@
-//! Processes side by side.
+//! A report on one or several processes, whose sections stand side by side.
 
 mod csv;
 mod json;
@@ -19,25 +19,25 @@ use crate::ranks::arrivals::Arrivals;
 use crate::ranks::names;
 use crate::ranks::skew::Skew;
 
-/// Processes side by side.
+/// A report on one or several processes.
 #[derive(Debug)]
 pub struct Report {
     pub processes: Vec<Process>,
     /// The name that distinguishes each process from the others, such as `rank 2`.
     pub names: Vec<String>,
-    /// True if the processes may be of one job. Otherwise they are not compared with each other.
+    /// True if the processes may belong to one job. If not, they are not compared with each other.
     pub is_one_job: bool,
-    /// Skew of iterations, if several processes of one job have iterations in common.
+    /// Skew of iterations; `None` unless several processes of one job have iterations in common.
     pub skew: Option<Skew>,
-    /// Arrivals at collectives, if several processes of one job have any.
+    /// Arrivals at collectives; `None` unless several processes of one job have collectives.
     pub arrivals: Option<Arrivals>,
     /// The findings, the strongest first.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// Creates a report on processes, in the order of their ranks. A record that has only GPU metrics is not a process:
-    /// its samples are added to the processes of the same machine, by time.
+    /// Creates a report on processes, which must be in the order of their ranks. A record that has only GPU metrics is
+    /// not shown as a process. Its samples are added to the processes of the same machine, by time.
     #[must_use]
     pub fn new(processes: Vec<Process>) -> Self {
         let (measured, mut processes): (Vec<_>, Vec<_>) =
@@ -54,7 +54,7 @@ impl Report {
         let ranks = ranks(&processes);
         let is_one_job = names::is_one_job(&ranks);
         let names = names::names(&ranks);
-        // Processes without iterations cannot be compared as ranks.
+        // If the iterations of a trace are unknown, processes cannot be compared iteration by iteration.
         let is_counted = |process: &Process| !process.facts.origin.lacks(Data::Iterations);
         let compared = match is_one_job && processes.iter().all(is_counted) {
             true => &ranks[..],
@@ -80,7 +80,7 @@ impl Report {
     }
 }
 
-/// Returns the processes as ranks.
+/// Returns the data of each process that are compared with other processes.
 fn ranks(processes: &[Process]) -> Vec<Rank<'_>> {
     let processes = processes.iter();
     processes

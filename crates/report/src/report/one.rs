@@ -30,15 +30,15 @@ use crate::routing::expert_gpus;
 use crate::routing::text as routing;
 use crate::stacks::text as stacks;
 
-/// Maximum numbers of lines on a screen for calls, kernels, functions or ranges, layers with experts, and slow
-/// iterations.
+/// Maximum numbers of lines on a screen, in this order: for calls, for kernels, for functions or ranges, for layers
+/// with experts, and for slow iterations.
 const MAX_CALLS: usize = 4;
 const MAX_KERNELS: usize = 5;
 const MAX_NAMES: usize = 3;
 const MAX_LAYERS: usize = 3;
 const MAX_SLOW: usize = 5;
-/// Maximum number of rows on a screen for each of the two ledgers, and the number that they have if tables need the
-/// room.
+/// Maximum number of rows on a screen for each of the two ledgers, and the number to which it is reduced if tables need
+/// the room.
 const MAX_LEDGER_ROWS: usize = 5;
 const MIN_LEDGER_ROWS: usize = 2;
 
@@ -69,12 +69,12 @@ fn notes(process: &Process, lines: &mut Lines) {
         lines.blank();
     }
     for note in notes {
-        // A damaged record may contain arbitrary text here.
+        // Limit the lines: in a damaged record a note may contain arbitrarily long text.
         lines.text_within(&note, 2, MAX_NOTE_LINES);
     }
 }
 
-/// Returns the rank and its source in words; empty if it is not known.
+/// Returns the rank and its source in words; empty if the rank is not known.
 fn rank(facts: &Facts) -> String {
     let Some(rank) = facts.known_rank() else {
         return String::new();
@@ -108,7 +108,7 @@ fn head(process: &Process, lines: &mut Lines) {
     if !facts.host.is_empty() {
         parts.push(facts.host.clone());
     }
-    // GPUs that the process did not use may have no name.
+    // GPUs that the process did not use may have no name, so show the first name.
     let gpus = &facts.software.gpus;
     parts.extend(gpus.iter().find(|name| !name.is_empty()).cloned());
     if !facts.software.python.is_empty() {
@@ -175,7 +175,7 @@ fn inside(process: &Process, sum: &Sum, found: &[Finding], lines: &mut Lines) {
     tables(process, sum, &wanted, lines);
 }
 
-/// Adds a line on the data that were measured.
+/// Adds a line on the data that the record contains, and on how they were measured.
 fn measured(process: &Process, sum: &Sum, lines: &mut Lines) {
     let mut parts = Vec::new();
     let origin = &process.facts.origin;
@@ -221,14 +221,15 @@ fn measured(process: &Process, sum: &Sum, lines: &mut Lines) {
     }
 }
 
-/// The lines that tables need to be complete.
+/// Numbers of lines that the tables need to be shown completely.
 struct TableSizes {
-    /// Slow iterations, kernels, calls, functions, ranges, experts, layers.
+    /// Numbers of rows of slow iterations, kernels, calls, functions, ranges, experts and layers, in this order.
     rows: [usize; 7],
-    /// Number of lines besides rows, and the number of those that exist without any rows.
+    /// Number of lines that are not rows of tables, such as headings; and the part of these lines that is shown even if
+    /// no table has a row.
     others: usize,
     alone: usize,
-    /// True if layers are known. Otherwise blocks of kernels are shown.
+    /// True if layers are known. If not, blocks of kernels are shown.
     has_layers: bool,
 }
 
@@ -237,7 +238,7 @@ impl TableSizes {
         let layers = process.layers.as_ref();
         let has_layers = layers.is_some_and(|layers| !layers.patterns.is_empty());
         let layer_rows = layers.map_or(0, |layers| layers::rows(layers, lines));
-        // NVTX ranges are shown as layers, if there are layers.
+        // If there are layers, NVTX ranges are shown as layers.
         let ranges = if layer_rows == 0 { MAX_NAMES } else { 0 };
         let most = |all: usize, on_screen: usize| all.min(lines.rows(on_screen));
         let slowest = most(process.slowest.len(), MAX_SLOW);
@@ -249,7 +250,7 @@ impl TableSizes {
             ranges => most(process.calls.ranges.len(), ranges),
         };
         let experts = most(process.experts.len(), MAX_LAYERS);
-        // Each table has a heading. That of kernels is counted in `kernels::fixed`.
+        // Each table has a heading. The heading of kernels is counted in `kernels::fixed`.
         let headings = [slowest, calls, functions, ranges].into_iter();
         let blocks = match has_layers {
             true => 0,
@@ -272,9 +273,9 @@ impl TableSizes {
         }
     }
 
-    /// Returns the number of rows of each ledger. Tables have priority.
+    /// Returns the number of rows of each ledger. Tables take the room they need first.
     fn ledger(&self, process: &Process, lines: &Lines) -> usize {
-        // A blank line precedes the tables.
+        // The 1 is for the blank line before the tables.
         let others = 1 + self.others + stacks::LINES * usize::from(process.stacks.is_there());
         let all: usize = self.rows.iter().sum();
         let tables = self.rows.iter().filter(|rows| **rows > 0).count();
@@ -288,7 +289,8 @@ impl TableSizes {
                 .rev()
                 .find(|most| fits(*most, tables))
         };
-        // If rows do not fit anyway, the ledgers take their room. Single lines lose theirs only if necessary.
+        // If table rows do not fit anyway, the ledgers take the room of these rows. They take the room of single lines
+        // only if necessary.
         let alone = |beside: usize| {
             let fits =
                 |most: &usize| ledger::lines(&process.ledger, *most) + beside <= lines.left();
@@ -299,7 +301,7 @@ impl TableSizes {
         most.or_else(|| alone(0)).unwrap_or(1)
     }
 
-    /// Adds the ledgers of windows that differ from that of all.
+    /// Adds the ledgers of windows that differ much from the ledger of all windows.
     fn unlike(&self, process: &Process, lines: &mut Lines) {
         let fewest = self.rows.iter().min().unwrap_or(&0);
         let room = lines.left().saturating_sub(self.others + 1 + fewest);

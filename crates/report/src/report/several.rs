@@ -20,8 +20,8 @@ use crate::routing::text as routing;
 use crate::routing::{expert_gpus, together};
 use crate::stacks::text as stacks;
 
-/// Maximum and minimum number of processes with a line; maximum number of slow iterations, notes, layers with experts,
-/// and ranks that several processes share.
+/// Maximum and minimum number of processes that have a line. Then maximum numbers of slow iterations, of notes, of
+/// layers with experts, and of ranks that several processes share.
 const MAX_PROCESSES: usize = 16;
 const MIN_PROCESSES: usize = 4;
 const MAX_SLOW: usize = 5;
@@ -138,12 +138,12 @@ fn head(processes: &[Process], is_one_job: bool, lines: &mut Lines) {
     lines.blank();
 }
 
-/// The width of the column of programs.
+/// Returns the width of the column of programs.
 fn program_width(lines: &Lines) -> usize {
     13 + lines.width().saturating_sub(WIDTH) / 2
 }
 
-/// Returns the beginning of each row: rank and host in one job, else the program.
+/// Returns the beginning of each process's row: rank and host if the processes are of one job, else the program.
 fn places(processes: &[Process], is_one_job: bool, lines: &Lines) -> Vec<String> {
     let is_ranked = processes.iter().any(|one| one.facts.known_rank().is_some());
     let place = |process: &Process| {
@@ -161,7 +161,7 @@ fn places(processes: &[Process], is_one_job: bool, lines: &Lines) -> Vec<String>
     processes.iter().map(place).collect()
 }
 
-/// Adds a row for each process, on at most `room` lines, but for at least a few processes.
+/// Adds a row for each process on at most `room` lines. A few processes are always shown.
 fn table(
     processes: &[Process],
     is_one_job: bool,
@@ -170,7 +170,7 @@ fn table(
     lines: &mut Lines,
 ) {
     let sums = || processes.iter().filter_map(|one| one.sum.as_ref());
-    // The heading, a line on processes left out, and the lines below the table.
+    // Lines that are not rows: the heading, a line on processes that are left out, and the lines below the table.
     let others = 2 + of_which(sums()).len() + MAX_SHARED_RANKS;
     let most = lines
         .rows(MAX_PROCESSES)
@@ -208,7 +208,8 @@ fn table(
     }
 }
 
-/// Returns the number of iterations in which a process is the slowest; `None` if it has none in common with others.
+/// Returns the number of iterations in which a process is the slowest; `None` if it has no iteration in common with
+/// others.
 fn slowest_times(skew: Option<&Skew>, place: usize) -> Option<u64> {
     let skew = skew.filter(|skew| skew.common.get(place).is_some_and(|common| *common > 0))?;
     skew.slowest.get(place).copied()
@@ -237,12 +238,12 @@ fn row(process: &Process, start: &str, slowest: Option<u64>, lines: &mut Lines) 
     ));
 }
 
-/// Returns a share in words, or a dash if it is not known.
+/// Returns a share as a percentage, or a dash if the share is not known.
 fn share(share: Option<f64>) -> String {
     share.map_or_else(|| UNKNOWN.to_owned(), |share| Share(share).to_string())
 }
 
-/// Returns the ranks that several processes have, with the IDs of these processes.
+/// Returns ranks that more than one process has, each with the IDs of these processes.
 fn shared_ranks(processes: &[Process]) -> Vec<(u64, Vec<u32>)> {
     let mut ranks = BTreeMap::<_, Vec<_>>::new();
     for process in processes {

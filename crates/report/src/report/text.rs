@@ -1,4 +1,4 @@
-//! The report as text, a screenful: 80 columns, 44 lines for one process.
+//! The report as text that fits a screen: 80 columns, and 44 lines for one process.
 
 use super::{Report, one, several};
 use crate::findings::text::finding;
@@ -11,7 +11,7 @@ impl Report {
         self.styled(Style::default())
     }
 
-    /// Returns the report as text for a terminal, a pipe or a file.
+    /// Returns the report as text in the given style, which depends on the output: a terminal, a pipe or a file.
     #[must_use]
     pub fn styled(&self, style: Style) -> String {
         let mut lines = Lines::new(style);

@@ -53,8 +53,8 @@ struct WindowView<'a> {
 }
 
 impl<'a> ProcessView<'a> {
-    /// Creates the view. Iterations are included only if `each` is true, because there may be a million. `ranks` is the
-    /// number of processes.
+    /// Creates the JSON view of a process. It includes the single iterations only if `each` is true, because there may
+    /// be a million. `ranks` is the number of processes in the report.
     pub fn new(
         process: &'a Process,
         collectives: Vec<CollectiveSum>,

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::{LayerLoad, mean};
 use crate::events::facts::Facts;
 
-/// Numbers of GPUs to compute the balance for.
+/// Numbers of GPUs for which the load balance is computed.
 const GPU_COUNTS: [usize; 6] = [2, 4, 8, 16, 32, 64];
 
 /// Load balance of the learned routers of MoE layers, outside windows.
@@ -58,7 +58,7 @@ struct OnGpus {
 }
 
 impl<'a> Routing<'a> {
-    /// Returns the balance, or `None` if no tokens were counted. `ranks` is the number of processes.
+    /// Returns the balance, or `None` if no tokens were counted. `ranks` is the number of processes in the report.
     pub fn from_loads(loads: &'a [LayerLoad], facts: &'a Facts, ranks: usize) -> Option<Self> {
         let mut sizes = GPU_COUNTS.to_vec();
         if ranks > 1 && !sizes.contains(&ranks) {

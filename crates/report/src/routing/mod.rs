@@ -1,4 +1,4 @@
-//! Distribution of tokens over experts by the routers of a mixture-of-experts model.
+//! Distribution of tokens over experts by the routers of a mixture-of-experts (MoE) model.
 
 mod balance;
 pub mod text;
@@ -19,8 +19,8 @@ pub struct LayerLoad {
     pub tokens: Vec<u64>,
 }
 
-/// Loads of experts from the events of a record. Each event has the total that an expert has received so far, so only
-/// the latest one counts.
+/// Loads of experts from the events of a record. An event has the total number of tokens that an expert has received so
+/// far, so only an expert's latest event counts.
 #[derive(Debug, Default)]
 pub struct Loads {
     tokens: BTreeMap<(u16, u16), u64>,
@@ -28,7 +28,7 @@ pub struct Loads {
 }
 
 impl Loads {
-    /// Adds an event if it is an expert's load.
+    /// Adds an event if it has an expert's load.
     #[inline]
     pub fn add(&mut self, event: &Event) {
         if let What::ExpertLoad {
@@ -44,7 +44,7 @@ impl Loads {
     fn load(&mut self, layer: u16, expert: u16, tokens: u64) {
         let key = (layer, expert);
         if self.tokens.len() < MAX_EXPERTS || self.tokens.contains_key(&key) {
-            // The value is the total so far, so the latest one is the largest.
+            // The number is a total, so the largest one is the latest.
             let most = self.tokens.entry(key).or_default();
             *most = tokens.max(*most);
         } else {
@@ -52,7 +52,7 @@ impl Loads {
         }
     }
 
-    /// Returns the layers. Each has experts up to the highest number that occurs in an event.
+    /// Returns the loads by layer. Each layer has experts up to the highest number that occurs in an event.
     pub fn finish(self) -> Vec<LayerLoad> {
         let mut layers: Vec<LayerLoad> = Vec::new();
         let mut room = MAX_EXPERTS;
@@ -66,7 +66,7 @@ impl Loads {
             let Some(last) = layers.last_mut() else { break };
             let more = usize::from(expert) + 1 - last.tokens.len();
             let Some(left) = room.checked_sub(more) else {
-                continue; // the record is damaged
+                continue; // this many experts fit no model: the record is damaged
             };
             room = left;
             last.tokens.resize(usize::from(expert), 0);
@@ -97,8 +97,8 @@ impl LayerLoad {
         (sum > 0.0).then(|| self.tokens.iter().map(rounded).collect())
     }
 
-    /// Returns the same as [`of_mean`](Self::of_mean) for GPUs that hold equal numbers of experts, in the order of
-    /// their numbers. Returns `None` also if the experts cannot be divided equally.
+    /// Returns the busiest GPU's load as a multiple of the mean GPU's, if each GPU holds the same number of consecutive
+    /// experts. Returns `None` if there were no tokens or the experts cannot be divided equally.
     pub fn over_gpus(&self, gpus: usize) -> Option<f64> {
         let each = self.tokens.len().checked_div(gpus)?;
         if each == 0 || each * gpus != self.tokens.len() {
@@ -129,7 +129,7 @@ pub fn mean(loads: &[LayerLoad]) -> Option<f64> {
     mean_of(loads.iter().filter_map(LayerLoad::of_mean))
 }
 
-/// Returns the same as [`mean`] for GPUs instead of experts.
+/// Returns the busiest GPU's load as a multiple of the mean GPU's, averaged over the layers that have tokens.
 pub fn mean_over_gpus(loads: &[LayerLoad], gpus: usize) -> Option<f64> {
     mean_of(loads.iter().filter_map(|load| load.over_gpus(gpus)))
 }
@@ -139,8 +139,8 @@ fn mean_of(of: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// Returns the number of GPUs that hold a command's experts: the number that the command line gives, else the number of
-/// ranks; `None` if it is not known.
+/// Returns the number of GPUs among which the experts are divided: the number that the command line gives, else the
+/// number of ranks; `None` if neither is known.
 #[must_use]
 pub fn expert_gpus(command: &str, ranks: usize) -> Option<usize> {
     const EXPERT_OPTIONS: [&str; 5] = [
@@ -152,7 +152,7 @@ pub fn expert_gpus(command: &str, ranks: usize) -> Option<usize> {
     ];
     let option = |names: &[&str]| option(command, names).filter(|size| *size > 1);
     let is_on = |word: &str| ["--enable-expert-parallel", "-ep"].contains(&word);
-    // vLLM spreads experts over all GPUs of all its replicas.
+    // vLLM divides the experts among all GPUs of all its replicas.
     let vllm = || {
         let tensor = option(&["-tp", "--tensor-parallel-size"]).unwrap_or(1);
         let data = option(&["-dp", "--data-parallel-size"]).unwrap_or(1);
@@ -166,7 +166,7 @@ pub fn expert_gpus(command: &str, ranks: usize) -> Option<usize> {
         .filter(|gpus| *gpus > 1)
 }
 
-/// Returns the number that follows one of these options.
+/// Returns the number after one of these options in a command line.
 fn option(command: &str, names: &[&str]) -> Option<usize> {
     let mut words = command.split_whitespace().peekable();
     while let Some(word) = words.next() {
@@ -182,8 +182,8 @@ fn option(command: &str, names: &[&str]) -> Option<usize> {
     None
 }
 
-/// Returns the sum of the loads of several ranks. If the ranks count different tokens, that is the total. If all count
-/// the same tokens, each is counted once for every rank, and all ratios stay as they are.
+/// Returns the sum of the loads of several ranks. If each rank counts different tokens, the sum is the total. If all
+/// ranks count the same tokens, the sum is too large by the same factor for all experts, and ratios stay correct.
 pub fn together<'a>(ranks: impl Iterator<Item = &'a [LayerLoad]>) -> Vec<LayerLoad> {
     let mut layers: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
     for load in ranks.flatten() {

@@ -1,7 +1,7 @@
 //! Sampled stacks of the threads that make steps, by function.
 //!
-//! A sample counts if it was taken in an iteration of its own thread that the host's ledger is based on, and not during
-//! a wait for requests. Stacks that changed while they were read are rejected and counted separately.
+//! A sample counts if its thread was in one of its own iterations, the host's ledger is based on that iteration, and
+//! the thread did not wait for requests. Stacks that changed while they were read are rejected and counted separately.
 
 mod rates;
 pub mod text;
@@ -28,7 +28,7 @@ const MAX_FUNCTIONS: usize = 32;
 pub struct FunctionSamples {
     /// The function: `QUALNAME (FILE:FIRST LINE)` of Python.
     pub name: String,
-    /// The same without folders.
+    /// The name without the folders of the file.
     #[serde(skip)]
     pub label: String,
     /// In `functions`, the samples in which it was the innermost function; in trees, all samples in which it was
@@ -96,9 +96,9 @@ pub fn write_any<S: Serializer>(stacks: &Stacks, serializer: S) -> Result<S::Ok,
 }
 
 impl Stacks {
-    /// Adds up samples. `windows` has the start of each window in nanoseconds; `places` has the window of each sample
-    /// that counts, and whether the window itself counts it; `took` is the time, without waits for requests, of the
-    /// iterations in which samples count.
+    /// Adds up samples. `windows` has the start of each window in nanoseconds. `places` has the figures that each
+    /// sample counts in, or `None`. `took` is the total time of the iterations in which samples count, without waits
+    /// for requests, in nanoseconds.
     pub fn new(
         sampled: Sampled,
         rate: Option<u64>,
@@ -140,7 +140,7 @@ impl Stacks {
             };
             tree.add(&sampled.frames.stack(sample.frame), asleep);
         }
-        // If no Python function was seen, only the native stacks are worth showing.
+        // If no sample has a Python function, only the native stacks are worth showing.
         if functions.iter().all(|(samples, _)| *samples == 0) {
             python = TreeBuilder::default();
         }
@@ -180,12 +180,12 @@ impl Stacks {
         }
     }
 
-    /// Returns, for each iteration, the number of samples in which its thread ran Python code, and the number in which
-    /// it ran other code.
+    /// Returns for each iteration the number of samples in which its thread ran Python code, and the number of samples
+    /// in which it ran other code.
     #[must_use]
     pub fn code_of<'a>(&self, iterations: impl Iterator<Item = &'a Iteration>) -> Vec<[u64; 2]> {
-        // Native stacks are sampled separately. Use them only if there are no other samples, which distinguish Python
-        // from other code.
+        // Native stacks are sampled separately. Use them only if there are no other samples: only those show if the
+        // thread ran Python code.
         let is_native_alone = self.counts.samples == 0;
         let mut threads: HashMap<u32, Vec<(u64, usize)>> = HashMap::new();
         for sample in &self.sampled.samples {
@@ -216,7 +216,7 @@ impl Stacks {
         code.collect()
     }
 
-    /// Returns true if stacks were sampled, or were to be sampled.
+    /// Returns true if stacks were sampled or sampling was requested.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.rate.is_some() || !self.sampled.samples.is_empty()

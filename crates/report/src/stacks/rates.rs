@@ -1,27 +1,27 @@
-//! Achieved sampling rates, from the times of the samples.
+//! Achieved sampling rates, computed from the times of the samples.
 //!
-//! A machine may sample less often than asked: a kernel without high-resolution timers samples at its tick, and a
-//! sampler that gets no CPU time is late.
+//! A machine may sample less often than requested. A kernel without high-resolution timers samples only at its tick,
+//! and a sampler that gets no CPU time is late.
 
 use tllmprof_record::{Taken, ThreadState};
 
 use crate::events::samples::StackSample;
 
-/// Minimum number of intervals between samples for a rate.
+/// Minimum number of intervals between samples from which a rate is computed.
 const MIN_INTERVALS: u64 = 10;
 
 /// Achieved rates in Hz; `None` if there are too few samples.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rates {
-    /// The rate of the samples that the library took itself, including rejected ones.
+    /// Rate of the samples that the library's own sampler took, including rejected ones.
     pub walked: Option<u64>,
-    /// The rate of native samples, which the kernel takes only while a thread runs.
+    /// Rate of the native samples, which the operating system's kernel takes only while a thread runs.
     pub native: Option<u64>,
 }
 
 impl Rates {
-    /// Returns the rates. `samples` must be sorted by thread and time; `windows` has the starts of windows, because
-    /// nothing is sampled between two windows.
+    /// Computes the rates. `samples` must be sorted by thread and time. `windows` has the starts of windows: an
+    /// interval that contains one is left out, because nothing is sampled between windows.
     pub fn measure(samples: &[StackSample], windows: &[u64]) -> Self {
         let (mut walked, mut native) = (Mean::default(), Mean::default());
         for thread in samples.chunk_by(|a, b| a.thread == b.thread) {
@@ -49,7 +49,7 @@ impl Rates {
     }
 }
 
-/// The mean interval between samples.
+/// Sum from which the mean interval between samples is computed.
 #[derive(Default)]
 struct Mean {
     intervals: u64,

@@ -1,11 +1,11 @@
-//! Text on sampled stacks: the number of samples, and the functions that they show.
+//! Text on sampled stacks: the number of samples, and the functions that were sampled most.
 
 use super::Stacks;
 use crate::events::samples::ENOUGH;
 use crate::numbers::units::Share;
 use crate::print::lines::Lines;
 
-/// Maximum numbers of lines for one process, of lines for several processes, and of functions to name.
+/// Maximum numbers: of lines for one process, of lines for several processes, and of functions that are named.
 pub const LINES: usize = 2;
 const MAX_LINES_OF_RANKS: usize = 3;
 const MAX_FUNCTIONS: usize = 3;
@@ -36,7 +36,7 @@ pub fn one(stacks: &Stacks, lines: &mut Lines) {
     lines.wrapped("stacks: ", &said, LINES);
 }
 
-/// Adds the number of samples of each process, and the share that was rejected.
+/// Adds for each process the number of samples, and the share of samples that were rejected.
 pub fn several<'a>(
     named: impl Iterator<Item = (&'a Stacks, &'a String)> + Clone,
     lines: &mut Lines,
@@ -57,7 +57,7 @@ pub fn several<'a>(
     };
     let said = sampled().enumerate().map(|(place, (stacks, who))| {
         let counts = stacks.counts;
-        // Only the first process shows the names of the figures.
+        // To save room, only the first process's text has the labels of the numbers.
         let [samples, of] = match place {
             0 => [" samples", " rejected"],
             _ => [""; 2],
@@ -73,7 +73,8 @@ pub fn several<'a>(
     }
 }
 
-/// Returns the number of samples, with native ones listed separately, and the rates at which they were taken.
+/// Returns the number of samples in words, with native samples listed separately, and the rates at which they were
+/// taken.
 fn taken(stacks: &Stacks, samples: &str) -> String {
     let at =
         |achieved: Option<u64>| achieved.map_or(String::new(), |rate| format!(" at {rate} Hz"));

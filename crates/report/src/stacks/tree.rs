@@ -1,4 +1,4 @@
-//! Samples as a call tree.
+//! Samples of stacks as a call tree.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -9,8 +9,8 @@ use serde::Serialize;
 use super::FunctionSamples;
 use crate::events::samples::Frames;
 
-/// Maximum number of nodes of a tree, and minimum share of all samples for a node. Smaller nodes are counted only in
-/// their callers.
+/// Maximum number of nodes of a tree, and minimum share of all samples that a node must have. Samples of smaller nodes
+/// are counted only in their callers.
 const MAX_NODES: usize = 2000;
 const MIN_SHARE: f64 = 0.001;
 
@@ -27,10 +27,10 @@ pub struct TreeNode {
 /// samples, largest first.
 pub type Tree = Vec<TreeNode>;
 
-/// The label of samples that are in no function.
+/// The label of the node for samples that are in no function.
 const OUTSIDE_LABEL: &str = "in no Python function";
 
-/// A tree under construction. The first node stands for all samples.
+/// A call tree under construction. The first node stands for all samples.
 #[derive(Debug, Default)]
 pub struct TreeBuilder {
     nodes: Vec<SampledNode>,
@@ -46,7 +46,7 @@ struct SampledNode {
 }
 
 impl TreeBuilder {
-    /// Adds a sample. The outermost function of `stack` comes first.
+    /// Adds a sample. `stack` has the functions of the stack, the outermost first.
     pub fn add(&mut self, stack: &[u32], asleep: bool) {
         if self.nodes.is_empty() {
             self.node(0, None);
@@ -90,13 +90,13 @@ impl TreeBuilder {
         self.nodes.len() - 1
     }
 
-    /// Returns the nodes with the most samples.
+    /// Builds the tree from the nodes with the most samples.
     pub fn finish(self, frames: &Frames) -> Tree {
         let Some(all) = self.nodes.first().map(|all| all.samples) else {
             return Tree::new();
         };
-        // A caller has at least as many samples as each function it calls, and its index is lower, so it is kept if
-        // they are.
+        // A caller has at least as many samples as each function that it calls, and a lower index. So the caller of a
+        // kept node is kept, too.
         let mut kept: Vec<_> = (1..self.nodes.len()).collect();
         kept.retain(|at| self.nodes[*at].samples as f64 >= all as f64 * MIN_SHARE);
         kept.sort_by_key(|at| (Reverse(self.nodes[*at].samples), *at));

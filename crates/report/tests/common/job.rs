@@ -1,7 +1,7 @@
-//! The records of a simulated job of many ranks on several hosts. The arrival of each rank at each collective, and the
-//! causes of delays, are known.
+//! The records of a simulated job of many ranks on several hosts. The times at which ranks arrive at collectives and
+//! the causes of their delays are known.
 
-#![allow(dead_code)] // each user takes its part
+#![allow(dead_code)] // each test file uses only a part of this module
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{Batch, CallKind, ClockKind, Edge, Ended, Event, Info, StringId, Used, What};
@@ -20,19 +20,20 @@ const WAIT: u8 = 1;
 pub enum Cause {
     Gc,
     Gil,
-    /// Its thread sleeps.
+    /// The rank's thread sleeps.
     Asleep,
-    /// Its thread has no processor.
+    /// The rank's thread has no processor.
     Delayed,
-    /// Its batch has three times the tokens.
+    /// The rank's batch has three times the tokens.
     Tokens,
-    /// The same kernels take longer.
+    /// The rank's kernels are the same, but take longer.
     Kernels,
-    /// A cause that the record does not show.
+    /// The record does not show the cause.
     Launch,
 }
 
-/// A rank that is late in some iterations, whose numbers count from the first, by a number of nanoseconds in each.
+/// A planted delay: a rank is late in some iterations, by a number of nanoseconds in each. `steps` has the first and
+/// the last of them, counted from the job's first iteration.
 #[derive(Clone, Copy, Debug)]
 pub struct Plant {
     pub rank: u64,
@@ -41,7 +42,8 @@ pub struct Plant {
     pub by: u64,
 }
 
-/// A jump of a clock before an iteration, in nanoseconds: of a host's clock, or only of the GPU times of one rank.
+/// A jump of a clock before an iteration, in nanoseconds. Either the clock of a host jumps, or only the GPU times of
+/// one rank do.
 #[derive(Clone, Copy, Debug)]
 pub struct Jump {
     pub host: Option<u64>,
@@ -55,19 +57,19 @@ pub struct Job {
     pub hosts: u64,
     pub per_host: u64,
     pub steps: u64,
-    /// Number of collectives in an iteration, and of kernels before each.
+    /// Number of collectives in an iteration, and number of kernels before each collective.
     pub collectives: u64,
     pub kernels: u64,
-    /// Time that each collective transfers, in nanoseconds.
+    /// Transfer time of each collective, in nanoseconds.
     pub transfer: u64,
     pub name: &'static str,
     pub plants: Vec<Plant>,
     pub jumps: Vec<Jump>,
-    /// Number of ranks in a group. Groups do not wait for each other. 0 if all ranks are one group.
+    /// Number of ranks in a group; 0 if all ranks are one group. Groups do not wait for each other.
     pub group: u64,
-    /// A rank, and the iteration at which its record begins.
+    /// A rank whose record begins later, and its first iteration.
     pub later: Option<(u64, u64)>,
-    /// A rank, and the iteration of which its record lacks a collective.
+    /// A rank whose record lacks a collective, and the iteration of that collective.
     pub lost: Option<(u64, u64)>,
     pub run: &'static str,
     /// Returns the groups and communicators of a rank, as texts.
@@ -133,11 +135,11 @@ impl Job {
         self.plants.iter().find(is_one).copied()
     }
 
-    /// Returns the idle time and the busy time of the GPU before a collective.
+    /// Returns the GPU's idle time and busy time between the previous collective and this one.
     fn before(&self, rank: u64, step: u64, at: u64) -> (u64, u64) {
         let mut idle = if at == 0 { 40 * US } else { US };
         if self.group > 0 {
-            // Groups have different steps.
+            // Groups run independently, so their iterations differ.
             idle += Self::noise(self.group_of(rank), step, 7_777, 300 * US);
         }
         let mut work = 100 * US + Self::noise(rank, step, at, 2 * US);
@@ -151,7 +153,7 @@ impl Job {
         (idle, work)
     }
 
-    /// Returns the random part of the moment at which a rank leaves a collective.
+    /// Returns the random delay with which a rank leaves a collective.
     fn tail(rank: u64, step: u64, at: u64) -> u64 {
         Self::noise(rank, step, at + 1000, 3 * US)
     }
@@ -178,7 +180,7 @@ impl Job {
         Truth(lasts)
     }
 
-    /// Returns the offset of a host's clock from that of the first host, in nanoseconds, and its drift in parts per
+    /// Returns the offset of a host's clock from the first host's clock in nanoseconds, and its drift in parts per
     /// million.
     pub fn clock(&self, host: u64) -> (i64, f64) {
         match host {
@@ -307,7 +309,7 @@ impl Job {
         for (what, ns, count) in [
             (Used::Ran, ran, 0),
             (Used::Delayed, delayed, 1),
-            // The wait sleeps.
+            // The thread slept during the waits for the GPU.
             (Used::Waits, 0, 1000),
         ] {
             let (what, iteration) = (Some(what), n as u32);
@@ -337,7 +339,7 @@ impl Job {
         );
     }
 
-    /// Writes the facts. Returns the names of kernels and collectives.
+    /// Writes the facts of a rank. Returns the names of its kernels and of its collectives.
     fn facts(&self, rank: u64, writer: &mut RecordWriter) -> (StringId, StringId) {
         let host = rank / self.per_host;
         let zero = self.recorded(rank, 0, START);

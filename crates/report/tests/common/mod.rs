@@ -8,13 +8,13 @@ use server::Server;
 use tllmprof_record::Reader;
 use tllmprof_report::{Process, Report};
 
-/// Reads a record.
+/// Reads a process from the bytes of a record.
 pub fn process(name: &str, bytes: &[u8]) -> Process {
     let reader = Reader::new(bytes).unwrap();
     Process::read(PathBuf::from(name), &reader).unwrap()
 }
 
-/// Returns the report on ranks of the server.
+/// Returns the report on some ranks of the simulated server.
 pub fn ranks(ranks: &[u64]) -> Report {
     let processes = ranks.iter().map(|rank| {
         let bytes = Server::rank(*rank).record().0.bytes();

@@ -1,6 +1,6 @@
-//! The record of a simulated server, whose times are known exactly.
+//! The record of a simulated server, all of whose times are known exactly.
 
-#![allow(dead_code)] // each user takes its part
+#![allow(dead_code)] // each test file uses only a part of this module
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
@@ -11,11 +11,11 @@ use tllmprof_record::{
 pub const MS: u64 = 1_000_000;
 pub const US: u64 = 1_000;
 
-/// Ticks of the simulated processor's counter in a nanosecond.
+/// Ticks per nanosecond of the simulated processor's counter.
 const TICKS: u64 = 2;
-/// The counter at the start of the machine.
+/// Value of the counter when the machine starts.
 const OFFSET: u64 = 12_345_678;
-/// Returns the counter at a moment.
+/// Returns the value of the counter at a moment in nanoseconds.
 pub const fn ticks(ns: u64) -> u64 {
     ns * TICKS + OFFSET
 }
@@ -24,10 +24,10 @@ pub const UNIX: u64 = 1_700_000_000_000_000_000;
 
 const START: u64 = 1000 * MS;
 
-/// Length of the samples of GPU metrics.
+/// Length of each sample of GPU metrics, in nanoseconds.
 pub const SAMPLE: u64 = 100 * MS;
 
-/// A kernel's mangled name.
+/// The mangled name of a kernel.
 const GEMM: &str = "_ZN7cutlass7Kernel2I40cutlass_80_tensorop_s1688gemm_128x128_32EEvNT_6ParamsE";
 
 const GRAPH: u8 = 0;
@@ -35,14 +35,14 @@ const KERNEL: u8 = 1;
 const COPY: u8 = 4;
 const WAIT: u8 = 8;
 
-/// A rank of the server.
+/// A rank of the simulated server.
 pub struct Server {
     pub rank: u64,
-    /// The window's iterations. Those before it are outside windows.
+    /// The iterations in the window. Earlier iterations are outside windows.
     pub window: std::ops::RangeInclusive<u64>,
-    /// Number of kernels that each iteration launches besides its graph.
+    /// Number of kernels that each iteration launches in addition to its graph.
     pub kernels: u64,
-    /// The iterations in which kernels are recorded: those launched, and one of the graph.
+    /// The iterations in which kernels are recorded. Each has the launched kernels and one kernel of the graph.
     pub taken: std::ops::RangeInclusive<u64>,
     /// Returns true for iterations that are marked as not satisfying the condition.
     pub excluded: fn(u64) -> bool,
@@ -59,14 +59,14 @@ pub struct Truth {
     pub wait: u64,
     pub gil_wait: u64,
     pub gc: u64,
-    /// GPU busy time by kernels, if they are recorded.
+    /// GPU busy time from kernels; `None` if kernels are not recorded in the iteration.
     pub busy: Option<u64>,
 }
 
 struct RecordWriter {
     builder: Builder,
     names: NameIds,
-    /// The server's threads, and the thread that records kernels.
+    /// IDs of the server's two threads, and of the thread that records kernels.
     ids: [u32; 3],
 }
 
@@ -95,14 +95,16 @@ impl Server {
         4000 + self.rank as u32
     }
 
-    /// Returns the duration of iteration `n`. Rank 2 is slow, and ranks 0 and 1 have a slow iteration each.
+    /// Returns the duration of iteration `n` in nanoseconds. Rank 2 is slow. Ranks 0 and 1 have one slow iteration
+    /// each.
     fn duration(&self, n: u64) -> u64 {
         let usual = 10 * MS + n % 10 * 100 * US;
         let slow = if self.rank == 2 { MS } else { 0 };
         usual + slow + self.gc(n) + self.gil(n)
     }
 
-    /// A full collection in iteration 107 of rank 1, and small ones in every tenth iteration.
+    /// Returns the time of garbage collections. Iteration 107 of rank 1 has a full collection, and every tenth
+    /// iteration a small one.
     const fn gc(&self, n: u64) -> u64 {
         match (self.rank, n) {
             (1, 107) => 30 * MS,
@@ -111,7 +113,8 @@ impl Server {
         }
     }
 
-    /// A long wait for the GIL in iteration 112 of rank 0, and short ones in every fifth iteration.
+    /// Returns the time of waits for the GIL. Iteration 112 of rank 0 has a long wait, and every fifth iteration a
+    /// short one.
     const fn gil(&self, n: u64) -> u64 {
         match (self.rank, n) {
             (0, 112) => 12 * MS,
@@ -141,8 +144,8 @@ impl Server {
         8 * MS + n % 7 * 10 * US
     }
 
-    /// Returns the number of pieces of GPU work in an iteration (a memory set, kernels, a copy), the distance between
-    /// their starts, and the time that each takes.
+    /// Returns the number of pieces of GPU work in an iteration (a memory set, kernels, a copy), the time between their
+    /// starts, and the duration of each piece.
     const fn pieces(&self, n: u64) -> (u64, u64, u64) {
         let pieces = self.kernels + 2;
         let apart = Self::gpu(n) / pieces;
@@ -308,7 +311,7 @@ impl RecordWriter {
         self.builder.header().anchor(anchor);
     }
 
-    /// Writes an event of one of the threads.
+    /// Writes an event of one of the threads. `thread` is an index in `ids`.
     fn put(&mut self, thread: usize, at: u64, long: u64, what: What) {
         let duration = match what {
             What::GpuSpan { .. }
@@ -329,7 +332,7 @@ impl RecordWriter {
         self.put(0, at, 0, What::KernelWindow { edge, iteration });
     }
 
-    /// Writes the GPU's work in an iteration, slightly out of order.
+    /// Writes the GPU's work in an iteration. Pairs of events are swapped, because events may be slightly out of order.
     fn kernels(&mut self, truth: &Truth, (pieces, apart, long): (u64, u64, u64)) {
         let begin = truth.start + truth.duration - truth.gpu;
         let (device, stream) = (0, 1);
@@ -356,7 +359,7 @@ impl RecordWriter {
             };
             self.put(2, begin + piece * apart, long, what);
         }
-        // A kernel on another stream, while the first kernel runs.
+        // This kernel runs on another stream while the first kernel runs.
         let other = What::GpuKernel {
             device,
             stream: 2,
@@ -377,7 +380,7 @@ impl RecordWriter {
         for kernel in 0..kernels {
             self.put(1, start + 40 * US + kernel * US / 2, US / 2, call(KERNEL));
         }
-        // A call that a stream capture takes up launches nothing.
+        // A call that is captured by a stream capture launches nothing.
         let captured = What::Call {
             row: KERNEL,
             capturing: true,
@@ -404,7 +407,7 @@ impl RecordWriter {
         }
         self.put(1, at, truth.gil_wait + 5 * US, What::GilHold);
         self.put(1, at, 0, What::GilForced);
-        // Waits of the other thread are not those of the iteration.
+        // Waits of the other thread do not count for the iteration.
         self.put(1, start + 4 * MS, 3 * MS, call(WAIT));
         let end = start + truth.duration;
         self.put(0, end - truth.wait, truth.wait, call(WAIT));
@@ -425,7 +428,7 @@ impl RecordWriter {
         self.put(0, start, truth.duration, range(own, iteration));
         self.put(0, start, truth.duration - 10, What::Function { name: step });
         self.put(0, start, truth.duration, What::Iteration { n, excluded });
-        // There are two streams, and the GPU works until the wait ends.
+        // The GPU works on two streams, and until the wait for it ends.
         let gpu = |stream| What::GpuSpan {
             device: 0,
             stream,

@@ -1,4 +1,4 @@
-//! Tests of the brief: its length, and that each number in it is one of the JSON.
+//! Tests of the brief, a short report: its length, and that each number in it comes from the JSON.
 
 use std::collections::BTreeSet;
 
@@ -10,9 +10,9 @@ use crate::stored::{corpus, job};
 
 /// Maximum length of a brief in characters.
 const LONGEST: usize = 8000;
-/// Maximum number of rows of a ledger in a brief. A line sums up the others.
+/// Maximum number of rows of a ledger in a brief. A single line sums up the remaining rows.
 const ROWS: usize = 6;
-/// Units of numbers.
+/// Units that a number in a text may have.
 const UNITS: [&str; 5] = ["%", "ns", "µs", "ms", "s"];
 
 fn brief(report: &Report) -> String {
@@ -22,10 +22,10 @@ fn brief(report: &Report) -> String {
     })
 }
 
-/// The numbers of a report's JSON as a text may show them.
+/// The numbers and texts of a report's JSON, in the form in which a text may show them.
 #[derive(Default)]
 struct Known {
-    /// With their units.
+    /// Numbers with their units.
     figures: BTreeSet<String>,
     texts: BTreeSet<String>,
 }
@@ -69,7 +69,7 @@ impl Known {
         }
     }
 
-    /// Adds the times of a ledger's rows in one iteration, and the sums of those that have no line.
+    /// Adds the time of each row of a ledger in one iteration, and the sums of rows that the brief does not show.
     fn add_ledger(&mut self, ledger: &Value) {
         for (rows, count) in [("host", "host_iterations"), ("gpu", "gpu_iterations")] {
             let rows = ledger[rows].as_array().unwrap();
@@ -87,7 +87,7 @@ impl Known {
         }
     }
 
-    /// Adds the shares of phases in the time, and the mean batch.
+    /// Adds the share of each phase in the time, and the numbers of the mean batch.
     fn add_batches(&mut self, process: &Value) {
         let phases = process["phases"].as_array().unwrap();
         let inside = &process["inside"];
@@ -107,14 +107,14 @@ impl Known {
         }
     }
 
-    /// Adds the numbers of windows that have no line.
+    /// Adds the possible numbers of windows that the brief does not show.
     fn add_windows(&mut self, windows: &Value) {
         let windows = windows.as_array().unwrap().len();
         self.figures
             .extend((0..windows).map(|shown| (windows - shown).to_string()));
     }
 
-    /// Returns the numbers of a text that the JSON does not have, with their units.
+    /// Returns the numbers in a text that do not come from the JSON, with their units.
     fn lacks(&self, text: &str) -> Vec<String> {
         let mut text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let mut names: Vec<_> = self
@@ -134,7 +134,8 @@ impl Known {
     }
 }
 
-/// Returns the numbers in a text, with their units. Those within a word, such as `p50`, are part of a name.
+/// Returns the numbers in a text, with their units. A number within a word, such as `p50`, is part of a name and is
+/// left out.
 fn numbers(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut words = text
@@ -157,7 +158,7 @@ fn numbers(text: &str) -> Vec<String> {
     found
 }
 
-/// Returns the reports on the stored records, and on simulated jobs of several ranks.
+/// Returns reports on the stored records, and on simulated jobs of several ranks, with their names.
 fn reports() -> Vec<(String, Report)> {
     let one = corpus().into_iter().map(|(name, bytes)| {
         let report = Report::new(vec![process(&name, &bytes)]);
@@ -182,7 +183,7 @@ fn each_number_of_the_brief_is_one_of_the_json() {
         assert!(text.chars().count() <= LONGEST, "{name}: {text}");
         briefs.push((text, known));
     }
-    // Figures of another record are not those of this one.
+    // Check that the test finds errors: the JSON of another record lacks some numbers of this text.
     for (place, (text, _)) in briefs.iter().enumerate() {
         let other = &briefs[(place + 3) % briefs.len()].1;
         if numbers(text).len() > 10 {

@@ -17,17 +17,18 @@ struct Run {
     rank: u64,
     iterations: u64,
     time: f64,
-    /// One in this number of iterations takes ten times as long.
+    /// Of this number of iterations, one takes ten times as long; `None` if none does.
     outliers: Option<u64>,
     settings: &'static [&'static str],
     command: &'static str,
-    /// Time of the kernel in the first twenty iterations, and whether there is a kernel that the other run lacks.
+    /// Time of the kernel in the first twenty iterations, in nanoseconds; `None` if kernels are not recorded.
+    /// `new_kernel` is true if there is another kernel, which the other run lacks.
     kernel: Option<f64>,
     new_kernel: bool,
-    /// Returns the batch of an iteration.
+    /// Returns the batch of an iteration; `None` if it is not known.
     batch: fn(u64) -> Option<Batch>,
     condition: &'static str,
-    /// Returns the GPU time of an iteration, if it was measured.
+    /// Returns the GPU time of an iteration; `None` if it was not measured.
     gpu: fn(u64) -> Option<u64>,
 }
 
@@ -88,12 +89,12 @@ impl Run {
         let (mut at, mut state) = (1_000_000, 0.0);
         for n in 0..self.iterations {
             let is_taken = self.kernel.is_some() && n < 20;
-            // Each iteration resembles the previous one.
+            // The time of each iteration is similar to that of the previous one.
             state = 0.5 * state + chance();
             let usual = self.time * (1.0 + 0.1 * state) * if is_taken { 2.0 } else { 1.0 };
             let is_outlier = self.outliers.is_some_and(|every| n % every == every - 1);
             let batch = (self.batch)(n);
-            // A token takes a microsecond.
+            // Each token adds a microsecond to the iteration's time.
             let usual = usual + batch.map_or(0.0, |batch| f64::from(batch.tokens) * 1e3);
             let long = if is_outlier { usual * 10.0 } else { usual } as u64;
             if let Some(batch) = batch {
@@ -157,7 +158,7 @@ fn json(comparison: &Comparison) -> Value {
     serde_json::from_slice(&bytes).unwrap()
 }
 
-/// Returns true if neither run is found to be faster.
+/// Returns true if the verdict is that neither run is faster.
 fn no_difference(comparison: &Comparison) -> bool {
     let verdict = comparison.verdict;
     matches!(verdict, Outcome::Equal { .. } | Outcome::CannotTell { .. })
@@ -290,7 +291,7 @@ fn a_median_that_contradicts_the_whole_is_named() {
         time,
         ..base.clone()
     };
-    // A few iterations that take ten times as long make the mean uncertain.
+    // One in a hundred iterations takes ten times as long, which makes the mean uncertain.
     let slower = compare(&base, &other(10.7e6));
     let text = slower.text();
     assert!(no_difference(&slower), "{text}");
@@ -299,7 +300,7 @@ fn a_median_that_contradicts_the_whole_is_named() {
     assert!(last.starts_with(start) && last.ends_with(']'), "{text}");
     assert_eq!(json(&slower)["but"], last);
     fits(&text);
-    // They may even reverse it.
+    // With more such outliers in one run, the mean may even show the opposite of what most iterations do.
     let many = Run {
         iterations: 4000,
         ..other(10e6)
@@ -314,7 +315,7 @@ fn a_median_that_contradicts_the_whole_is_named() {
         text.contains("\nslower by ") && text.contains("but most iterations are faster: p50 -"),
         "{text}"
     );
-    // If both agree, there is no note.
+    // There is no note if the mean and the median agree.
     for time in [10e6, 20e6] {
         let one = compare(
             &Run::default(),
@@ -382,7 +383,7 @@ fn a_few_iterations_say_nothing() {
     assert_eq!(none.verdict, Outcome::TooFew(200, 0));
     fits(&none.text());
     assert_eq!(json(&none)["verdict"], "too few");
-    // There are too few only for a percentile.
+    // 30 iterations are enough for the mean, but not for each percentile.
     let some = Run {
         iterations: 30,
         ..Run::default()
@@ -442,7 +443,8 @@ fn the_slowest_rank_stands_for_all() {
     }
 }
 
-/// The work of one rank in a step is divided among several in the other run, so no figure shows which is faster.
+/// In the other run, the work that one rank does in a step is divided among several ranks. So no figure shows which run
+/// is faster.
 #[test]
 fn runs_of_more_and_fewer_ranks_are_not_compared() {
     let rank = |rank: u64| {
@@ -480,7 +482,8 @@ fn kernels_are_compared_and_their_iterations_left_out() {
         ..Run::default()
     };
     let comparison = compare(&base, &other);
-    // Iterations with kernels take twice as long, and the next iteration is affected, too.
+    // Iterations with recorded kernels take twice as long and affect the next iteration, so these 21 iterations are
+    // left out.
     assert!(no_difference(&comparison), "{}", comparison.text());
     let found = json(&comparison);
     assert_eq!(found["base"]["iterations"], 179);
@@ -554,11 +557,11 @@ fn windows_of_other_iterations_are_named() {
     assert!(!compare(&base, &base).text().contains("not the same"));
 }
 
-/// Returns several runs of the same program with random variation.
+/// Returns runs of the same program, which vary randomly.
 fn runs(seed: u64, time: f64, count: u64) -> Vec<Vec<Process>> {
     let run = |n: u64| Run {
         seed: seed + n,
-        // Run-to-run variation is about 2 %.
+        // Runs of the program vary by about 2 %.
         time: time * [1.0, 1.02, 0.99, 1.01, 0.98][((seed + n) % 5) as usize],
         ..Run::default()
     };
@@ -585,7 +588,7 @@ fn what_differs_from_run_to_run_counts_where_there_are_several() {
             .contains("5 runs; of the middle one: 200 iterations")
     );
     assert!(!of(&slower).text().contains("of one run a side"));
-    // The difference is certain within runs but not between runs.
+    // Within each run the times are certain, but the runs vary by as much as the difference.
     let few = Comparison::of_runs(&base[..2], &runs(13, 10.3e6, 2), &asked(0.02));
     let Outcome::CannotTell { effort, .. } = few.verdict else {
         panic!("{}", few.text());

@@ -1,4 +1,5 @@
-//! Tests of the rules: each holds if and only if its cause is present, and is unknown without its data.
+//! Tests of the rules that make findings. A rule holds only if its cause is present, and its verdict is unknown if the
+//! data it needs are missing.
 
 mod between;
 mod calls;
@@ -12,7 +13,7 @@ use synthetic::{Call, LAUNCH, MS, SyntheticLoop, US, WAIT, find_finding, report,
 use tllmprof_report::Verdict;
 use tllmprof_report::findings::RULES;
 
-/// Repeats calls `count` times, every `every` nanoseconds.
+/// Repeats calls `count` times. Each repetition begins `every` nanoseconds after the previous one.
 fn times(count: u64, every: u64, calls: &[Call]) -> Vec<Call> {
     (0..count)
         .flat_map(|n| {
@@ -29,7 +30,7 @@ fn kernels(count: u64, every: u64, length: u64) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Checks that the findings on one process are those expected. Returns the first one's evidence.
+/// Checks that exactly the expected findings hold for one process. Returns the evidence of the first finding.
 #[track_caller]
 fn finds(made: SyntheticLoop, expected: &[&str]) -> String {
     let report = report(&[made]);
@@ -107,7 +108,7 @@ fn batches_that_are_far_larger() {
 
 #[test]
 fn a_rule_that_mixes_the_work_of_two_steps() {
-    // A prompt is computed after the wait for the previous step, and waited for.
+    // The host waits for the previous step, and then computes a prompt and waits for it, too.
     let made = |rule, prompts: fn(u64) -> bool| SyntheticLoop {
         rule,
         prompts,
@@ -131,7 +132,8 @@ fn a_rule_that_mixes_the_work_of_two_steps() {
 
 #[test]
 fn no_time_is_lost_twice() {
-    // A collection between a wait and the next launch does not count for the wait.
+    // A collection between a wait and the next launch delays the launch. This time counts for the collection, not for
+    // the wait.
     let calls = [(LAUNCH, 0, 5 * US), (WAIT, 10 * US, MS)];
     let made = SyntheticLoop {
         calls: times(4, 2 * MS, &calls),
@@ -238,7 +240,7 @@ fn the_strongest_comes_first_and_symptoms_after_their_cause() {
     };
     let report = report(&[both]);
     assert_eq!(yes(&report), ["gil", "gc", "low-gpu-utilisation"]);
-    // The symptom does not count the same time again.
+    // The symptom (low utilisation) has no loss, because its causes already count the time.
     let symptom = &report.findings[2];
     assert_eq!((&*symptom.advice, symptom.loss), ("fix gil first", None));
     let losses: Vec<_> = report.findings[..2].iter().map(|f| f.loss).collect();

@@ -1,4 +1,4 @@
-//! Tests of kernels and GPU metrics, with a server whose times are known exactly.
+//! Tests of the figures on kernels and GPU metrics, with a server whose times are known exactly.
 
 use crate::common::server::{SAMPLE, Server, Truth};
 use crate::common::{fits, json, process};
@@ -15,7 +15,8 @@ fn kernels_add_up_and_gpu_times_are_of_iterations_without_them() {
     let taken: Vec<_> = truths.iter().filter(|truth| truth.busy.is_some()).collect();
     let busy: u64 = taken.iter().filter_map(|truth| truth.busy).sum();
     let wall: u64 = taken.iter().map(|truth| truth.duration).sum();
-    // A step has five pieces of work, and gaps of a quarter of their distance after all but the last.
+    // A step has five pieces of GPU work. After each but the last there is a gap of a quarter of the distance between
+    // two starts.
     let gaps: u64 = taken
         .iter()
         .map(|truth| truth.gpu / 5 - truth.gpu / 5 * 3 / 4)
@@ -91,12 +92,12 @@ fn gpu_times_are_those_of_kernels_where_there_are_no_others() {
     }
 }
 
-/// Returns a record whose GPU spans are of an unknown kind.
+/// Changes a record so that its GPU spans become events of an unknown kind.
 fn without_gpu_spans(bytes: Vec<u8>) -> Vec<u8> {
     without(&[16], bytes)
 }
 
-/// Returns a record in which events of these kinds are of an unknown kind.
+/// Changes a record so that events of these kinds become events of an unknown kind.
 fn without(kinds: &[u8], mut bytes: Vec<u8>) -> Vec<u8> {
     let start = 64 * 1024;
     for chunk in bytes[start..].chunks_mut(64 * 1024) {
@@ -112,7 +113,7 @@ fn without(kinds: &[u8], mut bytes: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn kernels_that_never_arrived_are_unknown_and_not_none() {
-    // The kinds 18, 19 and 20 are kernels, copies and memory sets.
+    // 18, 19 and 20 are the numbers of the kinds for kernels, copies and memory sets.
     let bytes = without(&[18, 19, 20], Server::rank(0).record().0.bytes());
     let report = Report::new(vec![process("a", &bytes)]);
     let found = &json(&report)["processes"][0];
@@ -127,7 +128,7 @@ fn kernels_that_never_arrived_are_unknown_and_not_none() {
     assert!(text.contains(line), "{text}");
     assert!(!text.contains("busy 0"), "{text}");
     fits(&text, 44);
-    // Without signs of GPU work, there were no kernels.
+    // If the record shows no GPU work at all, the number of kernels is known: 0.
     let report = Report::new(vec![process("a", &without_gpu_spans(bytes))]);
     assert_eq!(json(&report)["processes"][0]["kernel_window"]["kernels"], 0);
 }
@@ -191,7 +192,7 @@ fn gpu_metrics_go_to_the_processes_of_their_machine() {
     let start = truths[0].start;
     let end = truths[50].start + truths[50].duration;
     let metrics = process("b", &Server::rank(0).metrics(end + 3 * SAMPLE).bytes());
-    // The mean over the window weights each sample by its overlap.
+    // In the mean over the window, each sample counts by the time for which it overlaps the window.
     let first = metrics.metrics.samples[0].start;
     let (mut sum, mut most) = (0.0, 0.0);
     for sample in 0..(end - first).div_ceil(SAMPLE) {
@@ -236,7 +237,7 @@ fn kernels_that_were_sampled_say_of_what_they_are() {
         name: 9,
         correlation: 0,
     };
-    // Two samples, and a window in between that was requested.
+    // Two kernel samples, and between them a window that was requested.
     for (first, is_sample) in [(1, true), (3, false), (6, true)] {
         let at = 1000 * first;
         for (edge, at, iteration) in [

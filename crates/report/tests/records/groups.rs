@@ -1,4 +1,4 @@
-//! Tests of ranks in groups: the matching of collectives if communicators or names of groups are known.
+//! Tests of ranks in groups: how collectives are matched if the record names communicators or groups.
 
 use tllmprof_record::{CommunicatorId, Info};
 use tllmprof_report::{Arrivals, Report};
@@ -16,7 +16,7 @@ fn of_ranks(job: &Job, ranks: impl Iterator<Item = u64>) -> Report {
     Report::new(processes.collect())
 }
 
-/// Returns the groups that were found: their names and processes.
+/// Returns the name and the processes of each group of ranks that the report found.
 fn found(report: &Report) -> Vec<(String, Vec<usize>)> {
     let arrivals = report.arrivals.as_ref().unwrap();
     let groups = arrivals.groups.iter().map(|group| {
@@ -33,7 +33,7 @@ fn notes(report: &Report) -> &Arrivals {
     report.arrivals.as_ref().unwrap()
 }
 
-/// Returns a rank in a communicator that is identified by a name.
+/// Returns the fact that a rank is in a communicator. The communicator's identifier is made from `name`.
 fn communicator(name: &str, rank: u64, size: u64) -> (Info, String) {
     let id = CommunicatorId::from_bytes(name.as_bytes());
     (Info::Communicator, format!("{id} {rank} {size}"))
@@ -43,12 +43,14 @@ fn group(text: String) -> (Info, String) {
     (Info::Group, text)
 }
 
-/// Two groups of four ranks each, by their only communicators.
+/// Returns facts that put eight ranks into two groups of four. Each rank belongs to a single communicator of several
+/// ranks.
 fn halves(rank: u64) -> Vec<(Info, String)> {
     let half = rank / 4;
     vec![
         communicator(&format!("half {half}"), rank % 4, 4),
-        // A communicator of a single rank, and a second one of the same ranks.
+        // These two do not change the group: a communicator of a single rank, and a second communicator with the same
+        // ranks.
         communicator(&format!("alone {rank}"), 0, 1),
         communicator(&format!("half {half} again"), rank % 4, 4),
     ]
@@ -56,7 +58,7 @@ fn halves(rank: u64) -> Vec<(Info, String)> {
 
 #[test]
 fn groups_that_keep_step_are_not_matched_with_each_other() {
-    // All eight arrive together, as replicas with the same batches do.
+    // All eight ranks arrive together, like replicas that have the same batches.
     let job = Job::default();
     assert_eq!(found(&report(&job)), [(String::new(), (0..8).collect())]);
     let job = Job {
@@ -162,12 +164,12 @@ fn in_several_communicators_times_decide_and_it_is_said() {
         ..Job::default()
     };
     let all = report(&job);
-    // The kernels may belong to a communicator of all ranks.
+    // Each rank is also in a communicator of all ranks, so a kernel may belong to either.
     assert_eq!(found(&all), [(String::new(), (0..8).collect())]);
     let note = "rank 0, rank 1, rank 2, rank 3 and 4 more: in several communicators of NCCL; which one a kernel is of \
                 follows from its times alone";
     assert_eq!(notes(&all).notes, [note]);
-    // Groups that do not keep step are found.
+    // Without known communicators, groups are found by their times if they do not run in step.
     let apart = report(&Job { group: 4, ..job });
     assert_eq!(found(&apart)[1], (String::new(), vec![4, 5, 6, 7]));
 }
@@ -177,7 +179,7 @@ fn a_communicator_that_is_not_known_may_be_any() {
     let job = Job {
         groups: |rank| {
             let mut all = halves(rank);
-            // It is created by a call that does not show its identifier.
+            // The call that created this communicator does not show its identifier.
             all.push((
                 Info::Communicator,
                 format!("{} 0 0", CommunicatorId::UNKNOWN),
@@ -214,7 +216,7 @@ fn collectives_of_an_engines_own_are_of_the_group_that_it_has_them_in() {
         found(&report(&job)),
         [(tp(), vec![0, 1, 2, 3]), (tp(), vec![4, 5, 6, 7])]
     );
-    // The ranks of these groups are not known.
+    // The record does not say which ranks form these groups.
     let unknown = Job {
         groups: |rank| vec![group(format!("TP {} 4 -", rank % 4))],
         ..job

@@ -1,4 +1,5 @@
-//! Tests of layers in a report and in a comparison, with a simulated graph whose times and gaps are known.
+//! Tests of layers in a report and in a comparison. The kernels are those of a simulated graph, so their times and gaps
+//! are known.
 
 use crate::common::process;
 use serde_json::Value;
@@ -7,21 +8,23 @@ use tllmprof_record::{ClockKind, Edge, Event, GraphState, What};
 use tllmprof_report::{Comparison, Process, Report};
 
 const STEPS: u64 = 40;
-/// Times in nanoseconds.
+/// Length of an iteration, of a kernel, and of the gap between two kernels, in nanoseconds.
 const STEP: u64 = 1_000_000;
 const KERNEL: u64 = 10_000;
 const GAP: u64 = 1_000;
 
-/// A model of four layers with two kernels for each module, replayed as one graph in each iteration.
+/// A model of four layers. Each module of a layer has two kernels. One graph with all kernels is replayed in each
+/// iteration.
 struct Model {
-    /// Additional time of a layer's MLP, by layer.
+    /// For each layer, the additional time of each kernel of its MLP, in nanoseconds.
     more: [u64; 4],
     attention: &'static str,
-    /// True if the call that captured one node was not followed.
+    /// True if it is not known in which scope one node of the graph was captured.
     lost: bool,
 }
 
-/// Returns a model whose second layer's MLP takes `more` nanoseconds longer.
+/// Returns a process whose model has a second layer with a slower MLP. Each of its kernels takes `more` nanoseconds
+/// longer.
 pub fn model(more: u64) -> Process {
     let model = Model {
         more: [0, more, 0, 0],
@@ -100,7 +103,7 @@ impl Model {
                 let layer = (node / 4) as usize;
                 let is_mlp = node / 2 % 2 == 1;
                 let more = self.more.get(layer).filter(|_| is_mlp).unwrap_or(&0);
-                // Some kernels take a little longer than others.
+                // Kernels vary slightly in length.
                 let long = KERNEL + more + n % 5 * 10;
                 let what = What::GpuKernel {
                     device: 0,
@@ -145,7 +148,7 @@ fn a_layer_has_its_time_in_a_step_and_what_was_idle_between_its_kernels() {
     let process = &json["processes"][0];
     let mean = KERNEL + 20;
     for (list, name, layers, kernels, gaps) in [
-        // Gaps between the kernels of each, and between the two of a layer.
+        // The last number counts the gaps between consecutive kernels of a layer, added up over the row's layers.
         ("layer_patterns", "model.layers.*", 4, 16, 4 * 3),
         ("layer_patterns", "model.layers.*.attn", 4, 8, 4),
         ("layer_patterns", "model.layers", 1, 16, 15),
@@ -173,7 +176,7 @@ fn a_layer_has_its_time_in_a_step_and_what_was_idle_between_its_kernels() {
         said("model.layers.*"),
         "4 16.0 160 µs 40.1 µs 12.0 µs 88.9 %"
     );
-    // The name of a row leaves out that of the row around it.
+    // The name in a row leaves out the name of the row around it.
     assert_eq!(said(".mlp"), "4 8.00 80.2 µs 20.0 µs 4.00 µs 44.4 %");
     assert!(
         text.lines().all(|line| line.chars().count() <= 80),
@@ -204,7 +207,8 @@ fn the_innermost_layers_that_got_slower_are_named() {
     assert!((relative - 0.0998).abs() < 1e-3, "{relative}");
     let [low, high] = [0, 1].map(|end| change["interval"][end].as_f64().unwrap());
     assert!(low < relative && relative < high && low > 0.09, "{change}");
-    // The layer around it adds nothing, nor does one of four equal layers.
+    // Outer layers such as `model` have no row, because they add nothing. Nor have the four single layers, which are
+    // equally slower.
     let names: Vec<_> = rows
         .iter()
         .map(|row| row["name"].as_str().unwrap())

@@ -1,4 +1,4 @@
-//! Tests of the ledger and of processes' names, on records whose times are known exactly.
+//! Tests of the ledger, and of the names of processes, on records whose times are known exactly.
 
 use crate::common::process as process_of;
 use tllmprof_record::builder::Builder;
@@ -10,7 +10,7 @@ const WAIT: u8 = 1;
 const MAIN: u32 = 10;
 const OTHER: u32 = 11;
 
-/// A record of two iterations of 1000 ns, the second with kernels.
+/// A record of two iterations of 1000 ns. Kernels are recorded in the second one.
 struct TwoIterations(Builder);
 
 impl TwoIterations {
@@ -64,7 +64,7 @@ impl TwoIterations {
         self.put(MAIN, at, long, what);
     }
 
-    /// Writes kernels of the second iteration.
+    /// Writes kernels of the second iteration, given by their starts and lengths.
     fn kernels(&mut self, times: &[(u64, u64)]) {
         for (at, edge) in [(2000, Edge::Open), (3000, Edge::Close)] {
             let iteration = 6;
@@ -99,7 +99,7 @@ fn the_gpus_time_is_of_iterations_that_nothing_stretched() {
     let mut made = TwoIterations::new(1, 0);
     made.call(MAIN, 1100, 100, LAUNCH);
     made.call(MAIN, 1300, 400, WAIT);
-    // A call of another thread, and a call after the end, are not the iteration's.
+    // Calls of another thread and the time after the end of the last iteration do not belong to iterations.
     made.call(OTHER, 1100, 300, LAUNCH);
     made.call(OTHER, 2100, 300, LAUNCH);
     made.call(MAIN, 2900, 200, LAUNCH);
@@ -108,9 +108,9 @@ fn the_gpus_time_is_of_iterations_that_nothing_stretched() {
     made.kernels(&[(2000, 100), (2200, 200)]);
     let process = made.process();
     assert_eq!(process.sum.unwrap().gpu_share, Some(0.6));
-    // Both launch the same work, so the GPU works as long in the first iteration as its kernels do in the second. Of
-    // the host's time there, 600 of 900 ns are idle in the code before a launch, and all are idle in the launch: 700 of
-    // 1000 ns in total.
+    // Both iterations launch the same work. So the GPU is assumed to work in the first one for as long as the kernels
+    // of the second one ran. In the second iteration, the GPU is idle for 600 of the 900 ns of code before the launch,
+    // and for all of the launch: 700 of 1000 ns in total.
     let gpu = shares(&process.ledger.gpu);
     let share = |cause: &str| {
         gpu.iter()
@@ -210,7 +210,7 @@ fn processes_are_named_by_rank_where_ranks_differ() {
     };
     assert_eq!(report(&[1, 0]).names, ["rank 0", "rank 1"]);
     assert_eq!(report(&[0, 0]).names, ["pid 1", "pid 2"]);
-    // If all take the same time, none is the slowest.
+    // If all ranks take the same time, none of them is the slowest.
     let report = report(&[0, 1, 2]);
     let skew = report.skew.as_ref().unwrap();
     assert_eq!((skew.most_often(), &skew.slowest[..]), (None, &[0; 3][..]));

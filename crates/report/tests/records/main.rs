@@ -1,4 +1,4 @@
-//! Tests of reports on simulated and stored records. They are one binary, because each optimized build takes long.
+//! Tests of reports on simulated and stored records. They form a single binary, because building a binary takes long.
 
 mod batches;
 mod brief;

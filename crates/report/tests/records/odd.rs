@@ -1,5 +1,5 @@
-//! Tests with odd records: no figure claims data that were not measured, and each names the iterations that it is based
-//! on.
+//! Tests with odd records. No figure may claim data that were not measured, and each figure must state the iterations
+//! that it is based on if these are not all.
 
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
@@ -14,25 +14,27 @@ const MS: u64 = 1_000_000;
 const LAUNCH: u8 = 1;
 const WAIT: u8 = 8;
 
-/// A loop of steps of 1 ms each, with a launch and a wait.
+/// A loop of steps of 1 ms, each with a launch and a wait.
 #[derive(Clone)]
 struct OddRecord {
     rank: u64,
     first: u64,
     steps: u64,
-    /// Returns the GPU time of a step, if it was measured.
+    /// Returns the GPU time of a step; `None` if it was not measured.
     gpu: fn(u64) -> Option<u64>,
-    /// Number of first steps with recorded kernels, and the time of a kernel; 0 if the driver does not report it.
+    /// Number of steps at the beginning with recorded kernels, and the time of a kernel; 0 if the driver does not
+    /// report it.
     kernels: u64,
     kernel: u64,
     excluded: fn(u64) -> bool,
-    /// Returns the additional time of a step.
+    /// Returns the additional time of a step, in nanoseconds.
     longer: fn(u64) -> u64,
     batch: Option<Batch>,
-    /// Returns true for steps that the record lacks.
+    /// Returns true for steps that are missing from the record.
     missing: fn(u64) -> bool,
     command: &'static str,
-    /// Number of ranks. The variable that gives the rank is then known, too. `None` without a launcher.
+    /// Number of ranks, if a launcher set it. The source of the rank is then known, too. `None` if there is no
+    /// launcher.
     world: Option<u64>,
 }
 
@@ -167,7 +169,7 @@ impl OddRecord {
     }
 }
 
-/// Returns the text of a report on some ranks, and the skew.
+/// Returns the text of the report on some ranks, and the skew in its JSON.
 fn ranks(ranks: &[OddRecord]) -> (String, Value) {
     let report = Report::new(ranks.iter().map(OddRecord::process).collect());
     let text = report.text();
@@ -190,7 +192,7 @@ fn times_of_kernels_that_the_driver_does_not_say_are_none() {
     for line in ["1.00 – – – gemm", "copies, in all: 3 HtoD of 12.0 KiB"] {
         assert!(lines.iter().any(|found| found == line), "{line}\n{text}");
     }
-    // GPU busy time is not known either.
+    // Without times of kernels, GPU busy time is not known either.
     assert!(!text.contains("GPU busy"), "{text}");
     assert_eq!(json["gpu_busy_share"], Value::Null);
     let kernel = &json["kernels"][0];
@@ -204,7 +206,7 @@ fn times_of_kernels_that_the_driver_does_not_say_are_none() {
         (&taken["kernels"], &taken["busy_ns"]),
         (&3.into(), &Value::Null)
     );
-    // They are not compared either.
+    // A comparison does not compare kernels whose times are not known.
     let text = Comparison::compare(&[odd.process()], &[odd.process()]).text();
     assert!(!text.contains("kernel, time"), "{text}");
     assert!(!text.contains("busy with kernels"), "{text}");
@@ -292,7 +294,7 @@ fn ranks_say_of_how_many_iterations_their_gpu_times_are() {
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
-    // If all iterations have a time, there is no note.
+    // There is no note if all iterations have a GPU time.
     let (text, _) = ranks(&[rank(0, |_| Some(MS / 2)), rank(1, |_| Some(MS / 2))]);
     assert!(!text.contains("in which it was measured"), "{text}");
 }
@@ -317,7 +319,7 @@ fn findings_say_of_how_many_iterations_gpu_times_are() {
         finding("host-bound").contains("(measured in 8 of 24): "),
         "{json}"
     );
-    // The same holds for each window.
+    // The ledgers of windows have these numbers of iterations, too.
     let ledger = &json["processes"][0]["windows"][0]["ledger"];
     let counts = ["iterations", "host_iterations", "gpu_iterations"].map(|of| &ledger[of]);
     assert_eq!(counts, [24, 24, 8].map(Value::from).each_ref());
@@ -386,7 +388,7 @@ fn a_comparison_names_what_one_run_lacks() {
         said.contains("\nGPU times: OTHER alone has them\n"),
         "{said}"
     );
-    // A process without iterations has a name, too.
+    // A process without iterations is also shown by its name.
     let nothing = process("nothing", &Builder::new(7, ClockKind::Monotonic).bytes());
     let said = Comparison::compare(&[with.process()], &[nothing]).text();
     assert!(said.contains("\nother  nothing\n"), "{said}");
@@ -457,7 +459,7 @@ fn unlike_programs_are_listed_and_not_compared() {
         "{text}"
     );
     assert!(!text.contains("rank"), "{text}");
-    // Processes of one program are compared.
+    // Processes of the same program are compared with each other.
     let same = read(&[commands[0]; 3]);
     assert!(!json(&same)["skew"].is_null());
     assert!(

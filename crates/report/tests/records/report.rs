@@ -7,7 +7,7 @@ use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Counter, Edge, Event, Info, Metric, RangeKind, What};
 use tllmprof_report::{Report, Style, Verdict};
 
-/// Compares a text with a file of the tests. `BLESS=1` writes the file.
+/// Compares a text with a file in `tests/golden`. With `BLESS=1`, writes the file first.
 fn golden(name: &str, text: &str) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/").to_owned() + name;
     if std::env::var_os("BLESS").is_some() {
@@ -119,10 +119,10 @@ fn json_adds_up() {
     durations.sort_unstable();
     assert_eq!(inside["time"]["p50_ns"], durations[25]);
     assert_eq!(inside["time"]["p90_ns"], durations[45]);
-    // There is no 99th percentile of 51 iterations, or of 100 outside.
+    // 51 iterations in the window and 100 outside are too few for a 99th percentile.
     assert!(inside["time"]["p99_ns"].is_null());
     assert_eq!(inside["launches"], 4.0);
-    // Recording kernels makes GPU times longer.
+    // Recording kernels makes GPU times longer, so only the other iterations count.
     let plain = truths.iter().filter(|truth| truth.busy.is_none());
     let (gpu, took) = plain.fold((0, 0), |(gpu, took), truth| {
         (gpu + truth.gpu, took + truth.duration)
@@ -205,7 +205,7 @@ fn ranks_are_compared_iteration_by_iteration() {
     assert_eq!(skew["spread"]["p50_ns"], MS);
 }
 
-/// The record has much of everything.
+/// The record has many entries for each part of the report.
 #[test]
 fn a_full_report_fits_a_screen() {
     let (mut builder, _) = Server::rank(0).record();
@@ -213,7 +213,7 @@ fn a_full_report_fits_a_screen() {
     let put =
         |builder: &mut Builder, at, long, what| builder.push(main, &Event::new(at, long, what));
     for n in 0..20_u64 {
-        // After all other events, in ticks.
+        // These moments are later than all other events. They are in ticks.
         let (at, first) = (1_000_000 * n + 10_000 * MS, 1000 + 10 * n);
         put(
             &mut builder,
@@ -294,7 +294,7 @@ fn a_full_report_fits_a_screen() {
     ]) {
         assert!(text.contains(said), "{said}: {text}");
     }
-    // Findings are complete.
+    // The text of a finding is never cut.
     for finding in report
         .findings
         .iter()
@@ -305,11 +305,11 @@ fn a_full_report_fits_a_screen() {
             assert!(words.contains(&**said), "{said}: {text}");
         }
     }
-    // A text without a screen has the rest, and cuts nothing.
+    // If the output is not a screen, the text has all rows, and no text is cut.
     let whole = report.styled(Style::whole());
     for n in 0..20 {
         let name = format!("a_function_with_a_long_name_{n}").repeat(3);
-        // A function, a range and a note have this name.
+        // A function, a range and a note of the record have this name.
         assert!(whole.matches(&name).count() >= 3, "{name}: {whole}");
     }
     for said in [
@@ -324,7 +324,7 @@ fn a_full_report_fits_a_screen() {
     assert!(!whole.contains('…') && !whole.contains(" more)"), "{whole}");
 }
 
-/// The process was killed in its window, and everything else is missing, too.
+/// The process was killed while its window was open, and all other data are missing, too.
 #[test]
 fn what_is_missing_is_said() {
     let mut builder = Builder::new(7, ClockKind::Monotonic);
@@ -403,7 +403,7 @@ fn an_empty_record_has_a_report() {
     assert!(report.text().contains("times are unsure"));
 }
 
-/// Any part of a record has a report.
+/// A report can be made from a record that is cut off at any point.
 #[test]
 fn any_prefix_has_a_report() {
     let (builder, truths) = Server::rank(1).record();

@@ -1,4 +1,4 @@
-//! Tests that waits for requests are neither work nor a fault.
+//! Tests that waits for requests count neither as work nor as a fault.
 
 use crate::common::{json, process};
 use serde_json::Value;
@@ -13,14 +13,15 @@ const WAIT: u8 = 1;
 const MAIN: u32 = 10;
 const OTHER: u32 = 11;
 
-/// The place in which iteration 7 waits for requests.
+/// The call or function in which iteration 7 waits for requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Idle {
     Call,
     Function(&'static str),
 }
 
-/// 20 iterations of 4 ms. In the eighth, the thread is idle for another 25 ms.
+/// A loop of 20 iterations of 4 ms. In the eighth iteration the thread also waits for requests for
+/// 25 ms.
 struct IdleLoop {
     idle: Idle,
     gpu: bool,
@@ -65,7 +66,7 @@ impl IdleLoop {
                 }
                 now += long;
             }
-            // The last iteration is the slowest of those that work.
+            // The last iteration is the slowest one, if waits for requests do not count.
             let more = if n == 19 { MS } else { 0 };
             put(&mut builder, MAIN, now + 100 * US, 10 * US, call(LAUNCH));
             put(
@@ -143,7 +144,7 @@ fn it_is_apart_from_work() {
         assert_eq!(ns(gpu, "idle: waiting for requests"), 25 * MS);
         let yes = json["findings"].as_array().unwrap().iter();
         let yes: Vec<_> = yes.filter(|finding| finding["verdict"] == "yes").collect();
-        // The GPU waits for code in a fifth of the time with requests.
+        // Outside waits for requests, the GPU waits for the host's code for a fifth of the time.
         let [code, note] = yes[..] else {
             panic!("{yes:?}")
         };

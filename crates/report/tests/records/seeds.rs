@@ -1,4 +1,5 @@
-//! Tests with records that older libraries wrote, from the fuzzer's corpus, which must remain readable.
+//! Tests with records that older versions of the library wrote. They are in the fuzzer's corpus and must remain
+//! readable.
 
 #[path = "../../../../tests/fuzzed/src/packed.rs"]
 mod packed;

@@ -1,4 +1,4 @@
-//! Tests of sampled stacks: the ledger with enough samples, and with too few.
+//! Tests of sampled stacks, with enough samples to divide the ledger by functions, and with too few.
 
 use std::fs;
 
@@ -15,19 +15,19 @@ const LAUNCH: u8 = 0;
 const WAIT: u8 = 1;
 
 const MS: u64 = 1_000_000;
-/// Number and length of iterations, and the length of the wait at the end of each and of the launch before the wait, in
-/// nanoseconds.
+/// Number of iterations, and three lengths in nanoseconds: of an iteration, of the wait at its end, and of the launch
+/// before that wait.
 const ITERATIONS: u64 = 20;
 const LONG: u64 = 100 * MS;
 const WAITS: u64 = 20 * MS;
 const LAUNCHES: u64 = MS;
 
-/// The contents of a sample.
+/// The contents of a sample, without its time and thread.
 #[derive(Clone, Copy)]
 struct SampleContents {
     taken: Taken,
     state: ThreadState,
-    /// Its frame, one of [`SampledLoop::frames`].
+    /// The ID of the sample's frame, one of [`SampledLoop::frames`].
     frame: u32,
 }
 
@@ -45,7 +45,8 @@ const SAMPLE: u32 = 3;
 const SLEEP: u32 = 4;
 const GEMM: u32 = 5;
 
-/// A record of iterations with samples of their thread. No event covers the code before a launch.
+/// A record of iterations with samples of their thread. No event explains the code before each launch, so samples
+/// divide it.
 struct SampledLoop {
     builder: Builder,
     samples: u64,
@@ -126,8 +127,8 @@ impl SampledLoop {
         self.samples += 1;
     }
 
-    /// Writes samples of an iteration: `many` at equal distances in its code, one in the launch and one in the wait.
-    /// `each` returns the contents of the sample at an index.
+    /// Writes samples of an iteration: `many` at equal distances in its code, one in the launch, and one in the wait.
+    /// `each` returns the contents of each sample in the code, by its index.
     fn samples(&mut self, n: u64, many: u64, each: impl Fn(u64) -> SampleContents) {
         let start = (n + 1) * LONG;
         let code = LONG - WAITS - LAUNCHES;
@@ -138,7 +139,7 @@ impl SampledLoop {
         self.sample(start + code + LAUNCHES + 10, MAIN, python(STEP));
     }
 
-    /// Writes the frames, which follow the samples.
+    /// Writes the frames. In a record they come after the samples.
     fn frames(&mut self) {
         self.frame(STEP, 0, "Engine.step (/opt/engine/core.py:10)");
         self.frame(
@@ -173,7 +174,7 @@ fn sum(rows: &[LedgerRow]) -> u64 {
     rows.iter().map(|row| row.ns).sum()
 }
 
-/// 7 of 10 samples are in one function, 2 in another, and 1 sleeps in a third.
+/// Returns a sample: of 10 samples, 7 are in one function, 2 in another, and 1 sleeps in a third.
 fn shares(place: u64) -> SampleContents {
     match place % 10 {
         0..7 => python(SCHEDULE),
@@ -191,11 +192,11 @@ fn code_is_divided_by_the_functions_that_ran() {
     for n in 0..ITERATIONS {
         made.samples(n, 20, shares);
     }
-    // A sample of another thread and one outside iterations do not count.
+    // Samples of another thread and samples outside iterations do not count.
     made.sample(LONG + 5, MAIN + 1, python(SAMPLE));
     made.sample(LONG / 2, MAIN, python(SAMPLE));
     let process = made.process();
-    // 79 % of the time is code, which is divided into 0.7, 0.2 and 0.1 of it.
+    // 79 % of the time is code. The samples divide it into 70 %, 20 % and 10 %.
     let expected = [
         ("Python: Scheduler.schedule (sched.py:211)", 0.553),
         ("waiting for the GPU: cuStreamSynchronize", 0.2),
@@ -215,7 +216,7 @@ fn code_is_divided_by_the_functions_that_ran() {
     let lines = [("Scheduler.schedule", 211), ("sample", 7), ("Lock.wait", 3)];
     let [schedule, sample, lock] = lines.map(|(function, line)| Some((function, Some(line))));
     assert_eq!(places, [schedule, None, sample, lock, None]);
-    // The GPU is idle meanwhile, with the same causes.
+    // The GPU is idle during the code and the launch, with the same causes.
     let gpu = [
         ("idle: Python: Scheduler.schedule (sched.py:211)", 0.553),
         ("from first work to last", 0.2),
@@ -276,7 +277,7 @@ fn code_is_divided_by_the_functions_that_ran() {
 #[test]
 fn few_samples_distinguish_no_functions() {
     let mut made = SampledLoop::new();
-    // There are 199 samples in all.
+    // This adds up to 199 samples, one less than needed.
     for n in 0..9 {
         made.samples(n, 20, shares);
     }
@@ -292,7 +293,7 @@ fn few_samples_distinguish_no_functions() {
     assert!(text.contains(line), "{text}");
     let found = &report.findings[0];
     assert_eq!(found.rule.name, "host-bound");
-    // The innermost function that most of them have in common needs fewer.
+    // The finding still names the function that most samples have in common, because that needs fewer samples.
     assert!(
         found.evidence.contains(" of that in "),
         "{}",
@@ -310,7 +311,7 @@ fn rejected_samples_divide_nothing_and_are_counted() {
                 taken: Taken::Torn,
                 ..python(0)
             },
-            // A frame that the record lacks is treated like none.
+            // A frame ID that is not in the record counts as no Python function.
             1 => python(4711),
             _ => python(SCHEDULE),
         });
@@ -325,7 +326,7 @@ fn rejected_samples_divide_nothing_and_are_counted() {
     assert!(text.lines().any(|other| other.starts_with(line)), "{text}");
 }
 
-/// The samples are those of a kernel whose timer ticks at 250 Hz, although 1000 Hz were requested.
+/// 1000 Hz were requested, but the kernel's timer ticks at 250 Hz, and the samples have that rate.
 #[test]
 fn the_rate_is_reported_that_was_achieved() {
     let mut made = SampledLoop::new();
@@ -364,7 +365,7 @@ fn off_the_processor_and_native_code_have_rows_of_their_own() {
                 ..python(0)
             },
         });
-        // Native stacks are sampled separately.
+        // Native stacks are counted separately from other samples.
         let native = SampleContents {
             taken: Taken::Native,
             ..python(GEMM)
@@ -386,7 +387,7 @@ fn off_the_processor_and_native_code_have_rows_of_their_own() {
     let outside = process.stacks.python.iter();
     let outside: Vec<_> = outside.filter(|node| node.parent.is_none()).collect();
     assert_eq!(outside[1].of.name, "in no Python function");
-    // The thread's waits for a processor do not count for its code.
+    // The time in which the thread waits for a processor does not count as its code.
     let report = Report::new(vec![process]);
     let found = &report.findings[0];
     let evidence = "the GPU has nothing to do 63.2 % of the time while the host runs code, \
@@ -398,7 +399,8 @@ fn off_the_processor_and_native_code_have_rows_of_their_own() {
     assert!((found.loss.unwrap() - 0.632).abs() < 1e-3, "{found:?}");
 }
 
-/// Half of the code sleeps in one of two functions. The kernel's counters confirm all of the sleep.
+/// For half of the time in code, the thread sleeps in one of two functions. The kernel's counters confirm all of the
+/// sleep.
 #[test]
 fn sleeps_are_named_by_their_functions_and_native_stacks_divide_what_ran() {
     let mut made = SampledLoop::new();
@@ -460,13 +462,13 @@ fn sleeps_are_named_by_their_functions_and_native_stacks_divide_what_ran() {
     assert!((blocked - 0.395).abs() < 1e-3, "{blocked}");
 }
 
-/// The record is that of a library that samples only native stacks.
+/// The record comes from a library that samples only native stacks, which are never taken while a thread sleeps.
 #[test]
 fn without_samples_of_sleeps_native_stacks_divide_what_the_kernel_says_ran() {
     let mut made = SampledLoop::new();
     let code = LONG - WAITS - LAUNCHES;
     for n in 0..ITERATIONS {
-        // A quarter of the code, and the launch.
+        // The thread runs for a quarter of the code, and during the launch.
         let what = What::Used {
             what: Some(Used::Ran),
             iteration: n as u32,
@@ -488,7 +490,7 @@ fn without_samples_of_sleeps_native_stacks_divide_what_the_kernel_says_ran() {
         let rows = found.iter().filter(|(known, _)| *known == cause);
         rows.map(|(_, share)| share).sum::<f64>()
     };
-    // The first iteration's code precedes any call.
+    // The first iteration's code comes before any call, so it has a separate row.
     let asleep = share(between) + share("asleep or blocked before cuGraphLaunch");
     assert!((asleep - 0.79 * 0.75).abs() < 0.02, "{found:?}");
     let native = share("native: libcpu.so+0x1a2b");
@@ -528,7 +530,7 @@ fn native_functions_have_their_names_where_the_files_are_here() {
     };
     let shown: String = name.chars().take(256).collect();
     assert_eq!(label(boot.trim()), shown);
-    // On another machine, a file of the same name may be different.
+    // On another machine a file of the same name may be different, so the function is not looked up.
     let elsewhere = label("another-boot");
     assert!(elsewhere.contains("+0x"), "{elsewhere}");
 }
@@ -599,7 +601,7 @@ fn runs_differ_by_functions_that_samples_distinguish() {
     let text = comparison.text();
     assert!(text.contains("host by samples, time a step"), "{text}");
     fits(&text, 44);
-    // A run does not differ from itself.
+    // A run has no differences when it is compared with itself.
     let same = Comparison::compare(&[run(8)], &[run(8)]).text();
     assert!(!same.contains("host by samples"), "{same}");
 }

@@ -1,5 +1,5 @@
 //! Checks that all output for stored and simulated records is unchanged. `stored.txt` has a hash of each text, of each
-//! JSON (by keys, values and types, not by the order of keys) and of each comparison.
+//! JSON and of each comparison. The hash of a JSON does not depend on the order of keys.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -17,10 +17,10 @@ use crate::common::job::{Cause, Job, Jump, MS, Plant};
 use crate::common::server::Server;
 use crate::common::{process, ranks};
 
-/// Outputs with the names of their records.
+/// The outputs, each with its name.
 type Printed = Vec<(String, String)>;
 
-/// Returns the records of the page's corpus, with their names.
+/// Returns the records of the page's test corpus, with their names.
 pub fn corpus() -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../page/tests/corpus");
     let files = fs::read_dir(folder)
@@ -37,7 +37,7 @@ pub fn corpus() -> Vec<(String, Vec<u8>)> {
         })
         .collect();
     records.sort();
-    // A truncated record.
+    // Add a truncated record.
     let (name, record) = &records[0];
     let part = (
         format!("a part of {name}"),
@@ -47,7 +47,8 @@ pub fn corpus() -> Vec<(String, Vec<u8>)> {
     records
 }
 
-/// Returns the records of a job on two hosts whose ranks are late for known reasons, with groups or without.
+/// Returns the records of a job on two hosts. Some ranks are late for known reasons. `groups` is true if the ranks form
+/// groups.
 pub fn job(groups: bool) -> Vec<(String, Vec<u8>)> {
     let plant = |rank, from, cause| Plant {
         rank,
@@ -90,7 +91,7 @@ fn read(records: &[(String, Vec<u8>)]) -> Vec<Process> {
     records.map(|(name, bytes)| process(name, bytes)).collect()
 }
 
-/// Returns a JSON with its keys in order.
+/// Returns a JSON text with its keys in alphabetical order.
 fn in_order(json: &[u8]) -> String {
     serde_json::from_slice::<Value>(json).unwrap().to_string()
 }
@@ -118,7 +119,7 @@ fn add_comparison(name: &str, base: &Report, other: &Report, printed: &mut Print
     printed.push((format!("{name} compare text"), comparison.text()));
 }
 
-/// Returns the reports on all records.
+/// Returns the reports on all records, with their names.
 fn reports() -> Vec<(String, Report)> {
     let mut reports: Vec<_> = corpus()
         .into_iter()
@@ -161,7 +162,7 @@ fn reports() -> Vec<(String, Report)> {
     reports
 }
 
-/// Returns the output for all records.
+/// Returns all output for all records.
 fn printed() -> Printed {
     let mut printed = Printed::new();
     let reports = reports();
@@ -180,7 +181,7 @@ fn printed() -> Printed {
     printed
 }
 
-/// Checks that each heading, which is bold, is followed by a row.
+/// Checks that each heading is followed by a row. Headings are bold.
 fn has_rows(name: &str, text: &str) {
     const BOLD: &str = "\x1b[1m";
     let lines: Vec<_> = text.lines().collect();
@@ -229,10 +230,10 @@ fn a_table_has_rows_and_a_text_that_is_no_screen_has_all_of_them() {
         let of = &process.calls;
         let named = of.calls.iter().chain(&of.functions).map(|one| &one.name);
         let kernels = process.kernels.totals.iter().map(|one| &one.short_name);
-        // Long names continue on the next line.
+        // A long name may continue on the next line, so compare texts without spaces.
         let squeezed = |text: &str| text.split_whitespace().collect::<String>();
         let all = squeezed(&whole);
-        // The middle of a very long name is left out.
+        // A very long name is shortened in its middle, so compare only the first characters.
         let start =
             |name: &str| -> String { squeezed(&printable(name)).chars().take(60).collect() };
         for row in named.chain(kernels) {
@@ -275,7 +276,7 @@ fn findings_claim_rows_of_the_ledger_and_none_twice() {
     assert!(claimed > 20, "{claimed}");
 }
 
-/// Sorts the lists of keys that a schema requires.
+/// Sorts the lists of required keys in a schema, so that their order does not change the hash.
 fn sort_keys(schema: &mut Value) {
     match schema {
         Value::Object(members) => {
@@ -311,7 +312,7 @@ fn what_is_printed_of_stored_records_is_as_it_was() {
     if std::env::var_os("BLESS").is_some() {
         fs::write(&path, &hashes).unwrap();
     }
-    // The outputs are kept for comparison with those of another version.
+    // Keep the outputs, so that they can be compared with the outputs of another version.
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("printed");
     fs::create_dir_all(&folder).unwrap();
     for (name, text) in &printed {
@@ -329,7 +330,7 @@ fn what_is_printed_of_stored_records_is_as_it_was() {
     );
 }
 
-/// The record is of a version that did not mark the iteration that the end of the process cut off.
+/// The record was written by an old version, which did not mark an iteration that the end of the process cut off.
 #[test]
 fn a_shutdown_in_the_last_iteration_is_not_a_finding() {
     let records = corpus();

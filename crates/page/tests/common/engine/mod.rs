@@ -1,7 +1,7 @@
-//! The record of a simulated inference engine with known ranges, calls, kernels, copies, garbage collections and holds
-//! of the GIL.
+//! The record of a simulated inference engine. All its ranges, calls, kernels, copies, garbage collections and holds of
+//! the GIL are known.
 
-#![allow(dead_code)] // each user takes its part
+#![allow(dead_code)] // each test file uses only a part of this module
 
 mod facts;
 mod record_writer;
@@ -26,7 +26,7 @@ const WAIT: u8 = 8;
 const MAIN: u64 = 7;
 const SIDE: u64 = 14;
 
-/// The name of a kernel that would end an element of a page or run a script, if it were not escaped.
+/// The name of a kernel that would end an element of a page or run a script if it were not escaped.
 pub const HOSTILE: &str = "evil</script><script>alert(1)</script>\u{2028}<!-- & \"quoted\" \u{202e}\n\x1b[31m<img onerror=alert(1)>";
 
 const KERNELS: [(&str, u64); 6] = [
@@ -56,35 +56,35 @@ const KERNELS: [(&str, u64); 6] = [
     ),
 ];
 
-/// A rank of the engine.
+/// A rank of the simulated engine, and the contents of its record.
 pub struct Engine {
     pub rank: u64,
     /// Windows, each given by its first and its last iteration.
     pub windows: Vec<(u64, u64)>,
-    /// Number of layers of its model. Each launches six kernels.
+    /// Number of layers of the rank's model. Each layer launches six kernels.
     pub layers: u64,
-    /// Number of iterations in each window with recorded kernels; 0 if CUPTI was refused.
+    /// Number of iterations with recorded kernels in each window; 0 if CUPTI was refused.
     pub kernels: u64,
-    /// True if one kernel has a name that would harm a page.
+    /// True if one kernel has a name that would harm a page: [`HOSTILE`].
     pub hostile: bool,
     /// Number of experts in each layer; 0 if the model has none.
     pub experts: u16,
-    /// True if its routers were replaced in the windows.
+    /// True if the record says that routers were replaced in the windows.
     pub replaced: bool,
-    /// True if its batches are known.
+    /// True if the batches of iterations are known.
     pub batches: bool,
-    /// Rate at which its stack is sampled in windows, in Hz; 0 if it is not sampled.
+    /// Rate at which the main thread's stack is sampled in windows, in Hz; 0 if it is not sampled.
     pub stacks: u64,
-    /// True if it waits for requests before every tenth iteration's work.
+    /// True if the rank waits for requests before the work of every tenth iteration.
     pub pauses: bool,
-    /// GPU times are recorded in one of this number of blocks of eight iterations, from each window's first iteration
-    /// on.
+    /// A window consists of blocks of eight iterations. Of this number of consecutive blocks, only the first one has
+    /// recorded GPU times.
     pub timed: u64,
-    /// True if the scopes of kernels are known, except for one kernel of its graph.
+    /// True if the scopes of kernels are known, except for one kernel of the graph.
     pub scopes: bool,
 }
 
-/// Returns the record of a GPU's metrics, as the command writes it in addition to that of the process.
+/// Returns the record of a GPU's metrics, which the command writes in addition to the process's record.
 pub fn metrics(iterations: u64) -> Builder {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
     let value = u64::from(builder.string(1, "a-boot"));
@@ -109,7 +109,7 @@ pub fn metrics(iterations: u64) -> Builder {
     builder
 }
 
-/// The innermost frames in the parts of an iteration.
+/// IDs of the innermost frames of samples, for each part of an iteration.
 mod sampled {
     pub const IDLE: u32 = 9;
     pub const SCHEDULE: [u32; 2] = [3, 4];
@@ -135,8 +135,8 @@ impl Engine {
         21_840 + self.rank as u32
     }
 
-    /// Returns the batch of an iteration. Most have only decodes, of more and more requests; some have only prompts,
-    /// both, or nothing.
+    /// Returns the batch of an iteration. Most batches have only decodes, with a growing number of requests. Some have
+    /// only prompts, both, or nothing.
     pub fn batch(&self, n: u64) -> Option<Batch> {
         let noise = (n * 7919 + self.rank * 104_729) % 97;
         let requests = 1 + n % 64 * (1 + noise / 40);
@@ -155,7 +155,7 @@ impl Engine {
         Batch::new(requests, tokens, prefill).filter(|_| self.batches)
     }
 
-    /// Returns the time of garbage collection in an iteration. One iteration has a long one.
+    /// Returns the time of garbage collections in an iteration, in nanoseconds. One iteration has a long collection.
     const fn gc(&self, n: u64) -> u64 {
         match (self.rank, n) {
             (0, 117) => 9 * MS + 300 * US,
@@ -245,7 +245,8 @@ impl Engine {
         (writer.builder, writer.events)
     }
 
-    /// Writes an iteration. Returns its end.
+    /// Writes an iteration and returns its end. `kernels` is true if kernels are recorded in it, `is_timed` if its GPU
+    /// time is.
     fn iteration(
         &self,
         to: &mut RecordWriter,
@@ -295,7 +296,7 @@ impl Engine {
             for (kernel, (_, long)) in KERNELS.iter().enumerate() {
                 to.enter(now, scope_of(layer, kernel));
                 to.call(now, 5 * US, KERNEL);
-                // Rank 2 computes slowly. The GPU lags behind the host.
+                // Rank 2 computes slowly. On all ranks, the GPU does its work later than the host launches it.
                 let slow = if self.rank == 2 { 12 } else { 10 };
                 let long = long * US * slow / 10 + noise / 40;
                 gpu = gpu.max(now + 9 * US);
@@ -319,7 +320,7 @@ impl Engine {
         }
         gpu = (gpu + 8 * US).max(sample + 46 * US);
         if kernels {
-            // The kernels of the graph.
+            // These kernels are launched by the graph.
             to.kernel(gpu, 3 * US, 2);
             to.node(gpu, 0);
             to.kernel(gpu + 4 * US, 2 * US, 3);
@@ -374,7 +375,8 @@ impl Engine {
         end + 6 * US
     }
 
-    /// Writes samples of the main thread between two moments, with these functions in turn. Some samples are torn.
+    /// Writes samples of the main thread between two moments, which have the given functions in turn. Some samples are
+    /// torn: the stack changed while it was read.
     fn sampled(&self, to: &mut RecordWriter, from: u64, until: u64, frames: &[u32], asleep: bool) {
         let Some(every) = (1000 * MS).checked_div(self.stacks) else {
             return;

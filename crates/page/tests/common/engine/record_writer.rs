@@ -20,7 +20,7 @@ pub struct RecordWriter {
     pub names: NameIds,
     pub main: u32,
     pub events: u64,
-    /// Number of launches so far.
+    /// Number of launches that were written so far.
     pub launches: u32,
     pub has_scopes: bool,
 }
@@ -35,7 +35,7 @@ const MODULES: [&str; 6] = [
     "self_attn.rotary_emb",
 ];
 
-/// The scope of the graph's first kernel. That of its second kernel is not known.
+/// The scope of the graph's first kernel. The scope of the graph's second kernel is not known.
 const SAMPLE: u32 = 1;
 
 /// Returns the scope of a layer's kernel.
@@ -43,7 +43,7 @@ pub const fn scope_of(layer: u64, kernel: usize) -> u32 {
     SAMPLE + 1 + (layer * MODULES.len() as u64) as u32 + kernel as u32
 }
 
-/// Functions of sampled stacks, each with the ID of its caller.
+/// Functions of sampled stacks, each with the ID of its caller; 0 for the outermost function.
 const FRAMES: [(&str, u32); 9] = [
     (
         "EngineCoreProc.run_engine_core (vllm/v1/engine/core.py:870)",
@@ -81,7 +81,7 @@ impl RecordWriter {
             .push(self.main + thread * 100, &Event::new(start, duration, what));
     }
 
-    /// Writes the frames of sampled stacks. They follow the samples.
+    /// Writes the frames of sampled stacks. In the record they come after the samples.
     pub fn frames(&mut self) {
         for (id, (name, parent)) in (1..).zip(FRAMES) {
             let sampler = self.main + 200;
@@ -119,7 +119,7 @@ impl RecordWriter {
         }
     }
 
-    /// Declares the last kernel to be a node of the graph.
+    /// Writes that the latest kernel is a node of the graph.
     pub fn node(&mut self, start: u64, node: u32) {
         if self.has_scopes {
             let what = What::KernelNode {
@@ -132,7 +132,7 @@ impl RecordWriter {
         }
     }
 
-    /// Writes the graph's nodes, and the executable graph made from it.
+    /// Writes the nodes of a graph, and the executable graph that was made from it.
     pub fn graph(&mut self, at: u64) {
         let nodes = What::GraphNodes {
             graph: 1,

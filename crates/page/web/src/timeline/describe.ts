@@ -1,4 +1,4 @@
-// Describes an event of the timeline.
+// Describes an event of the timeline in words.
 
 import { above, isTimed } from "../data";
 import { bytes, count, time } from "../format";
@@ -7,7 +7,7 @@ import { batchText } from "../phases";
 import { lengthOf, Scene, Spot, startOf } from "./draw";
 import { Links } from "./links";
 
-/** The description of an event in parts, its name first. */
+/** Returns the parts of an event's description. The first part is the event's name. */
 export function describe(scene: Scene, links: () => Links, place: Spot): string[] {
     const { iterations } = scene;
     const start = startOf(place);
@@ -51,7 +51,8 @@ export function describe(scene: Scene, links: () => Links, place: Spot): string[
     return [scene.names[track.names[place.event]], parts.join(" · ")];
 }
 
-/** Parts of a description: the launch of a kernel, or the kernels that a call launched. */
+/** Returns the parts of a description that concern the launch: the launch of a kernel, or the
+ * kernels that a call launched. */
 function launched(scene: Scene, links: Links, place: Spot): string[] {
     const track = place.row.track;
     const launch = Links.launch(place);

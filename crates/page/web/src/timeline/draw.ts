@@ -1,5 +1,5 @@
-// Draws a timeline. Events narrower than a pixel are merged with their neighbours. The less of a pixel they fill, the paler it
-// is, so that gaps remain visible from afar.
+// Draws a timeline. Events narrower than a pixel are merged with their neighbours. The smaller the part of a pixel that they
+// fill, the paler the pixel is, so that gaps remain visible at any zoom.
 
 import { above, isTimed, Iterations, Lane, Metric, Track } from "../data";
 import { colour } from "../dom";
@@ -8,7 +8,8 @@ import { Place } from "../kinds";
 import { AXIS, Row } from "./rows";
 import { isFound } from "./search";
 
-/** The visible time and its position: `from` lies at `left`, `to` at `left + width`. Times are in ns, lengths in CSS pixels. */
+/** The visible time span and its position on the canvas: `from` is drawn at `left`, and `to` at `left + width`. Times are in
+ * ns, lengths in CSS pixels. */
 export interface View { from: number; to: number; left: number; width: number; height: number; top: number }
 
 export interface Scene {
@@ -16,21 +17,21 @@ export interface Scene {
     iterations: Iterations;
     names: string[];
     labels: string[];
-    /** True if kernels have layers. */
+    /** True if the layers of kernels are known. */
     layered: boolean;
-    /** The moment from which the axis counts. */
+    /** The moment that the axis shows as 0. */
     origin: number;
     hovered: Spot | null;
     selected: Spot | null;
-    /** Arrows from the call of the selected event's launch to its kernels, or only to the selected one. */
+    /** Arrows from a launching call to its kernels. If the selected event is a kernel, there is only the arrow to that kernel. */
     arrows: Arrow[];
-    /** For each name, 1 if a search found it; `null` without a search. */
+    /** For each name, 1 if the search found it; `null` if there is no search. */
     found: Uint8Array | null;
 }
 
 export interface Arrow { call: Spot; kernel: Spot }
 
-/** An event, with its position. */
+/** An event, with its row, its lane and its index in the lane. */
 export interface Spot { row: Row; lane: Lane; at: number; event: number }
 
 const WIDE = 1.5;
@@ -87,7 +88,7 @@ function events(
     const end = left + width;
     const searching = scene.found;
     const faint = searching ? 0.25 : 1;
-    // Neighbouring pixels of the same look are drawn as one rectangle.
+    // Neighbouring pixels with the same colour and opacity are drawn as one rectangle.
     let run = 0, run_end = -1, run_look = -1;
     const flush = () => {
         if (run_look >= 0) {
@@ -119,7 +120,7 @@ function events(
         }
         const pixel = Math.floor(x);
         let next = Math.max(at + 1, above(starts, from + (pixel + 1 - left) / scale, at));
-        // Only the last event that begins in this pixel can reach beyond it.
+        // Only the last event that begins in this pixel can extend beyond it.
         if (next - 1 > at && dur[places[next - 1]] * scale >= WIDE) next--;
         const part = Math.min(1, (sums[next] - sums[at]) * scale);
         let longest = event;
@@ -140,7 +141,7 @@ function events(
     if (searching) matches(context, view, scene, track, lane, searching, y, height);
 }
 
-/** Writes an event's name on it, if there is room; also if the event begins left of the view. */
+/** Writes an event's name on its bar, if there is room. If the bar begins left of the view, the name begins at the view's edge. */
 function name(context: CanvasRenderingContext2D, view: View, text: string, x0: number, x1: number, y: number, height: number) {
     const x = Math.max(x0, view.left) + 4;
     if (x1 - x < 26 || height < 11) return;
@@ -148,7 +149,7 @@ function name(context: CanvasRenderingContext2D, view: View, text: string, x0: n
     label(context, text, x, y + height / 2 + 0.5, x1 - x - 4);
 }
 
-/** Marks the events that a search found, each at least two pixels wide. */
+/** Marks the events that a search found. A mark is at least two pixels wide. */
 function matches(
     context: CanvasRenderingContext2D, view: View, scene: Scene, track: Track, lane: Lane, found: Uint8Array, y: number, height: number,
 ) {
@@ -180,7 +181,7 @@ function iterationRow(
         const x = left + (lane.starts[at] - from) * scale;
         const wide = iterations.dur[event] * scale;
         if (wide < 2) {
-            // From afar, matches close to each other are drawn as one bar.
+            // An iteration narrower than two pixels is drawn as one bar together with its neighbours.
             const next = above(lane.starts, lane.starts[at] + 4 / scale, at);
             context.fillStyle = colour("iteration");
             context.fillRect(x, y, Math.max(1, (lane.starts[next - 1] - lane.starts[at]) * scale + wide), height);
@@ -202,12 +203,12 @@ function iterationRow(
     }
 }
 
-/** The top of a metric's curve: 100 for percentages, else the maximum value. */
+/** Returns the value at the top of a metric's curve: 100 for percentages, else the maximum value. */
 export function metricTop(metric: Metric): number {
     return metric.unit === "%" ? 100 : metric.value.reduce((most, value) => Math.max(most, value), 1e-9);
 }
 
-/** Draws a metric as steps. Each step spans the time of its mean. */
+/** Draws a metric as steps. A step spans the time of one sample, whose value is a mean over that time. */
 function curve(context: CanvasRenderingContext2D, view: View, metric: Metric, y: number, height: number) {
     const { from, to, left, width } = view;
     const scale = width / (to - from);
@@ -223,7 +224,7 @@ function curve(context: CanvasRenderingContext2D, view: View, metric: Metric, y:
     }
 }
 
-/** Marks times without events because they are not on the page, or were not recorded. */
+/** Marks times whose events are missing, because they are not on the page or were not recorded. */
 function missing(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     const { iterations, rows } = scene;
     const top = rows[0].y + rows[0].height - view.top;
@@ -236,7 +237,7 @@ function missing(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     }
 }
 
-/** Marks iterations without GPU spans, at the back of spans that began earlier. */
+/** Marks iterations without measured GPU time. The marks lie at the back of spans that began earlier. */
 function untimed(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     const { iterations, rows } = scene;
     const is_untimed = (i: number) => iterations.shown[i] === 1 && !isTimed(iterations, i);
@@ -245,7 +246,7 @@ function untimed(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     }
 }
 
-/** Covers the iterations for which `which` is true, and writes the reason. */
+/** Covers the iterations for which `which` returns true, and writes the reason on them. */
 function cover(
     context: CanvasRenderingContext2D, view: View, scene: Scene, which: (i: number) => boolean, y: number, height: number, why: string,
 ) {
@@ -269,7 +270,7 @@ function cover(
     }
 }
 
-/** Draws bands for iterations at the back of everything. */
+/** Draws a line at the start of each visible iteration, at the back of everything; none if there are too many. */
 function grid(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     const { from, to, left, width, height } = view;
     const scale = width / (to - from);
@@ -306,7 +307,7 @@ function axis(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     context.fillText("time in window", 12, AXIS / 2 - 1);
 }
 
-/** The smallest of 1, 2, 5, 10, … that is at least `least`. */
+/** Returns the smallest of the numbers 1, 2, 5, 10, 20, … that is at least `least`. */
 function nice(least: number): number {
     const power = 10 ** Math.floor(Math.log10(least));
     return power * ([1, 2, 5].find((digit) => digit * power >= least) ?? 10);
@@ -351,7 +352,7 @@ function outline(context: CanvasRenderingContext2D, view: View, scene: Scene, pl
     context.strokeRect(x0 - 0.5, y - 0.5, x1 - x0, place.row.lane - 0.5);
 }
 
-/** Draws the arrows that have both ends in view. Returns their number. */
+/** Draws the arrows whose two ends are in view. Returns the number of these arrows. */
 function arrows(context: CanvasRenderingContext2D, view: View, scene: Scene): number {
     const { from, to, left, width, height, top } = view;
     const scale = width / (to - from);
@@ -369,7 +370,7 @@ function arrows(context: CanvasRenderingContext2D, view: View, scene: Scene): nu
         const side = middle(call) > y1 ? -1 : 1;
         const y0 = middle(call) + (side * call.row.lane) / 2;
         if (!begins || !in_sight(x0, y0) || !in_sight(x1, y1)) continue;
-        // Kernels that begin in the same place share an arrow.
+        // Kernels that begin in nearly the same place share an arrow.
         if (y1 === last_y && x1 - last_x < 4) continue;
         [last_x, last_y] = [x1, y1];
         drawn++;
@@ -400,7 +401,7 @@ function measure(context: CanvasRenderingContext2D, text: string): number {
     return width;
 }
 
-/** Draws as much of a text as fits. Returns its width. */
+/** Writes as much of a text as fits into `room`. Returns the width that it takes. */
 function label(context: CanvasRenderingContext2D, text: string, x: number, y: number, room: number): number {
     const whole = measure(context, text);
     if (whole <= room) {
@@ -408,7 +409,7 @@ function label(context: CanvasRenderingContext2D, text: string, x: number, y: nu
         return whole;
     }
     let fit = Math.floor((text.length * (room - measure(context, "…"))) / whole);
-    // The beginning may be wider than the mean of the text.
+    // The estimate uses the mean width of a character. The beginning may be wider, so measure it.
     while (fit > 1 && measure(context, text.slice(0, fit) + "…") > room) fit--;
     if (fit > 1) context.fillText(text.slice(0, fit) + "…", x, y);
     return room;

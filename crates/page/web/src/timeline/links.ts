@@ -6,10 +6,12 @@ import { Spot } from "./draw";
 import { Row } from "./rows";
 
 export class Links {
-    /** For each launch, the row of its call as an index plus 1, and the event; 0 if the call is not on the page. */
+    /** For each launch, its call: the index of the row plus 1, and the event in it. The index is 0 if the call is not on the
+     * page. */
     private readonly call_row: Uint32Array;
     private readonly call: Uint32Array;
-    /** For each launch, the beginning of its kernels in the columns below. It has one more entry than there are launches. */
+    /** For each launch, the index at which its kernels begin in the two columns below. The last entry is the end of the last
+     * launch's kernels. */
     private readonly from: Uint32Array;
     private readonly kernel_row: Uint32Array;
     private readonly kernel: Uint32Array;
@@ -45,7 +47,7 @@ export class Links {
         });
     }
 
-    /** The number of an event's launch; 0 if it has none, or it is not known. */
+    /** Returns the number of an event's launch plus 1; 0 if the event has no launch or the launch is not known. */
     static launch(place: Spot): number {
         const track = place.row.track;
         return track && track.kinds[track.kind[place.event]].end ? track.value[place.event] : 0;
@@ -60,7 +62,7 @@ export class Links {
         return this.from[launch + 1] - this.from[launch];
     }
 
-    /** The kernels of a launch, stream by stream, each in its order. */
+    /** Returns the kernels of a launch, stream by stream, and in their order on each stream. */
     kernelsOf(launch: number): Spot[] {
         const found: Spot[] = [];
         for (let at = this.from[launch]; at < this.from[launch + 1]; at++) {
@@ -74,7 +76,7 @@ export class Links {
         const row = this.rows[at];
         const start = row.track?.start[event] ?? 0;
         for (const lane of row.lanes) {
-            // Events of a lane with the same start are next to each other.
+            // Several events of a lane may have the same start. They are next to each other.
             for (let place = above(lane.starts, start) - 1; place >= 0 && lane.starts[place] === start; place--) {
                 if (lane.events[place] === event) return { row, lane, at: place, event };
             }

@@ -6,15 +6,15 @@ import { Place } from "../kinds";
 export interface Row {
     y: number;
     height: number;
-    /** Text in the gutter. A row without it belongs to the row above. */
+    /** Text in the margin on the left. A row without text belongs to the row above it. */
     label: string;
     detail: string;
-    /** The height of each lane. */
+    /** The height of each lane in pixels. */
     lane: number;
-    /** `null` for the row of iterations. */
+    /** The track that the row shows; `null` for the row of iterations and for a metric's curve. */
     track: Track | null;
     lanes: Lane[];
-    /** The metric, if the row is a curve. */
+    /** The metric whose curve the row shows; `null` for other rows. */
     metric: Metric | null;
     /** True for the first row of a device or a thread. */
     begins: boolean;
@@ -25,7 +25,7 @@ const GAP = 5;
 const LANE = 18;
 const CURVE = 28;
 
-/** The iterations as a lane. Those of a process do not overlap. */
+/** Returns the iterations of a process as a lane. They do not overlap. */
 export function iterationLane(iterations: Iterations): Lane {
     const events = Uint32Array.from(iterations.n, (_, i) => i);
     events.sort((a, b) => iterations.start[a] - iterations.start[b]);
@@ -35,7 +35,8 @@ export function iterationLane(iterations: Iterations): Lane {
     return { events, starts, sums };
 }
 
-/** GPUs come first, next to the iterations that wait for them; then the threads, those of iterations first. */
+/** Returns the rows from top to bottom. After the iterations come GPUs, next to the iterations that wait for them,
+ * and then the threads, first those that make iterations. */
 export function rows(iterations: Iterations, lane: Lane, timeline: Timeline | null): { rows: Row[]; height: number } {
     const found: Row[] = [];
     let y = AXIS;
@@ -81,7 +82,8 @@ export function rows(iterations: Iterations, lane: Lane, timeline: Timeline | nu
     return { rows: found, height: y + GAP };
 }
 
-/** Threads that end iterations come first; then the order is by number of events. */
+/** Returns the IDs of threads in the order of their rows. Threads that end iterations come first, then those with the
+ * most events. */
 function threads(iterations: Iterations, tracks: Track[]): number[] {
     const ended = new Map<number, number>();
     for (const tid of iterations.thread) ended.set(tid, (ended.get(tid) ?? 0) + 1);

@@ -1,19 +1,19 @@
-// Finds events by name.
+// The search for events by name.
 
 import { Timeline, Track } from "../data";
 import { Spot } from "./draw";
 import { Row } from "./rows";
 
 export interface Matches {
-    /** For each name, 1 if it matches. */
+    /** For each name, 1 if it matches the search. */
     found: Uint8Array;
     /** The first matches, in the order of their starts. */
     places: Spot[];
-    /** The number of all matches, which may be larger than the list. */
+    /** The number of all matches. It may be larger than the length of `places`. */
     count: number;
 }
 
-/** Maximum number of matches in the list. */
+/** Maximum length of `places`. */
 const LISTED = 50_000;
 
 /** Returns true if a search found an event by its name, or by the layer that it was launched in. */
@@ -22,8 +22,8 @@ export function isFound(found: Uint8Array, { names, scopes }: Track, event: numb
     return !!found[names[event]] || (scope > 0 && !!found[scope - 1]);
 }
 
-/** Returns the predicate of a search text: names that contain the text, or, for `layer:NAME`, that layer and the layers inside
- * it. `*` stands for any number. */
+/** Returns a function that is true for the names that a search text finds. These are the names that contain the text or, if the
+ * text is `layer:NAME`, the layer NAME and the layers inside it. `*` in NAME stands for any number. */
 function finds(text: string): (name: string) => boolean {
     const layer = text.startsWith("layer:") ? text.slice(6).trim() : "";
     if (!layer) return (name) => name.toLowerCase().includes(text);

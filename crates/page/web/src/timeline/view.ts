@@ -1,4 +1,4 @@
-// The timeline's visible part, and how keys, the wheel and the pointer move it.
+// The timeline on the page: its visible part, and how keys, the wheel and the pointer move it.
 
 import { above, Iterations, Timeline } from "../data";
 import { button, el, onTheme } from "../dom";
@@ -35,7 +35,7 @@ export class TimelineView {
     private goal: [number, number] | null = null;
     private scene: Scene | null = null;
     private timeline: Timeline | null = null;
-    /** Created on first use. */
+    /** Links between calls and kernels, created when they are first needed. */
     private links: Links | null = null;
     private matches: Matches | null = null;
     private match = -1;
@@ -65,7 +65,8 @@ export class TimelineView {
         this.listen();
     }
 
-    /** Shows a process. `timeline` is `null` if its events are not on the page, or have not been read yet. */
+    /** Shows the timeline of a process. `timeline` is `null` if its events are not on the page or have not been read
+     * yet. */
     set(iterations: Iterations, timeline: Timeline | null, names: string[], note: string) {
         const lane = iterationLane(iterations);
         const made = rows(iterations, lane, timeline);
@@ -88,7 +89,8 @@ export class TimelineView {
         this.showFirst();
     }
 
-    /** Shows the slowest iteration of all windows. If kernels were recorded in some iterations, it is one of these. */
+    /** Shows the slowest iteration of all windows. If kernels were recorded, it is the slowest iteration with
+     * recorded kernels. */
     private showFirst() {
         const { iterations } = this;
         const all = [...(iterations?.n.keys() ?? [])];
@@ -103,7 +105,7 @@ export class TimelineView {
         return this.scene?.iterations;
     }
 
-    /** Shows the iterations around the one at an index, and selects it. */
+    /** Shows the iteration at an index with `around` iterations on each side, and selects it. */
     showIteration(place: number, around = 1) {
         const { scene } = this;
         if (!scene) return;
@@ -154,7 +156,8 @@ export class TimelineView {
         this.go(start - (until - start) * 0.01, until + (until - start) * 0.01);
     }
 
-    /** Returns the beginning and the end of the window. Without iterations, these are the first and the last event. */
+    /** Returns the start and the end of the selected window. Without iterations, these are the times of the first and
+     * the last event. */
     private extent(): [number, number] {
         const [from, to] = this.window();
         const { iterations, timeline } = this;
@@ -173,14 +176,14 @@ export class TimelineView {
         return until > start ? [start, until] : [0, 1e6];
     }
 
-    /** Returns the colours of the events that exist, with their meanings. */
+    /** Returns the colours of the events that the timeline has, with their meanings. */
     private used(): (readonly [string, string])[] {
         const seen = new Set<string>();
         for (const { kind, kinds } of this.timeline?.tracks ?? []) for (const number of new Set(kind)) seen.add(kinds[number].colour);
         return colours.filter(([colour]) => seen.has(colour));
     }
 
-    // The visible part.
+    // The methods below move the visible part.
 
     private go(from: number, to: number) {
         const [start, until] = this.bounds();
@@ -189,13 +192,13 @@ export class TimelineView {
         let begin = middle - span / 2;
         begin = Math.min(Math.max(begin, start - span / 2), until - span / 2);
         this.goal = [begin, begin + span];
-        // The event under the pointer moves away from it.
+        // Remove the tooltip: after the move, another event is under the pointer.
         this.hover(null, -1, -1);
         if (matchMedia("(prefers-reduced-motion: reduce)").matches) [this.view.from, this.view.to] = this.goal;
         this.redraw();
     }
 
-    /** Returns the limits of the visible part, over all windows. */
+    /** Returns the earliest and the latest moment that can be shown, over all windows. */
     private bounds(): [number, number] {
         const lane = this.scene?.rows[0].lanes[0];
         const [start, until] = this.extent();
@@ -267,7 +270,7 @@ export class TimelineView {
         dataset.still = String(!this.goal);
     }
 
-    // Events.
+    // The methods below find and select events.
 
     private at(x: number, y: number): Spot | null {
         const { scene, view } = this;
@@ -297,7 +300,7 @@ export class TimelineView {
         return (this.links ??= new Links(this.scene?.rows ?? []));
     }
 
-    /** Goes from a kernel to its launch, or from a launch to its first kernel. */
+    /** Selects the launch of the selected kernel, or the first kernel of the selected launch. */
     private follow() {
         const place = this.scene?.selected;
         const launch = place && Links.launch(place);
@@ -308,14 +311,14 @@ export class TimelineView {
         const to = is_kernel ? this.launches().callOf(launch) : kernels()[0];
         if (!to || !this.scene) return;
         this.see(to, false);
-        // Both ends must be visible.
+        // Show the launch and the kernel together.
         const [call, kernel] = is_kernel ? [to, place] : [place, to];
         const [start, end] = [startOf(call), startOf(kernel) + lengthOf(this.scene, kernel)];
         const [from, until] = this.goal ?? [this.view.from, this.view.to];
         if (start < from || end > until) this.go(start - (end - start) * 0.1, end + (end - start) * 0.1);
     }
 
-    /** Returns the text on a metric's curve at a position. */
+    /** Returns the text of the tooltip for a metric's curve at a position; `null` if there is no curve. */
     private metricAt(x: number, y: number): string[] | null {
         const { scene, view } = this;
         const below = y + view.top;
@@ -363,7 +366,7 @@ export class TimelineView {
         this.redraw();
     }
 
-    /** Moves an event into the visible part. */
+    /** Moves the visible part so that it contains an event. */
     private see(place: Spot, close: boolean) {
         const { scene, view } = this;
         if (!scene) return;
@@ -404,7 +407,7 @@ export class TimelineView {
         this.redraw();
     }
 
-    /** Searches for events and shows the first one. */
+    /** Searches for events and shows the first match. */
     search(text: string) {
         this.box.value = text;
         this.find();
@@ -420,7 +423,7 @@ export class TimelineView {
         this.hits.textContent = `${count(this.match + 1)} of ${count(this.matches?.count ?? 0)}`;
     }
 
-    // Input.
+    // The methods below handle input.
 
     private listen() {
         const { canvas } = this;

@@ -10,13 +10,13 @@ use super::native::Modules;
 use super::sleep::Sleep;
 use crate::events::facts::{Facts, name};
 
-/// Maximum number of frames to keep. More are only counted.
+/// Maximum number of frames to keep. Further frames are only counted.
 const MAX_FRAMES: usize = 1 << 22;
 
-/// Maximum depth of a stack. It ends the circles that a damaged record may contain.
+/// Maximum depth of a stack. In a damaged record frames may form a cycle, which this limit ends.
 const MAX_DEPTH: usize = 512;
 
-/// A node of the call tree.
+/// A node of the call tree: a function, as called by its caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
     /// ID of the caller; 0 if there is none.
@@ -25,7 +25,7 @@ pub struct Frame {
     pub function: u32,
 }
 
-/// Frames while they are collected.
+/// Frames while they are collected: the parent and the name of each, by ID.
 #[derive(Debug, Default)]
 pub struct RawFrames(HashMap<u32, (u32, StringId)>);
 
@@ -49,7 +49,7 @@ impl RawFrames {
         has_room
     }
 
-    /// Resolves the names. `native` has the innermost frames of native stacks.
+    /// Resolves the names. `native` has the IDs of the innermost frames of native stacks.
     pub fn finish(self, native: HashSet<u32>, facts: &Facts, strings: &Strings) -> Frames {
         let mut all_native = HashSet::new();
         for mut id in native {
@@ -89,7 +89,8 @@ impl Frames {
         self.by_id.get(&id).copied()
     }
 
-    /// Returns the functions of a stack, the outermost first.
+    /// Returns the functions of a stack, the outermost first. `innermost` is the ID of its
+    /// innermost frame.
     #[must_use]
     pub fn stack(&self, innermost: u32) -> Vec<u32> {
         let mut stack = Vec::new();
@@ -124,14 +125,14 @@ impl Frames {
         known.map(Function::location)
     }
 
-    /// Returns the label of a function.
+    /// Returns the label of a function: its name with only the last part of the file's path.
     pub fn label(&self, function: u32) -> &str {
         let known = self.functions.get(function as usize);
         known.map_or("?", |function| &function.label)
     }
 }
 
-/// Returns a Python function from `QUALNAME (FILE:LINE)`.
+/// Returns a Python function, parsed from `QUALNAME (FILE:LINE)`.
 fn python(text: &str) -> Function {
     let label = match text.rsplit_once(" (") {
         Some((qualified, place)) => {

@@ -2,12 +2,13 @@
 
 use super::location::Location;
 
-/// A function.
+/// A function that occurs in sampled stacks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Function {
-    /// The name in the record, printable or not; for a native function its symbol, if it was found.
+    /// The name as recorded, which may be unprintable. For a native function it is the symbol, if
+    /// one was found.
     pub name: String,
-    /// The same with only the last part of the file's path.
+    /// The name, with only the last part of the file's path.
     pub label: String,
     pub origin: Origin,
 }
@@ -15,11 +16,11 @@ pub struct Function {
 /// The origin of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Origin {
-    /// The program, or a library that it brings.
+    /// The program, or a third-party library.
     Program,
     /// The C library.
     C,
-    /// Another library that belongs to a language, or this tool.
+    /// The runtime library of a language, such as C++ or Rust, or tllmprof itself.
     Runtime,
     /// The Python interpreter.
     Interpreter,
@@ -30,7 +31,8 @@ pub enum Origin {
 }
 
 impl Function {
-    /// Returns the location of its code, as far as its name contains it.
+    /// Returns the location of the function's code. File and line are known only if its name
+    /// contains them.
     #[must_use]
     pub fn location(&self) -> Location {
         let python = self.name.split_once(" (").and_then(|(function, place)| {

@@ -21,10 +21,10 @@ pub use location::Location;
 pub use sleep::SleepKind;
 use sleeps::{Asleep, Sleeps};
 
-/// Minimum number of samples to distinguish functions.
+/// Minimum number of samples that are enough to compare functions.
 pub const ENOUGH: u64 = 200;
 
-/// Maximum number of samples to keep. More are only counted.
+/// Maximum number of samples to keep. Further samples are only counted.
 const MAX_SAMPLES: usize = 1 << 20;
 
 /// A sample of a thread's stack.
@@ -32,7 +32,7 @@ const MAX_SAMPLES: usize = 1 << 20;
 pub struct StackSample {
     /// Time of the sample, in nanoseconds of `CLOCK_MONOTONIC`.
     pub at: u64,
-    /// The same in ticks of the record's clock.
+    /// Time of the sample, in ticks of the record's clock.
     pub ticks: u64,
     pub thread: u32,
     pub taken: Taken,
@@ -47,7 +47,7 @@ pub struct StackSample {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum SampledState {
     Python(u32),
-    /// The thread was in an unknown lock or system call; `None` if it was in no Python function.
+    /// The thread was in an unknown lock or system call. The value is its Python function, or `None` if it was in none.
     Asleep(Option<u32>),
     /// The thread was in a known sleep: an index in [`Frames::sleeps`].
     AsleepIn(u32),
@@ -64,12 +64,12 @@ impl SampledState {
         matches!(self, Self::Native(_))
     }
 
-    /// Returns true if the thread slept.
+    /// Returns true if the thread was asleep.
     pub const fn is_asleep(self) -> bool {
         matches!(self, Self::Asleep(_) | Self::AsleepIn(_))
     }
 
-    /// Returns true if the thread ran.
+    /// Returns true if the thread was running.
     pub const fn ran(self) -> bool {
         matches!(self, Self::Python(_) | Self::Outside | Self::Native(_))
     }
@@ -85,7 +85,7 @@ impl SampledState {
 pub struct RawStacks {
     frames: RawFrames,
     samples: Vec<StackSample>,
-    /// Sleeps of threads, by the threads and ticks of their samples.
+    /// Sleeps of threads, by thread and time of the sample in ticks.
     asleep: HashMap<(u32, u64), Asleep>,
     pub left_out: u64,
 }
@@ -214,7 +214,7 @@ impl SampleCounts {
         }
     }
 
-    /// Returns true if there are enough samples to distinguish functions.
+    /// Returns true if there are enough samples to compare functions.
     pub fn enough(self) -> bool {
         self.samples.max(self.native) >= ENOUGH
     }
@@ -226,11 +226,11 @@ impl SampleCounts {
     }
 }
 
-/// The figures that include a sample.
+/// The figures that include a sample: those of its window, those of all windows, or neither.
 #[derive(Clone, Copy, Debug)]
 pub struct SamplePlace {
     pub window: usize,
-    /// True if the figures of its window include it, and true if the figures of all windows do.
+    /// `in_window` is true if the figures of the sample's window include it, `in_all` if the figures of all windows do.
     pub in_window: bool,
     pub in_all: bool,
 }

@@ -1,7 +1,7 @@
-//! The names of native functions. A record contains them as `MODULE+0xOFFSET`.
+//! The names of native functions. A record contains each as `MODULE+0xOFFSET`.
 //!
-//! They are looked up in the module's file only if the record was made on this machine since its last boot: on another
-//! machine a file of the same name may be different.
+//! The function is looked up in the module's file only if the record was made on this machine since its last boot: on
+//! another machine a file of the same name may be different.
 
 use std::collections::HashMap;
 use std::fs;
@@ -42,7 +42,7 @@ impl Modules {
         }
     }
 
-    /// Returns the native function at a place in a module.
+    /// Returns the native function at an offset in a module, from `MODULE+0xOFFSET`.
     pub fn function(&mut self, text: &str) -> Function {
         let found = text.rsplit_once("+0x").and_then(|(module, offset)| {
             let offset = u64::from_str_radix(offset, 16).ok()?;
@@ -81,7 +81,7 @@ impl Modules {
     }
 }
 
-/// Returns the origin of a module's functions.
+/// Returns the origin of a module's functions, by the module's file name.
 fn origin(module: &str) -> Origin {
     const ROWS: [(Origin, &[&str]); 4] = [
         (
@@ -125,7 +125,7 @@ fn origin(module: &str) -> Origin {
     row.map_or(Origin::Program, |(origin, _)| *origin)
 }
 
-/// Returns true if a function belongs to a language's own library, parts of which are compiled into programs.
+/// Returns true if a function belongs to the library of a language. Parts of such libraries are compiled into programs.
 fn is_of_language(name: &str) -> bool {
     const PREFIXES: [&str; 7] = [
         "absl::",
@@ -140,7 +140,7 @@ fn is_of_language(name: &str) -> bool {
     let mut plain = String::new();
     for character in name.chars() {
         match character {
-            // In `<std::…::Mutex>::lock` the text before a part in angle brackets is not its type.
+            // A leading `<`, as in `<std::…::Mutex>::lock`, encloses the type itself, not template arguments.
             '<' if plain.is_empty() => {}
             '<' => depth += 1,
             '>' => depth = depth.saturating_sub(1),

@@ -7,7 +7,7 @@ use super::location::Location;
 pub enum SleepKind {
     /// The thread waits for a lock that another thread holds.
     Lock,
-    /// The thread waits for an event, such as new work, without a time limit. This is no fault by itself.
+    /// The thread waits for an event, such as new work, without a time limit. Such a wait is not a fault by itself.
     Work,
     /// The thread sleeps for a given time.
     Sleep,
@@ -15,7 +15,7 @@ pub enum SleepKind {
     File,
     /// The thread waits for the GPU, in its driver.
     Gpu,
-    /// Another wait, or one that may be ended by an event or by its time limit.
+    /// Another wait, or a wait that ends by an event or by its time limit.
     Other,
 }
 
@@ -23,8 +23,9 @@ pub enum SleepKind {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Sleep {
     pub kind: SleepKind,
-    /// The kind in words, with the sleeping function and the function that it called: the cause in the ledger.
+    /// The kind in words, with the sleeping function and the function that it called. The ledger shows this text as a
+    /// cause.
     pub cause: String,
-    /// The program's innermost function that sleeps; `None` if it is not known.
+    /// The innermost function of the program that is asleep; `None` if it is not known.
     pub location: Option<Location>,
 }

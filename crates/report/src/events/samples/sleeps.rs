@@ -8,12 +8,12 @@ use super::frames::Frames;
 use super::function::{Function, Origin};
 use super::sleep::{Sleep, SleepKind};
 
-/// The data in a sample of a sleeping thread.
+/// The data in a sample of a sleeping thread, from which its sleep is classified.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Asleep {
     pub call: Option<SystemCall>,
     pub has_timeout: bool,
-    /// IDs of the innermost frames of its native stack and of its Python stack; 0 if there is none.
+    /// IDs of the innermost frames of the thread's native stack and of its Python stack; 0 for a stack that is missing.
     pub native: u32,
     pub python: u32,
 }
@@ -49,7 +49,7 @@ impl Sleeps {
 
 /// The stacks of a sleeping thread.
 struct Stacks<'a> {
-    /// Native functions between the system call and the program's own function, the innermost first.
+    /// Native functions between the system call and the program's innermost native function, the innermost first.
     inner: Vec<&'a Function>,
     /// The innermost native function of the program.
     native: Option<&'a Function>,
@@ -81,7 +81,8 @@ impl<'a> Stacks<'a> {
             }
             inner.push(function);
         }
-        // A program function outside the interpreter was not called by the Python function.
+        // If frames of the interpreter come first, this native function called Python, so it does not belong between
+        // the Python function and the system call.
         let is_behind = inner.iter().any(|it| it.origin == Origin::Interpreter);
         Self {
             inner,
@@ -111,7 +112,7 @@ impl<'a> Stacks<'a> {
         }
     }
 
-    /// Returns the label of the sleeping function of the program.
+    /// Returns the label of the program's function that sleeps.
     fn place(&self) -> String {
         match (self.native, self.python()) {
             (Some(native), Some(python)) => format!("{}, called by {}", native.label, python.label),
@@ -128,7 +129,8 @@ impl<'a> Stacks<'a> {
         found.copied()
     }
 
-    /// Returns the kind of a sleep, and the function of the C library that the program called, or else the system call.
+    /// Returns the kind of a sleep, and the name of what the program called: a function of the C library, or else the
+    /// system call.
     fn kind(&self, asleep: &Asleep) -> (SleepKind, String) {
         use SystemCall as Call;
         let call = asleep.call.unwrap_or(Call::Other);
@@ -177,7 +179,7 @@ impl<'a> Stacks<'a> {
         (kind, name())
     }
 
-    /// Classifies a wait on a futex by the function that waits for it.
+    /// Classifies a wait on a futex by the functions on the stack that wait for it.
     fn futex(&self, asleep: &Asleep, ends_by_event: SleepKind) -> (SleepKind, String) {
         if let Some((waits, gives_work)) = self.python_waits() {
             let kind = match gives_work {
@@ -199,8 +201,8 @@ impl<'a> Stacks<'a> {
         (kind, name.to_owned())
     }
 
-    /// Returns the name of the standard library's function that waits for another thread, and true if that thread may give
-    /// it work. If there are several, it is the one that the program called.
+    /// Returns the name of the standard library's function that waits for another thread, and true if that thread may
+    /// give the waiting thread work. If several such functions are on the stack, it is the one that the program called.
     fn python_waits(&self) -> Option<(&'static str, bool)> {
         let of_library = |function: &&&Function| function.origin == Origin::PythonLibrary;
         let library = self.python.iter().take_while(of_library);
@@ -219,19 +221,20 @@ impl<'a> Stacks<'a> {
         })
     }
 
-    /// Returns true if any of these functions is on the way to the system call.
+    /// Returns true if any function with one of these names is between the program and the system call.
     fn calls(&self, names: &[&str]) -> bool {
         let mut inner = self.inner.iter();
         inner.any(|function| names.contains(&plain(&function.name)))
     }
 
-    /// Returns true if a function of a library with such a part in its name is on the way to the system call.
+    /// Returns true if a function whose name begins with `library` and contains `part` is between the program and the
+    /// system call.
     fn calls_part(&self, library: &str, part: &str) -> bool {
         let is_it = |name: &str| name.starts_with(library) && name.contains(part);
         self.inner.iter().any(|function| is_it(&function.name))
     }
 
-    /// Returns the function of the C library that was called from outside it.
+    /// Returns the function of the C library that was called from outside this library.
     fn called(&self) -> Option<&str> {
         let of_library = |function: &&&Function| function.origin == Origin::C;
         let last = self.inner.iter().take_while(of_library).last()?;
@@ -247,7 +250,7 @@ fn plain(name: &str) -> &str {
     name.trim_start_matches('_')
 }
 
-/// Functions that wait for the GIL.
+/// Functions of the interpreter that wait for the GIL.
 const GIL_WAITS: [&str; 4] = [
     "take_gil",
     "PyEval_RestoreThread",
@@ -293,7 +296,8 @@ const PYTHON_LOCKS: [&str; 4] = [
 ];
 
 /// Functions of Python's standard library that wait for another thread: their file, their name, their name in the
-/// report, and true if that thread may give it work. The others wait for a thread that does the program's own work.
+/// report, and true if that thread may give the waiting thread work. If false, the other thread does the program's own
+/// work.
 const PYTHON_WAITS: [(&str, &str, &str, bool); 7] = [
     ("thread.py", "_worker", "an executor's queue", true),
     ("queue.py", "get", "queue.get", true),
@@ -316,7 +320,8 @@ mod tests {
         }
     }
 
-    /// Returns the sleep of native functions, the innermost first, that were called by Python functions.
+    /// Returns the kind and the cause of a sleep in these native functions, called by these Python functions. Both
+    /// lists have the innermost function first.
     fn sleep(
         call: SystemCall,
         has_timeout: bool,
@@ -395,7 +400,7 @@ mod tests {
             sleep(SystemCall::Fsync, false, &[], &[]),
             found(SleepKind::File, "waiting for a file in native code: fsync")
         );
-        // Only the futex is known.
+        // Without a known function, only the system call is known.
         let (kind, cause) = sleep(SystemCall::Futex, false, &[MAIN], &[]);
         assert_eq!(
             (kind, &*cause),
@@ -431,7 +436,7 @@ mod tests {
                 "waiting for work in step (engine.py:3): queue.get"
             )
         );
-        // It waits for a function of its own, which another thread runs.
+        // The thread waits for the result of a function that another thread runs for it.
         let result = ("Future.result (_base.py:401)", PythonLibrary);
         assert_eq!(
             of_futex(false, &[wait, result, STEP]),
@@ -440,7 +445,7 @@ mod tests {
                 "blocked in step (engine.py:3): concurrent.futures.result"
             )
         );
-        // Before 3.11 the names of functions have no class.
+        // Before Python 3.11 a function's name does not include its class.
         let old = ("wait (threading.py:288)", PythonLibrary);
         let (kind, cause) = of_futex(true, &[old, STEP]);
         assert_eq!(

@@ -1,5 +1,5 @@
 //! The clocks of the ranks. Ranks of one host share a clock. The clocks of several hosts are aligned by the ends of
-//! collectives, which all ranks reach at nearly the same time, up to the tail of the transfer.
+//! collectives. All ranks reach such an end at nearly the same time; they differ only by the tail of the transfer.
 
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use super::fit::{Fit, Jump, median};
 use super::matching::{Group, Matched};
 use crate::ranks::Rank;
 
-/// Maximum number of events of a group by which clocks are aligned.
+/// Maximum number of events of a group that are used to align clocks.
 const MAX_EVENTS: usize = 4096;
-/// Error between two processes that read the same host's clock, in nanoseconds.
+/// Error between the times of two processes that read the same host's clock, in nanoseconds.
 const SHARED_CLOCK_ERROR_NS: u64 = 1_000;
-/// Jumps that differ by less than this are the same jump; in nanoseconds.
+/// Maximum difference in nanoseconds between two jumps that are regarded as the same jump.
 const MAX_JUMP_DIFFERENCE_NS: i64 = 25_000;
 
 /// A host's clock.
@@ -23,7 +23,7 @@ const MAX_JUMP_DIFFERENCE_NS: i64 = 25_000;
 pub struct HostClock {
     /// The host's name.
     pub host: String,
-    /// Index of one of its processes.
+    /// Index of a process of the host, in the list of processes.
     #[serde(skip)]
     pub process: usize,
     /// The offset of `CLOCK_MONOTONIC` on this host from that of the reference host, in the middle of the record;
@@ -46,7 +46,7 @@ pub struct ClockJump {
     pub process: usize,
     /// True if the clock of the whole host jumps.
     pub is_host: bool,
-    /// True if it may as well be the other clock that jumps.
+    /// True if the other clock may have jumped instead.
     #[serde(skip)]
     pub is_either: bool,
     /// The number of the first iteration after the jump.
@@ -57,21 +57,22 @@ pub struct ClockJump {
     pub by: i64,
 }
 
-/// The clocks of some processes.
+/// The clocks of processes, aligned to the clock of the first host.
 #[derive(Debug)]
 pub struct Clocks {
-    /// Index in `fits` of each process's host.
+    /// For each process, the index of its host in `fits`.
     hosts: Vec<usize>,
-    /// Index of a process of each host.
+    /// For each host, the index of one of its processes.
     first: Vec<usize>,
     fits: Vec<Option<Fit>>,
-    /// Additional offset of each process, if its own clock jumps.
+    /// Additional offset of each process, used if only this process's times jump.
     own: Vec<Fit>,
     pub jumps: Vec<ClockJump>,
 }
 
-/// Returns the index of each process's host. Processes share a host if the boot of their machine, or else the name of
-/// the host, is the same. In traces of other profilers, only the processes of one file share a clock.
+/// Returns the index of each process's host. Processes share a host if the boot IDs of their machines are equal or,
+/// without a boot ID, if the names of the hosts are. In traces of other profilers, only the processes of one file share
+/// a clock.
 pub fn hosts(processes: &[Rank<'_>]) -> Vec<usize> {
     let mut known: Vec<(&str, &str, &Path)> = Vec::new();
     let mut hosts = Vec::with_capacity(processes.len());
@@ -91,7 +92,7 @@ pub fn hosts(processes: &[Rank<'_>]) -> Vec<usize> {
 }
 
 impl Clocks {
-    /// Aligns the clocks by the groups of `matched`.
+    /// Aligns the clocks by the events of the groups in `matched`.
     pub fn new(hosts: Vec<usize>, matched: &Matched<'_>) -> Self {
         let count = hosts.iter().max().map_or(0, |most| most + 1);
         let first = (0..count).map(|host| hosts.iter().position(|one| *one == host).unwrap_or(0));
@@ -125,7 +126,8 @@ impl Clocks {
         clocks
     }
 
-    /// Aligns those hosts of a group that are not aligned yet with those that are. Returns true if there were any.
+    /// Aligns hosts of a group that are not aligned yet with hosts of the group that are. Returns true if it aligned
+    /// any.
     fn align(&mut self, group: &Group<'_>) -> bool {
         let mut by_host: Vec<Vec<usize>> = vec![Vec::new(); self.fits.len()];
         for (at, lane) in group.lanes.iter().enumerate() {
@@ -141,7 +143,7 @@ impl Clocks {
         let points = self.offsets(group, &by_host, &known, &new);
         let fits: Vec<_> = points.iter().map(|points| Fit::through(points)).collect();
         let jumps: Vec<_> = fits.iter().map(Fit::jumps).collect();
-        // If the clocks of several hosts jump together relative to one reference, it is the reference that jumps.
+        // If the clocks of several hosts make the same jump relative to one reference clock, the reference has jumped.
         let is_theirs = |jump: &Jump, by: &Jump| (jump.by - by.by).abs() < MAX_JUMP_DIFFERENCE_NS;
         let shared = match (&jumps[..], &known[..]) {
             ([first, others @ ..], [_]) if !others.is_empty() => {
@@ -184,7 +186,8 @@ impl Clocks {
         true
     }
 
-    /// Returns for each of the `new` hosts the ends of events, with their offsets from the ends on the `known` hosts.
+    /// Returns for each of the `new` hosts the ends of events, and their offsets from the same events' ends on `known`
+    /// hosts.
     fn offsets(
         &self,
         group: &Group<'_>,
@@ -220,7 +223,8 @@ impl Clocks {
         points
     }
 
-    /// Finds ranks whose times jump although those of their host do not: the driver's GPU times may jump.
+    /// Finds ranks whose times jump although the clock of their host does not. The driver's GPU times of one process
+    /// may jump.
     fn own_jumps(&mut self, group: &Group<'_>, known: &mut [bool]) {
         for host in 0..self.fits.len() {
             let lanes = group.lanes.iter().enumerate();
@@ -238,7 +242,7 @@ impl Clocks {
                     .map(|at| group.lanes[*at].get(event[*at]).end() as i64)
                     .collect();
                 let middle = match own.len() {
-                    // With two ranks it is not known which one jumps.
+                    // With two ranks it is not known which one jumps, so the first serves as the reference.
                     2 => ends[0],
                     _ => median(&mut ends.clone()),
                 };
@@ -267,14 +271,14 @@ impl Clocks {
         }
     }
 
-    /// Returns a moment of a process's record on the clock of the first host.
+    /// Converts a moment of a process's record to the clock of the first host.
     pub fn aligned(&self, place: usize, moment: u64) -> i64 {
         let moment = moment as i64;
         let fit = self.fits[self.hosts[place]].as_ref();
         moment - fit.map_or(0, |fit| fit.at(moment)) - self.own[place].at(moment)
     }
 
-    /// Returns the error of moments of a group's ranks relative to each other, in nanoseconds.
+    /// Returns the error between moments of a group's different ranks, in nanoseconds.
     pub fn error(&self, group: &Group<'_>) -> u64 {
         let mut hosts: Vec<_> = group
             .lanes
@@ -292,7 +296,7 @@ impl Clocks {
         }
     }
 
-    /// Returns the clocks of hosts, at the middle of each one's record.
+    /// Returns the clock of each host, with its offset in the middle of the record.
     pub fn shown(&self, processes: &[Rank<'_>]) -> Vec<HostClock> {
         let fits = self.fits.iter().zip(&self.first);
         fits.map(|(fit, first)| {
@@ -310,7 +314,7 @@ impl Clocks {
     }
 }
 
-/// Returns the iteration of a lane's first event at or after a moment.
+/// Returns the number of the iteration in which a lane has its first event at or after a moment; 0 if there is none.
 fn step_of(group: &Group<'_>, lane: usize, moment: i64) -> u32 {
     let lane_of = &group.lanes[lane];
     let mut events = group.events().map(|event| lane_of.get(event[lane]));

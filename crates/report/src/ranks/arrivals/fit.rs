@@ -1,23 +1,24 @@
-//! Offset between two clocks, from moments that both have of the same events: one line, or several lines if a clock
-//! jumps.
+//! Offset between two clocks, computed from events whose time is known on both clocks. The offset is a straight line
+//! over time, or several lines if a clock jumps.
 
-/// Minimum number of points of a block, which is represented by their median, and maximum number of blocks.
+/// Minimum number of points in a block, and maximum number of blocks. A block is represented by the median of its
+/// points.
 const MIN_BLOCK_POINTS: usize = 8;
 const MAX_BLOCKS: usize = 64;
-/// Minimum number of blocks for a drift.
+/// Minimum number of blocks from which a drift is computed.
 const MIN_DRIFT_BLOCKS: usize = 4;
-/// Minimum change of the offset from one block to the next that is a jump, in nanoseconds.
+/// Minimum change of the offset between neighbouring blocks that counts as a jump, in nanoseconds.
 const MIN_JUMP_NS: f64 = 50_000.0;
-/// Minimum jump as a multiple of the noise of the points within blocks.
+/// Minimum size of a jump as a multiple of the noise of the points within blocks.
 const MIN_JUMP_TO_NOISE: f64 = 10.0;
 
 /// Maximum offset between clocks, in nanoseconds.
 const MAX_OFFSET_NS: i64 = 1 << 60;
 
-/// A line through some points.
+/// A straight line: the offset between two clocks over time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Line {
-    /// First moment of the line.
+    /// First moment at which the line applies.
     from: i64,
     at: i64,
     offset: f64,
@@ -25,11 +26,12 @@ struct Line {
     drift: f64,
 }
 
-/// The offset of a clock from another clock, to be subtracted from its moments.
+/// The offset of a clock from another clock over time. Subtracting it from a moment of the clock gives the moment on
+/// the other clock.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Fit {
     lines: Vec<Line>,
-    /// Distance from the lines within which 9 of 10 points lie, in nanoseconds.
+    /// Distance in nanoseconds from the lines within which 9 of 10 points lie.
     pub error: u64,
 }
 
@@ -41,8 +43,8 @@ pub struct Jump {
 }
 
 impl Fit {
-    /// Fits lines to points. Each is a moment and its offset from the other clock; points must be in the order of their
-    /// moments.
+    /// Fits lines to points. Each point is a moment and the clock's offset from the other clock. Points must be in the
+    /// order of their moments.
     pub fn through(points: &[(i64, i64)]) -> Self {
         if points.is_empty() {
             return Self::default();
@@ -69,7 +71,7 @@ impl Fit {
         fit
     }
 
-    /// Returns the offset of a moment from the other clock, in nanoseconds.
+    /// Returns the offset from the other clock at a moment, in nanoseconds.
     pub fn at(&self, moment: i64) -> i64 {
         let after = self.lines.partition_point(|line| line.from <= moment);
         let line = self.lines.get(after.saturating_sub(1));
@@ -90,19 +92,19 @@ impl Fit {
         pairs.collect()
     }
 
-    /// Returns the drift in parts per million.
+    /// Returns the drift of the first line in parts per million.
     pub fn drift(&self) -> f64 {
         self.lines.first().map_or(0.0, |line| line.drift * 1e6)
     }
 
-    /// Returns the smallest offset of all lines, in nanoseconds.
+    /// Returns the smallest absolute offset among the lines, in nanoseconds.
     pub fn least(&self) -> u64 {
         let offsets = self.lines.iter().map(|line| line.offset.abs() as u64);
         offsets.min().unwrap_or(0)
     }
 }
 
-/// Returns the blocks of points: the start and the length of each.
+/// Divides points into blocks. Returns the index of the first point and the number of points of each block.
 fn blocks(points: &[(i64, i64)]) -> impl Iterator<Item = (usize, usize)> {
     let count = (points.len() / MIN_BLOCK_POINTS).clamp(1, MAX_BLOCKS);
     let edge = move |block: usize| block * points.len() / count;
@@ -130,7 +132,7 @@ fn centre(points: &[(i64, i64)]) -> (i64, i64) {
     (at, median(&mut ahead))
 }
 
-/// Returns the indexes at which parts begin, except the first.
+/// Returns the index of the first point after each jump.
 fn jumps(points: &[(i64, i64)], blocks: &[(usize, usize)]) -> Vec<usize> {
     let of = |(from, length): &(usize, usize)| &points[*from..from + length];
     let centres: Vec<_> = blocks.iter().map(|block| centre(of(block))).collect();
@@ -162,8 +164,8 @@ fn jumps(points: &[(i64, i64)], blocks: &[(usize, usize)]) -> Vec<usize> {
     after
         .into_iter()
         .map(|block| {
-            // Find the jump within the two blocks: the points before it must be nearest to the center of the first
-            // block, and the points after it to that of the second.
+            // Find the jump within the two blocks. Points before it must be nearest to the center of the first block,
+            // and points after it nearest to the center of the second.
             let (from, until) = (blocks[block].0, blocks[block + 1].0 + blocks[block + 1].1);
             let (before, behind) = (centres[block].1, centres[block + 1].1);
             let mut cost: i128 = points[from..until]
@@ -185,7 +187,7 @@ fn jumps(points: &[(i64, i64)], blocks: &[(usize, usize)]) -> Vec<usize> {
         })
 }
 
-/// Returns a line through points without a jump.
+/// Fits one line to points that contain no jump.
 fn line(points: &[(i64, i64)]) -> Line {
     let centres: Vec<_> = blocks(points)
         .map(|(from, length)| centre(&points[from..from + length]))
@@ -217,7 +219,7 @@ fn line(points: &[(i64, i64)]) -> Line {
 mod tests {
     use super::*;
 
-    /// Returns reproducible noise.
+    /// Returns reproducible noise between `-most` and `most`.
     fn noise(n: i64, most: i64) -> i64 {
         (n * 7_919 + n * n * 104_729).rem_euclid(2 * most + 1) - most
     }

@@ -1,5 +1,5 @@
-//! Causes of a rank's lateness at a collective: the activities that took longer than in the median of the other ranks
-//! since the previous collective.
+//! Causes of a rank's lateness at a collective: activities since the previous collective that took longer on this rank
+//! than on the median of the other ranks.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::ledger::difference::{Difference, cause};
 use crate::numbers::units::Rate;
 use crate::ranks::Rank;
 
-/// Number of causes on the host that are known for each iteration.
+/// Number of causes on the host whose time is known for each iteration.
 const HOST_CAUSES: usize = 5;
 const HOST_CAUSE_NAMES: [&str; HOST_CAUSES] = [
     cause::GC,
@@ -21,34 +21,35 @@ const HOST_CAUSE_NAMES: [&str; HOST_CAUSES] = [
     cause::LAUNCHING,
 ];
 
-/// Minimum ratio of tokens or kernels to those of the median rank, from which a rank has more work.
+/// Minimum ratio of a rank's tokens or kernels to those of the median rank, for the rank to have more work.
 const MIN_WORK_RATIO: f64 = 1.1;
 
-/// Causes of lateness, in nanoseconds. They add up to it.
+/// Causes of a rank's lateness, in nanoseconds. They add up to the lateness.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct LatenessCauses {
     pub late: u64,
     host: [u64; HOST_CAUSES],
-    /// Time that the GPU was busy with other work for longer.
+    /// Time for which the GPU was busy with other work longer than on the median rank.
     work: u64,
-    /// Time that the GPU was idle, without any of the causes above.
+    /// Time for which the GPU was idle and none of the causes above explains it.
     launch: u64,
-    /// Tokens and kernels of the rank and of the median rank, if the GPU's work is a cause.
+    /// Numbers of tokens and of kernels, each of the rank and of the median rank. Set only if the GPU's work is a
+    /// cause.
     tokens: [u64; 2],
     kernels: [u64; 2],
 }
 
-/// Times of a rank's host by cause, and the number of tokens of its last batch.
+/// Times of a rank's host by cause, in nanoseconds, and the number of tokens of its last batch.
 type HostActivity = ([i64; HOST_CAUSES], i64);
 
-/// Iterations of processes by number.
+/// The iterations of all processes, by number.
 #[derive(Debug)]
 pub struct KnownIterations<'a> {
     by_number: Vec<Vec<(u32, &'a Iteration)>>,
     usual: HashMap<(usize, usize, u32, u32), HostActivity>,
-    /// Numbers of the first iterations of each process's windows, in order.
+    /// For each process, the numbers of the first iterations of its windows, in order.
     first: Vec<Vec<u32>>,
-    /// Times by cause of an iteration that already explain some lateness.
+    /// Times by cause that already explain some lateness, by index of the process and number of the iteration.
     spent: HashMap<(usize, u32), [u64; HOST_CAUSES]>,
 }
 
@@ -79,7 +80,7 @@ impl<'a> KnownIterations<'a> {
         Some(all[at].1)
     }
 
-    /// Returns true if one of a process's windows begins after iteration `after` and not after iteration `to`.
+    /// Returns true if a window of the process begins after iteration `after`, but not after iteration `to`.
     pub fn opens(&self, place: usize, after: u32, to: u32) -> bool {
         let first = &self.first[place];
         let next = first.partition_point(|first| *first <= after);
@@ -109,7 +110,8 @@ impl<'a> KnownIterations<'a> {
         (host, tokens)
     }
 
-    /// Returns the median activities of a group's other ranks from one iteration to another. `at` is the group's index.
+    /// Returns the median host activity of a group's other ranks from one iteration to another. `at` is the group's
+    /// index.
     fn usual(
         &mut self,
         (at, group): (usize, &Group<'_>),
@@ -134,14 +136,14 @@ impl<'a> KnownIterations<'a> {
     }
 }
 
-/// Returns the lanes of a group except this one, with their indexes.
+/// Returns the lanes of a group except `lane`, with their indexes.
 fn others<'a>(group: &'a Group<'_>, lane: usize) -> impl Iterator<Item = (usize, &'a Lane<'a>)> {
     let lanes = group.lanes.iter().enumerate();
     lanes.filter(move |(at, _)| *at != lane)
 }
 
-/// Returns the causes for which the rank of a lane arrived later than the median of the others. `at` is the group's
-/// index.
+/// Returns the causes for which a lane's rank arrived at a collective later than the median of the other ranks. `at` is
+/// the group's index.
 pub fn find_causes(
     known: &mut KnownIterations<'_>,
     (at, group): (usize, &Group<'_>),
@@ -164,7 +166,7 @@ pub fn find_causes(
     };
     let before = group.lanes[lane].before(event[lane]);
     let from = before.map_or(own.step, |before| before.step);
-    // Without a previous collective the start of the comparison is not known.
+    // Without a previous collective, the start of the period to compare is not known.
     if before.is_none() || !is_work_known {
         return causes;
     }
@@ -208,7 +210,7 @@ impl LatenessCauses {
         }
     }
 
-    /// Returns the causes, the greatest first and the unexplained part last. They add up to the lateness.
+    /// Returns the causes, the greatest first and the unexplained part last. They add up to the lateness of the rank.
     pub fn differences(&self) -> Vec<Difference> {
         let host = HOST_CAUSE_NAMES
             .iter()

@@ -1,4 +1,4 @@
-//! Matches collectives of several ranks that are the same event.
+//! Finds out which collectives of several ranks are the same event.
 
 use std::collections::BTreeMap;
 
@@ -7,36 +7,37 @@ use crate::collectives::{Collective, ROWS};
 use crate::ranks::Rank;
 use crate::ranks::groups::Members;
 
-/// Maximum number of events by which two ranks are compared, and minimum number that they need.
+/// Maximum number of events used to compare two ranks, and minimum number that a comparison needs.
 const MAX_COMPARED: usize = 256;
 const MIN_COMPARED: usize = 3;
-/// Minimum share of events in which no rank ends before the other has begun.
+/// Minimum share of events in which no rank ends before another has begun, as a part of 1.
 const MIN_FITTING_SHARE: f64 = 0.9;
-/// Maximum offset of a clock that two processes share, and maximum errors between processes of one host and of two
-/// hosts; in nanoseconds.
+/// Maximum offset between the times of processes that share a clock, and maximum errors between processes of one host
+/// and of two hosts. All are in nanoseconds.
 const MAX_SHARED_CLOCK_OFFSET_NS: u64 = 100_000;
 const MAX_ERROR_ON_HOST_NS: i64 = 20_000;
 const MAX_ERROR_BETWEEN_HOSTS_NS: i64 = 50_000;
-/// Minimum number of iterations of a rank, as a part of the median of the other ranks.
+/// Minimum number of iterations of a rank, as a part of the median number of the group's ranks.
 const MIN_ITERATION_SHARE: f64 = 0.5;
 
-/// The collectives of one kind of a process, in their order.
+/// The collectives of one operation and library in one process, in their order.
 #[derive(Debug)]
 pub struct Lane<'a> {
     /// Index of the process.
     pub place: usize,
     all: &'a [Collective],
     of: Vec<u32>,
-    /// The iterations in order: the number of each, and the range of its collectives in `of`.
+    /// The iterations in order: the number of each, and the first and the end index in `of` of its collectives.
     steps: Vec<(u32, u32, u32)>,
 }
 
-/// Ranks whose collectives of one kind are the same events.
+/// Ranks that take part in the same collectives of one operation and library. Each collective is one event of the
+/// group.
 #[derive(Debug)]
 pub struct Group<'a> {
     pub row: u8,
     pub lanes: Vec<Lane<'a>>,
-    /// Indexes in `of`, one for each lane, for each event.
+    /// For each event, one index for each lane: the lane's collective in that event, as an index in the lane's `of`.
     events: Vec<u32>,
 }
 
@@ -44,12 +45,13 @@ pub struct Group<'a> {
 #[derive(Debug, Default)]
 pub struct Matched<'a> {
     pub groups: Vec<Group<'a>>,
-    /// Number of collectives in which no rank can end before all have begun, and number of them that are in events.
+    /// Number of collectives in which no rank can end before all have begun, and number of those that were matched to
+    /// an event.
     pub all: u64,
     pub matched: u64,
-    /// Processes that have too few of the iterations of their group.
+    /// Indexes of processes that have too few of the iterations of their group.
     pub few: Vec<usize>,
-    /// Processes with collectives that no other process shares.
+    /// Indexes of processes with collectives that no other process shares.
     pub alone: Vec<usize>,
 }
 
@@ -64,7 +66,8 @@ impl<'a> Lane<'a> {
             }
         }
         steps.sort_unstable();
-        // An iteration number that occurs again comes from a second count: leave it out.
+        // An iteration number that occurs twice comes from a restarted count, so both iterations are ambiguous: remove
+        // them.
         let twice: Vec<_> = steps
             .windows(2)
             .filter(|pair| pair[0].0 == pair[1].0)
@@ -83,7 +86,7 @@ impl<'a> Lane<'a> {
         &self.all[self.of[at as usize] as usize]
     }
 
-    /// Returns the previous collective of the same process.
+    /// Returns the process's previous collective, of any operation; `at` is an index in `of`.
     pub fn before(&self, at: u32) -> Option<&'a Collective> {
         let before = (self.of[at as usize] as usize).checked_sub(1)?;
         self.all.get(before)
@@ -107,7 +110,7 @@ impl<'a> Lane<'a> {
 }
 
 impl Group<'_> {
-    /// Returns the number of the iteration of an event.
+    /// Returns the number of the iteration that an event belongs to.
     pub fn step(&self, event: &[u32]) -> u32 {
         self.lanes[0].get(event[0]).step
     }
@@ -117,20 +120,20 @@ impl Group<'_> {
         self.lanes[0].all_steps()
     }
 
-    /// Returns the events. Each has an index for each lane: that of its collective.
+    /// Returns the events. Each is a list with one index for each lane, which identifies the lane's collective.
     pub fn events(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.events.chunks_exact(self.lanes.len().max(1))
     }
 
-    /// Returns at most about `most` events, evenly spaced.
+    /// Returns about `most` of the events, evenly spaced, or all if there are fewer.
     pub fn some(&self, most: usize) -> impl Iterator<Item = &[u32]> {
         let each = self.events().len().div_ceil(most.max(1)).max(1);
         self.events().step_by(each)
     }
 }
 
-/// Matches the collectives of some processes, each of which must have its own rank. `hosts` has the host of each
-/// process, `members` the processes that may be in one group.
+/// Matches the collectives of some processes, no two of which may have the same rank. `hosts` has the host of each
+/// process. `members` has the processes that may be in one group.
 pub fn matched<'a>(
     processes: &'a [Rank<'a>],
     places: &[usize],
@@ -192,7 +195,7 @@ pub fn matched<'a>(
     found
 }
 
-/// Takes the first lane, and the lanes with the same collectives.
+/// Removes the first lane, and the lanes with the same collectives, from `lanes` and returns them.
 fn take_group<'a>(
     lanes: &mut Vec<Lane<'a>>,
     hosts: &[usize],
@@ -209,7 +212,7 @@ fn take_group<'a>(
     group
 }
 
-/// Separates the lanes that have too few of the iterations of the others.
+/// Separates the lanes that have far fewer iterations than the others. Returns the other lanes first.
 fn without_late(group: Vec<Lane<'_>>) -> (Vec<Lane<'_>>, Vec<Lane<'_>>) {
     let mut counts: Vec<_> = group.iter().map(|lane| lane.steps.len()).collect();
     counts.sort_unstable();
@@ -218,9 +221,9 @@ fn without_late(group: Vec<Lane<'_>>) -> (Vec<Lane<'_>>, Vec<Lane<'_>>) {
     group.into_iter().partition(is_whole)
 }
 
-/// Returns the events of some lanes. If all lanes have the same first and last iteration and the same number of
-/// collectives, the n-th collectives of all lanes are one event. Otherwise only iterations in which all lanes have the
-/// same number of collectives are matched.
+/// Matches the collectives of some lanes to events. If all lanes have the same first and last iteration and the same
+/// number of collectives, the n-th collectives of all lanes are one event. Otherwise only iterations in which all lanes
+/// have the same number of collectives are matched.
 fn events(lanes: &[&Lane<'_>]) -> Vec<u32> {
     let Some((first, others)) = lanes.split_first() else {
         return Vec::new();
@@ -249,8 +252,8 @@ fn events(lanes: &[&Lane<'_>]) -> Vec<u32> {
     found
 }
 
-/// Returns true if the collectives of two lanes are the same events: neither ends before the other has begun, whatever
-/// the offset of their clocks. On one host the clocks must not be apart.
+/// Returns true if the collectives of two lanes are the same events: with the right offset of their clocks, neither
+/// lane ends a collective before the other has begun it. On one host this offset must be nearly 0.
 fn are_same(one: &Lane<'_>, other: &Lane<'_>, is_here: bool) -> bool {
     let events = events(&[one, other]);
     let pairs = events.chunks_exact(2);

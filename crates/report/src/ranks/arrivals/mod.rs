@@ -1,5 +1,5 @@
-//! The collectives of several ranks together: wait for the last rank, transfer time, and the last rank with the causes
-//! of its lateness.
+//! The collectives of several ranks together: time spent waiting for the last rank, transfer time, and the causes of
+//! the last rank's lateness.
 
 mod clocks;
 mod fit;
@@ -23,10 +23,11 @@ use sums::{NONE, Sums};
 pub use sums::{RankSum, StepSum, Sum};
 pub use view::{ArrivalsView, CollectiveSum};
 
-/// Share of waiting in the time of collectives above which waiting dominates, and below which the transfer does.
+/// Share of waiting in the time of collectives above which waiting dominates, and share below which the transfer
+/// dominates.
 const MIN_DOMINANT_SHARE: f64 = 2.0 / 3.0;
 const MAX_MINOR_SHARE: f64 = 1.0 / 3.0;
-/// Minimum number of iterations for a verdict on all, and minimum share of collectives that must be matched.
+/// Minimum number of iterations for a verdict on all time, and minimum share of collectives that must be matched.
 const MIN_ITERATIONS: usize = 5;
 const MIN_MATCHED_SHARE: f64 = 0.5;
 
@@ -56,12 +57,13 @@ impl Bound {
         }
     }
 
-    /// Returns the verdict on some time. `is_whole` is true if no rank is missing that the others may wait for.
+    /// Returns the verdict on the time in `sum`. `is_whole` is true if there is a record of each rank. If a rank is
+    /// missing, others may wait for it unseen.
     fn judge(sum: &Sum, is_whole: bool) -> Self {
         let all = (sum.wait + sum.transfer).max(1) as f64;
         let off = sum.unsure as f64 / all;
         match sum.share() {
-            // With errors of the clocks this large, any verdict may be wrong.
+            // If the error of the clocks is this large, any verdict may be wrong.
             _ if off > MAX_MINOR_SHARE => Self::Inconclusive,
             share if share > MIN_DOMINANT_SHARE => Self::ArrivalSkew,
             _ if !is_whole => Self::Inconclusive,
@@ -71,17 +73,17 @@ impl Bound {
     }
 }
 
-/// Ranks whose collectives of one kind are the same events.
+/// Ranks that take part in the same collectives of one operation and library.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CollectiveGroup {
-    /// The operation and the library.
+    /// The name of the operation and of the library, such as `all-reduce (NCCL)`.
     pub name: String,
-    /// The ranks' group, if it is known.
+    /// The name and size of the ranks' group; `None` if it is not known.
     pub group: Option<GroupName>,
-    /// Indexes of its processes.
+    /// Indexes of the group's processes.
     pub processes: Vec<usize>,
     pub events: u64,
-    /// Sums of the events that count.
+    /// Sums of the group's events that count.
     pub sum: Sum,
 }
 
@@ -89,7 +91,7 @@ pub struct CollectiveGroup {
 #[derive(Debug)]
 pub struct Arrivals {
     pub verdict: Bound,
-    /// The reason why there is no other verdict; empty if there is one.
+    /// The reason why the verdict is inconclusive; empty if it is not.
     pub why: String,
     pub all: Sum,
     /// Sums of each process.
@@ -98,16 +100,16 @@ pub struct Arrivals {
     pub groups: Vec<CollectiveGroup>,
     pub clocks: Vec<HostClock>,
     pub jumps: Vec<ClockJump>,
-    /// Notes on what is left out, and why.
+    /// Notes on data that are left out, and why.
     pub notes: Vec<String>,
-    /// True if no rank is missing.
+    /// True if there is a record of each rank of the job.
     is_whole: bool,
     kinds: Vec<BTreeMap<u8, Sum>>,
     late: Vec<u32>,
 }
 
 impl Arrivals {
-    /// Compares the collectives of some processes. Returns `None` if no two processes have any.
+    /// Compares the collectives of some processes. Returns `None` if fewer than two processes have collectives.
     pub fn find(processes: &[Rank<'_>], names: &[String]) -> Option<Self> {
         let with: Vec<_> = (0..processes.len())
             .filter(|place| !processes[*place].collectives.all.is_empty())
@@ -150,12 +152,13 @@ impl Arrivals {
         })
     }
 
-    /// Returns the sums of the matched collectives of a process in one row of the table of names.
+    /// Returns the sums of a process's matched collectives of one operation and library, given by its row in the table
+    /// of kernel names.
     pub fn kind(&self, process: usize, row: u8) -> Option<&Sum> {
         self.kinds.get(process)?.get(&row)
     }
 
-    /// Returns the verdict on an iteration's collectives.
+    /// Returns the verdict on the time of an iteration's collectives.
     #[must_use]
     pub fn bound(&self, step: &StepSum) -> Bound {
         Bound::judge(&step.sum, self.is_whole)
@@ -169,8 +172,8 @@ impl Arrivals {
         of.map(|late| (*late != NONE).then_some(*late))
     }
 
-    /// Returns the indexes of the ranks that held the others up. The rank without which collectives would have begun
-    /// soonest comes first.
+    /// Returns the indexes of the ranks that held up the others. The first one is the rank whose punctual arrival would
+    /// save the most time.
     #[must_use]
     pub fn slowest(&self) -> Vec<usize> {
         let mut places: Vec<_> = (0..self.ranks.len())
@@ -180,8 +183,8 @@ impl Arrivals {
         places
     }
 
-    /// Returns the mean time of these iterations, and the mean time if a rank arrived together with the others; in
-    /// nanoseconds.
+    /// Returns two mean times of the matched iterations, in nanoseconds: as recorded, and as estimated if a rank
+    /// arrived together with the others.
     #[must_use]
     pub fn step_without(&self, process: usize) -> (u64, u64) {
         let steps = self.steps.iter();
@@ -191,15 +194,15 @@ impl Arrivals {
         (all / count, all.saturating_sub(saved) / count)
     }
 
-    /// Returns the share of these iterations' time that would be saved if a rank arrived together with the others, as a
-    /// part of 1.
+    /// Returns the share of the matched iterations' time that would be saved if a rank arrived together with the
+    /// others, as a part of 1.
     #[must_use]
     pub fn gain(&self, process: usize) -> f64 {
         let (now, then) = self.step_without(process);
         (now - then) as f64 / now.max(1) as f64
     }
 
-    /// Returns a time as a share of these iterations, averaged over the ranks, as a part of 1.
+    /// Returns a time as a share of the matched iterations' time, averaged over the ranks, as a part of 1.
     #[must_use]
     pub fn part(&self, ns: u64) -> f64 {
         let took = |step: &StepSum| step.took as f64 * f64::from(step.ranks);
@@ -228,14 +231,14 @@ impl CollectiveGroup {
 }
 
 impl StepSum {
-    /// Returns the causes of its last rank's lateness.
+    /// Returns the causes of the lateness of the iteration's last rank.
     #[must_use]
     pub fn causes(&self) -> Vec<Difference> {
         self.why.differences()
     }
 }
 
-/// Returns the processes whose rank no other process has.
+/// Returns the indexes of the processes whose rank number no other process has.
 fn own_ranks(processes: &[Rank<'_>], with: &[usize], notes: &mut Vec<String>) -> Vec<usize> {
     let mut by_rank: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for place in with {
@@ -263,7 +266,7 @@ fn own_ranks(processes: &[Rank<'_>], with: &[usize], notes: &mut Vec<String>) ->
     own.flatten().collect()
 }
 
-/// Returns the ranks of the world without a record of collectives; none if the size of the world is not known.
+/// Returns the ranks of the world that have no record of collectives; none if the size of the world is not known.
 fn missing(processes: &[Rank<'_>], own: &[usize]) -> Vec<u64> {
     let size = own
         .iter()
@@ -288,7 +291,7 @@ fn list(names: impl ExactSizeIterator<Item = String>) -> String {
     text
 }
 
-/// Adds notes on what is left out, and on faults of clocks.
+/// Returns notes on data that are left out, and on faults of clocks.
 fn said(
     processes: &[Rank<'_>],
     names: &[String],
@@ -362,7 +365,8 @@ fn said(
     }
 }
 
-/// Adds a note on ranks that are in several communicators: the record does not name the communicator of a kernel.
+/// Adds a note on ranks that are in several communicators. For these the record does not say which communicator a
+/// kernel belongs to.
 fn in_several(
     members: &Members<'_>,
     matched: &matching::Matched<'_>,
@@ -385,7 +389,7 @@ fn in_several(
     }
 }
 
-/// Returns the verdict on all time, and the reason if it is inconclusive.
+/// Returns the verdict on the time of all collectives, and the reason if it is inconclusive.
 fn verdict(sums: &Sums, matched: &matching::Matched<'_>, is_whole: bool) -> (Bound, String) {
     let none = |why: String| (Bound::Inconclusive, why);
     if matched.groups.is_empty() {

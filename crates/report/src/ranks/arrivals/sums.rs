@@ -1,4 +1,4 @@
-//! Wait and transfer time of each collective, iteration and rank.
+//! Waiting time and transfer time of collectives: for each collective, iteration and rank.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,9 +10,9 @@ use crate::collectives::ROWS;
 use crate::events::iteration::Iteration;
 use crate::ranks::Rank;
 
-/// Minimum lateness relative to the median rank, in nanoseconds, to look for a cause.
+/// Minimum lateness relative to the median rank, in nanoseconds, for which causes are searched.
 const MIN_LATENESS_NS: u64 = 5_000;
-/// Minimum share of an iteration by which a rank must hold it up to be reported, as a part of 1.
+/// Minimum share of an iteration's time by which a rank must hold it up to be reported, as a part of 1.
 const MIN_HELD_SHARE: f64 = 0.01;
 /// Maximum time, in nanoseconds, by which one rank may seem to end a collective before another rank begins it.
 const MAX_OVERLAP_ERROR_NS: u64 = 5_000;
@@ -20,25 +20,25 @@ const MAX_OVERLAP_ERROR_NS: u64 = 5_000;
 /// Sums of collectives over ranks. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Sum {
-    /// Number of collectives, each counted on each rank.
+    /// Number of collectives. Each collective counts once for each rank.
     pub count: u64,
-    /// Time until the last rank arrived, and time after that.
+    /// Time until the last rank arrived (`wait`), and time after its arrival (`transfer`).
     pub wait: u64,
     pub transfer: u64,
-    /// Error of these times, because clocks are known only within an error.
+    /// Error of `wait` and `transfer` in total, because the clocks are aligned only within an error.
     pub unsure: u64,
 }
 
-/// Sums of a rank. Times are in nanoseconds.
+/// Sums of a rank's collectives. Times are in nanoseconds.
 #[derive(Clone, Default, Debug)]
 pub struct RankSum {
     pub sum: Sum,
-    /// Number of iterations in which it held the others up longest.
+    /// Number of iterations in which this rank held up the others longest.
     pub last: u64,
-    /// Lateness relative to the median rank, summed over the collectives that it reached last.
+    /// Lateness relative to the median rank, summed over the collectives at which this rank arrived last.
     pub late: u64,
-    /// Time that the other ranks waited for it, summed over them, and time by which collectives would have begun sooner
-    /// without it.
+    /// `lost` is the time that the other ranks waited for this rank, summed over them. `saved` is the time by which
+    /// collectives would have begun sooner if this rank had not been late.
     pub lost: u64,
     pub saved: u64,
     pub why: LatenessCauses,
@@ -52,8 +52,8 @@ pub struct StepSum {
     pub sum: Sum,
     /// Mean time of the iteration over the ranks.
     pub took: u64,
-    /// The process that held the others up longest, and the time by which collectives would have begun sooner without
-    /// it; `None` if that is less than a hundredth of the iteration.
+    /// The index of the process that held up the others longest, and the time by which collectives would have begun
+    /// sooner if it had not been late; `None` if that time is less than a hundredth of the iteration.
     pub last: Option<(usize, u64)>,
     pub why: LatenessCauses,
 }
@@ -62,21 +62,21 @@ pub struct StepSum {
 #[derive(Debug, Default)]
 pub struct Sums {
     pub all: Sum,
-    /// Sums of each process.
+    /// Sums of each process's collectives.
     pub ranks: Vec<RankSum>,
     pub steps: Vec<StepSum>,
-    /// Sums of each process, by row of the table of names.
+    /// Sums of each process's collectives, by row of the table of kernel names.
     pub kinds: Vec<BTreeMap<u8, Sum>>,
-    /// Lateness of each process in each of `steps`, relative to the median rank, in microseconds; `NONE` where it took
-    /// part in no matched collective.
+    /// Lateness of each process in each of `steps`, relative to the median rank, in microseconds; [`NONE`] if the
+    /// process took part in no matched collective of that iteration.
     pub late: Vec<u32>,
     /// Sums of each matched group.
     pub groups: Vec<Sum>,
-    /// Number of events in which one rank ends before another begins. These cannot be one collective.
+    /// Number of events in which one rank ends before another begins. Such events cannot be one collective.
     pub impossible: u64,
 }
 
-/// The mark for lateness that is not known.
+/// The value for a lateness that is not known.
 pub const NONE: u32 = u32::MAX;
 
 impl Sum {
@@ -94,16 +94,17 @@ impl Sum {
     }
 }
 
-/// Figures of each iteration and rank.
+/// A table of figures with one cell for each iteration and rank.
 struct Cells {
     ranks: usize,
     /// Numbers of the iterations, in order.
     steps: Vec<u32>,
     sums: Vec<Sum>,
-    /// For each of `steps` and each rank, in nanoseconds; `UNKNOWN` if the rank took part in none.
+    /// Lateness and saved time of each cell, in nanoseconds. The lateness is `UNKNOWN` if the rank took part in no
+    /// matched collective of the iteration.
     late: Vec<u64>,
     saved: Vec<u64>,
-    /// Causes of lateness, by index in these lists.
+    /// Causes of lateness, by index of the cell.
     why: HashMap<usize, LatenessCauses>,
 }
 
@@ -191,15 +192,15 @@ struct CollectiveEvents<'a> {
     clocks: &'a Clocks,
     error: u64,
     is_work_known: bool,
-    /// Moments of each lane, on one clock.
+    /// Start and end of the current event on each lane, on one clock.
     begins: Vec<i64>,
     ends: Vec<i64>,
     each: Vec<Sum>,
 }
 
 impl CollectiveEvents<'_> {
-    /// Returns true if each rank has an earlier collective in the same window. In the first collective of a window,
-    /// ranks wait for each other while CUPTI attaches, which takes 8 to 32 ms on each rank.
+    /// Returns true if each rank has an earlier collective in the same window. The first collective of a window does
+    /// not count, because ranks wait in it for each other while CUPTI attaches, which takes 8 to 32 ms on each rank.
     fn follows(&self, event: &[u32], known: &KnownIterations<'_>) -> bool {
         let mut lanes = self.group.lanes.iter().zip(event);
         lanes.all(|(lane, at)| {
@@ -208,7 +209,7 @@ impl CollectiveEvents<'_> {
         })
     }
 
-    /// Reads the moments of an event. Returns true if they can be those of one collective.
+    /// Reads the times of an event into the buffers. Returns true if the times can belong to a single collective.
     fn begin(&mut self, event: &[u32]) -> bool {
         self.begins.clear();
         self.ends.clear();
@@ -240,7 +241,8 @@ impl CollectiveEvents<'_> {
         let others = || begins.clone().filter(|one| one.0 != lane).map(|one| one.1);
         let second = others().max().unwrap_or(last);
         let middle = median(&mut others().collect::<Vec<_>>());
-        // A wait that other work covers costs nothing.
+        // The time of each wait during which the rank's GPU did no other work. A wait costs nothing while other work
+        // overlaps it.
         let mut exposed = Vec::with_capacity(event.len());
         let mut lost = 0;
         let row = step * cells.ranks;
@@ -266,7 +268,7 @@ impl CollectiveEvents<'_> {
         }
         let place = self.group.lanes[lane].place;
         let ahead = (last - second) as u64;
-        // If two ranks arrive at the same time, within the error, it is not known which one is last.
+        // If two ranks arrive at the same time, within the error of the clocks, it is not known which one is last.
         if ahead <= self.error {
             return;
         }

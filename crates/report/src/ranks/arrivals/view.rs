@@ -145,7 +145,7 @@ struct StepView {
     late: Vec<Option<u32>>,
 }
 
-/// Iterations that are converted one by one while they are written.
+/// The iterations, converted to JSON one by one to save memory.
 #[derive(Debug)]
 struct StepRows<'a>(Option<&'a Arrivals>);
 
@@ -174,7 +174,7 @@ impl StepView {
 }
 
 impl CollectiveSum {
-    /// Returns the collectives of the process at index `place`.
+    /// Returns the collectives of the process at index `place`, a row for each operation and library.
     pub fn of_process(process: &Rank<'_>, place: usize, arrivals: Option<&Arrivals>) -> Vec<Self> {
         let of = |(row, (count, ns)): (u8, (u64, u64))| {
             let sum: Option<&Sum> = arrivals.and_then(|arrivals| arrivals.kind(place, row));

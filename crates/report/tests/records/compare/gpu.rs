@@ -1,11 +1,12 @@
-//! Tests of GPU times and other figures that only some iterations have.
+//! Tests of comparisons of GPU times and other figures that only some iterations have.
 
 use tllmprof_record::Batch;
 use tllmprof_report::Comparison;
 
 use super::{Run, compare, json};
 
-/// Returns the figures of a comparison of GPU times: the means, the change, and the numbers of iterations.
+/// Returns the figures of a comparison of GPU times: the two means, the relative change, and the two numbers of
+/// iterations.
 fn gpu(comparison: &Comparison) -> [f64; 5] {
     let json = json(comparison);
     let measures = json["measures"].as_array().unwrap();
@@ -23,7 +24,7 @@ fn gpu(comparison: &Comparison) -> [f64; 5] {
 
 #[test]
 fn gpu_times_are_compared_of_iterations_that_both_runs_have_them_of() {
-    // One block of three takes a fifth of the others' time.
+    // In one of three blocks of eight iterations, the GPU takes a fifth of the time that it takes in the others.
     const fn time(n: u64) -> u64 {
         if n % 24 < 8 { 1_000_000 } else { 5_000_000 }
     }
@@ -38,7 +39,7 @@ fn gpu_times_are_compared_of_iterations_that_both_runs_have_them_of() {
     let text = comparison.text();
     assert!(text.contains("\nGPU time, mean (72)  "), "{text}");
     assert!(!text.contains("not the same ones"), "{text}");
-    // If too few iterations have times in both runs, a note says that the iterations differ.
+    // If too few iterations have GPU times in both runs, all are compared, and a note says that the iterations differ.
     let others = of(|n| (n % 24 >= 8 && n % 24 < 16).then(|| time(n)));
     let comparison = compare(&some, &others);
     assert_eq!(gpu(&comparison), [1e6, 5e6, 4.0, 72.0, 64.0]);

@@ -5,7 +5,8 @@ use tllmprof_report::Outcome;
 
 use super::{Run, compare, fits, json};
 
-/// A prompt of 4000 tokens in one of `MANY` iterations, and decodes of 16 tokens otherwise.
+/// Returns a prompt of 4000 tokens for one in `MANY` iterations, and decodes of 16 tokens for the
+/// others.
 fn every<const MANY: u64>(n: u64) -> Option<Batch> {
     match n.is_multiple_of(MANY) {
         true => Batch::new(1, 4000, 4000),
@@ -26,14 +27,15 @@ fn a_different_mix_of_phases_is_named_and_each_phase_compared() {
     let note = "batches differ, so times may: 10.0 % and 33.5 % are prefill";
     assert!(text.lines().any(|line| line == note), "{text}");
     assert!(!text.contains("tokens a step"), "{text}");
-    // 10 ms, and 4 ms more for 10 % and for 33.5 % of the iterations.
+    // An iteration takes 10 ms, and with a prompt about 4 ms more. 10 % of iterations have a prompt
+    // in one run, 33.5 % in the other.
     let alone = "with the batches of OTHER, steps of BASE would be ";
     let alone = text.lines().find_map(|line| line.strip_prefix(alone));
     let (part, rest) = alone.unwrap().split_once(' ').unwrap();
     assert_eq!(rest, "% longer in the mean");
     let part: f64 = part.parse().unwrap();
     assert!((part - 9.0).abs() < 1.0, "{part}");
-    // The runs differ, but each phase does not.
+    // The runs differ in time, but the times of each phase do not.
     assert!(matches!(comparison.verdict, Outcome::Slower(..)), "{text}");
     let json = json(&comparison);
     let measures = json["measures"].as_array().unwrap();
@@ -61,9 +63,10 @@ fn different_sizes_of_batches_are_named() {
     let text = compare(&run(small, 1), &run(large, 2)).text();
     let note = "decode batches differ, so times may: 3.00 and 16.0 tokens a step";
     assert!(text.lines().any(|line| line == note), "{text}");
-    // Most of the other run's batches are in classes that this run does not have.
+    // There is no estimate, because most of the other run's batches are in size classes that this
+    // run does not have.
     assert!(!text.contains("with the batches of OTHER"), "{text}");
-    // A single phase has no row of its own.
+    // If there is only one phase, the phase has no row of its own.
     assert!(!text.contains("decode, mean"), "{text}");
 }
 
@@ -71,7 +74,7 @@ fn different_sizes_of_batches_are_named() {
 fn runs_of_the_same_mix_have_no_note_of_it() {
     let mut noted = 0;
     for seed in 1..=50 {
-        // Batches are random; in the second case, neighbouring iterations have similar ones.
+        // Batches are random. In the second case, neighbouring iterations have similar batches.
         let batch: [fn(u64) -> _; 2] = [
             |n| match n * 7919 % 97 {
                 0..10 => Batch::new(1, 900, 900),
@@ -91,7 +94,7 @@ fn runs_of_the_same_mix_have_no_note_of_it() {
         noted += u32::from(compare(&run(0), &run(1)).text().contains("batches differ"));
     }
     assert!(noted <= 2, "{noted}");
-    // The batches of one side are not known.
+    // The batches of one of the runs are not known.
     let known = Run {
         batch: every::<10>,
         ..Run::default()

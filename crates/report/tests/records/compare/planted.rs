@@ -1,7 +1,7 @@
-//! Planted changes: runs in which one thing takes longer, by about 2 % of an iteration, and equal runs. `compare` has to
-//! find the change, name the cause, and not find one that is not there.
+//! Planted changes: runs in which one thing takes longer, by about 2 % of an iteration, and runs without a change.
+//! `compare` has to find the change, name its cause, and report no change if there is none.
 //!
-//! The test suite runs a small part; `scripts/compare-sweep` runs more.
+//! The test suite runs only a few comparisons; `scripts/compare-sweep` runs more.
 
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
@@ -11,41 +11,41 @@ use tllmprof_report::{Asked, Comparison, Outcome, Process};
 use super::{json, process};
 
 const US: f64 = 1e3;
-/// Number of runs of each side, and of iterations in a run.
+/// Number of runs on each side, and number of iterations in a run.
 const RUNS: u64 = 6;
 const ITERATIONS: u64 = 120;
-/// The number of iterations at the end whose kernels are recorded.
+/// Number of iterations at the end of a run in which kernels are recorded.
 const TAKEN: u64 = 30;
-/// Relative deviations of an iteration within a run, and of a whole run; relative drift from the first iteration of a
-/// run to its last.
+/// Relative standard deviation of the time of iterations within a run, and of the time of whole runs. Then the maximum
+/// relative drift from the first iteration of a run to the last.
 const NOISE: f64 = 0.03;
 const BETWEEN: f64 = 0.004;
 const DRIFT: f64 = 0.004;
-/// Time of the planted change, 2 % of that of an iteration.
+/// Additional time of the planted change in an iteration, in nanoseconds: 2 % of an iteration.
 const MORE: f64 = 200.0 * US;
-/// Number of layers, and number of launches in an iteration.
+/// Number of layers of the model, and number of launches in an iteration.
 const LAYERS: u32 = 4;
 const LAUNCHES: u64 = 20;
 
-/// A change from one side to the other.
+/// The change that is planted on one of the two sides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Plant {
     Nothing,
-    /// Code between calls takes longer.
+    /// The code between two calls takes longer.
     HostCode,
     Collections,
     GilWaits,
-    /// A call that copies takes longer.
+    /// The call that copies takes longer.
     Copies,
     /// Each launch takes longer.
     SlowLaunches,
     MoreLaunches,
     SlowKernel,
     NewKernel,
-    /// A kernel is gone, so iterations are shorter.
+    /// A kernel is missing, so iterations are shorter.
     KernelGone,
     OneLayer,
-    /// An option of the command differs.
+    /// An option in the command line differs, and the code takes longer.
     Command,
     /// Batches have more tokens.
     Batches,
@@ -67,7 +67,8 @@ const KINDS: [Plant; 12] = [
 ];
 
 impl Plant {
-    /// Returns the list of the comparison in which the cause has to come first, and its name; of notes, a part.
+    /// Returns the list of the comparison in which the cause must come first, and the cause's name there. For the list
+    /// of notes, a part of the note.
     const fn cause(self) -> (&'static str, &'static str) {
         match self {
             Self::Nothing => ("", ""),
@@ -90,13 +91,13 @@ impl Plant {
     }
 }
 
-/// Pseudo-random numbers.
+/// A generator of pseudo-random numbers (xorshift).
 struct Random(u64);
 
 impl Random {
     fn new(seed: u64) -> Self {
         let mut random = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        // The first numbers of similar seeds are similar.
+        // Skip the first numbers, because they are similar if the seeds are similar.
         (0..8).for_each(|_| {
             random.uniform();
         });
@@ -110,7 +111,7 @@ impl Random {
         (self.0 >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns a number of about the normal distribution, with deviation 1.
+    /// Returns a number with nearly a normal distribution: mean 0, standard deviation 1.
     fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
     }
@@ -133,7 +134,7 @@ impl RecordWriter {
         self.put(0.0, 0.0, What::Info { key, value });
     }
 
-    /// Writes the facts, the calls, and a graph of `LAYERS` layers.
+    /// Writes the facts, the table of calls, and a graph with the kernels of `LAYERS` layers.
     fn facts(&mut self, plant: Plant) -> Names {
         let block = if plant == Plant::Command { 32 } else { 16 };
         self.info(
@@ -169,7 +170,7 @@ impl RecordWriter {
     }
 }
 
-/// The parts of an iteration, in nanoseconds.
+/// The times of the parts of an iteration, in nanoseconds.
 struct Parts {
     code: f64,
     collection: f64,
@@ -177,7 +178,7 @@ struct Parts {
     copy: f64,
     launches: u64,
     launch: f64,
-    /// Kernels outside layers, and the two kernels of each layer.
+    /// Times of the kernels outside layers, and time of the two kernels of each layer.
     outside: [f64; 4],
     layers: [f64; LAYERS as usize],
     tokens: i64,
@@ -186,7 +187,7 @@ struct Parts {
 impl Parts {
     fn new(plant: Plant, tokens: i64) -> Self {
         let mut parts = Self {
-            // The ledger counts code that is shorter than 20 launches as theirs.
+            // This code must be longer than 20 launches. The ledger adds shorter code to the launches.
             code: 1_600.0 * US,
             collection: 300.0 * US,
             gil: 300.0 * US,
@@ -209,7 +210,7 @@ impl Parts {
             Plant::NewKernel => parts.outside[3] += MORE,
             Plant::KernelGone => parts.outside[2] = 0.0,
             Plant::OneLayer => parts.layers[2] += MORE,
-            // Its effect is anywhere.
+            // The option affects the code, as an example: an option may affect anything.
             Plant::Command => parts.code += MORE,
             Plant::Batches => {
                 parts.tokens *= 2;
@@ -240,7 +241,7 @@ impl Parts {
             .for_each(|part| *part = (*part * by).round());
     }
 
-    /// Writes an iteration that starts at a moment. Returns its end.
+    /// Writes an iteration that starts at `begin`. Returns its end.
     fn write(&self, n: u64, begin: f64, names: &Names, writer: &mut RecordWriter) -> f64 {
         let call = |row| {
             let (capturing, stream) = (false, 1);
@@ -322,7 +323,7 @@ impl Parts {
     }
 }
 
-/// Returns a run with random variation: of iterations, of the whole run, and a drift in it.
+/// Returns a run with random variation: of each iteration, of the whole run, and a drift during the run.
 fn run(seed: u64, plant: Plant) -> Vec<Process> {
     let mut random = Random::new(seed);
     let mut writer = RecordWriter(Builder::new(7, ClockKind::Monotonic));
@@ -349,13 +350,13 @@ fn run(seed: u64, plant: Plant) -> Vec<Process> {
         }
         at = end;
     }
-    // It stands where the state of the graph ends.
+    // In a record this event comes at the moment at which the graph's state ends.
     let (state, exec, graph) = (Some(GraphState::Known), 5, 1);
     writer.put(at, 0.0, What::GraphExec { state, exec, graph });
     vec![process("record", &writer.0.bytes())]
 }
 
-/// Compares runs of a side with those of another in which something is planted. Each pair has seeds of its own.
+/// Compares runs without a change to runs with a planted change. Each run has a different seed.
 fn pair(seed: u64, plant: Plant) -> Comparison {
     let side = |side: u64, plant| {
         let seeds = (0..RUNS).map(|n| (seed * 2 + side) * RUNS + n + 1);
@@ -372,7 +373,7 @@ fn is_found(comparison: &Comparison, plant: Plant) -> bool {
     }
 }
 
-/// Returns true if the cause comes first in its list, of those rows whose change is certain.
+/// Returns true if the planted cause is the first row of its list whose change is certain.
 fn is_named(comparison: &Comparison, plant: Plant) -> bool {
     let json = json(comparison);
     let (list, name) = plant.cause();
@@ -385,17 +386,17 @@ fn is_named(comparison: &Comparison, plant: Plant) -> bool {
     let is_certain = |row: &&Value| {
         let interval = &row["change"]["interval"];
         let bound = |place: usize| interval[place].as_f64();
-        // A part that only one side has is certain.
+        // A row that only one side has counts as certain.
         let is_one_sided = row["change"].is_null();
         is_one_sided || bound(0) > Some(0.0) || bound(1).is_some_and(|high| high < 0.0)
     };
     let first = match list {
-        // Times follow any change.
+        // A change affects several times in this list, so only the row with the cause's name is checked.
         "measures" => rows
             .iter()
             .find(|row| row["name"] == name)
             .filter(is_certain),
-        // A row of all layers comes before that of the one that makes up most of it.
+        // Skip rows for several layers, which come before the row of the layer that causes most of the change.
         "layers" => {
             let is_one = |row: &&Value| !row["name"].as_str().unwrap().contains('*');
             rows.iter().filter(is_one).find(is_certain)
@@ -405,7 +406,7 @@ fn is_named(comparison: &Comparison, plant: Plant) -> bool {
     first.is_some_and(|row| row["name"] == name)
 }
 
-/// Returns true if the list of causes begins with the planted one, and adds up to the change.
+/// Returns true if the first cause in the explanation is the planted one, and the causes add up to the change.
 fn is_explained(comparison: &Comparison, plant: Plant) -> bool {
     let json = json(comparison);
     let why = &json["why"];
@@ -435,7 +436,7 @@ fn is_explained(comparison: &Comparison, plant: Plant) -> bool {
     [&first["kind"], &first["name"], &first["what"]] == [kind, name, what]
 }
 
-/// Returns the number of pairs of each kind.
+/// Returns the number of comparisons for each kind of change.
 fn each() -> u64 {
     let each = std::env::var("TLLMPROF_TEST_PLANTED");
     each.map_or(1, |each| each.parse().unwrap())

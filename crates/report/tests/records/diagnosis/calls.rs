@@ -7,7 +7,7 @@ use super::synthetic::{
 };
 use super::{finds, kernels, says, times};
 
-/// 1000 launches that take 9 ms of 10 ms.
+/// Returns a loop of 1000 launches, which take 9 ms of 10 ms.
 fn small_kernels() -> SyntheticLoop {
     SyntheticLoop {
         calls: times(1000, 9900, &[(LAUNCH, 0, 9000)]),
@@ -15,7 +15,8 @@ fn small_kernels() -> SyntheticLoop {
     }
 }
 
-/// Four repetitions of a kernel of 1 ms, a wait for it, and 1 ms of code.
+/// Returns a loop that repeats four times: a kernel of 1 ms, a wait for it, and 1 ms of code.
+/// `waits` is the row of the wait.
 fn host_waits(waits: u8) -> SyntheticLoop {
     let calls = [(LAUNCH, 0, 5 * US), (waits, 10 * US, MS)];
     SyntheticLoop {
@@ -31,17 +32,18 @@ fn launches_that_take_the_time() {
         evidence,
         "1000 launches a step of 9.00 µs each are 90.0 % of the time, waits 0.0 %"
     );
-    // Each launch waits for room in a full queue.
+    // Here each launch may have to wait for room in a full queue, so the verdict is unknown.
     let full = SyntheticLoop {
         calls: times(400, 24 * US, &[(LAUNCH, 0, 23 * US)]),
         ..SyntheticLoop::default()
     };
     says(full.clone(), "launch-bound", Verdict::Unknown);
-    // Or the machine is busy: there is nothing left to wait for.
+    // If the GPU has nothing left to do at the end of the iteration, the queue was not full. The
+    // launches themselves are slow, for example because the machine is busy.
     let mut busy = full;
     busy.calls.push((WAIT, 9800 * US, 9801 * US));
     finds(busy, &["launch-bound"]);
-    // The host is ahead.
+    // The host launches work faster than the GPU does it.
     let mut calls = times(1000, US, &[(LAUNCH, 0, 900)]);
     calls.push((WAIT, 2 * MS, 9 * MS));
     let ahead = SyntheticLoop {
@@ -66,25 +68,25 @@ fn kernels_show_whether_launches_hold_them_up() {
         "{evidence}"
     );
     finds(with(kernels(200, 49 * US, 48 * US)), &[]);
-    // Long kernels with gaps do not point to launches.
+    // Kernels of 30 µs are too long for launches to be the cause of the gaps between them.
     says(
         with(kernels(200, 49 * US, 30 * US)),
         "launch-bound",
         Verdict::No,
     );
-    // The kernels are those of a graph with a single launch.
+    // These kernels were launched by 25 graph launches, so the launches are not the cause.
     let graphs = SyntheticLoop {
         calls: times(25, 300 * US, &[(LAUNCH, 0, 4 * US)]),
         ..with(kernels(200, 49 * US, 10 * US))
     };
     says(graphs, "launch-bound", Verdict::No);
-    // After each launch the host waits and then runs short code, which counts for the wait.
+    // After each launch the host waits and then runs short code. The code counts for the wait.
     let waits = |every| SyntheticLoop {
         calls: times(24, every, &[(LAUNCH, 0, 4 * US), (WAIT, 5 * US, 20 * US)]),
         ..with(kernels(24, every, 15 * US))
     };
     says(waits(90 * US), "host-waits", Verdict::Yes);
-    // Host code that runs for longer between two calls is the finding `host-bound`.
+    // If the code between two calls is longer, the cause is `host-bound` instead.
     says(waits(400 * US), "host-waits", Verdict::No);
     let queue_is_full = SyntheticLoop {
         kernels: kernels(1000, 9900, 9800),
@@ -114,11 +116,11 @@ fn host_waits_that_leave_the_gpu_idle() {
         kernels: kernels(4, 2 * MS, MS),
         ..others
     };
-    // Kernels show that the code after the waits takes long.
+    // Here kernels show that the GPU is idle during the code after the waits, which is long.
     says(idle, "host-waits", Verdict::No);
-    // An event may lie far back in its stream.
+    // A wait for an event need not wait for the last work of its stream.
     says(host_waits(EVENT_WAIT), "host-waits", Verdict::No);
-    // The next launch is not delayed.
+    // The next launch follows the wait at once.
     let at_once = SyntheticLoop {
         calls: times(
             4,
@@ -199,7 +201,7 @@ fn graphs_that_are_captured_anew() {
         ..made.clone()
     };
     says(cheap, "graph-recapture", Verdict::No);
-    // The additional time in such an iteration counts once.
+    // In iterations with both a capture and a collection, the additional time counts only once.
     let collects = SyntheticLoop {
         python: true,
         settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
@@ -231,7 +233,7 @@ fn small_copies() {
     says(large, "small-copies", Verdict::No);
 }
 
-/// Calls for 4.5 ms, before the GPU has work.
+/// Returns a loop with the given calls in the first 4.5 ms, in which the GPU has no work yet.
 fn before_work(mut calls: Vec<Call>) -> SyntheticLoop {
     calls.extend([(LAUNCH, 4500 * US, 4505 * US), (WAIT, 4510 * US, 9900 * US)]);
     SyntheticLoop {
@@ -243,7 +245,7 @@ fn before_work(mut calls: Vec<Call>) -> SyntheticLoop {
 
 #[test]
 fn short_code_around_small_copies_counts_as_theirs() {
-    // 40 us of code follow each copy.
+    // Each copy is followed by 40 µs of code.
     let copies = times(100, 45 * US, &[(COPY_ASYNC, 0, 5 * US)]);
     let evidence = finds(before_work(copies), &["small-copies"]);
     assert_eq!(
@@ -255,7 +257,7 @@ fn short_code_around_small_copies_counts_as_theirs() {
 
 #[test]
 fn waits_are_named_where_copies_follow_them() {
-    // The next work after each wait is a copy, so that no time passes until a launch.
+    // The next work after each wait is a copy, so no time passes between the wait and that work.
     let each = [(COPY_ASYNC, 0, 5 * US), (WAIT, 6 * US, 10 * US)];
     let evidence = finds(before_work(times(50, 90 * US, &each)), &["host-waits"]);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Checks that `docs/diagnosis.md` has the table of rules.
+//! Checks that `docs/diagnosis.md` contains the table of rules.
 
 use std::fmt::Write;
 

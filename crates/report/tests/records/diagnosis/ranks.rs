@@ -1,4 +1,4 @@
-//! Tests of several processes: the rank that the others wait for, and the worst of all.
+//! Tests of findings on several processes: the rank that the others wait for, and the process with the greatest loss.
 
 use tllmprof_report::Verdict;
 
@@ -27,7 +27,7 @@ fn a_slow_rank_whose_own_causes_are_known_loses_nothing_twice() {
 
 #[test]
 fn a_slow_rank_and_its_own_causes_claim_what_it_takes_longer_and_no_more() {
-    // The others wait for the GIL, too.
+    // All ranks wait for the GIL, and rank 1 waits longest.
     let ranks = [0, 1, 2, 3].map(|rank| SyntheticLoop {
         rank,
         python: true,
@@ -40,8 +40,8 @@ fn a_slow_rank_and_its_own_causes_claim_what_it_takes_longer_and_no_more() {
     let report = report(&ranks);
     assert_eq!(yes(&report), ["slow-rank", "gil", "routing-imbalance"]);
     let losses: Vec<_> = report.findings[..3].iter().map(|one| one.loss).collect();
-    // Of 20 ms, 3 ms are waits for the GIL, of which the others have 1 ms in 11 ms. The rest of its excess of 9 ms is
-    // that of the slow rank.
+    // Rank 1 waits 3 ms of 20 ms for the GIL, and the others 1 ms of 11 ms. The finding on the GIL claims the waits of
+    // rank 1. The finding on the slow rank claims the rest of the 9 ms by which it is slower.
     let [slow, gil] = [losses[0].unwrap(), losses[1].unwrap()];
     assert!((gil - 0.15).abs() < 1e-6, "{losses:?}");
     assert!(
@@ -93,7 +93,7 @@ fn one_slow_rank() {
         (finding.loss.unwrap() - 2.0 / 12.0).abs() < 1e-6,
         "{finding:?}"
     );
-    // If another rank is nearly as slow, little would be gained.
+    // If another rank is nearly as slow, making the slowest rank faster would gain little.
     let mut two = ranks.clone();
     two[2].longer = |_| 1900 * US;
     let four = [
@@ -114,10 +114,10 @@ fn one_slow_rank() {
     );
     let one = synthetic::report(&ranks[1..2]);
     assert_eq!(find_finding(&one, "slow-rank").verdict, Verdict::Unknown);
-    // Two processes with the same rank are not ranks of one run.
+    // Two processes with the same rank number cannot be ranks of one run.
     let same = synthetic::report(&[ranks[1].clone(), ranks[1].clone()]);
     assert_eq!(find_finding(&same, "slow-rank").verdict, Verdict::Unknown);
-    // The slowest rank alternates.
+    // Here the slowest rank changes from iteration to iteration.
     let mut some = [ranks[0].clone(), ranks[2].clone()];
     some[0].longer = |n| if n % 20 < 11 { 2 * MS } else { 0 };
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The record of a loop with one stream: 40 iterations of 10 ms, with faults as given.
+//! The record of a made-up loop with one stream, 40 iterations of 10 ms, and faults that a test chooses.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ const LENGTH: u64 = 10 * MS;
 const MAIN: u32 = 7;
 const OTHER: u32 = 8;
 
-/// Rows of the table of calls.
+/// Rows of the loop's table of calls.
 pub const LAUNCH: u8 = 0;
 pub const WAIT: u8 = 1;
 pub const COPY: u8 = 2;
@@ -27,57 +27,58 @@ pub const EVENT_WAIT: u8 = 4;
 pub const CAPTURE: u8 = 5;
 pub const COPY_ASYNC: u8 = 6;
 
-/// A call: its row, and its start and end in the iteration, in nanoseconds.
+/// A call: its row in the table of calls, and its start and end in nanoseconds from the start of the iteration.
 pub type Call = (u8, u64, u64);
 
-/// A loop. By default it has a kernel of 9 ms, and a wait for it.
+/// A made-up loop. By default each iteration has a kernel of 9 ms and a wait for it.
 #[derive(Clone)]
 pub struct SyntheticLoop {
     pub rank: u64,
     pub iterations: u64,
     pub calls: Vec<Call>,
-    /// The streams of launches, in turn.
+    /// The streams of launches. Launches use them in turn.
     pub streams: Vec<u64>,
-    /// Start and end of the GPU's work in an iteration, by events.
+    /// Start and end of the GPU's work in an iteration, as CUDA events measure it; `None` if they do not.
     pub gpu: Option<(u64, u64)>,
-    /// Start and end of kernels and of copies in an iteration.
+    /// Start and end of the recorded kernels and of the recorded copies in an iteration.
     pub kernels: Vec<(u64, u64)>,
     pub copies: Vec<(u64, u64)>,
-    /// Number of iterations with recorded kernels, each of which takes twice as long; `None` for all, which do not.
+    /// Number of iterations with recorded kernels. Each of them takes twice as long. `None` if kernels are recorded in
+    /// all iterations without making them longer.
     pub kernel_steps: Option<u64>,
-    /// Number of missing events.
+    /// Number of events that are missing from the record.
     pub dropped: u64,
     pub python: bool,
-    /// True if recorded by tllmprof, false if by nsys.
+    /// True if tllmprof recorded the process, false if nsys did.
     pub by_library: bool,
     pub settings: Vec<&'static str>,
-    /// Returns the additional time of an iteration for a collection, and for a wait for the GIL.
+    /// Return the additional time of an iteration: for a garbage collection, and for a wait for the GIL.
     pub gc: fn(u64) -> u64,
     pub gil: fn(u64) -> u64,
-    /// Returns the additional time of an iteration without a known cause.
+    /// Returns the additional time of an iteration for which there is no known cause.
     pub longer: fn(u64) -> u64,
     /// Returns true for iterations in which a graph is captured.
     pub captures: fn(u64) -> bool,
-    /// The thread's use of the machine in each iteration: times in nanoseconds, and counts.
+    /// The use of the machine by the thread in each iteration: times in nanoseconds, and counts.
     pub used: Vec<(Used, u64, u32)>,
-    /// Returns true for iterations that launch more work at the end, and wait for it.
+    /// Returns true for iterations that launch more work at their end and wait for it, as for a prompt.
     pub prompts: fn(u64) -> bool,
     /// Returns the number of tokens in an iteration's batch; `None` if batches are not known.
     pub tokens: Option<fn(u64) -> i64>,
     pub engine: &'static str,
     /// The rule that counts iterations.
     pub rule: &'static str,
-    /// Time of a collection on the other thread while the first one waits.
+    /// Time of a garbage collection on another thread while the main thread waits.
     pub hidden_gc: u64,
-    /// SM utilization and bandwidth of GPUs, in per cent.
+    /// SM utilization and memory bandwidth of each GPU, in per cent.
     pub metrics: Vec<(f64, Option<f64>)>,
-    /// The utilization that a GPU without these metrics reports, in per cent.
+    /// The utilization that a GPU reports if it has no SM metrics, in per cent.
     pub gpu_util: Option<f64>,
     /// Numbers of tokens of each expert, by layer.
     pub experts: Vec<Vec<u64>>,
-    /// True if the library's table of calls has allocations.
+    /// True if the record's table of calls includes calls that allocate memory.
     pub counts_allocations: bool,
-    /// Marked functions of each iteration, with start and end.
+    /// Calls of marked functions in each iteration: name, start and end.
     pub functions: Vec<(&'static str, u64, u64)>,
 }
 
@@ -209,7 +210,7 @@ impl SyntheticLoop {
         let prompt = prompt.iter().filter(|_| (self.prompts)(n));
         let mut functions = self.functions.iter().peekable();
         for (place, (row, from, to)) in self.calls.iter().chain(prompt).enumerate() {
-            // Events are written in the order of their ends.
+            // In a record, events are in the order of their ends.
             while let Some((name, from, to)) = functions.next_if(|(_, _, end)| end <= to) {
                 let name = writer.string(name);
                 writer.put(MAIN, start + from, to - from, What::Function { name });
@@ -247,7 +248,7 @@ impl SyntheticLoop {
             };
             writer.put(MAIN, start + duration, *ns, what);
         }
-        // Additional time is at the end of an iteration.
+        // The additional time is spent at the end of the iteration.
         let (gc, gil) = ((self.gc)(n), (self.gil)(n));
         if gc > 0 {
             let (generation, collected) = (2, 1);
@@ -345,14 +346,14 @@ impl SyntheticLoop {
     }
 }
 
-/// Returns the report on some processes. Checks that losses add up to at most all of the time, and that findings of only
-/// one kind have losses.
+/// Returns the report on some processes. Checks that the losses of all findings add up to at most 1, and that all
+/// findings with a loss are of the same kind.
 #[track_caller]
 pub fn report(all: &[SyntheticLoop]) -> Report {
     let report = Report::new(all.iter().map(SyntheticLoop::process).collect());
     let losses: f64 = report.findings.iter().filter_map(|one| one.loss).sum();
     assert!(losses <= 1.0 + 1e-9, "{:#?}", report.findings);
-    // The first finding is a cause if there is one, and then other kinds have no losses.
+    // Only the kind of the first finding has losses, and causes come before other kinds.
     let losing = || report.findings.iter().filter(|one| one.loss.is_some());
     let kinds: BTreeSet<_> = losing().map(|one| one.rule.kind).collect();
     assert!(kinds.len() <= 1, "{:#?}", report.findings);
@@ -367,7 +368,7 @@ pub fn find_finding<'a>(report: &'a Report, rule: &str) -> &'a Finding {
     findings.find(|finding| finding.rule.name == rule).unwrap()
 }
 
-/// Returns the rules that hold, in their order.
+/// Returns the names of the rules that hold, in the order of the findings.
 pub fn yes(report: &Report) -> Vec<&'static str> {
     let findings = report.findings.iter();
     let yes = findings.filter(|finding| finding.verdict == Verdict::Yes);
