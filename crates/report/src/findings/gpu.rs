@@ -29,10 +29,15 @@ const MAX_COMPUTE_BANDWIDTH: f64 = 0.6;
 const TARGET_SM: f64 = 0.8;
 const TARGET_BANDWIDTH: f64 = 0.7;
 
+/// Maximum share of kernels between iterations for a judgement of how busy the GPU is in iterations.
+const MAX_BETWEEN: f64 = 0.2;
+
 pub fn low_when() -> String {
     let low = Share(MIN_BUSY);
     format!(
-        "the GPU works less than {low} of the time, or its SMs do and no resource is at its limit"
+        "the GPU works less than {low} of the time, or its SMs do and no resource is at its limit; unknown if over {} of the \
+         kernels run between iterations",
+        Share(MAX_BETWEEN)
     )
 }
 
@@ -85,7 +90,12 @@ pub fn low(one: &Evidence<'_>) -> Judgement {
         waits if waits < MAX_MENTIONED_WAITS => format!("; the host waits for it {}", Share(waits)),
         _ => String::new(),
     };
+    let between = one.process.kernels.between_iterations();
     match (one.busy(), sm) {
+        (Some(_), None) if between > MAX_BETWEEN => Judgement::Unknown(format!(
+            "{} of the kernels run between iterations, so that iterations do not show how busy the GPU is",
+            Share(between)
+        )),
         (Some(busy), _) if busy.most() < MIN_BUSY * working(one) => Judgement::Yes {
             evidence: works(one, busy) + &host,
             loss: (!is_of_unknown_cost(one)).then_some(1.0 - busy.most()),

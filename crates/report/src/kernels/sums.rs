@@ -218,6 +218,20 @@ impl Kernels {
         self.window.as_ref().is_some_and(KernelSum::has_times)
     }
 
+    /// Returns the number of all recorded kernels, in iterations and between them.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.totals.iter().map(|kernel| kernel.count).sum()
+    }
+
+    /// Returns the share of recorded kernels that began between iterations, as a fraction. Where an iteration is the
+    /// call of a function or a range, work that it launches may run after its end.
+    #[must_use]
+    pub fn between_iterations(&self) -> f64 {
+        let within = self.window.as_ref().map_or(0, |sum| sum.kernels);
+        self.count().saturating_sub(within) as f64 / self.count().max(1) as f64
+    }
+
     /// Returns a kernel's share of the total time of all kernels, as a fraction.
     #[must_use]
     pub fn share(&self, kernel: &KernelTotal) -> f64 {

@@ -8,10 +8,15 @@ use crate::print::lines::{Lines, UNKNOWN};
 /// Maximum number of lines that describe repeated blocks.
 const MAX_BLOCK_LINES: usize = 2;
 
+/// Minimum share of kernels between iterations that gets a line.
+const MIN_BETWEEN: f64 = 0.1;
+
 /// Returns the number of lines that [`kernels`] adds in addition to the rows of the table.
 pub fn fixed(kernels: &Kernels) -> usize {
     match &kernels.window {
-        Some(_) => 2 + usize::from(!kernels.copies.is_empty()),
+        Some(_) => {
+            2 + usize::from(!kernels.copies.is_empty()) + usize::from(is_much_between(kernels))
+        }
         None => 0,
     }
 }
@@ -61,6 +66,12 @@ pub fn kernels(kernels: &Kernels, rows: usize, lines: &mut Lines) {
         return;
     }
     lines.add(format_args!("{}", heading(taken, lines.is_of_trace())));
+    if is_much_between(kernels) {
+        lines.add(format_args!(
+            "  {} of the kernels began between iterations, in which no time is measured",
+            Share(kernels.between_iterations())
+        ));
+    }
     let rows = rows.min(kernels.totals.len());
     if rows > 0 {
         let more = kernels.totals.len() - rows;
@@ -80,7 +91,7 @@ pub fn kernels(kernels: &Kernels, rows: usize, lines: &mut Lines) {
             "mean",
             "longest",
             "of all",
-            format_args!("{} kernels {}{more}", each(taken.kernels), lines.a_step())
+            format_args!("{} kernels {}{more}", each(kernels.count()), lines.a_step())
         ));
         for kernel in kernels.totals.iter().take(rows) {
             let name = lines.name(&kernel.short_name, lines.width().saturating_sub(40));
@@ -108,6 +119,10 @@ pub fn kernels(kernels: &Kernels, rows: usize, lines: &mut Lines) {
         });
         lines.list("copies, in all: ", &copies.collect::<Vec<_>>());
     }
+}
+
+fn is_much_between(kernels: &Kernels) -> bool {
+    kernels.has_times() && kernels.between_iterations() >= MIN_BETWEEN
 }
 
 /// Returns a GPU time in nanoseconds as text. A time of 0 means that the time is unknown.
