@@ -1,5 +1,6 @@
 //! Listens on a control socket (`TLLMPROF_CONTROL`) for requests from other processes of the same user, while
 //! the process runs.
+//!
 //! ```text
 //! first CUDA call ──▶ a thread ──▶ folder, socket ──▶ lines ──▶ session::live
 //! ```
