@@ -59,7 +59,7 @@ const CUT: u8 = 0x40;
 const FAILED: u8 = 0x80;
 
 const CAPTURING: u16 = 0x100;
-/// The code for a system call without a code of its own.
+/// The code for an unknown system call (`None`).
 const UNKNOWN_CALL: u16 = 0xff;
 /// The bit of the code that is set for a system call with a time limit.
 const HAS_TIMEOUT: u16 = 0x100;

@@ -142,7 +142,7 @@ macro_rules! system_calls {
         coded! {
             /// A system call that a thread may sleep in.
             pub enum SystemCall {
-                /// A system call that has no code of its own.
+                /// A system call that is not in this list.
                 Other = 0,
                 /// No system call: the thread sleeps in a page fault.
                 PageFault = 1,

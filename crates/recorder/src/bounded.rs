@@ -49,7 +49,7 @@ mod tests {
         let lock = Bounded::new(());
         let guard = lock.lock_for(Duration::ZERO);
         assert!(lock.lock_for(Duration::from_millis(1)).is_none());
-        // Without the limit to one wait, this call would take a day.
+        // If this call waited again, the test would take a day.
         assert!(lock.lock_for(Duration::from_secs(100_000)).is_none());
         drop(guard);
         assert!(lock.lock_for(Duration::ZERO).is_some());

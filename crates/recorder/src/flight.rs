@@ -25,8 +25,8 @@ const NONE: u32 = u32::MAX;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The kept iterations, as a ring: number p, counted from the first one kept, is at index p modulo the
-    /// length.
+    /// The kept iterations, as a ring. Iteration number p, counted since the recorder began, is at index p
+    /// modulo the ring's length.
     #[fork(keep = "none of them is kept in the child")]
     static KEPT: OnceBox<Vec<KeptIteration>> = OnceBox::new();
     /// The number of the chunk with the event that marks the start of the kept iterations; `NONE` without
@@ -114,7 +114,8 @@ pub fn add(n: u64, start: u64, took: u64) {
     let is_span = keeps_span();
     let is_full = !is_span && end - first >= most;
     if is_full {
-        // The oldest iteration is dropped, so it moves to the histogram of iterations that are not kept.
+        // The oldest kept iteration is overwritten, so it is counted in the histogram of iterations outside
+        // windows.
         count_outside(place);
     }
     place.n.store(n, Ordering::Relaxed);

@@ -200,8 +200,8 @@ pub fn write_group(group: &GroupRank<&str>) {
     }
 }
 
-/// Returns the identifier, the rank and the size of the communicator whose slot satisfies `holds`. Rank and
-/// size are 0 if they are not known.
+/// Returns the identifier, the rank and the size of the communicator for whose slot (the address of its
+/// handle) `holds` returns true. Rank and size are 0 if they are not known.
 pub fn member(holds: impl Fn(usize) -> bool) -> (CommunicatorId, u32, u32) {
     let made = MADE.lock();
     let mut all = made.all[..made.count].iter().rev();

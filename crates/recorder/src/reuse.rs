@@ -18,7 +18,7 @@ const MAX_WAITING: usize = 256;
 /// The time a thread waits for the lock on the list of full chunks.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// The generation number of chunks that hold events of a window.
+/// The generation number of chunks that hold events of a window, which this module never reuses.
 pub const OF_WINDOWS: u64 = 0;
 
 lifecycle::global! {
@@ -33,8 +33,8 @@ lifecycle::global! {
     /// reused.
     #[fork(keep = "only differences matter")]
     static GENERATION: AtomicU64 = AtomicU64::new(0);
-    /// A full chunk belongs to a window if the number of iterations kept when it was filled is below this
-    /// value.
+    /// A threshold: a full chunk belongs to a window if fewer iterations than this had been kept when it was
+    /// filled.
     #[fork(reset)]
     static STAYS: AtomicU64 = AtomicU64::new(0);
     /// The value of [`changes`] when [`take`] last found no chunk.
@@ -187,7 +187,7 @@ pub fn keep_none() {
     GONE.store(BEGUN.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-/// Returns the generation number for a chunk that begins now.
+/// Returns the generation number for a chunk that begins now. Chunks of older generations are not reused.
 pub fn generation() -> u64 {
     match is_on() {
         true => GENERATION.load(Ordering::Relaxed),
@@ -201,7 +201,7 @@ pub fn is_full(number: u32, generation: u64) {
         keep::is_full(number);
     } else if let Some(mut full) = full() {
         let begun = kept().1;
-        // The kept iterations may have become a window in the meantime.
+        // A window may have opened in the meantime that includes the kept iterations.
         match begun < full.stays {
             true => keep::is_full(number),
             false => full.push(number, begun),

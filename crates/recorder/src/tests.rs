@@ -138,8 +138,8 @@ fn calls_are_kept_while_a_window_is_open() {
         capturing: false,
         stream,
     };
-    // The fast path returns false if the clock ratio has to be measured again, for example after a pause. So
-    // several attempts are made.
+    // The fast path refuses some events, such as one that ends a block of the chunk. So several attempts are
+    // made.
     let mut is_at_once = false;
     let mut attempts = (0..100).map(|_| {
         let thread = on_a_thread(|| {

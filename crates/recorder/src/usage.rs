@@ -106,7 +106,7 @@ pub fn window_opens() {
 
 /// Called when the window closes.
 pub fn window_closes() {
-    // The usage since the last full measurement is recorded for the window's last iteration.
+    // What the thread has used since the last full measurement is recorded for the window's last iteration.
     if SINCE.load(Ordering::Relaxed) > 0
         && THREAD.load(Ordering::Relaxed) == this_thread()
         && let Some(now) = system::own_processor_time().and_then(system::used)

@@ -24,7 +24,7 @@ lifecycle::global! {
 
 const CAUSES: usize = 4;
 
-/// A cause for which an iteration takes time.
+/// A cause of the time that an iteration takes.
 #[derive(Clone, Copy)]
 pub enum Cause {
     /// A garbage collection on any thread. All threads of the interpreter wait for it.

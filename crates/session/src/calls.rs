@@ -91,7 +91,8 @@ pub fn enter_with(what: Counted, facts: Facts) -> Option<u64> {
     let entered = state.counter.entered(what, &state.slots, slot);
     match entered.opens {
         Some(begun) => begin(guard, begun, facts),
-        // During a switch no thread may get a new limit, so that each counted call is examined.
+        // During a switch of windows, threads get no new limit for counting without asking. So each counted
+        // call is examined.
         None if state.turn.is_taken() => {}
         None => {
             state.run_on();
@@ -120,7 +121,7 @@ fn end_comparison(mut guard: Guard<'static, Option<State>>, result: Option<Misma
     }
 }
 
-/// Begins an iteration. A window opens only if it is certain to be an iteration.
+/// Begins an iteration. A window opens only if this is certain to be an iteration.
 fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun, facts: Facts) {
     let Some(state) = guard.as_mut() else { return };
     if state.condition().is_some() {

@@ -104,7 +104,7 @@ fn close(by: End) {
     // From here on no thread can switch windows.
     state.turn.on(Event::Ends);
     let ended = Ended::read(state);
-    // No call is examined any more, although other threads and later exit handlers may still make calls.
+    // From here on calls of other threads and of later exit handlers are no longer examined.
     state.counter.run_to(&state.slots, None);
     count_calls(&state.slots);
     drop(guard);

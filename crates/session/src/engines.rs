@@ -205,8 +205,7 @@ impl Sought {
     }
 }
 
-/// Returns true if the executable's own symbol table has the symbol. The table is read only once. Most
-/// executables have no such symbols, and for those that do, the functions can be hooked before they run.
+/// Returns true if the executable's own symbol table has the symbol. The table is read only once.
 fn is_in_executable(name: &str) -> bool {
     lifecycle::global! {
         #[fork(keep = "read from the executable")]

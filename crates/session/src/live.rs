@@ -156,7 +156,7 @@ pub struct ProcessStatus {
 impl State {
     /// Lets threads continue to count after their credit was taken back.
     fn let_run(&mut self) {
-        // During a switch no thread gets credit.
+        // A thread that is switching windows will hand out credit itself when it has finished.
         if !self.turn.is_taken() {
             self.run_on();
         }
@@ -207,8 +207,8 @@ impl State {
             .iterations
             .map(|count| first.saturating_add(count.saturating_sub(1)));
         let window = Window { first, last };
-        // A profiler captures each window that opens, so an additional window could exceed the number planned
-        // for it. Otherwise the open window gives way to the requested one.
+        // With a profiler in the process, an open window does not give way to a requested one: the profiler
+        // captures each window that opens, and may be limited to the number of planned windows.
         let gives_way = !injection::has_profiler();
         if !gives_way {
             self.schedule.keeps_steady().map_err(Refusal::Conflict)?;

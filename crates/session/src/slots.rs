@@ -6,7 +6,7 @@ use tllmprof_platform::thread;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::Slot;
 
-/// A thread's slot, stored as a part of the thread's record.
+/// A thread's slot (the cells in which it counts calls), stored as a part of the thread's record.
 #[repr(transparent)]
 pub struct Counts(pub Slot);
 

@@ -255,7 +255,7 @@ impl State {
                 .is_some_and(|learnt| learnt != Learnt::Understood)
     }
 
-    /// Takes the turn for the calling thread.
+    /// Takes the turn (the right to switch windows) for the calling thread.
     pub fn take_turn(&mut self) {
         self.turn.on(Event::Claims(Instant::now()));
     }
@@ -297,7 +297,7 @@ impl State {
         }
     }
 
-    /// Returns true if nothing has to be switched when the process reaches `point`.
+    /// Returns true if no window, profiler or record has to be switched when the process reaches `point`.
     pub fn has_nothing_at(&self, point: Point) -> bool {
         let has_none = !self.follows_each
             && !self.schedule.has_edge_at(point)

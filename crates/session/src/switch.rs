@@ -20,7 +20,8 @@ use tllmprof_steps::trigger::Fired;
 use tllmprof_steps::turn::Event;
 use tllmprof_steps::window::{Edge, Point};
 
-/// A switch at a point in the sequence of iterations, with the facts that it needs.
+/// A switch of windows, profilers and record at a point in the sequence of iterations, with the facts that it
+/// needs.
 pub struct Switch {
     settings: &'static Settings,
     target: Point,

@@ -47,7 +47,7 @@ static TESTS: Wiring = Wiring {
     listener: &MADE,
 };
 
-/// A function that the fake sink runs while it switches.
+/// A function that the fake sink runs while it switches a window.
 type Act = Arc<dyn Fn(Point) + Send + Sync>;
 
 /// The behaviour of the fake wiring.

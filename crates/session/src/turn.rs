@@ -37,7 +37,7 @@ lifecycle::global! {
     /// (futex).
     #[fork(keep = "only changes matter")]
     static TURNS: AtomicU32 = AtomicU32::new(0);
-    /// The number of threads that wait for a turn to end.
+    /// The number of threads that are waiting for a turn to end.
     #[fork(reset)]
     static WAITERS: AtomicU32 = AtomicU32::new(0);
 }
@@ -147,7 +147,7 @@ fn unlocked<T>(
     (STATE.lock(), result)
 }
 
-/// Switches until nothing is left to switch, and gives up the turn.
+/// Switches windows until nothing is left to switch, and gives up the turn.
 pub fn run(mut guard: Guard<'_, Option<State>>) {
     let _uncancelled = Uncancelled::new();
     loop {

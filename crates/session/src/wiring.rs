@@ -12,7 +12,8 @@ use tllmprof_steps::window::{Edge, Point};
 use super::end::End;
 use super::rank::Rank;
 
-/// The point that the process moves to in the sequence of iterations, and facts about the switch there.
+/// The point in the sequence of iterations that the process moves to, and facts for the profilers and the
+/// record that are switched there.
 pub struct Place<'a> {
     pub point: Point,
     /// The rule, and the rank if there is one, formatted for messages.

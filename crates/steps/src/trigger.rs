@@ -66,7 +66,8 @@ pub struct Fired {
     spent: Spent,
     median: Option<Duration>,
     kind: Kind,
-    /// The number of earlier times that the trigger would have fired but had opened too many windows already.
+    /// The number of times since the last window that the trigger fired but opened no window, because it had
+    /// opened too many.
     pub skipped: u64,
 }
 

@@ -53,7 +53,7 @@ pub struct Turn {
     done: Point,
 }
 
-/// An event that concerns the turn.
+/// An event that changes the turn, or that a thread reports to find out what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A thread has reached a point.

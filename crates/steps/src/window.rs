@@ -51,7 +51,7 @@ pub struct Edge {
     pub close: Option<Taken>,
     /// The window that opens.
     pub open: Option<Taken>,
-    /// True if the window that stays open begins its part with kernels here.
+    /// True if the window that stays open begins the part in which kernels are recorded.
     pub kernels: bool,
 }
 

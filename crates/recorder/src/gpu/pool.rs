@@ -22,14 +22,14 @@ use tllmprof_sync::Lock;
 
 /// The largest number of contexts whose work is timed in a window.
 const CONTEXTS: usize = 16;
-/// The largest number of a context's spans that may be open or unread. These spans are lost if the process is
-/// killed.
+/// The largest number of a context's spans that may be in progress or whose times have not been read yet.
+/// These spans are lost if the process is killed.
 const MAX_PAIRS: usize = 1024;
 /// The number of event pairs that the worker creates in advance.
 const PAIRS_AHEAD: usize = 512;
 /// The number of event pairs that a thread of the program creates at once if none is free.
 const PAIRS_AT_A_TIME: usize = 8;
-/// The number of spans read at once if many are unread.
+/// The number of spans whose times are read at once, if many have not been read yet.
 const SPANS_AT_A_TIME: usize = 16;
 /// Time limits for creating and reading events: on a thread of the program in the middle of its work, at the
 /// end of a window or context, and on the worker.

@@ -19,7 +19,7 @@ const PAIR_NS: u64 = 3_500;
 const CLOCK_NS: u64 = 300;
 /// The share of a step's time that measuring may cost, as a divisor: 1/400.
 const PART: u64 = 400;
-/// At least one block in this number is measured.
+/// The rarest sampling: at least one block in this number is measured.
 const MAX_EVERY: u64 = 16;
 
 /// The number of spans that have begun so far.

@@ -93,7 +93,7 @@ pub enum Why {
 pub struct Ending {
     pub why: Why,
     pub launches: u32,
-    /// The number of launches before the span's last event was recorded.
+    /// The number of launches that precede the latest recording of the span's last event.
     pub covered: u32,
     pub iteration: u64,
     /// The number of the latest iteration that has begun.

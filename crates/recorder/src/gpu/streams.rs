@@ -100,7 +100,8 @@ pub struct Stream {
     context: AtomicUsize,
     /// The stream's [state](Has), as a word. Written with the lock held, and when the stream is forgotten.
     has: AtomicU64,
-    /// The number of launches that the same span had in the last iteration with such a span.
+    /// The number of launches in the same span of the last iteration that had such a span. The last launch is
+    /// predicted from it.
     expected: AtomicU32,
     /// The number of launches that precede the latest recording of the span's last event.
     settled: AtomicU32,

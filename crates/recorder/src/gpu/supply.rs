@@ -10,7 +10,7 @@
 //! A pool that is assigned to another context starts again as `Growing`. In an empty field the state does not
 //! change.
 
-/// A state of a pool.
+/// The state of a context's pool of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Supply {
     /// More events are created when there are too few.

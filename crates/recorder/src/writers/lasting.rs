@@ -13,7 +13,8 @@ use super::begin_chunk;
 use crate::bounded::Bounded;
 use crate::reuse;
 
-/// The time a thread waits for the lock on the lasting chunk. After that it writes into its private chunk.
+/// The time a thread waits for the lock on the shared lasting chunk. After that it writes into its private
+/// chunk.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The lasting chunks may take one `SHARE`th of all chunks, but at least `LEAST` chunks.

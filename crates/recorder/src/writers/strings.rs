@@ -203,13 +203,14 @@ lifecycle::global! {
     static LASTING: AtomicU32 = AtomicU32::new(u32::MAX);
 }
 
-/// Returns the current era. Stored numbers of texts are valid as long as it stays the same.
+/// Returns the current era, a number that changes whenever texts are forgotten. Stored numbers of texts are
+/// valid as long as the era stays the same.
 #[inline]
 pub fn era() -> u32 {
     ERA.load(Ordering::Acquire)
 }
 
-/// Returns the era of texts that are never forgotten.
+/// Returns the era of lasting texts, which are never forgotten.
 #[inline]
 pub fn lasting_era() -> u32 {
     LASTING.load(Ordering::Relaxed)
@@ -337,7 +338,7 @@ fn next_passing() -> StringId {
     LAST_LASTING + 1 + (passed % PASSING) as u32
 }
 
-/// Calls `write` with a new number for a text that is used only in one chunk. Returns that number, or
+/// Calls `write` with a new string id, for a text that is used in only one chunk. Returns the id, or
 /// [`NO_STRING`] if `write` fails.
 pub fn passing_id(write: impl FnOnce(StringId) -> bool) -> StringId {
     let id = next_passing();

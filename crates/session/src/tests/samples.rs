@@ -68,6 +68,6 @@ fn the_numbers_of_a_planned_window_stay_those_after_the_last_stream_capture() {
     }
     assert!(process.switches().is_empty(), "{:?}", process.switches());
     drop(process);
-    // Sampling does not wait if no window is given by iteration numbers.
+    // If no planned window is given by iteration numbers, sampling need not wait for one to open.
     until_sampled(&Process::ordered(variables, Orders::NONE));
 }

@@ -98,8 +98,8 @@ impl Comparison {
         }
     }
 
-    /// Returns the limit of the cell for the CUDA call `what`, for a thread that has made this call `count`
-    /// times.
+    /// Returns the limit up to which a thread may count the CUDA call `what` without asking. The thread has
+    /// made this call `count` times so far.
     pub fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
         self.learned.limit(what, thread, count)
     }

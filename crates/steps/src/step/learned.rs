@@ -41,7 +41,8 @@ pub enum Learnt {
     Understood,
 }
 
-/// The trails, in which threads note their calls, and the learner, which reads the trails.
+/// The memory of the learner: the trails, in which threads note their calls, and the learner itself, which
+/// reads the trails.
 pub struct Memory {
     pub learner: Guard<'static, Learner>,
     pub trails: &'static Trails,
@@ -85,7 +86,7 @@ struct Pass {
     is_awaited: bool,
 }
 
-/// Returns true if a call of this kind is examined when it returns.
+/// Returns true if a call of this kind is examined when it returns, and not when it is entered.
 const fn is_followed(kind: Kind) -> bool {
     matches!(kind, Kind::AsyncCopy(Direction::ToHost) | Kind::Wait(_))
 }
@@ -135,7 +136,8 @@ impl Learned {
         self.is_stale = true;
     }
 
-    /// Returns the limit of the cell for `what`, for a thread that has called it `count` times.
+    /// Returns the limit up to which a thread may count `what` without asking. The thread has called `what`
+    /// `count` times so far.
     pub fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
         let asks = match what {
             // The step function of a known engine may still be called, and would then define the iterations.
@@ -281,7 +283,8 @@ impl Learned {
         self.iterations().max(given)
     }
 
-    /// Restarts counting at 0. The learnt pattern is kept. A named function or range may take over again.
+    /// Restarts counting at 0. The learnt pattern is kept. A named function or range may take over the
+    /// counting again.
     pub fn restart(&mut self, slots: &[&Slot]) {
         self.memory.learner.restart();
         self.is_stale = true;
@@ -351,7 +354,8 @@ impl Learned {
         next.saturating_sub(most) <= NEAR && next.saturating_sub(self.iterations()) <= NEAR
     }
 
-    /// Sets the limits of all cells, if the calls that the learner has to examine have changed.
+    /// Sets the limits up to which threads may count without asking, if the learner has to examine other
+    /// calls now.
     fn set_limits(&mut self, slots: &[&Slot]) {
         self.is_stale = false;
         let learner = &self.memory.learner;

@@ -57,7 +57,7 @@ impl Ledger {
         !self.credit_out
     }
 
-    /// Returns the first limit of the cell of a new thread.
+    /// Returns the first limit for a new thread: the count up to which it need not ask.
     pub const fn first_limit(&self) -> u64 {
         if self.unlimited { UNLIMITED } else { 0 }
     }

@@ -113,12 +113,13 @@ impl Counter {
         }
     }
 
-    /// Returns the first limit of the cell in which thread number `thread` counts `what`.
+    /// Returns the first limit up to which thread number `thread` may count `what` without asking.
     pub fn first_limit(&self, what: Counted, thread: u32) -> u64 {
         self.limit(what, thread, 0)
     }
 
-    /// Returns the limit of the cell of `what`, for a thread that has called it `count` times.
+    /// Returns the limit up to which a thread may count `what` without asking. The thread has called `what`
+    /// `count` times so far.
     fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
         let asks = match (&self.rule, &self.comparison) {
             _ if self.to_begin || !what.counts() => true,
@@ -208,7 +209,7 @@ impl Counter {
         !what.waits() || self.to_begin
     }
 
-    /// Returns true if this call gets a number when it returns.
+    /// Returns true if this call gets its number (its position among the counted calls) when it returns.
     pub fn orders_returned(&self, call: Call, slot: &Slot) -> bool {
         let cell = slot.live(call);
         cell.count() > cell.limit()
@@ -383,7 +384,8 @@ impl Counter {
         0
     }
 
-    /// Sets the limits of all cells for kinds of calls that the ledger does not number.
+    /// Sets the limits for all kinds of calls that the ledger does not number: the counts up to which threads
+    /// need not ask.
     fn set_limits(&self, slots: &[&Slot]) {
         let Rule::Calls(ledger) = &self.rule else {
             return;

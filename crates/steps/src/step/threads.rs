@@ -67,7 +67,8 @@ pub struct Slot {
     live: [Cell; ROWS],
     captured: [Cell; ROWS],
     settled: [AtomicU64; ROWS],
-    /// The limit before the credit was taken back, while this is in progress.
+    /// The limit that the thread had before its credit (calls that it may count without asking) was taken
+    /// back.
     given: AtomicU64,
     taken: AtomicBool,
     /// True while the thread begins a step: its call has a number but has not continued to the real function
@@ -133,12 +134,13 @@ impl Slot {
         }
     }
 
-    /// Returns how many of the thread's calls have been numbered.
+    /// Returns how many of the thread's calls of `what` have got a number, which is their position among all
+    /// threads' calls.
     pub fn settled(&self, what: Counted) -> u64 {
         self.settled[what.row()].load(Ordering::Relaxed)
     }
 
-    /// Stores how many of the thread's calls have been numbered.
+    /// Stores how many of the thread's calls of `what` have got a number.
     pub fn set_settled(&self, what: Counted, count: u64) {
         self.settled[what.row()].store(count, Ordering::Relaxed);
     }

@@ -13,7 +13,8 @@ use crate::steady::{Known, Settling, Verdict};
 
 pub use demand::Conflict;
 
-/// The largest number of captured parts of windows that are listed one by one.
+/// The largest number of captured parts of windows that are listed one by one. A window has several parts if
+/// it is closed for a while and opens again.
 pub(super) const PARTS: usize = 1024;
 
 /// The iterations that a window still needs after it was closed for a while: `left` of them, or all that come
@@ -35,7 +36,7 @@ pub struct Schedule {
     /// The remaining iterations of the next window, if it was closed for a while.
     rest: Option<Rest>,
     captured: Vec<Taken>,
-    /// The number of captured parts that are not listed because there were too many.
+    /// The number of captured parts of windows that are not listed because there were too many.
     unkept: u64,
     /// True if a window whose beginning was missed opens late with its full length. Otherwise it opens late
     /// with the rest of its iterations.
@@ -307,7 +308,7 @@ impl Schedule {
         }
     }
 
-    /// Returns true if something has to be switched at `point`.
+    /// Returns true if a window has to be opened, closed or changed at `point`.
     pub fn has_edge_at(&self, point: Point) -> bool {
         match point {
             Point::Start => false,
