@@ -206,6 +206,8 @@ impl Sought {
 }
 
 /// Returns true if the executable's own symbol table has the symbol. The table is read only once.
+/// Most executables have none of these symbols. Functions of the executable can be hooked before they run, even
+/// if a profiler has threads.
 fn is_in_executable(name: &str) -> bool {
     lifecycle::global! {
         #[fork(keep = "read from the executable")]

@@ -56,7 +56,7 @@ struct Opening {
     /// The number of the window among the requested ones, counted from 1.
     demand: Option<u64>,
     torch_trace: Option<TracePath>,
-    /// True if the iterations kept before the window stay in the record.
+    /// True if the iterations that were recorded before the window opened stay in the record.
     past: bool,
 }
 

@@ -30,7 +30,7 @@ pub struct Place<'a> {
     pub kernels: Option<u64>,
     /// The settings of the kernel sample, if the window that opens is one.
     pub sampled: Option<KernelSamples>,
-    /// True if the iterations kept before the window that opens stay in the record.
+    /// True if the iterations that were recorded before the window that opens stay in the record.
     pub past: bool,
     /// The number of the requested window that opens, counted from 1; `None` for other windows.
     pub demand: Option<u64>,
